@@ -1,0 +1,79 @@
+# How this project is put together: one static library per room, linked only to the rooms below it.
+#
+#   tandem_room(engine_kv DIR engine/kv DEPS engine_base engine_io)   the library of a room; sources are globbed
+#   tandem_test(engine_kv_test DIR tests/engine/kv DEPS engine_kv)    one test program per room
+
+find_package(Threads REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(SQLite3 REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(simdjson REQUIRED)
+find_package(Boost 1.74 REQUIRED)
+find_package(ICU REQUIRED COMPONENTS uc)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+
+add_library(tandem_options INTERFACE)
+target_include_directories(tandem_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(tandem_options INTERFACE
+  -march=x86-64-v3
+  # Fused multiply-adds are explicit: the compiler must never choose a rounding (DESIGN "Decided numerics" 1).
+  -ffp-contract=off
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
+target_link_libraries(tandem_options INTERFACE Threads::Threads)
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  target_compile_options(tandem_options INTERFACE -O3 -g1)
+elseif(TANDEM_SANITIZE)
+  # -O1 keeps the sanitizer builds fast enough to run the whole suite.
+  target_compile_options(tandem_options INTERFACE -O1 -g1)
+endif()
+if(TANDEM_SANITIZE)
+  target_compile_options(tandem_options INTERFACE
+    -fsanitize=${TANDEM_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(tandem_options INTERFACE -fsanitize=${TANDEM_SANITIZE})
+  if(TANDEM_SANITIZE MATCHES "undefined")
+    target_compile_options(tandem_options INTERFACE -fno-sanitize-recover=undefined)
+  endif()
+  if(TANDEM_SANITIZE MATCHES "thread")
+    # g++ 12 warns about atomic_thread_fence inside Boost headers; nothing of ours uses it.
+    target_compile_options(tandem_options INTERFACE -Wno-tsan)
+  endif()
+endif()
+
+# Rooms in which a lost bit is a bug add -Wconversion (STYLE 11).
+function(tandem_room NAME)
+  cmake_parse_arguments(R "STRICT" "DIR" "DEPS;LIBS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${R_DIR}/*.cc)
+  list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+  if(sources)
+    add_library(${NAME} STATIC ${sources})
+    target_link_libraries(${NAME} PUBLIC tandem_options ${R_DEPS} ${R_LIBS})
+    if(R_STRICT)
+      target_compile_options(${NAME} PRIVATE -Wconversion)
+    endif()
+  else()
+    add_library(${NAME} INTERFACE)
+    target_link_libraries(${NAME} INTERFACE tandem_options ${R_DEPS} ${R_LIBS})
+  endif()
+endfunction()
+
+function(tandem_test NAME)
+  cmake_parse_arguments(T "" "DIR;LABEL;TIMEOUT" "DEPS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${T_DIR}/*_test.cc)
+  if(NOT sources)
+    return()
+  endif()
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 300)
+  endif()
+  add_executable(${NAME} ${sources})
+  set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_link_libraries(${NAME} PRIVATE ${T_DEPS} tests_support GTest::gtest GTest::gtest_main)
+  target_compile_definitions(${NAME} PRIVATE TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+    TANDEM_BINARY="$<TARGET_FILE:tandem>")
+  add_test(NAME ${NAME} COMMAND ${NAME})
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABEL}")
+endfunction()

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace tandem {
+
+// Owns 64-byte aligned, zeroed bytes. Large buffers are anonymous mappings that ask for huge pages,
+// so untouched pages cost nothing; throws kUnavailable when memory runs out.
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  explicit AlignedBuffer(size_t bytes);
+
+  std::byte* data() { return data_.get(); }
+  const std::byte* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+  std::span<std::byte> span() { return {data_.get(), size_}; }
+
+  template <class T>
+  T* as() {
+    return reinterpret_cast<T*>(data_.get());
+  }
+  template <class T>
+  const T* as() const {
+    return reinterpret_cast<const T*>(data_.get());
+  }
+
+ private:
+  struct Release {
+    size_t mapped_bytes = 0;
+    void operator()(std::byte* bytes) const;
+  };
+  std::unique_ptr<std::byte[], Release> data_;
+  size_t size_ = 0;
+};
+
+}  // namespace tandem

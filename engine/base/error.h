@@ -1,0 +1,54 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace tandem {
+
+// What went wrong, in terms a caller can act on. server/wire/error_body.cc maps these to HTTP.
+enum class ErrorCode {
+  kInvalidArgument,
+  kUnauthenticated,
+  kPermissionDenied,
+  kNotFound,
+  kAlreadyExists,
+  kFailedPrecondition,
+  kUnsupported,
+  kResourceExhausted,
+  kCancelled,
+  kDeadlineExceeded,
+  kUnavailable,
+  kDataLoss,  // a file is truncated, corrupt or lies about itself
+  kIo,        // the disk or the file system refused
+  kInternal,  // our bug
+};
+
+// The one exception type of this project. Messages name the thing, the limit and the value, start
+// in lower case, and never contain prompts or keys.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+
+  // The request field at fault, as OpenAI's `error.param` ("messages[3].content").
+  Error&& WithParam(std::string param) && {
+    param_ = std::move(param);
+    return std::move(*this);
+  }
+  // A machine-readable reason, as OpenAI's `error.code`; empty means the default of the ErrorCode.
+  Error&& WithReason(std::string reason) && {
+    reason_ = std::move(reason);
+    return std::move(*this);
+  }
+
+  ErrorCode code() const { return code_; }
+  const std::string& param() const { return param_; }
+  const std::string& reason() const { return reason_; }
+
+ private:
+  ErrorCode code_;
+  std::string param_;
+  std::string reason_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace tandem {
+
+// Many writers, one reader. The reader takes everything at once, so it locks once per step.
+template <class T>
+class Mailbox {
+ public:
+  void Post(T message) {
+    {
+      const std::lock_guard lock(mutex_);
+      messages_.push_back(std::move(message));
+    }
+    arrived_.notify_one();
+  }
+
+  // Swaps out what is there; never waits.
+  std::vector<T> TakeAll() {
+    std::vector<T> out;
+    const std::lock_guard lock(mutex_);
+    out.swap(messages_);
+    return out;
+  }
+
+  // Waits until a message is there or the time is over.
+  void WaitFor(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    arrived_.wait_for(lock, timeout, [&] { return !messages_.empty(); });
+  }
+
+ private:
+  std::mutex mutex_;  // guards messages_
+  std::condition_variable arrived_;
+  std::vector<T> messages_;
+};
+
+}  // namespace tandem

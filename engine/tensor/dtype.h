@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace tandem::engine {
+
+// Element types of tensors in files and in memory.
+enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool };
+
+size_t DTypeBytes(DType dtype);
+// "f32", "bf16", … as users write them.
+std::string_view DTypeName(DType dtype);
+
+}  // namespace tandem::engine

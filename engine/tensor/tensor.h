@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/tensor/dtype.h"
+
+namespace tandem::engine {
+
+// Product of the dims. Throws kDataLoss on a negative dim or an overflow.
+int64_t ElementCount(std::span<const int64_t> shape);
+
+// Borrowed row-major memory with a shape; the last axis is contiguous.
+struct ConstTensorView {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+
+  int64_t elements() const { return ElementCount(shape); }
+  size_t bytes() const { return static_cast<size_t>(elements()) * DTypeBytes(dtype); }
+};
+
+// Widens any floating-point tensor to f32, exactly (f64 rounds). REQUIRES: out.size() == elements.
+// Throws kUnsupported for integer types.
+void ConvertToF32(const ConstTensorView& source, std::span<float> out);
+
+}  // namespace tandem::engine
