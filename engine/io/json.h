@@ -1,0 +1,28 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+namespace tandem::engine {
+
+// Parses JSON that came from outside: rejects invalid UTF-8, trailing text, duplicate keys being
+// silently merged, and nesting deeper than `max_depth` (before building anything). Throws
+// kDataLoss: "<source>: <what> at byte N".
+nlohmann::ordered_json ParseUntrustedJson(std::string_view text, const std::string& source,
+                                          int max_depth = 64);
+
+// Field access for config files: each throws kDataLoss naming source and field when the value has
+// the wrong type or lies outside [min, max].
+int64_t JsonInt(const nlohmann::ordered_json& object, const char* field, int64_t min, int64_t max,
+                const std::string& source);
+int64_t JsonIntOr(const nlohmann::ordered_json& object, const char* field, int64_t fallback,
+                  int64_t min, int64_t max, const std::string& source);
+double JsonNumberOr(const nlohmann::ordered_json& object, const char* field, double fallback,
+                    double min, double max, const std::string& source);
+bool JsonBoolOr(const nlohmann::ordered_json& object, const char* field, bool fallback,
+                const std::string& source);
+std::string JsonStringOr(const nlohmann::ordered_json& object, const char* field,
+                         const std::string& fallback, const std::string& source);
+
+}  // namespace tandem::engine

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/base/ids.h"
+
+namespace tandem::engine {
+
+// Whether control tokens spelled in the text become those tokens. Text written by a client is
+// always kPlainText; templates and training delimiters use kParseSpecial.
+enum class SpecialTokens { kPlainText, kParseSpecial };
+
+// Text <-> token ids. Immutable after load; every method is const and safe from any thread.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Invalid UTF-8 is accepted: its bytes are encoded as bytes. Linear in the size of the text.
+  // Appends no BOS or EOS.
+  virtual std::vector<TokenId> Encode(std::string_view text, SpecialTokens special) const = 0;
+
+  virtual int64_t vocab_size() const = 0;
+  // The bytes a token adds to the text: possibly part of a UTF-8 character. Control tokens give
+  // their spelling. An id without a token (a hole, or out of range) gives an empty view.
+  virtual std::string_view TokenBytes(TokenId id) const = 0;
+  virtual bool IsSpecial(TokenId id) const = 0;
+  virtual std::optional<TokenId> FindToken(std::string_view spelling) const = 0;
+  // True when text pieces begin with a space that the tokenizer added and decoding must remove.
+  virtual bool adds_leading_space() const { return false; }
+};
+
+// What surrounds a tokenizer in a model directory.
+struct TokenizerFiles {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::optional<TokenId> bos;  // from tokenizer_config.json, if it names one
+  std::optional<TokenId> eos;
+  bool add_bos = false;                      // for plain-string prompts (`add_bos_token`)
+  std::optional<std::string> chat_template;  // tokenizer_config.json or chat_template.jinja
+};
+
+// Loads from the texts of a model directory's files; absent files are nullopt. Reads
+// `tokenizer.json` (byte-level BPE; BPE with byte fallback), else `vocab.json` + `merges.txt`.
+// Returns nullopt when there is no tokenizer at all. `source` is used in messages. Throws
+// kUnsupported naming the part that is not supported, kDataLoss for a broken file.
+struct TokenizerTexts {
+  std::string source;
+  std::optional<std::string> tokenizer_json;
+  std::optional<std::string> vocab_json;
+  std::optional<std::string> merges_txt;
+  std::optional<std::string> tokenizer_config_json;
+  std::optional<std::string> chat_template_jinja;
+};
+std::optional<TokenizerFiles> LoadTokenizer(const TokenizerTexts& texts);
+
+// The text of ids, invalid UTF-8 replaced by U+FFFD (one per maximal invalid part).
+std::string Decode(const Tokenizer& tokenizer, std::span<const TokenId> ids, bool skip_special);
+
+}  // namespace tandem::engine
