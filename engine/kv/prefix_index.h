@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/base/ids.h"
+#include "engine/io/sha256.h"
+
+namespace tandem::engine {
+
+// Which full blocks hold the keys and values of which token prefix. The key of block i is
+// SHA-256(key of block i-1, tokens of block i); the chain begins with a salt that names model
+// bytes, adapter, KV dtype, ISA key and tenant. Engine thread only.
+class PrefixIndex {
+ public:
+  explicit PrefixIndex(Sha256Digest salt);
+
+  // Blocks that hold the longest cached prefix of `tokens` made of full blocks, leaving at least
+  // one token to compute. Takes no references.
+  std::vector<BlockId> Match(std::span<const TokenId> tokens) const;
+
+  // Says that `blocks` (all full) hold the first blocks.size() * 16 tokens. A prefix that is
+  // already indexed under another block keeps the old one. Returns the blocks that became indexed.
+  std::vector<BlockId> Insert(std::span<const TokenId> tokens, std::span<const BlockId> blocks);
+  void Forget(BlockId block);  // its content is about to be overwritten
+
+  int64_t size() const;
+
+ private:
+  struct DigestHash {
+    size_t operator()(const Sha256Digest& digest) const;
+  };
+  Sha256Digest salt_;
+  std::unordered_map<Sha256Digest, BlockId, DigestHash> block_of_;
+  std::unordered_map<BlockId, Sha256Digest> key_of_;
+};
+
+}  // namespace tandem::engine

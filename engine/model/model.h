@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "engine/io/model_dir.h"
+#include "engine/kv/kv_cache.h"
+#include "engine/model/batch_view.h"
+#include "engine/model/family.h"
+#include "engine/ops/ops_context.h"
+
+namespace tandem::engine {
+
+struct LoadOptions {
+  std::optional<DType> dtype;  // compute dtype f32 or bf16; unset: bf16 (f32 if the checkpoint is
+                               // f32-only and small)
+  std::filesystem::path cache_dir;  // packed weights are kept here and mapped; empty: in memory
+  int64_t cache_limit_bytes = 64LL << 30;
+  std::function<void(double fraction)> progress;  // may be empty
+};
+
+// A model ready to run: configuration and packed weights. Immutable; shared by engine and tools.
+class Model {
+ public:
+  // Validates config and every weight's shape against the family's list before packing. Throws
+  // kUnsupported / kDataLoss naming file and field or tensor.
+  static std::shared_ptr<const Model> Load(const ModelDir& dir, const LoadOptions& options,
+                                           OpsContext& ops);
+
+  const ModelConfig& config() const { return config_; }
+  const FamilySpec& family() const { return *family_; }
+  const std::vector<WeightSpec>& weight_specs() const { return specs_; }
+  const Weights& weights() const { return weights_; }
+  DType dtype() const { return dtype_; }
+  const RopeTable* rope() const { return rope_.get(); }
+  // Names weights, compute dtype and arithmetic; part of system_fingerprint and prefix-cache salt.
+  const std::string& fingerprint() const { return fingerprint_; }
+  int64_t parameter_count() const;
+  int64_t weight_bytes() const { return weight_bytes_; }
+  bool is_mapped() const { return mapped_ != nullptr; }  // packed file shared between processes
+
+ private:
+  Model() = default;
+
+  ModelConfig config_;
+  const FamilySpec* family_ = nullptr;
+  std::vector<WeightSpec> specs_;
+  Weights weights_;
+  DType dtype_ = DType::kBF16;
+  std::unique_ptr<RopeTable> rope_;
+  std::string fingerprint_;
+  int64_t weight_bytes_ = 0;
+  std::shared_ptr<const MappedFile> mapped_;
+  AlignedBuffer owned_;
+};
+
+// Runs a model's forward pass for serving. Owned by the thread that calls it; no allocation after
+// construction.
+class ModelRunner {
+ public:
+  ModelRunner(std::shared_ptr<const Model> model, OpsContext& ops, int64_t max_rows,
+              int64_t max_logit_rows);
+  ~ModelRunner();
+
+  // Shape of a KV cache for this model.
+  static KvCache::Shape KvShape(const Model& model, int64_t n_blocks);
+
+  // Computes the rows, writing their keys and values into `kv`. Returns logits
+  // [logit_rows, vocab_size] (f32), valid until the next call.
+  std::span<const float> Forward(const BatchView& batch, KvCache& kv);
+
+  int64_t scratch_bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem::engine

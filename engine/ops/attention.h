@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/base/ids.h"
+#include "engine/ops/matmul.h"
+#include "engine/ops/rows.h"
+
+namespace tandem::engine {
+
+// Tokens per KV block: one panel of keys, so a block is written and scored without rearranging.
+inline constexpr int64_t kKvBlockTokens = 16;
+
+struct AttentionSpec {
+  int64_t n_heads = 0;
+  int64_t n_kv_heads = 0;  // divides n_heads; query head h uses kv head h / (n_heads / n_kv_heads)
+  int64_t head_dim = 0;
+  float scale = 1;     // multiplies q . k
+  int64_t window = 0;  // a query sees this many keys counting itself; 0 = all
+  float soft_cap = 0;  // cap * tanh(s / cap) before the mask; 0 = off
+};
+
+// Keys of one kv head in one block: bf16 [ceil(head_dim/2)][16][2], f32 [head_dim][16] (lanes are
+// positions). Values: [16][RowStride(head_dim)]. Both take KvHeadBlockBytes bytes.
+int64_t KvHeadBlockBytes(DType dtype, int64_t head_dim);
+
+// Keys and values of one layer, in blocks. Block b of kv head h begins at
+// base + b * block_stride + h * KvHeadBlockBytes.
+struct KvLayerView {
+  std::byte* keys = nullptr;
+  std::byte* values = nullptr;
+  int64_t block_stride_bytes = 0;
+  DType dtype = DType::kF32;
+};
+
+// A run of rows of one sequence (serving) or one packed segment (training). Position p lives in
+// blocks[p / 16]; row r has position first_position + r and sees keys at positions <= its own.
+struct AttentionSlice {
+  int64_t first_row = 0;
+  int64_t n_rows = 0;
+  int64_t first_position = 0;
+  std::span<const BlockId> blocks;
+};
+
+// Writes the rows' keys and values (already rounded to the cache's dtype) into their blocks.
+// Unwritten slots of a block may hold anything.
+void WriteKv(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& k, const ConstMatrix& v,
+             std::span<const AttentionSlice> slices, const KvLayerView& kv);
+
+// out[row, head, :] = softmax(scale * q . K) . V over the keys the row may see; keys in tiles of 64
+// at absolute positions, online softmax in f32. q is in the cache's dtype, out in the compute
+// dtype (rounded once). `lse` [rows, n_heads] (log of the sum of exponentials) may be null.
+void Attention(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& q,
+               std::span<const AttentionSlice> slices, const KvLayerView& kv, const Matrix& out,
+               float* lse);
+
+}  // namespace tandem::engine

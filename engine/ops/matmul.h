@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/base/ids.h"
+#include "engine/ops/ops_context.h"
+#include "engine/tensor/tensor.h"
+
+namespace tandem::engine {
+
+// Row-major activations in the compute dtype (f32 or bf16). `stride` counts elements; for bf16 it
+// is even and columns [cols, RoundUp(cols, 2)) hold zeros, so that kernels can walk pairs.
+struct ConstMatrix {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t stride = 0;
+};
+
+// A weight [n, k] (out, in) in panels (engine/kernels/kernels.h). Borrows; the bytes are 64-byte
+// aligned and may be a mapped file shared by processes.
+struct PanelMatrix {
+  const std::byte* panels = nullptr;
+  DType dtype = DType::kF32;
+  int64_t n = 0;
+  int64_t k = 0;
+};
+
+// Bytes of the panels of an [n, k] weight, padding included.
+int64_t PanelBytes(DType dtype, int64_t n, int64_t k);
+// Row stride of a compute-dtype activation with `cols` columns.
+int64_t RowStride(DType dtype, int64_t cols);
+
+// How the source rows lie: [n, k] as Hugging Face stores linear layers, or [k, n] as JAX and
+// GPT-2's Conv1D do.
+enum class SourceLayout { kOutIn, kInOut };
+
+// Packs a floating-point source tensor of n*k elements into panels, rounding to `dtype` once.
+void PackPanels(OpsContext& ops, const ConstTensorView& source, SourceLayout layout, int64_t n,
+                int64_t k, DType dtype, std::byte* panels);
+// The inverse: row-major [n, k] f32.
+void UnpackPanels(const PanelMatrix& w, float* out);
+
+// y[rows, n] = x . W^T + bias; f32 sums in k order. y rows are ldy floats apart.
+void MatMul(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const float* bias,
+            float* y, int64_t ldy);
+
+// dx[rows, k] (+)= dy[rows, n] . W, read from the same panels (no second packing): 16x16 blocks are
+// transposed on the way. dy is in the compute dtype; dx is f32.
+void MatMulInputGrad(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, float* dx,
+                     int64_t lddx, bool accumulate);
+
+// dw[n, k] (+)= dy[rows, n]^T . x[rows, k]; rows are reduced in fixed blocks of 1,024 in order, so
+// that splitting a batch at multiples of 1,024 rows changes nothing. dw is row-major f32, [n, k].
+void MatMulWeightGrad(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& x, float* dw,
+                      bool accumulate);
+
+// out[i, :] = row ids[i] of the table as f32 (an embedding look-up from panels). REQUIRES: ids in
+// range.
+void GatherRows(OpsContext& ops, const PanelMatrix& table, std::span<const TokenId> ids, float* out,
+                int64_t ldout);
+
+}  // namespace tandem::engine

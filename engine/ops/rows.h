@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/ops/matmul.h"
+#include "engine/ops/ops_context.h"
+
+namespace tandem::engine {
+
+// Row-wise ops. Inputs are f32; an output is f32 or, where it feeds a matrix product, in the
+// compute dtype, rounded once (round to nearest even). Reductions over a row use 16 lanes and a
+// fixed tree, so a row's result depends on that row alone.
+
+// Writable counterpart of ConstMatrix. Ops that write bf16 also write the zero padding column.
+struct Matrix {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t stride = 0;
+
+  operator ConstMatrix() const {
+    return {data, dtype, rows, cols, stride};
+  }  // NOLINT(google-explicit-constructor)
+};
+
+enum class Activation { kSilu, kGeluTanh, kRelu };
+
+// Rotary embedding of RoFormer in the half-split order of Hugging Face (dimension i pairs with i +
+// head_dim/2), angles position * frequency[i] computed in double and tabulated as f32.
+class RopeTable {
+ public:
+  // `frequencies` has head_dim/2 entries, any scaling already applied.
+  RopeTable(std::span<const double> frequencies, int64_t max_positions);
+  int64_t head_dim() const { return head_dim_; }
+  int64_t max_positions() const { return max_positions_; }
+  const float* cos(int64_t position) const;  // head_dim/2 values
+  const float* sin(int64_t position) const;
+
+ private:
+  int64_t head_dim_;
+  int64_t max_positions_;
+  AlignedBuffer table_;  // [max_positions][cos: head_dim/2 | sin: head_dim/2]
+};
+
+// y = x / sqrt(mean(x^2) + eps) * gamma. `rstd` (rows floats) may be null.
+void RmsNorm(OpsContext& ops, const float* x, int64_t ldx, const float* gamma, float eps,
+             const Matrix& y, float* rstd);
+// y = (x - mean) / sqrt(var + eps) * gamma + beta. `mean_rstd` (rows x 2 floats) may be null.
+void LayerNorm(OpsContext& ops, const float* x, int64_t ldx, const float* gamma, const float* beta,
+               float eps, const Matrix& y, float* mean_rstd);
+// Rotates each of cols / head_dim heads of each row by its position; f32 in, y's dtype out.
+void Rope(OpsContext& ops, const float* x, int64_t ldx, std::span<const int32_t> positions,
+          const RopeTable& table, const Matrix& y);
+// y = activation(gate) * up.
+void GatedActivation(OpsContext& ops, const float* gate, const float* up, int64_t ld,
+                     Activation activation, const Matrix& y);
+void Activate(OpsContext& ops, const float* x, int64_t ldx, Activation activation, const Matrix& y);
+// y = a + b, all f32 and dense (rows * cols elements).
+void AddRows(OpsContext& ops, const float* a, const float* b, int64_t elements, float* y);
+// f32 to the compute dtype (a copy when that is f32).
+void RoundRows(OpsContext& ops, const float* x, int64_t ldx, const Matrix& y);
+
+}  // namespace tandem::engine
