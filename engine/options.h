@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "engine/tensor/dtype.h"
+
+namespace tandem::engine {
+
+// How one model is opened and served. Immutable once the engine runs.
+struct EngineOptions {
+  std::optional<DType> dtype;       // compute dtype; unset: decided by the checkpoint
+  std::filesystem::path cache_dir;  // packed weights; empty: memory only
+  int64_t cache_limit_bytes = 64LL << 30;
+  int threads = 0;             // compute workers, the engine thread included; 0: physical cores
+  int64_t max_seqs = 64;       // sequences running at once
+  int64_t max_model_len = 0;   // context bound in tokens; 0: the model's own
+  int64_t kv_cache_bytes = 0;  // 0: derived from memory_bytes
+  int64_t memory_bytes = 0;    // budget for weights, KV and scratch; 0: 80 % of what is available
+  int64_t prefill_chunk_tokens = 256;  // prompt tokens computed in one step, all sequences together
+  int64_t max_queue = 1024;            // waiting requests; beyond: kUnavailable
+  bool prefix_cache = true;
+};
+
+}  // namespace tandem::engine
