@@ -171,7 +171,6 @@ struct BackwardTask {
     BackwardBuffers<T>(counter, keys, dim, padded_dim);
     Carver carver(ops.WorkerScratch(worker, counter.used()));
     const BackwardBuffers<T> b(carver, keys, dim, padded_dim);
-    const auto& gradients = engine::TrainingKernels(ops.kernels());
 
     const T* key_rows = Row(k, segment.first_row, kv_head * dim);
     PackRows(key_rows, k.stride, segment.n_rows, dim, padded_dim, b.key_panels);

@@ -87,8 +87,8 @@ Gradients Run(engine::OpsContext& ops, const AttentionCase& c, engine::DType dty
   engine::RoundRows(ops, c.q.data(), q_cols, q);
   engine::RoundRows(ops, c.k.data(), kv_cols, k);
   engine::RoundRows(ops, c.v.data(), kv_cols, v);
-  AlignedBuffer kv(static_cast<size_t>(AttentionScratchBytes(
-      c.spec, dtype, c.rows, static_cast<int64_t>(c.segments.size()))));
+  AlignedBuffer kv(static_cast<size_t>(
+      AttentionScratchBytes(c.spec, dtype, c.rows, static_cast<int64_t>(c.segments.size()))));
   Floats lse(c.rows * c.spec.n_heads);
   AttentionForward(ops, c.spec, q, k, v, c.segments, kv.data(), out, lse.data());
   Gradients g{Floats(c.q.size()), Floats(c.k.size()), Floats(c.v.size())};
@@ -101,12 +101,9 @@ void ExpectGradients(const AttentionCase& c) {
   const Doubles q = Widen(c.q);
   const Doubles k = Widen(c.k);
   const Doubles v = Widen(c.v);
-  const Doubles want_dq =
-      NumericGradient([&](const Doubles& at) { return c.Loss(at, k, v); }, q);
-  const Doubles want_dk =
-      NumericGradient([&](const Doubles& at) { return c.Loss(q, at, v); }, k);
-  const Doubles want_dv =
-      NumericGradient([&](const Doubles& at) { return c.Loss(q, k, at); }, v);
+  const Doubles want_dq = NumericGradient([&](const Doubles& at) { return c.Loss(at, k, v); }, q);
+  const Doubles want_dk = NumericGradient([&](const Doubles& at) { return c.Loss(q, at, v); }, k);
+  const Doubles want_dv = NumericGradient([&](const Doubles& at) { return c.Loss(q, k, at); }, v);
 
   OnEveryTable([&](engine::OpsContext& ops) {
     const Gradients f32 = Run(ops, c, engine::DType::kF32);
@@ -136,9 +133,8 @@ TEST(AttentionBackward, SoftCap) { ExpectGradients(AttentionCase(2, 1, 8, {10}, 
 TEST(AttentionBackward, LongSegmentsAgreeBetweenTables) {
   const AttentionCase c(2, 1, 20, {300, 131, 128});
   std::vector<Gradients> results;
-  OnEveryTable([&](engine::OpsContext& ops) {
-    results.push_back(Run(ops, c, engine::DType::kF32));
-  });
+  OnEveryTable(
+      [&](engine::OpsContext& ops) { results.push_back(Run(ops, c, engine::DType::kF32)); });
   for (size_t i = 1; i < results.size(); ++i) {
     EXPECT_LT(RelativeError(results[i].dq, Widen(results[0].dq)), 1e-5);
     EXPECT_LT(RelativeError(results[i].dk, Widen(results[0].dk)), 1e-5);

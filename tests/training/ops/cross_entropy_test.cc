@@ -48,21 +48,20 @@ Outcome Run(engine::OpsContext& ops, const Case& c, engine::DType dtype) {
   AlignedBuffer hidden(static_cast<size_t>(kRows * stride) * engine::DTypeBytes(dtype));
   engine::RoundRows(ops, c.hidden.data(), kDim, {hidden.data(), dtype, kRows, kDim, stride});
   AlignedBuffer panels(static_cast<size_t>(engine::PanelBytes(dtype, kVocab, kDim)));
-  engine::PackPanels(ops,
-                     {reinterpret_cast<const std::byte*>(c.head.data()), engine::DType::kF32,
-                      {kVocab, kDim}},
-                     engine::SourceLayout::kOutIn, kVocab, kDim, dtype, panels.data());
+  engine::PackPanels(
+      ops, {reinterpret_cast<const std::byte*>(c.head.data()), engine::DType::kF32, {kVocab, kDim}},
+      engine::SourceLayout::kOutIn, kVocab, kDim, dtype, panels.data());
   Outcome outcome;
   CrossEntropyWorkspace workspace;
-  outcome.result = CrossEntropy(ops, workspace,
-                                {.hidden = {hidden.data(), dtype, kRows, kDim, stride},
-                                 .head = {panels.data(), dtype, kVocab, kDim},
-                                 .bias = c.bias.data(),
-                                 .targets = c.targets,
-                                 .weights = c.weights,
-                                 .scale = 1 / 5.5f},
-                                outcome.dhidden.data(), outcome.dhead.data(), outcome.dbias.data(),
-                                nullptr);
+  outcome.result =
+      CrossEntropy(ops, workspace,
+                   {.hidden = {hidden.data(), dtype, kRows, kDim, stride},
+                    .head = {panels.data(), dtype, kVocab, kDim},
+                    .bias = c.bias.data(),
+                    .targets = c.targets,
+                    .weights = c.weights,
+                    .scale = 1 / 5.5f},
+                   outcome.dhidden.data(), outcome.dhead.data(), outcome.dbias.data(), nullptr);
   return outcome;
 }
 

@@ -166,8 +166,8 @@ TEST(Dropout, OtherOpsAndEpochsDrawOtherMasks) {
   ThreadPool pool(1);
   engine::OpsContext ops(*engine::RunnableKernelTables().back(), pool);
   std::vector<Floats> seen;
-  for (const DropoutKey key : {DropoutKey{1, 0, 0}, DropoutKey{1, 0, 1}, DropoutKey{1, 1, 0},
-                               DropoutKey{2, 0, 0}}) {
+  for (const DropoutKey key :
+       {DropoutKey{1, 0, 0}, DropoutKey{1, 0, 1}, DropoutKey{1, 1, 0}, DropoutKey{2, 0, 0}}) {
     Floats y(kCols);
     Dropout(ops, x.data(), rows, kCols, 0.5f, key, y.data(), false);
     for (const Floats& other : seen) EXPECT_NE(y, other);

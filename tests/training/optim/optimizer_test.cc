@@ -37,8 +37,8 @@ TEST(SplitMaster, JoinsToTheSameFloatAndKeepsTheNearestBf16) {
 
     ASSERT_EQ(std::bit_cast<uint32_t>(JoinMaster(high, low)), std::bit_cast<uint32_t>(value));
     const double distance = std::abs(static_cast<double>(engine::Bf16ToFloat(high)) - value);
-    const double nearest = std::abs(
-        static_cast<double>(engine::Bf16ToFloat(engine::FloatToBf16(value))) - value);
+    const double nearest =
+        std::abs(static_cast<double>(engine::Bf16ToFloat(engine::FloatToBf16(value))) - value);
     ASSERT_EQ(distance, nearest) << value;
   }
 }
