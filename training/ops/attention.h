@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/ops/attention.h"
+
+namespace tandem::training {
+
+// A packed row's segment: rows [first_row, first_row + n_rows) at positions 0, 1, ….
+struct Segment {
+  int64_t first_row = 0;
+  int64_t n_rows = 0;
+};
+
+// Forward over packed segments through engine::Attention itself: keys and values are put into
+// temporary KV blocks (positions relative to the segment), so that the arithmetic is that of
+// serving, bit for bit. q, k, v are in the compute dtype; out likewise; lse [rows, n_heads].
+// `kv_scratch` holds AttentionScratchBytes(...) bytes.
+int64_t AttentionScratchBytes(const engine::AttentionSpec& spec, engine::DType dtype, int64_t rows);
+
+void AttentionForward(engine::OpsContext& ops, const engine::AttentionSpec& spec,
+                      const engine::ConstMatrix& q, const engine::ConstMatrix& k,
+                      const engine::ConstMatrix& v, std::span<const Segment> segments,
+                      std::byte* kv_scratch, const engine::Matrix& out, float* lse);
+
+// dq, dk, dv (dense f32, +=) from dout (dense f32). Deterministic: parallel over (segment, kv
+// head), fixed loops inside; no atomics.
+void AttentionBackward(engine::OpsContext& ops, const engine::AttentionSpec& spec,
+                       const engine::ConstMatrix& q, const engine::ConstMatrix& k,
+                       const engine::ConstMatrix& v, const engine::ConstMatrix& out,
+                       const float* lse, const float* dout, std::span<const Segment> segments,
+                       float* dq, float* dk, float* dv);
+
+}  // namespace tandem::training

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+#include "engine/ops/rows.h"
+
+namespace tandem::training {
+
+// Backward of engine::RmsNorm. `dy` and `dx` are dense f32 [rows, cols]; dx += …; dgamma [cols] +=
+// … (null: frozen), summed over rows in fixed blocks of 1,024 in order. `rstd` is the forward's.
+void RmsNormBackward(engine::OpsContext& ops, const float* x, const float* gamma, const float* rstd,
+                     const float* dy, int64_t rows, int64_t cols, float* dx, float* dgamma);
+
+// Backward of engine::LayerNorm; `mean_rstd` [rows, 2] is the forward's.
+void LayerNormBackward(engine::OpsContext& ops, const float* x, const float* gamma,
+                       const float* mean_rstd, const float* dy, int64_t rows, int64_t cols,
+                       float* dx, float* dgamma, float* dbeta);
+
+}  // namespace tandem::training

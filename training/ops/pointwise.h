@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/ops/rows.h"
+
+namespace tandem::training {
+
+// All gradients are dense f32 and are added to (+=) unless said otherwise.
+
+// Backward of engine::Rope: the inverse rotation of dy [rows, cols].
+void RopeBackward(engine::OpsContext& ops, const float* dy, std::span<const int32_t> positions,
+                  const engine::RopeTable& table, int64_t rows, int64_t cols, float* dx);
+
+// Backward of h = activation(gate) * up, from the forward's f32 gate and up.
+void GatedActivationBackward(engine::OpsContext& ops, const float* gate, const float* up,
+                             engine::Activation activation, const float* dh, int64_t elements,
+                             float* dgate, float* dup);
+
+// Backward of y = activation(x); relu'(0) = 0.
+void ActivateBackward(engine::OpsContext& ops, const float* x, engine::Activation activation,
+                      const float* dy, int64_t elements, float* dx);
+
+// into += from.
+void Accumulate(engine::OpsContext& ops, const float* from, int64_t elements, float* into);
+
+// db[cols] += sum over rows of dy, in fixed blocks of 1,024 rows in order.
+void ColumnSums(engine::OpsContext& ops, const float* dy, int64_t rows, int64_t cols, float* db);
+
+// dtable[ids[i], :] += dy[i, :]; rows of equal id are added in order of i (deterministic whatever
+// the threads).
+void EmbedBackward(engine::OpsContext& ops, std::span<const TokenId> ids, const float* dy,
+                   int64_t cols, float* dtable);
+
+// Where a row comes from: dropout decisions depend on these alone, so that packing, accumulation
+// and recomputation cannot change them (DESIGN "Decided numerics" 8).
+struct DropoutRow {
+  uint64_t sample = 0;    // index of the sample in the epoch's order
+  uint32_t position = 0;  // in its segment
+};
+struct DropoutKey {
+  uint64_t seed = 0;
+  uint32_t epoch = 0;
+  uint32_t op = 0;  // the op's number in the program
+};
+// y = x * mask / (1 - rate), mask from Philox4x32-10 by counter. Forward and backward are the same
+// function; y may be x. `accumulate`: y += instead.
+void Dropout(engine::OpsContext& ops, const float* x, std::span<const DropoutRow> rows,
+             int64_t cols, float rate, const DropoutKey& key, float* y, bool accumulate);
+
+}  // namespace tandem::training

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/ops/ops_context.h"
+#include "engine/tensor/bfloat16.h"
+
+namespace tandem::training {
+
+enum class OptimizerKind { kAdam, kAdamW };
+
+struct OptimizerSpec {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double b1 = 0.9;
+  double b2 = 0.95;
+  double eps = 1e-8;          // outside the square root
+  double eps_root = 0;        // inside it
+  double weight_decay = 0.1;  // kAdamW: decoupled, times the learning rate, on decaying tensors
+  double clip_norm = 1.0;     // 0: no clipping
+};
+
+// MaxText's schedule: linear warm-up from 0, then cosine to a fraction, then zero.
+struct ScheduleSpec {
+  double learning_rate = 3e-4;
+  int64_t schedule_steps = 0;
+  double warmup_fraction = 0.1;
+  double final_fraction = 0.1;
+  bool constant = false;  // no warm-up, no decay
+};
+// t counts optimiser steps from 0.
+double LearningRate(const ScheduleSpec& spec, int64_t t);
+
+// One tensor's state. The master value is f32, held either whole or split: the high half is the
+// bf16 weight that is computed with and exported, the low half a signed 16-bit remainder
+// (DESIGN "Decided numerics" 7).
+struct ParameterState {
+  int64_t elements = 0;
+  bool decays = true;
+  float* master = nullptr;       // f32 compute: the weight itself
+  engine::Bf16* high = nullptr;  // bf16 compute: split master
+  int16_t* low = nullptr;
+  float* m = nullptr;
+  float* v = nullptr;
+  const float* gradient = nullptr;
+};
+
+// Splits an f32 into the bf16 nearest to it and the remainder, and joins them again, exactly for
+// every finite value whose bf16 does not overflow.
+void SplitMaster(float value, engine::Bf16* high, int16_t* low);
+float JoinMaster(engine::Bf16 high, int16_t low);
+
+// sqrt of the sum of squares over all tensors: fixed blocks of 4,096 elements summed in f64 in
+// order.
+double GlobalNorm(engine::OpsContext& ops, std::span<const ParameterState> parameters);
+
+// One update with step number t (0-based) in one pass per tensor. Gradients are multiplied by
+// `gradient_scale` (clipping) on the way.
+void ApplyOptimizer(engine::OpsContext& ops, const OptimizerSpec& spec, double learning_rate,
+                    int64_t t, double gradient_scale, std::span<const ParameterState> parameters);
+
+}  // namespace tandem::training
