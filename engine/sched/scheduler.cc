@@ -23,7 +23,7 @@
 namespace tandem::engine {
 namespace {
 
-int64_t BlocksFor(int64_t tokens) { return (tokens + kSchedBlockTokens - 1) / kSchedBlockTokens; }
+int64_t BlocksFor(int64_t tokens) { return (tokens + kTokensPerBlock - 1) / kTokensPerBlock; }
 
 int64_t CommonPrefix(const std::vector<TokenId>& a, const std::vector<TokenId>& b) {
   const size_t n = std::min(a.size(), b.size());
@@ -97,11 +97,21 @@ const BatchPlan& Scheduler::Plan() {
   plan_.preempted.clear();
   plan_.rows = 0;
   committed_ = false;
+  // A round can end empty when the only running sequence gave way to someone earlier in line who
+  // had blocks but no place (resumed after a pause). The next round gives that one the place.
+  do {
+    Admit();
+    FollowLeaders();
+    ShareBudget();
+    ReserveInLineOrder();
+  } while (plan_.slices.empty() && !idle());
+  std::stable_partition(plan_.slices.begin(), plan_.slices.end(), [](const PlannedSlice& slice) {
+    return slice.n_tokens == 1 && slice.samples;
+  });
+  return plan_;
+}
 
-  Admit();
-  FollowLeaders();
-  ShareBudget();
-
+void Scheduler::ReserveInLineOrder() {
   size_t next_share = 0;
   for (Sequence* running : running_) {
     Sequence& sequence = *running;
@@ -122,10 +132,6 @@ const BatchPlan& Scheduler::Plan() {
     plan_.slices.push_back(slice);
     plan_.rows += n_tokens;
   }
-  std::stable_partition(plan_.slices.begin(), plan_.slices.end(), [](const PlannedSlice& slice) {
-    return slice.n_tokens == 1 && slice.samples;
-  });
-  return plan_;
 }
 
 // Gives places to whoever is first in line and fits.
@@ -174,7 +180,7 @@ void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
   waiting_.erase(&sequence);
   if (sequence.blocks.empty()) {
     if (sequence.uses_prefix_cache) {
-      FindLeader(sequence, static_cast<int64_t>(matched.size()) * kSchedBlockTokens);
+      FindLeader(sequence, static_cast<int64_t>(matched.size()) * kTokensPerBlock);
     }
     if (sequence.leader == nullptr) TakeCached(sequence, matched);
   }
@@ -182,14 +188,16 @@ void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
   running_.insert(&sequence);
 }
 
-// Four requests with one long system prompt that arrive together compute it once.
+// Four requests with one long system prompt that arrive together compute it once. Only someone
+// earlier in line may lead, so that the first in line waits for nobody.
 void Scheduler::FindLeader(Sequence& sequence, int64_t matched_tokens) {
   int64_t best = matched_tokens;
   for (Sequence* other : running_) {
+    if (!GoesFirst()(other, &sequence)) break;
     if (other->uncomputed() <= 1) continue;
     const int64_t common =
         std::min(CommonPrefix(other->tokens, sequence.tokens), sequence.length() - 1) /
-        kSchedBlockTokens * kSchedBlockTokens;
+        kTokensPerBlock * kTokensPerBlock;
     if (common > best && common > other->computed_len) {
       best = common;
       sequence.leader = other;
@@ -211,7 +219,7 @@ void Scheduler::FollowLeaders() {
 void Scheduler::TakeCached(Sequence& sequence, std::span<const BlockId> matched) {
   for (const BlockId block : matched) pool_.AddRef(block);
   sequence.blocks.assign(matched.begin(), matched.end());
-  sequence.computed_len = static_cast<int64_t>(matched.size()) * kSchedBlockTokens;
+  sequence.computed_len = static_cast<int64_t>(matched.size()) * kTokensPerBlock;
   TANDEM_CHECK(sequence.computed_len < sequence.length());
   if (!matched.empty()) holders_.insert(&sequence);
   if (sequence.uses_prefix_cache && !sequence.looked_up) {
@@ -260,7 +268,7 @@ void Scheduler::ShareBudget() {
 // Makes sure that the sequence alone holds blocks for its next `n_tokens` positions. False: it was
 // the last in line and has been preempted itself.
 bool Scheduler::Reserve(Sequence& sequence, int64_t n_tokens) {
-  const auto write_block = static_cast<size_t>(sequence.computed_len / kSchedBlockTokens);
+  const auto write_block = static_cast<size_t>(sequence.computed_len / kTokensPerBlock);
   while (write_block < sequence.blocks.size() &&
          pool_.references(sequence.blocks[write_block]) > 1) {
     if (const std::optional<BlockId> copy = TryAllocate()) {
@@ -313,7 +321,6 @@ bool Scheduler::PreemptFor(Sequence& sequence) {
 
 void Scheduler::Preempt(Sequence& victim) {
   ReleaseBlocks(victim);
-  victim.computed_len = 0;
   if (victim.phase == SequencePhase::kRunning) {
     Leave(victim);
     victim.phase = SequencePhase::kWaiting;
@@ -339,12 +346,12 @@ void Scheduler::Commit() {
 
 // Newly filled blocks enter the prefix index.
 void Scheduler::Publish(Sequence& sequence, int64_t computed_before) {
-  const int64_t full = sequence.computed_len / kSchedBlockTokens;
-  if (!options_.prefix_cache || full == computed_before / kSchedBlockTokens) return;
+  const int64_t full = sequence.computed_len / kTokensPerBlock;
+  if (!options_.prefix_cache || full == computed_before / kTokensPerBlock) return;
   const std::span<const TokenId> tokens(sequence.tokens);
   const std::span<const BlockId> blocks(sequence.blocks);
   for (const BlockId block :
-       index_.Insert(tokens.first(static_cast<size_t>(full * kSchedBlockTokens)),
+       index_.Insert(tokens.first(static_cast<size_t>(full * kTokensPerBlock)),
                      blocks.first(static_cast<size_t>(full)))) {
     pool_.SetCached(block, true);
   }
@@ -442,6 +449,7 @@ void Scheduler::ReleaseBlocks(Sequence& sequence) {
   holders_.erase(&sequence);
   for (auto it = sequence.blocks.rbegin(); it != sequence.blocks.rend(); ++it) pool_.Release(*it);
   sequence.blocks.clear();
+  sequence.computed_len = 0;
 }
 
 // ---- Counting
@@ -449,7 +457,7 @@ void Scheduler::ReleaseBlocks(Sequence& sequence) {
 // Blocks the sequence must still get before all its present tokens are computed.
 int64_t Scheduler::BlocksMissing(const Sequence& sequence) const {
   const auto held = static_cast<int64_t>(sequence.blocks.size());
-  const auto write_block = static_cast<size_t>(sequence.computed_len / kSchedBlockTokens);
+  const auto write_block = static_cast<size_t>(sequence.computed_len / kTokensPerBlock);
   const bool copies =
       write_block < sequence.blocks.size() && pool_.references(sequence.blocks[write_block]) > 1;
   return BlocksFor(sequence.length()) - held + (copies ? 1 : 0);

@@ -106,6 +106,7 @@ class Scheduler {
   void FollowLeaders();
   void TakeCached(Sequence& sequence, std::span<const BlockId> matched);
   void ShareBudget();
+  void ReserveInLineOrder();
   bool Reserve(Sequence& sequence, int64_t n_tokens);
   bool PreemptFor(Sequence& sequence);
   void Preempt(Sequence& victim);

@@ -7,9 +7,6 @@
 
 namespace tandem::engine {
 
-// Tokens per KV block, as the scheduler counts them (the loop checks that the ops agree).
-inline constexpr int64_t kSchedBlockTokens = 16;
-
 enum class SequencePhase : uint8_t {
   kAwaitingFork,  // a further choice: begins when the shared prompt is computed
   kWaiting,       // wants a place in the batch; may already hold blocks (forked, resumed)
