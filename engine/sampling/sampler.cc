@@ -26,7 +26,10 @@ constexpr size_t kMassBlock = 1024;
 // exp(x) for x <= 0, about 2 ulp; plain arithmetic, so that loops over it become vector code.
 // Cephes' expf: x = n ln 2 + r, and a polynomial in r on [-ln2/2, ln2/2].
 inline float ExpNonPositive(float x) {
-  const float clamped = x > -87.0f ? x : -87.0f;
+  // Below -87 (and for NaN) the result is 0. A mask instead of a choice: a choice would keep the
+  // compiler from vectorising, because comparisons might trap.
+  const int32_t keep = -static_cast<int32_t>(x > -87.0f);
+  const float clamped = std::bit_cast<float>(std::bit_cast<int32_t>(x) & keep);
   // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
   const float shifted = clamped * 1.44269504f + 12582912.0f;
   const float n = shifted - 12582912.0f;
@@ -39,24 +42,27 @@ inline float ExpNonPositive(float x) {
   p = p * r + 5.0000001201e-1f;
   const float e = p * (r * r) + r + 1.0f;
   const float scale = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
-  return x > -87.0f ? e * scale : 0.0f;
+  return std::bit_cast<float>(std::bit_cast<int32_t>(e * scale) & keep);
 }
 
-// Sum of exp((v - best) / temperature) over a block, in 16 lanes.
+// exp((v - best) / temperature) of a run of logits.
+void Weights(const float* values, size_t n, float best, float inverse_temperature, float* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = ExpNonPositive((values[i] - best) * inverse_temperature);
+}
+
+// The sum of at most kMassBlock weights, in 16 lanes.
 double BlockMass(const float* values, size_t n, float best, float inverse_temperature) {
   constexpr size_t kLanes = 16;
+  float weights[kMassBlock];
+  Weights(values, n, best, inverse_temperature, weights);
   float lanes[kLanes] = {};
   size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) {
-      lanes[j] += ExpNonPositive((values[i + j] - best) * inverse_temperature);
-    }
+    for (size_t j = 0; j < kLanes; ++j) lanes[j] += weights[i + j];
   }
   double mass = 0;
   for (const float lane : lanes) mass += static_cast<double>(lane);
-  for (; i < n; ++i) {
-    mass += static_cast<double>(ExpNonPositive((values[i] - best) * inverse_temperature));
-  }
+  for (; i < n; ++i) mass += static_cast<double>(weights[i]);
   return mass;
 }
 
@@ -75,11 +81,8 @@ double RowMass(std::span<const float> row, float best, float inverse_temperature
 
 // The element with which the best of `order` first reach `target` mass. Halves the range that
 // holds it, so the work is linear. `order` is rearranged.
-Candidate NucleusEnd(std::span<Candidate> order, double target, float best,
-                     float inverse_temperature) {
-  const auto weight = [&](const Candidate& c) {
-    return static_cast<double>(ExpNonPositive((c.value - best) * inverse_temperature));
-  };
+Candidate SelectByMass(std::span<Candidate> order, double target, float best,
+                       float inverse_temperature) {
   size_t low = 0;
   size_t high = order.size();
   while (high - low > 1) {
@@ -88,7 +91,9 @@ Candidate NucleusEnd(std::span<Candidate> order, double target, float best,
     const auto split = order.begin() + static_cast<std::ptrdiff_t>(middle);
     std::nth_element(begin, split, order.begin() + static_cast<std::ptrdiff_t>(high), IsBetter);
     double mass = 0;
-    for (auto it = begin; it != split; ++it) mass += weight(*it);
+    for (auto it = begin; it != split; ++it) {
+      mass += static_cast<double>(ExpNonPositive((it->value - best) * inverse_temperature));
+    }
     if (mass >= target) {
       high = middle;
     } else {
@@ -97,6 +102,36 @@ Candidate NucleusEnd(std::span<Candidate> order, double target, float best,
     }
   }
   return order[low];
+}
+
+// The end of the shortest beginning of the candidates that weighs `target`. Equal slices of the
+// value range are weighed first; only the slice that holds the end is looked at closely.
+Candidate NucleusEnd(std::span<const Candidate> candidates, std::span<const float> weights,
+                     double target, float best, float inverse_temperature,
+                     std::vector<Candidate>& buffer) {
+  constexpr size_t kSlices = 512;
+  float lowest = best;
+  for (const Candidate& c : candidates) lowest = c.value < lowest ? c.value : lowest;
+  const float range = best - lowest;
+  const float scale = range > 0 ? static_cast<float>(kSlices - 1) / range : 0;
+  const auto slice_of = [&](const Candidate& c) {
+    return std::min(kSlices - 1, static_cast<size_t>((best - c.value) * scale));
+  };
+  double masses[kSlices] = {};
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    masses[slice_of(candidates[i])] += static_cast<double>(weights[i]);
+  }
+  // The end lies in the first slice that reaches the target; rounding may leave it just beyond the
+  // last one that weighs anything, and then the last element is the end.
+  size_t slice = 0;
+  size_t last_with_mass = 0;
+  for (size_t i = 0; i < kSlices; ++i) last_with_mass = masses[i] > 0 ? i : last_with_mass;
+  while (slice < last_with_mass && masses[slice] < target) target -= masses[slice++];
+  buffer.clear();
+  for (const Candidate& c : candidates) {
+    if (slice_of(c) == slice) buffer.push_back(c);
+  }
+  return SelectByMass(buffer, target, best, inverse_temperature);
 }
 
 // Draws from the whole row: skips blocks until the one that holds the share.
@@ -207,26 +242,26 @@ TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
                                static_cast<float>(0.99 * spare / static_cast<double>(row.size())));
   }
   // With top_k the kept mass is counted over all k, so nothing may be left away before.
-  const float at_least =
-      has_top_k || smallest_weight <= 0
-          ? kMinusInfinity
-          : best.value + std::log(smallest_weight) * params_.temperature * 1.0001f -
-                1e-5f * (1 + std::abs(best.value));
+  const float at_least = has_top_k || smallest_weight <= 0
+                             ? kMinusInfinity
+                             : best.value +
+                                   std::log(smallest_weight) * params_.temperature * 1.0001f -
+                                   1e-5f * (1 + std::abs(best.value));
   std::vector<Candidate>& candidates = scratch.candidates;
   Gather(row, last, at_least, candidates);
 
   std::vector<float>& weights = scratch.weights;
   weights.resize(candidates.size());
   for (size_t i = 0; i < candidates.size(); ++i) {
-    weights[i] = ExpNonPositive((candidates[i].value - best.value) * inverse_temperature);
+    weights[i] = (candidates[i].value - best.value) * inverse_temperature;
   }
+  for (float& weight : weights) weight = ExpNonPositive(weight);
   if (has_top_p) {
     if (has_top_k) {
       for (const float weight : weights) total += static_cast<double>(weight);
     }
-    scratch.buffer.assign(candidates.begin(), candidates.end());
-    last = NucleusEnd(scratch.buffer, static_cast<double>(params_.top_p) * total, best.value,
-                      inverse_temperature);
+    last = NucleusEnd(candidates, weights, static_cast<double>(params_.top_p) * total, best.value,
+                      inverse_temperature, scratch.buffer);
   }
 
   double kept = 0;

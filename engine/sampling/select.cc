@@ -30,10 +30,20 @@ float RunMax(const float* values, size_t n) {
 }  // namespace
 
 Candidate Best(std::span<const float> values) {
-  const float best = RunMax(values.data(), values.size());
-  if (best == -std::numeric_limits<float>::infinity()) return {best, -1};
-  const auto found = std::find(values.begin(), values.end(), best);
-  return {best, static_cast<TokenId>(found - values.begin())};
+  constexpr size_t kBlock = 4096;
+  float best = -std::numeric_limits<float>::infinity();
+  size_t best_begin = values.size();
+  for (size_t begin = 0; begin < values.size(); begin += kBlock) {
+    const float block_best = RunMax(&values[begin], std::min(kBlock, values.size() - begin));
+    if (block_best > best) {
+      best = block_best;
+      best_begin = begin;
+    }
+  }
+  if (best_begin == values.size()) return {best, -1};
+  size_t i = best_begin;
+  while (values[i] != best) ++i;
+  return {best, static_cast<TokenId>(i)};
 }
 
 Candidate KthBest(std::span<const float> values, int64_t k, std::vector<Candidate>& buffer) {
@@ -66,17 +76,23 @@ Candidate KthBest(std::span<const float> values, int64_t k, std::vector<Candidat
 
 void Gather(std::span<const float> values, const Candidate& last, float at_least,
             std::vector<Candidate>& out) {
-  out.clear();
   const float floor =
       std::max({last.value, at_least, std::numeric_limits<float>::lowest()});  // never -inf
+  size_t n_out = 0;
   for (size_t begin = 0; begin < values.size(); begin += kRun) {
     const size_t end = std::min(begin + kRun, values.size());
     if (!(RunMax(&values[begin], end - begin) >= floor)) continue;
+    if (out.size() < n_out + kRun) out.resize(std::max(2 * out.size(), n_out + kRun));
+    // Always written, counted if wanted: in a flat distribution a branch could not be predicted.
     for (size_t i = begin; i < end; ++i) {
       const Candidate candidate{values[i], static_cast<TokenId>(i)};
-      if (values[i] >= floor && !IsBetter(last, candidate)) out.push_back(candidate);
+      out[n_out] = candidate;
+      const bool in_cut =
+          (values[i] > last.value) | ((values[i] == last.value) & (candidate.id <= last.id));
+      n_out += static_cast<size_t>((values[i] >= floor) & in_cut);
     }
   }
+  out.resize(n_out);
 }
 
 }  // namespace tandem::engine
