@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <utility>
 
 namespace tandem {
 
@@ -12,6 +13,14 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(size_t bytes);
+  // A buffer moved from is empty.
+  AlignedBuffer(AlignedBuffer&& other) noexcept
+      : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
+  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
+    data_ = std::move(other.data_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
 
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
@@ -29,7 +38,8 @@ class AlignedBuffer {
 
  private:
   struct Release {
-    size_t mapped_bytes = 0;
+    // No initialiser here: g++ 12 could not use it within AlignedBuffer; unique_ptr zeroes it.
+    size_t mapped_bytes;
     void operator()(std::byte* bytes) const;
   };
   std::unique_ptr<std::byte[], Release> data_;
