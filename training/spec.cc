@@ -118,7 +118,7 @@ Setter Choice(Field field, std::vector<std::pair<std::string, Enum>> choices) {
         field(spec) = value;
         return;
       }
-      names += (names.empty() ? "" : ", ") + name;
+      names.append(names.empty() ? "" : ", ").append(name);
     }
     throw BadValue("must be one of " + names + "; got \"" + word + "\"");
   };
@@ -400,7 +400,9 @@ class SpecReader {
     const std::string value = word.substr(equals + 1);
     if (value.starts_with("[")) {
       try {
-        Walk(YAML::Load("\"" + word.substr(0, equals) + "\": " + value), "");
+        YAML::Node node;
+        node[word.substr(0, equals)] = YAML::Load(value);
+        Walk(node, "");
       } catch (const YAML::Exception& error) {
         Fault(word + ": " + error.what());
       }

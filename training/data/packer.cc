@@ -10,7 +10,26 @@ namespace {
 
 constexpr size_t kNone = static_cast<size_t>(-1);
 
+void Pad(int64_t row_length, TokenId pad, PackedRow* row) {
+  const int64_t room = row_length - static_cast<int64_t>(row->tokens.size());
+  if (room == 0) return;
+  for (int64_t p = 0; p < room; ++p) {
+    row->tokens.push_back(pad);
+    row->positions.push_back(static_cast<int32_t>(p));
+    row->targets.push_back(-1);
+    row->weights.push_back(0);
+    row->samples.push_back(-1);
+  }
+  row->segment_lengths.push_back(room);
+}
+
 }  // namespace
+
+PackedRow PaddingRow(int64_t row_length, TokenId pad) {
+  PackedRow row;
+  Pad(row_length, pad, &row);
+  return row;
+}
 
 Packer::Packer(const PackerOptions& options, std::function<Sample(int64_t index)> make)
     : options_(options), make_(std::move(make)) {
@@ -129,19 +148,6 @@ bool Packer::AddSegment(size_t i, PackedRow* row) {
   return true;
 }
 
-void Packer::Pad(PackedRow* row) const {
-  const int64_t room = options_.row_length - static_cast<int64_t>(row->tokens.size());
-  if (room == 0) return;
-  for (int64_t p = 0; p < room; ++p) {
-    row->tokens.push_back(options_.pad);
-    row->positions.push_back(static_cast<int32_t>(p));
-    row->targets.push_back(-1);
-    row->weights.push_back(0);
-    row->samples.push_back(-1);
-  }
-  row->segment_lengths.push_back(room);
-}
-
 bool Packer::Next(PackedRow* row) {
   *row = {};
   while (static_cast<int64_t>(row->tokens.size()) < options_.row_length &&
@@ -154,7 +160,7 @@ bool Packer::Next(PackedRow* row) {
     if (i == 0) state_.offset = 0;
   }
   if (row->tokens.empty()) return false;
-  Pad(row);
+  Pad(options_.row_length, options_.pad, row);
   return true;
 }
 

@@ -51,6 +51,9 @@ struct PackedRow {
   std::vector<int64_t> segment_lengths;
 };
 
+// A row of nothing but padding: completes the last batch of the last epoch.
+PackedRow PaddingRow(int64_t row_length, TokenId pad);
+
 // Makes rows out of samples. A sample of n tokens takes n - 1 places (its last token is only ever a
 // target). Deterministic: a function of options, samples and state.
 class Packer {
@@ -75,7 +78,6 @@ class Packer {
   void Fill(size_t wanted);
   size_t Choose(int64_t room);
   bool AddSegment(size_t i, PackedRow* row);
-  void Pad(PackedRow* row) const;
 
   PackerOptions options_;
   std::function<Sample(int64_t)> make_;

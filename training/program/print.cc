@@ -56,12 +56,13 @@ class Printer {
     std::string text;
     for (const int32_t v : node.outputs) {
       const Value& value = p_.values[v];
-      text += "%" + std::to_string(v) + ":" + std::string(engine::DTypeName(value.dtype)) + "[" +
-              std::to_string(value.cols) + "]";
+      text.append(Named('%', v)).append(":");
+      text += engine::DTypeName(value.dtype);
+      text.append("[").append(std::to_string(value.cols)).append("]");
     }
     if (node.outputs.empty()) text += "loss";
     text += " <-";
-    for (const int32_t v : node.inputs) text += " %" + std::to_string(v);
+    for (const int32_t v : node.inputs) text.append(" ").append(Named('%', v));
     return text;
   }
 
@@ -74,16 +75,21 @@ class Printer {
       if (gradient < 0 || (node.op == OpKind::kAdd && !step.copy[side])) continue;
       const bool zeroes =
           std::find(step.zero.begin(), step.zero.end(), gradient) != step.zero.end();
-      text += "g" + std::to_string(gradient) +
-              (step.overwrite[side] ? " = " : (zeroes ? " 0+= " : " += "));
+      text += Named('g', gradient);
+      text += step.overwrite[side] ? " = " : (zeroes ? " 0+= " : " += ");
     }
-    return text + "d(g" + std::to_string(p_.values[node.outputs[0]].gradient) + ")";
+    return text.append("d(").append(Named('g', p_.values[node.outputs[0]].gradient)).append(")");
+  }
+
+  static std::string Named(char letter, int32_t number) {
+    std::string name(1, letter);
+    return name.append(std::to_string(number));
   }
 
   std::string Weights(const Node& node, bool trained_only = false) const {
     std::string text;
     for (const int32_t w : node.weights) {
-      if (!trained_only || p_.trained[w]) text += " " + p_.weight_specs[w].name;
+      if (!trained_only || p_.trained[w]) text.append(" ").append(p_.weight_specs[w].name);
     }
     return text;
   }

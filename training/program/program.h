@@ -52,7 +52,9 @@ struct Value {
 };
 
 struct Node {
-  OpKind op = OpKind::kAdd;
+  explicit Node(OpKind kind) : op(kind) {}
+
+  OpKind op;
   std::vector<int32_t> inputs;   // values
   std::vector<int32_t> outputs;  // values
   std::vector<int32_t> weights;  // indexes in the family's list

@@ -20,19 +20,19 @@ class Recorder : public engine::LayerOps {
   explicit Recorder(Program* program) : p_(program) {}
 
   Act Embed(const Weight& table) override {
-    Node node{.op = OpKind::kEmbed};
+    Node node(OpKind::kEmbed);
     node.weights = {table.index};
     return Emit(std::move(node), DType::kF32, table.spec->k);
   }
 
   Act EmbedPositions(const Weight& table) override {
-    Node node{.op = OpKind::kEmbedPositions};
+    Node node(OpKind::kEmbedPositions);
     node.weights = {table.index};
     return Emit(std::move(node), DType::kF32, table.spec->k);
   }
 
   Act RmsNorm(Act x, const Weight& gamma, float eps) override {
-    Node node{.op = OpKind::kRmsNorm};
+    Node node(OpKind::kRmsNorm);
     node.inputs = {F32(x)};
     node.weights = {gamma.index};
     node.eps = eps;
@@ -41,7 +41,7 @@ class Recorder : public engine::LayerOps {
   }
 
   Act LayerNorm(Act x, const Weight& gamma, const Weight& beta, float eps) override {
-    Node node{.op = OpKind::kLayerNorm};
+    Node node(OpKind::kLayerNorm);
     node.inputs = {F32(x)};
     node.weights = {gamma.index, beta.index};
     node.eps = eps;
@@ -50,7 +50,7 @@ class Recorder : public engine::LayerOps {
   }
 
   Act Linear(Act x, const Weight& w, const Weight* bias) override {
-    Node node{.op = OpKind::kLinear};
+    Node node(OpKind::kLinear);
     node.inputs = {Rounded(x)};
     node.weights = {w.index};
     if (bias != nullptr) node.weights.push_back(bias->index);
@@ -59,13 +59,13 @@ class Recorder : public engine::LayerOps {
   }
 
   Act Rope(Act x) override {
-    Node node{.op = OpKind::kRope};
+    Node node(OpKind::kRope);
     node.inputs = {F32(x)};
     return Emit(std::move(node), p_->dtype, Cols(x));
   }
 
   Act Attention(Act q, Act k, Act v, const engine::AttentionSpec& spec, int64_t) override {
-    Node node{.op = OpKind::kAttention};
+    Node node(OpKind::kAttention);
     node.inputs = {Rounded(q), Rounded(k), Rounded(v)};
     node.attention = spec;
     node.saved = NewBuffer("lse", p_->rows * spec.n_heads * sizeof(float));
@@ -75,14 +75,14 @@ class Recorder : public engine::LayerOps {
   }
 
   Act GatedActivation(Act gate, Act up, engine::Activation activation) override {
-    Node node{.op = OpKind::kGatedActivation};
+    Node node(OpKind::kGatedActivation);
     node.inputs = {F32(gate), F32(up)};
     node.activation = activation;
     return Emit(std::move(node), p_->dtype, Cols(gate));
   }
 
   Act Activate(Act x, engine::Activation activation) override {
-    Node node{.op = OpKind::kActivate};
+    Node node(OpKind::kActivate);
     node.inputs = {F32(x)};
     node.activation = activation;
     return Emit(std::move(node), p_->dtype, Cols(x));
@@ -90,21 +90,21 @@ class Recorder : public engine::LayerOps {
 
   Act Add(Act a, Act b) override {
     TANDEM_CHECK(Cols(a) == Cols(b));
-    Node node{.op = OpKind::kAdd};
+    Node node(OpKind::kAdd);
     node.inputs = {F32(a), F32(b)};
     return Emit(std::move(node), DType::kF32, Cols(a));
   }
 
   Act Dropout(Act x, float rate) override {
     if (rate == 0) return x;
-    Node node{.op = OpKind::kDropout};
+    Node node(OpKind::kDropout);
     node.inputs = {F32(x)};
     node.rate = rate;
     return Emit(std::move(node), DType::kF32, Cols(x));
   }
 
   void Logits(Act x, const Weight& head, const Weight* bias) override {
-    Node node{.op = OpKind::kCrossEntropy};
+    Node node(OpKind::kCrossEntropy);
     node.inputs = {Rounded(x)};
     node.weights = {head.index};
     if (bias != nullptr) node.weights.push_back(bias->index);
@@ -123,7 +123,7 @@ class Recorder : public engine::LayerOps {
   int32_t Rounded(Act x) {
     if (p_->values[x.index].dtype == p_->dtype) return x.index;
     if (const auto it = rounded_.find(x.index); it != rounded_.end()) return it->second;
-    Node node{.op = OpKind::kRound};
+    Node node(OpKind::kRound);
     node.inputs = {x.index};
     const Act y = Emit(std::move(node), p_->dtype, Cols(x));
     rounded_[x.index] = y.index;
