@@ -13,7 +13,8 @@
 namespace tandem::engine::avx512_bf16 {
 namespace {
 
-// clang-format off: each file uses the ones before it
+// Each file uses the ones before it.
+// clang-format off
 #include "engine/kernels/avx512/vec.inc"
 #include "engine/kernels/avx512/pairs_dot.inc"
 #include "engine/kernels/math.inc"
