@@ -24,6 +24,14 @@ bool AllOnce(const std::vector<int>& runs) {
   return std::all_of(runs.begin(), runs.end(), [](int n) { return n == 1; });
 }
 
+// Lets workers run out of work. With times around the 20 us for which they spin they are caught
+// awake, asleep, and in between.
+void BeIdle(std::chrono::microseconds time) {
+  const auto until = std::chrono::steady_clock::now() + time;
+  while (std::chrono::steady_clock::now() < until) {
+  }
+}
+
 TEST(ThreadPool, RunsEachTaskExactlyOnceOverManyRounds) {
   std::minstd_rand random(1);
   for (const int n_threads : {1, 2, 3, 7}) {
@@ -40,11 +48,7 @@ TEST(ThreadPool, RunsEachTaskExactlyOnceOverManyRounds) {
 TEST(ThreadPool, RunsEachTaskExactlyOnceWhenWorkersFellAsleepBetweenRounds) {
   ThreadPool pool(3);
   for (int round = 0; round < 300; ++round) {
-    // Around the time for which workers spin: they are caught awake, asleep, and in between.
-    const auto idle = std::chrono::microseconds(round % 60);
-    const auto until = std::chrono::steady_clock::now() + idle;
-    while (std::chrono::steady_clock::now() < until) {
-    }
+    BeIdle(std::chrono::microseconds(round % 60));
 
     ASSERT_TRUE(AllOnce(CountRuns(pool, 5))) << "round " << round;
   }
@@ -80,17 +84,20 @@ TEST(ThreadPool, WorkerNumbersLieInRangeAndNoTwoTasksShareOneAtATime) {
   EXPECT_TRUE(good);
 }
 
-TEST(ThreadPool, WorkersTakePart) {
+TEST(ThreadPool, WorkersTakePartHoweverLongTheyWereIdle) {
   ThreadPool pool(2);
-  std::atomic<bool> worker_came{false};
+  for (int round = 0; round < 400; ++round) {
+    BeIdle(std::chrono::microseconds(round % 80));
+    std::atomic<bool> worker_came{false};
 
-  // The caller's task ends only once another worker runs one; if none came, this would hang.
-  pool.ParallelFor(2, [&](int64_t, int worker) {
-    if (worker != 0) worker_came = true;
-    while (!worker_came) std::this_thread::yield();
-  });
+    // The caller's task ends only once the worker runs one: a missed wake-up would hang here.
+    pool.ParallelFor(2, [&](int64_t, int worker) {
+      if (worker != 0) worker_came = true;
+      while (!worker_came) std::this_thread::yield();
+    });
 
-  EXPECT_TRUE(worker_came);
+    ASSERT_TRUE(worker_came);
+  }
 }
 
 TEST(ThreadPool, OfOneThreadRunsInOrderOnTheCaller) {

@@ -98,7 +98,10 @@ TEST(ModelDir, RefusesAnIndexThatLeavesTheDirectoryOrIsNone) {
   };
   for (const char* shard : {"../one.safetensors", "/etc/passwd", "sub/one.safetensors", "..", ".",
                             "", "a\\\\b", "one.safetensors\\u0000", "a\\nb"}) {
-    refused(R"({"weight_map":{"a":")" + std::string(shard) + "\"}}", {"'a'", "plain file name"});
+    std::string index = R"({"weight_map":{"a":")";
+    index += shard;
+    index += "\"}}";
+    refused(index, {"'a'", "plain file name"});
   }
 
   refused("", {"at byte 1"});
@@ -223,7 +226,7 @@ TEST_F(ContentHashMemo, IsIgnoredWhenCorrupt) {
   const std::string hash = Hash();
   const std::string memo = FileText(Memo());
   std::string wrong_hash = memo;
-  wrong_hash.replace(wrong_hash.find(hash), 1, "Z");
+  wrong_hash[wrong_hash.find(hash)] = 'Z';
   for (const std::string& corrupt :
        {std::string(), std::string("{"), std::string("[]"), std::string("{}"),
         std::string(R"({"sha256":5,"files":[]})"), memo.substr(0, memo.size() / 2), wrong_hash,
