@@ -70,7 +70,7 @@ struct Gradients {
 };
 
 // Forward and backward in f32, or in bf16 with inputs rounded first.
-Gradients Run(engine::OpsContext& ops, const AttentionCase& c, engine::DType dtype) {
+Gradients Backward(engine::OpsContext& ops, const AttentionCase& c, engine::DType dtype) {
   const int64_t q_cols = c.spec.n_heads * c.spec.head_dim;
   const int64_t kv_cols = c.spec.n_kv_heads * c.spec.head_dim;
   const size_t element = engine::DTypeBytes(dtype);
@@ -106,13 +106,13 @@ void ExpectGradients(const AttentionCase& c) {
   const Doubles want_dv = NumericGradient([&](const Doubles& at) { return c.Loss(q, k, at); }, v);
 
   OnEveryTable([&](engine::OpsContext& ops) {
-    const Gradients f32 = Run(ops, c, engine::DType::kF32);
+    const Gradients f32 = Backward(ops, c, engine::DType::kF32);
     EXPECT_LT(RelativeError(f32.dq, want_dq), 1e-5);
     EXPECT_LT(RelativeError(f32.dk, want_dk), 1e-5);
     EXPECT_LT(RelativeError(f32.dv, want_dv), 1e-5);
 
     // bf16 has 8 bits: 2^-9 per rounding, a few roundings deep.
-    const Gradients bf16 = Run(ops, c, engine::DType::kBF16);
+    const Gradients bf16 = Backward(ops, c, engine::DType::kBF16);
     EXPECT_LT(RelativeError(bf16.dq, want_dq), 2e-2);
     EXPECT_LT(RelativeError(bf16.dk, want_dk), 2e-2);
     EXPECT_LT(RelativeError(bf16.dv, want_dv), 2e-2);
@@ -134,7 +134,7 @@ TEST(AttentionBackward, LongSegmentsAgreeBetweenTables) {
   const AttentionCase c(2, 1, 20, {300, 131, 128});
   std::vector<Gradients> results;
   OnEveryTable(
-      [&](engine::OpsContext& ops) { results.push_back(Run(ops, c, engine::DType::kF32)); });
+      [&](engine::OpsContext& ops) { results.push_back(Backward(ops, c, engine::DType::kF32)); });
   for (size_t i = 1; i < results.size(); ++i) {
     EXPECT_LT(RelativeError(results[i].dq, Widen(results[0].dq)), 1e-5);
     EXPECT_LT(RelativeError(results[i].dk, Widen(results[0].dk)), 1e-5);
@@ -163,7 +163,7 @@ TEST(AttentionBackward, DirectionalDerivativeOfALongSegment) {
   const double want = (at(kStep) - at(-kStep)) / (2 * kStep);
 
   OnEveryTable([&](engine::OpsContext& ops) {
-    const Gradients g = Run(ops, c, engine::DType::kF32);
+    const Gradients g = Backward(ops, c, engine::DType::kF32);
     double got = 0;
     for (size_t i = 0; i < k.size(); ++i) {
       got += direction[i] * (g.dq[i] - g.dk[i] + 2.0 * g.dv[i]);
@@ -178,7 +178,7 @@ TEST(AttentionBackward, ThreadCountChangesNoBit) {
   for (int threads = 1; threads <= 3; ++threads) {
     ThreadPool pool(threads);
     engine::OpsContext ops(*engine::RunnableKernelTables().back(), pool);
-    results.push_back(Run(ops, c, engine::DType::kBF16));
+    results.push_back(Backward(ops, c, engine::DType::kBF16));
   }
   for (size_t i = 1; i < results.size(); ++i) {
     EXPECT_EQ(results[i].dq, results[0].dq);

@@ -43,7 +43,7 @@ struct Outcome {
   Floats dbias = Floats(kVocab);
 };
 
-Outcome Run(engine::OpsContext& ops, const Case& c, engine::DType dtype) {
+Outcome LossAndGradients(engine::OpsContext& ops, const Case& c, engine::DType dtype) {
   const int64_t stride = engine::RowStride(dtype, kDim);
   AlignedBuffer hidden(static_cast<size_t>(kRows * stride) * engine::DTypeBytes(dtype));
   engine::RoundRows(ops, c.hidden.data(), kDim, {hidden.data(), dtype, kRows, kDim, stride});
@@ -75,14 +75,14 @@ TEST(CrossEntropy, LossAndGradientsAgreeWithFiniteDifferences) {
   const Doubles want_db = NumericGradient([&](const Doubles& at) { return c.Loss(h, w, at); }, b);
 
   OnEveryTable([&](engine::OpsContext& ops) {
-    const Outcome f32 = Run(ops, c, engine::DType::kF32);
+    const Outcome f32 = LossAndGradients(ops, c, engine::DType::kF32);
     EXPECT_DOUBLE_EQ(f32.result.weight, 4.5 + 1.0);
     EXPECT_NEAR(f32.result.weighted_loss / 5.5, c.Loss(h, w, b), 1e-5);
     EXPECT_LT(RelativeError(f32.dhidden, want_dh), 1e-5);
     EXPECT_LT(RelativeError(f32.dhead, want_dw), 1e-5);
     EXPECT_LT(RelativeError(f32.dbias, want_db), 1e-5);
 
-    const Outcome bf16 = Run(ops, c, engine::DType::kBF16);
+    const Outcome bf16 = LossAndGradients(ops, c, engine::DType::kBF16);
     EXPECT_NEAR(bf16.result.weighted_loss / 5.5, c.Loss(h, w, b), 2e-2);
     EXPECT_LT(RelativeError(bf16.dhidden, want_dh), 2e-2);
     EXPECT_LT(RelativeError(bf16.dhead, want_dw), 2e-2);
@@ -94,7 +94,7 @@ TEST(CrossEntropy, AllRowsUntrainedGivesZero) {
   Case c;
   c.weights.assign(kRows, 0.0f);
   OnEveryTable([&](engine::OpsContext& ops) {
-    const Outcome outcome = Run(ops, c, engine::DType::kF32);
+    const Outcome outcome = LossAndGradients(ops, c, engine::DType::kF32);
     EXPECT_EQ(outcome.result.weight, 0);
     EXPECT_EQ(outcome.result.weighted_loss, 0);
     EXPECT_EQ(outcome.dhidden, Floats(kRows * kDim, 0.0f));
