@@ -341,6 +341,7 @@ void Connection::RunHandler(const Route& route, Request request) {
 
 void Connection::OnChannelReady() {
   if (!active_ || is_closed_) return;
+  RunChannelTasks();
   ResponseChannel::Output out = active_->channel->Take();
   if (out.head) {
     active_->is_stream = out.is_stream;
@@ -349,6 +350,18 @@ void Connection::OnChannelReady() {
   if (!active_ || !active_->head_sent) return;  // a HEAD request is answered by now
   if (!out.bytes.empty()) SendStreamBytes(std::move(out.bytes));
   if (out.finished) FinishActive();
+}
+
+// The rest of a handler, run here: its exceptions become answers as in RunHandler.
+void Connection::RunChannelTasks() {
+  const std::shared_ptr<ResponseChannel> channel = active_->channel;
+  try {
+    channel->RunTasks();
+  } catch (...) {
+    Response response = shared_->policy.exception(std::current_exception(), active_->head);
+    const std::string events = ErrorEvents(response);
+    channel->Abort(std::move(response), events);
+  }
 }
 
 void Connection::AnswerDirectly(Response response, bool close) {

@@ -103,6 +103,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // answering
   Active& Activate(const Request& request);
   void OnChannelReady();
+  void RunChannelTasks();
   void AnswerDirectly(Response response, bool close);
   void SendResponse(Response response);
   void SendStreamBytes(std::string bytes);

@@ -105,6 +105,25 @@ void ResponseChannel::OnBackpressure(std::function<void(bool)> callback) {
   if (phase_ != Phase::kFinished) on_backpressure_ = std::move(callback);
 }
 
+void ResponseChannel::Post(std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (disconnected_) return;
+    tasks_.push_back(std::move(task));
+    if (tasks_.size() > 1) return;  // a wake-up is already on its way
+  }
+  wake_();
+}
+
+void ResponseChannel::RunTasks() {
+  std::vector<std::function<void()>> tasks;
+  {
+    const std::lock_guard lock(mutex_);
+    tasks.swap(tasks_);
+  }
+  for (const auto& task : tasks) task();
+}
+
 ResponseChannel::Output ResponseChannel::Take() {
   Output out;
   const std::lock_guard lock(mutex_);
@@ -134,10 +153,12 @@ void ResponseChannel::Sent(size_t body_bytes) {
 void ResponseChannel::Disconnect() {
   std::function<void()> callback;
   std::function<void(bool)> released;
+  std::vector<std::function<void()>> dropped;  // may own the producer, as the callbacks may
   {
     const std::lock_guard lock(mutex_);
     if (disconnected_) return;
     disconnected_ = true;
+    dropped.swap(tasks_);
     pending_.clear();
     callback = std::move(on_disconnect_);
     released = std::move(on_backpressure_);

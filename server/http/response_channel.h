@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/http/request.h"
 
@@ -47,7 +48,14 @@ class ResponseChannel {
   // Called with true when more than the bound waits unsent, with false once half of it is gone.
   void OnBackpressure(std::function<void(bool paused)> callback);
 
+  // Runs a task where the connection lives (STYLE §6): what shapes an answer costs the engine thread
+  // nothing. Tasks run in order; they are dropped, not run, once the client is gone. What a task
+  // throws becomes the answer.
+  void Post(std::function<void()> task);
+
   // ---- connection ----
+  // Runs what Post has brought; call before Take.
+  void RunTasks();
   Output Take();
   void Sent(size_t body_bytes);  // bytes of Take that have left
   void Disconnect();
@@ -68,6 +76,7 @@ class ResponseChannel {
   bool head_is_stream_ = false;
   std::string pending_;
   size_t unsent_bytes_ = 0;  // pending_ and what the connection has taken but not sent
+  std::vector<std::function<void()>> tasks_;
   std::function<void()> on_disconnect_;
   std::function<void(bool)> on_backpressure_;
 };

@@ -85,6 +85,10 @@ EventStream ResponseWriter::StartEventStream() const {
   return EventStream(guard_);
 }
 
+void ResponseWriter::Post(std::function<void()> task) const {
+  guard_->channel->Post(std::move(task));
+}
+
 bool ResponseWriter::disconnected() const { return guard_->channel->disconnected(); }
 
 void ResponseWriter::OnDisconnect(std::function<void()> callback) const {

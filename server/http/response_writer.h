@@ -54,6 +54,9 @@ class ResponseWriter {
   // Sends the head of a text/event-stream; call it only once nothing can be refused any more.
   EventStream StartEventStream() const;
 
+  // Runs a task on the connection's strand, in order; dropped once the client is gone.
+  void Post(std::function<void()> task) const;
+
   bool disconnected() const;
   // Called once, on an io thread, when the client leaves before the answer is complete.
   void OnDisconnect(std::function<void()> callback) const;
