@@ -9,12 +9,33 @@
 #include <string>
 #include <utility>
 
+#include "engine/base/check.h"
+
 namespace tandem {
 namespace {
 
 constexpr auto kSpinTime = std::chrono::microseconds(20);
 
 inline void Pause() { __builtin_ia32_pause(); }
+
+constexpr uint64_t kUnclaimedMask = 0xffffffffu;
+constexpr uint64_t Unclaimed(uint64_t round) { return round & kUnclaimedMask; }
+
+// Spins until `done()`, but no longer than kSpinTime; returns whether it was done in time.
+template <class Done>
+bool SpinUntil(const Done& done) {
+  // Most rounds begin or end within a few pauses; only then is the clock worth reading.
+  for (int i = 0; i < 16; ++i) {
+    if (done()) return true;
+    Pause();
+  }
+  const auto spin_until = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    if (done()) return true;
+    Pause();
+  } while (std::chrono::steady_clock::now() < spin_until);
+  return false;
+}
 
 }  // namespace
 
@@ -67,44 +88,65 @@ void ThreadPool::ParallelFor(int64_t n_tasks, const std::function<void(int64_t, 
     for (int64_t i = 0; i < n_tasks; ++i) task(i, 0);
     return;
   }
+  TANDEM_CHECK(static_cast<uint64_t>(n_tasks) <= kUnclaimedMask);
+  // The round before is over: all its tasks are claimed and reported, so nobody reads these.
   n_tasks_ = n_tasks;
   task_ = &task;
-  next_task_.store(0, std::memory_order_relaxed);
-  busy_workers_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  {
-    const std::lock_guard lock(mutex_);
-    generation_.fetch_add(1, std::memory_order_release);
+  finished_.store(0, std::memory_order_relaxed);
+  const uint64_t number = (round_.load(std::memory_order_relaxed) >> 32) + 1;
+  // Sequentially consistent here and in Sleep: either this thread sees the sleeper, or the sleeper
+  // sees this round.
+  round_.store(number << 32 | static_cast<uint64_t>(n_tasks));
+  if (sleepers_.load() > 0) {
+    { const std::lock_guard lock(mutex_); }
+    wake_.notify_all();
   }
-  wake_.notify_all();
-  RunTasks(0);
-  while (busy_workers_.load(std::memory_order_acquire) > 0) Pause();
+
+  const int64_t left_to_workers = n_tasks - RunTasks(0);
+  const auto all_reported = [&] {
+    return finished_.load(std::memory_order_acquire) == left_to_workers;
+  };
+  // On a crowded machine the worker we wait for may need this very core.
+  while (!SpinUntil(all_reported)) std::this_thread::yield();
 }
 
-void ThreadPool::RunTasks(int worker) {
-  for (;;) {
-    const int64_t index = next_task_.fetch_add(1, std::memory_order_relaxed);
-    if (index >= n_tasks_) return;
-    (*task_)(index, worker);
+// Claims and runs tasks until none is left; returns how many it ran.
+int64_t ThreadPool::RunTasks(int worker) {
+  int64_t ran = 0;
+  uint64_t round = round_.load(std::memory_order_relaxed);
+  while (Unclaimed(round) > 0) {
+    if (!round_.compare_exchange_weak(round, round - 1, std::memory_order_acq_rel,
+                                      std::memory_order_relaxed)) {
+      continue;
+    }
+    (*task_)(n_tasks_ - static_cast<int64_t>(Unclaimed(round)), worker);
+    ++ran;
+    round = round_.load(std::memory_order_relaxed);
   }
+  return ran;
 }
 
 void ThreadPool::WorkerLoop(int worker) {
-  uint64_t seen = 0;
   for (;;) {
-    const auto spin_until = std::chrono::steady_clock::now() + kSpinTime;
-    while (generation_.load(std::memory_order_acquire) == seen &&
-           std::chrono::steady_clock::now() < spin_until) {
-      Pause();
-    }
-    if (generation_.load(std::memory_order_acquire) == seen) {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return stopping_.load() || generation_.load() != seen; });
-    }
+    uint64_t round = 0;
+    const bool work = SpinUntil([&] {
+      round = round_.load(std::memory_order_relaxed);
+      return Unclaimed(round) > 0 || stopping_.load(std::memory_order_relaxed);
+    });
+    if (!work) Sleep(round);
     if (stopping_.load()) return;
-    seen = generation_.load(std::memory_order_acquire);
-    RunTasks(worker);
-    busy_workers_.fetch_sub(1, std::memory_order_release);
+    const int64_t ran = RunTasks(worker);
+    if (ran > 0) finished_.fetch_add(ran, std::memory_order_release);
   }
+}
+
+// Until a round begins that is not the one `seen`. It may be over on waking; the caller then spins
+// for the next one, because rounds come in bursts.
+void ThreadPool::Sleep(uint64_t seen) {
+  std::unique_lock lock(mutex_);
+  sleepers_.fetch_add(1);
+  wake_.wait(lock, [&] { return stopping_.load() || round_.load() >> 32 != seen >> 32; });
+  sleepers_.fetch_sub(1);
 }
 
 }  // namespace tandem

@@ -12,7 +12,8 @@ namespace tandem {
 
 // Fork-join compute workers. The calling thread is worker 0 and takes part; ParallelFor returns
 // when every task has run. Tasks are numbered by shape and claimed dynamically, so which worker
-// computes a task never changes a result. Workers spin for at most 20 us and then sleep.
+// computes a task never changes a result. Workers spin for at most 20 us and then sleep. A caller
+// never waits for a worker that claimed nothing: one that wakes too late finds nothing to do.
 //
 // One thread at a time may call ParallelFor; tasks must not call it and must not throw.
 class ThreadPool {
@@ -26,21 +27,28 @@ class ThreadPool {
   int n_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Runs task(index, worker) for index in [0, n_tasks); worker is in [0, n_threads).
+  // REQUIRES: n_tasks < 2^32.
   void ParallelFor(int64_t n_tasks, const std::function<void(int64_t index, int worker)>& task);
 
  private:
   void WorkerLoop(int worker);
-  void RunTasks(int worker);
+  int64_t RunTasks(int worker);
+  void Sleep(uint64_t seen);
 
-  std::vector<std::thread> workers_;
-  std::mutex mutex_;  // guards sleeping and the wake-up of workers
-  std::condition_variable wake_;
-  std::atomic<uint64_t> generation_{0};  // rises once per ParallelFor
-  std::atomic<int64_t> next_task_{0};
-  std::atomic<int> busy_workers_{0};
-  std::atomic<bool> stopping_{false};
-  int64_t n_tasks_ = 0;
+  // The current round in one word: its number above, its tasks not yet claimed below. Claiming is a
+  // compare-and-swap that takes one from the lower half, so whoever succeeds holds a task of the
+  // round that is running, and that round cannot end before the task is reported in finished_.
+  // That alone makes task_ and n_tasks_ safe to read; without a claim nobody may.
+  alignas(64) std::atomic<uint64_t> round_{0};
+  alignas(64) std::atomic<int64_t> finished_{0};  // tasks of this round that workers have run
+  alignas(64) int64_t n_tasks_ = 0;
   const std::function<void(int64_t, int)>* task_ = nullptr;
+
+  alignas(64) std::atomic<int> sleepers_{0};
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;  // held to fall asleep and to wake, so that no wake-up falls between
+  std::condition_variable wake_;
+  std::vector<std::thread> workers_;
 };
 
 // Physical cores this process may use (affinity and cgroup quota considered); at least 1.

@@ -1,19 +1,23 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
 namespace tandem::engine {
 
-// Parses JSON that came from outside: rejects invalid UTF-8, trailing text, duplicate keys being
-// silently merged, and nesting deeper than `max_depth` (before building anything). Throws
-// kDataLoss: "<source>: <what> at byte N".
+// Parses JSON that came from outside: rejects invalid UTF-8, control characters, NaN,
+// numbers beyond a double, trailing text, duplicate names (instead of merging them silently), and
+// nesting deeper than `max_depth` (before building anything). Time and memory are linear in the
+// text, up to sorting the names of one object. Throws kDataLoss: "<source>: <what> at byte N", N
+// counting from 1.
 nlohmann::ordered_json ParseUntrustedJson(std::string_view text, const std::string& source,
                                           int max_depth = 64);
 
 // Field access for config files: each throws kDataLoss naming source and field when the value has
-// the wrong type or lies outside [min, max].
+// the wrong type or lies outside [min, max]. `…Or` gives the fallback (unchecked) when the field is
+// absent or null; JsonInt requires it. An exact integer written as 4096.0 counts as an integer.
 int64_t JsonInt(const nlohmann::ordered_json& object, const char* field, int64_t min, int64_t max,
                 const std::string& source);
 int64_t JsonIntOr(const nlohmann::ordered_json& object, const char* field, int64_t fallback,

@@ -1,17 +1,30 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
 
 namespace tandem::engine {
 
+// What tells one state of a file from another without reading it.
+struct FileIdentity {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  int64_t bytes = 0;
+  int64_t modified_ns = 0;  // since the epoch
+  bool operator==(const FileIdentity&) const = default;
+};
+
 // A whole file mapped read-only and shared: two processes that open the same file share its pages.
-// Immutable and safe to read from any thread. The bytes live as long as the object.
+// Immutable and safe to read from any thread. The bytes live as long as the object,
+// even if the name is replaced or removed; a file must never be truncated in place while it is
+// mapped (writers publish by rename, see atomic_write.h).
 class MappedFile {
  public:
-  // Throws kNotFound, kIo (naming the path and errno's text). An empty file maps to no bytes.
+  // Throws kNotFound, kIo (naming the path and errno's text; a pipe or a directory is kIo). An
+  // empty file maps to no bytes.
   static std::shared_ptr<const MappedFile> Open(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -19,12 +32,17 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::filesystem::path& path() const { return path_; }
+  // As it was when the file was opened, and as it is now under the same path (throws kNotFound).
+  const FileIdentity& identity() const { return identity_; }
+  FileIdentity CurrentIdentity() const;
 
  private:
-  MappedFile(std::filesystem::path path, std::span<const std::byte> bytes);
+  MappedFile(std::filesystem::path path, std::span<const std::byte> bytes,
+             const FileIdentity& identity);
 
   std::filesystem::path path_;
   std::span<const std::byte> bytes_;
+  FileIdentity identity_;
 };
 
 }  // namespace tandem::engine

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,7 +14,9 @@ namespace tandem::engine {
 
 // A model as files: a Hugging Face directory (config.json, one or more safetensors shards, optional
 // tokenizer and template files), or the same files embedded in the program. Immutable after Open;
-// views into it live as long as it does.
+// views into it live as long as it does. Any thread.
+//
+// With an index, exactly the tensors it names exist; `model.safetensors` wins over an index.
 class ModelDir {
  public:
   // Opens the directory: config.json is required; weights are `model.safetensors`, or the shards
@@ -31,17 +34,24 @@ class ModelDir {
 
   std::vector<std::string> tensor_names() const;  // sorted
   const ConstTensorView* FindTensor(std::string_view name) const;
-  // SHA-256 (hex) over all tensor files: the identity of the weights. From memory or disk this
-  // reads every byte once; results for files are remembered by (path, size, mtime, inode) in
-  // `memo_dir` when it is not empty.
+  // SHA-256 (hex) over the bytes of all tensor files in the order of their names: the identity of
+  // the weights, and for a single file what sha256sum prints. Reads every byte once; for files the
+  // result is remembered in `memo_dir`, when that is not empty, by path, size, mtime and inode.
+  // Files changed within the last two seconds are not remembered. A memo that cannot be read or
+  // written only costs time.
   std::string ContentHash(const std::filesystem::path& memo_dir) const;
 
  private:
+  ModelDir() = default;
+  void OpenWeights();
+  bool Has(const std::string& file_name) const;
+  std::string Describe(const std::string& file_name) const;
+  SafetensorsFile OpenShard(const std::string& file_name) const;
+
   std::string name_;
-  std::filesystem::path dir_;
+  std::filesystem::path dir_;  // empty: from memory
   std::map<std::string, std::span<const std::byte>> memory_;
-  std::vector<std::filesystem::path> weight_files_;
-  std::vector<SafetensorsFile> shards_;
+  std::vector<SafetensorsFile> shards_;  // by file name
   std::map<std::string, size_t, std::less<>> shard_of_;
 };
 

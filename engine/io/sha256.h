@@ -22,6 +22,7 @@ class Sha256 {
 
   void Update(std::span<const std::byte> bytes);
   void Update(std::string_view text);
+  // The digest of all updates; afterwards the object starts over.
   Sha256Digest Finish();
 
  private:

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <type_traits>
 
+#include "engine/base/ids.h"
 #include "engine/tensor/bfloat16.h"
 
 namespace tandem::engine {
@@ -13,6 +15,8 @@ namespace tandem::engine {
 inline constexpr int64_t kLanes = 16;
 // Keys are scored in tiles of this many positions of their own sequence.
 inline constexpr int64_t kKeyTile = 64;
+// A softmax over more keys than this is formed in chunks at multiples of it, merged in order.
+inline constexpr int64_t kKeyChunk = 1024;
 // Log-softmax sums the vocabulary in blocks of this many entries.
 inline constexpr int64_t kVocabBlock = 4096;
 
@@ -25,11 +29,14 @@ inline constexpr int64_t kVocabBlock = 4096;
 //
 // Panels: a weight W [n, k] (out, in) is stored so that vector lanes are outputs and k runs in
 // sequence: bf16 as [n/16][k/2][16][2], f32 as [n/16][k][16]; n is padded to 16 and k to 2 (bf16)
-// with zeros.
+// with zeros. "Padded" below means this rounding of k. Kernels read whole panels, hence the padding
+// too, but of row-major operands only what the sizes say.
+
+enum class Activation { kSilu, kGeluTanh, kRelu };
 
 // y[m, n0..n1) (+)= x[m, k] . W^T (+ bias). Rows of x are `ldx` elements apart; for bf16 k is even
 // (x zero-padded). A panel range covers columns [16 * first, 16 * (first + n_panels)), of which
-// n_columns are real.
+// n_columns are real. Every element is one accumulator that runs along k in order.
 template <class T>
 struct MatMulArgs {
   const T* x;
@@ -44,5 +51,168 @@ struct MatMulArgs {
   int64_t ldy;
   bool accumulate;  // add to what y holds (the sum starts from it)
 };
+
+// Panels of W [n, k] to panels of its transpose [k, n], for `rows` rows of W and inputs [k_first,
+// k_first + k_count).
+template <class T>
+struct TransposePanelsArgs {
+  const T* panels;  // the panel of the first row wanted
+  int64_t rows;     // a multiple of 16, or for the last rows of W padded like k
+  int64_t k;        // padded, as the panels have it
+  int64_t k_first;  // multiple of 16
+  int64_t k_count;  // k_first + k_count <= k
+  T* out;           // [ceil(k_count/16)][rows][16]; lanes past k_count are zero
+};
+
+// Row-major x [rows, cols] to panels whose k axis is `rows` and whose lanes are columns:
+// out [ceil(cols/16)][padded rows][16], zero-padded.
+template <class T>
+struct PackRowsArgs {
+  const T* x;
+  int64_t ldx;
+  int64_t rows;
+  int64_t cols;
+  T* out;
+};
+
+// Row-major x [rows, cols] to row-major out [cols, ldout]; entries [rows, padded rows) are zero.
+template <class T>
+struct TransposeRowsArgs {
+  const T* x;
+  int64_t ldx;
+  int64_t rows;
+  int64_t cols;
+  T* out;
+  int64_t ldout;  // >= padded rows
+};
+
+// One chunk of keys of one sequence and kv head, against `rows` query rows: row r is query r /
+// group of the chunk, head r % group of the kv head's group, at position first_position + r /
+// group. Scores are dots along head_dim in order; keys are taken in tiles of kKeyTile at absolute
+// positions; keys outside [max(0, position - window + 1), position] are never multiplied.
+template <class T>
+struct AttentionArgs {
+  const T* q;  // [rows][ldq], zero-padded to pairs
+  int64_t ldq;
+  int64_t rows;
+  int64_t group;
+  int64_t head_dim;
+  int64_t first_position;
+  int64_t key_first;  // the chunk's first key, a multiple of kKeyChunk
+  float scale;
+  int64_t window;  // 0 = all
+  float soft_cap;  // 0 = off
+
+  // Keys and values of this kv head: block b at base + blocks[b].value * block_stride_bytes.
+  const std::byte* keys;
+  const std::byte* values;
+  int64_t block_stride_bytes;
+  const BlockId* blocks;  // of the sequence, from position 0
+};
+
+// A softmax under way for some rows: maximum, sum of exponentials (16 partial sums) and the
+// unnormalised output. A row whose max is -inf has seen no key.
+struct AttentionState {
+  float* max;  // [rows]
+  float* sum;  // [rows][16]
+  float* acc;  // [rows][acc_stride]
+  int64_t rows;
+  int64_t acc_stride;  // RoundUp(head_dim, 16)
+};
+
+template <class Out>
+struct NormArgs {
+  const float* x;
+  int64_t ldx;
+  int64_t rows;
+  int64_t cols;
+  const float* gamma;
+  const float* beta;  // LayerNorm only
+  float eps;
+  Out* y;
+  int64_t ldy;
+  float* stats;  // or null. RmsNorm: [rows] 1/rms; LayerNorm: [rows][2] mean, 1/sigma
+};
+
+template <class Out>
+struct RopeArgs {
+  const float* x;
+  int64_t ldx;
+  int64_t rows;
+  int64_t n_heads;
+  int64_t head_dim;
+  const int32_t* positions;  // [rows]
+  const float* table;        // [position][cos: head_dim/2 | sin: head_dim/2]
+  Out* y;
+  int64_t ldy;
+};
+
+// Pointwise over rows. `up` is read by the gated activation only.
+template <class Out>
+struct PointwiseArgs {
+  const float* x;
+  const float* up;
+  int64_t ldx;  // of x and up
+  int64_t rows;
+  int64_t cols;
+  Activation activation;
+  Out* y;
+  int64_t ldy;
+};
+
+// The kernels that exist per compute dtype. Those that write Out = Bf16 round once, to nearest
+// even, and leave zero in the padding column of an odd row.
+template <class T>
+struct TypedKernels {
+  void (*matmul)(const MatMulArgs<T>&) noexcept;
+  void (*transpose_panels)(const TransposePanelsArgs<T>&) noexcept;
+  void (*pack_rows)(const PackRowsArgs<T>&) noexcept;
+  void (*transpose_rows)(const TransposeRowsArgs<T>&) noexcept;
+
+  // Runs one chunk of keys from a fresh state.
+  void (*attention_chunk)(const AttentionArgs<T>&, const AttentionState&) noexcept;
+  // Normalises: out + r / group * ldout + r % group * head_dim. lse (or null) is [query][ldlse].
+  void (*attention_finish)(const AttentionState&, int64_t group, int64_t head_dim, T* out,
+                           int64_t ldout, float* lse, int64_t ldlse) noexcept;
+
+  void (*rms_norm)(const NormArgs<T>&) noexcept;
+  void (*layer_norm)(const NormArgs<T>&) noexcept;
+  void (*rope)(const RopeArgs<T>&) noexcept;
+  void (*gated_activation)(const PointwiseArgs<T>&) noexcept;
+  void (*activate)(const PointwiseArgs<T>&) noexcept;
+  void (*round)(const PointwiseArgs<T>&) noexcept;
+};
+
+struct KernelTable {
+  std::string_view isa;  // "reference", "avx2", "avx512"
+  std::string_view key;  // with features: "avx512+bf16+vnni"
+
+  TypedKernels<float> f32;
+  TypedKernels<Bf16> bf16;
+
+  // into = softmax state of both, `from` being the later keys.
+  void (*attention_merge)(const AttentionState& into, const AttentionState& from) noexcept;
+  void (*add)(const float* a, const float* b, int64_t elements, float* y) noexcept;
+  // Maximum and sum of exp(x - max) of one vocabulary block, n <= kVocabBlock.
+  void (*vocab_block)(const float* logits, int64_t n, float* max, float* sum) noexcept;
+  // log of the sum of exponentials of all blocks, merged in order.
+  float (*vocab_merge)(const float* max, const float* sum, int64_t n_blocks) noexcept;
+
+  template <class T>
+  const TypedKernels<T>& typed() const {
+    if constexpr (std::is_same_v<T, float>) {
+      return f32;
+    } else {
+      return bf16;
+    }
+  }
+};
+
+// The best table that this CPU can run, or the one that TANDEM_FORCE_ISA=reference|avx2|avx512
+// names. Chosen at the first call; throws kInvalidArgument when the variable names no table that
+// runs here.
+const KernelTable& Kernels();
+// Every table that this CPU can run, the best last. For tests.
+std::span<const KernelTable* const> RunnableKernelTables();
 
 }  // namespace tandem::engine

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/kernels/kernels.h"  // Activation
 #include "engine/ops/matmul.h"
 #include "engine/ops/ops_context.h"
 
@@ -24,8 +25,6 @@ struct Matrix {
     return {data, dtype, rows, cols, stride};
   }  // NOLINT(google-explicit-constructor)
 };
-
-enum class Activation { kSilu, kGeluTanh, kRelu };
 
 // Rotary embedding of RoFormer in the half-split order of Hugging Face (dimension i pairs with i +
 // head_dim/2), angles position * frequency[i] computed in double and tabulated as f32.

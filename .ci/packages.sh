@@ -1,0 +1,36 @@
+# The Debian 12 packages of this project, and how to get them. Sourced by ./serve and ./test.
+
+BUILD_PACKAGES=(
+  g++ cmake ninja-build pkg-config
+  libboost-dev libssl-dev nlohmann-json3-dev libspdlog-dev libyaml-cpp-dev libcli11-dev
+  libpcre2-dev libicu-dev libsqlite3-dev libsimdjson-dev
+)
+TEST_PACKAGES=(libgtest-dev libeigen3-dev clang-format-14 ccache curl python3)
+
+# install_packages NAME…: installs what is missing, or prints the one line that does and exits.
+install_packages() {
+  local missing=()
+  local name
+  for name in "$@"; do
+    if [ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" != installed ]; then
+      missing+=("$name")
+    fi
+  done
+  if [ ${#missing[@]} -eq 0 ]; then
+    return
+  fi
+  local as_root=()
+  if [ "$(id -u)" != 0 ]; then
+    if sudo -n true 2>/dev/null; then
+      as_root=(sudo -n)
+    else
+      echo "Missing Debian packages. Install them and run this again:" >&2
+      echo "  sudo apt-get install -y ${missing[*]}" >&2
+      exit 1
+    fi
+  fi
+  echo "installing ${missing[*]}"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    "${missing[@]}" >/dev/null
+}

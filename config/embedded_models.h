@@ -1,0 +1,20 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "engine/io/model_dir.h"
+
+namespace tandem::config {
+
+// Models that are linked into the program, by the name under which they are served. Their bytes are
+// part of the executable's read-only pages: opening one copies nothing.
+
+inline constexpr std::string_view kDefaultModel = "tandem-stories";
+
+std::span<const std::string_view> EmbeddedModelNames();
+// Nothing when there is no embedded model of that name.
+std::optional<engine::ModelDir> OpenEmbeddedModel(std::string_view name);
+
+}  // namespace tandem::config

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/base/error.h"
+
+namespace tandem::engine {
+
+// Receives JSON one token at a time, so that a reader with a fixed format builds nothing but what
+// it needs. Private to engine/io. Every method's default is to refuse.
+class JsonHandler {
+ public:
+  virtual ~JsonHandler() = default;
+  virtual void StartObject() { Fail("unexpected object"); }
+  virtual void Key(std::string& /*name*/) { Fail("unexpected name"); }
+  virtual void EndObject() { Fail("unexpected end of object"); }
+  virtual void StartArray() { Fail("unexpected array"); }
+  virtual void EndArray() { Fail("unexpected end of array"); }
+  virtual void String(std::string& /*value*/) { Fail("unexpected string"); }
+  // Negative integers arrive as Integer, all others as Unsigned.
+  virtual void Unsigned(uint64_t /*value*/) { Fail("unexpected number"); }
+  virtual void Integer(int64_t /*value*/) { Fail("unexpected negative number"); }
+  virtual void Float(double /*value*/) { Fail("unexpected fractional number"); }
+  virtual void Bool(bool /*value*/) { Fail("unexpected boolean"); }
+  virtual void Null() { Fail("unexpected null"); }
+
+ protected:
+  // Throws "<source>: <what> at byte N", N being what has been read so far.
+  [[noreturn]] void Fail(const std::string& what, ErrorCode code = ErrorCode::kDataLoss) const;
+
+ private:
+  friend void ParseJsonEvents(std::string_view, const std::string&, int, JsonHandler&);
+  std::string source_;
+  const char* begin_ = nullptr;
+  const char* position_ = nullptr;
+};
+
+// Feeds `text` to `handler`. Before the first event the nesting depth is checked in one pass that
+// allocates nothing. Uses no recursion. Throws kDataLoss as ParseUntrustedJson does; handlers may
+// throw anything.
+void ParseJsonEvents(std::string_view text, const std::string& source, int max_depth,
+                     JsonHandler& handler);
+
+// A foreign name as part of a one-line message: quoted, control characters replaced, shortened.
+std::string Quoted(std::string_view name);
+
+}  // namespace tandem::engine

@@ -1,0 +1,242 @@
+#include "engine/io/model_dir.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/log.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/json.h"
+#include "engine/io/json_events.h"
+#include "engine/io/sha256.h"
+
+namespace tandem::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxTextBytes = size_t{512} << 20;
+constexpr size_t kMaxIndexBytes = size_t{64} << 20;
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+// A name that stays in its directory wherever it is appended.
+bool IsPlainFileName(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         std::none_of(name.begin(), name.end(), [](char c) {
+           return c == '/' || c == '\\' || static_cast<unsigned char>(c) < 0x20;
+         });
+}
+
+// The index's weight_map: tensor name -> shard name, both still only claims.
+std::map<std::string, std::string> ParseIndex(std::string_view text, const std::string& source) {
+  if (text.size() > kMaxIndexBytes) {
+    throw Error(ErrorCode::kDataLoss, source + ": " + std::to_string(text.size()) +
+                                          " bytes, more than the limit of " +
+                                          std::to_string(kMaxIndexBytes));
+  }
+  const Json index = ParseUntrustedJson(text, source);
+  const auto weight_map = index.is_object() ? index.find("weight_map") : index.end();
+  if (weight_map == index.end() || !weight_map->is_object()) {
+    throw Error(ErrorCode::kDataLoss, source + ": field 'weight_map' must be an object");
+  }
+  std::map<std::string, std::string> shard_of;
+  for (const auto& [tensor, shard] : weight_map->items()) {
+    if (!shard.is_string() || !IsPlainFileName(shard.get_ref<const std::string&>())) {
+      throw Error(ErrorCode::kDataLoss,
+                  source + ": weight_map of " + Quoted(tensor) + " must be a plain file name" +
+                      (shard.is_string() ? ", got " + Quoted(shard.get_ref<const std::string&>())
+                                         : std::string()));
+    }
+    shard_of.emplace(tensor, shard.get<std::string>());
+  }
+  if (shard_of.empty()) {
+    throw Error(ErrorCode::kDataLoss, source + ": field 'weight_map' names no tensor");
+  }
+  return shard_of;
+}
+
+// ---- The memo of content hashes: one small file per set of weight files.
+
+// A file changed a moment ago could change again within one tick of its time stamp, unseen.
+constexpr auto kSettledAfter = std::chrono::seconds(2);
+
+Json IdentityJson(const std::vector<SafetensorsFile>& shards) {
+  Json files = Json::array();
+  for (const SafetensorsFile& shard : shards) {
+    const FileIdentity& identity = shard.file()->identity();
+    files.push_back({{"path", std::filesystem::absolute(shard.file()->path()).string()},
+                     {"device", identity.device},
+                     {"inode", identity.inode},
+                     {"bytes", identity.bytes},
+                     {"modified_ns", identity.modified_ns}});
+  }
+  return files;
+}
+
+bool UnchangedSinceOpen(const std::vector<SafetensorsFile>& shards) {
+  return std::all_of(shards.begin(), shards.end(), [](const SafetensorsFile& shard) {
+    std::error_code absent;
+    return std::filesystem::exists(shard.file()->path(), absent) &&
+           shard.file()->CurrentIdentity() == shard.file()->identity();
+  });
+}
+
+bool SettledLongAgo(const std::vector<SafetensorsFile>& shards) {
+  const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                             std::chrono::system_clock::now().time_since_epoch())
+                             .count();
+  const int64_t margin_ns = std::chrono::nanoseconds(kSettledAfter).count();
+  return std::all_of(shards.begin(), shards.end(), [&](const SafetensorsFile& shard) {
+    return shard.file()->identity().modified_ns < now_ns - margin_ns;
+  });
+}
+
+std::filesystem::path MemoPath(const std::filesystem::path& memo_dir, const Json& files) {
+  std::string paths;
+  for (const Json& file : files) paths += file["path"].get<std::string>() + '\n';
+  const std::string key = ToHex(Sha256Of(std::as_bytes(std::span(paths)))).substr(0, 32);
+  return memo_dir / ("content-hash-" + key + ".json");
+}
+
+// A memo that is absent, broken or about other files is simply no memo.
+std::optional<std::string> ReadMemo(const std::filesystem::path& path, const Json& files) {
+  constexpr size_t kMaxMemoBytes = size_t{1} << 20;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;
+  try {
+    const Json memo = ParseUntrustedJson(ReadWholeFile(path, kMaxMemoBytes), path.string());
+    if (!memo.is_object() || memo.value("files", Json()) != files) return std::nullopt;
+    std::string hash = JsonStringOr(memo, "sha256", "", path.string());
+    const bool well_formed =
+        hash.size() == 64 && hash.find_first_not_of("0123456789abcdef") == std::string::npos;
+    return well_formed ? std::optional(std::move(hash)) : std::nullopt;
+  } catch (const Error& error) {
+    spdlog::debug("content_hash memo={} ignored: {}", path.string(), error.what());
+    return std::nullopt;
+  }
+}
+
+void WriteMemo(const std::filesystem::path& path, const Json& files, const std::string& hash) {
+  try {
+    std::error_code ignored;  // the write will say what is wrong
+    std::filesystem::create_directories(path.parent_path(), ignored);
+    WriteFileAtomically(path, Json{{"sha256", hash}, {"files", files}}.dump(2) + "\n");
+  } catch (const Error& error) {
+    // Without a memo the next start hashes again; nothing else depends on it.
+    spdlog::debug("content_hash memo={} not written: {}", path.string(), error.what());
+  }
+}
+
+}  // namespace
+
+ModelDir ModelDir::Open(const std::filesystem::path& dir) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(dir, error)) {
+    throw Error(ErrorCode::kNotFound, dir.string() + ": no such model directory");
+  }
+  ModelDir model;
+  model.name_ = dir.string();
+  model.dir_ = dir;
+  model.OpenWeights();
+  return model;
+}
+
+ModelDir ModelDir::FromMemory(const std::string& name,
+                              std::map<std::string, std::span<const std::byte>> files) {
+  ModelDir model;
+  model.name_ = name;
+  model.memory_ = std::move(files);
+  model.OpenWeights();
+  return model;
+}
+
+bool ModelDir::Has(const std::string& file_name) const {
+  if (dir_.empty()) return memory_.count(file_name) != 0;
+  std::error_code absent;
+  return std::filesystem::exists(dir_ / file_name, absent);
+}
+
+std::string ModelDir::Describe(const std::string& file_name) const {
+  return (std::filesystem::path(name_) / file_name).string();
+}
+
+SafetensorsFile ModelDir::OpenShard(const std::string& file_name) const {
+  if (!dir_.empty()) return SafetensorsFile::Open(dir_ / file_name);
+  return SafetensorsFile::FromBytes(memory_.at(file_name), Describe(file_name));
+}
+
+void ModelDir::OpenWeights() {
+  if (!Has("config.json")) {
+    throw Error(ErrorCode::kNotFound, Describe("config.json") + ": no such file");
+  }
+  if (Has(kSingleFile)) {
+    shards_.push_back(OpenShard(kSingleFile));
+    for (const std::string& name : shards_[0].names()) shard_of_.emplace(name, 0);
+    return;
+  }
+  if (!Has(kIndexFile)) {
+    throw Error(ErrorCode::kNotFound,
+                name_ + ": neither " + kSingleFile + " nor " + kIndexFile + " is there");
+  }
+
+  const std::string source = Describe(kIndexFile);
+  const auto weight_map = ParseIndex(*ReadText(kIndexFile), source);
+  // In name order, so that the content hash does not depend on the index's order.
+  std::map<std::string, size_t> shard_indices;
+  for (const auto& [tensor, shard] : weight_map) shard_indices.emplace(shard, 0);
+  for (auto& [shard, index] : shard_indices) {
+    if (!Has(shard)) {
+      throw Error(ErrorCode::kNotFound, source + ": shard " + Quoted(shard) + " is missing");
+    }
+    index = shards_.size();
+    shards_.push_back(OpenShard(shard));
+  }
+  for (const auto& [tensor, shard] : weight_map) {
+    const size_t index = shard_indices.at(shard);
+    if (shards_[index].Find(tensor) == nullptr) {
+      throw Error(ErrorCode::kDataLoss,
+                  source + ": tensor " + Quoted(tensor) + " is not in shard " + Quoted(shard));
+    }
+    shard_of_.emplace(tensor, index);
+  }
+}
+
+std::optional<std::string> ModelDir::ReadText(std::string_view file_name) const {
+  if (!IsPlainFileName(file_name)) {
+    throw Error(ErrorCode::kInvalidArgument, Quoted(file_name) + " is not a plain file name");
+  }
+  const std::string name(file_name);
+  if (!Has(name)) return std::nullopt;
+  if (!dir_.empty()) return ReadWholeFile(dir_ / name, kMaxTextBytes);
+  const auto bytes = memory_.at(name);
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+std::vector<std::string> ModelDir::tensor_names() const {
+  std::vector<std::string> names;
+  names.reserve(shard_of_.size());
+  for (const auto& [name, shard] : shard_of_) names.push_back(name);
+  return names;
+}
+
+const ConstTensorView* ModelDir::FindTensor(std::string_view name) const {
+  const auto found = shard_of_.find(name);
+  return found == shard_of_.end() ? nullptr : shards_[found->second].Find(name);
+}
+
+std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir) const {
+  const bool use_memo = !dir_.empty() && !memo_dir.empty() && SettledLongAgo(shards_);
+  const Json files = use_memo ? IdentityJson(shards_) : Json();
+  if (use_memo && UnchangedSinceOpen(shards_)) {
+    if (auto hash = ReadMemo(MemoPath(memo_dir, files), files)) return *hash;
+  }
+
+  Sha256 sha;
+  for (const SafetensorsFile& shard : shards_) sha.Update(shard.bytes());
+  std::string hash = ToHex(sha.Finish());
+  if (use_memo && UnchangedSinceOpen(shards_)) WriteMemo(MemoPath(memo_dir, files), files, hash);
+  return hash;
+}
+
+}  // namespace tandem::engine

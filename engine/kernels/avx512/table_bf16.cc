@@ -1,0 +1,35 @@
+// Standard and intrinsics headers come before the region: an inline function of theirs, compiled
+// for this instruction set, must never be the copy that the linker keeps.
+#include <immintrin.h>
+
+#include <utility>
+
+#include "engine/kernels/kernels.h"
+#include "engine/kernels/tables.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
+
+namespace tandem::engine::avx512_bf16 {
+namespace {
+
+// Each file uses the ones before it.
+// clang-format off
+#include "engine/kernels/avx512/vec.inc"
+#include "engine/kernels/avx512/pairs_dot.inc"
+#include "engine/kernels/math.inc"
+#include "engine/kernels/row_kernels.inc"
+#include "engine/kernels/matmul.inc"
+#include "engine/kernels/pack.inc"
+#include "engine/kernels/attention.inc"
+#include "engine/kernels/table.inc"
+// clang-format on
+
+}  // namespace
+
+constinit const KernelTable kTable = MakeTable("avx512", "avx512+bf16");
+constinit const KernelTable kTableVnni = MakeTable("avx512", "avx512+bf16+vnni");
+
+}  // namespace tandem::engine::avx512_bf16
+
+#pragma GCC pop_options

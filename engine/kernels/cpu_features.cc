@@ -1,0 +1,15 @@
+#include "engine/kernels/cpu_features.h"
+
+namespace tandem::engine {
+
+CpuFeatures DetectCpuFeatures() {
+  CpuFeatures f;
+  f.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  f.avx512 = f.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  f.avx512_bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16");
+  f.avx512_vnni = f.avx512 && __builtin_cpu_supports("avx512vnni");
+  return f;
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,298 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include "engine/kernels/kernels.h"
+#include "engine/kernels/tables.h"
+
+// The plain statement of every kernel, one scalar operation after the other: slow, obviously right,
+// and the oracle for the other tables.
+namespace tandem::engine::reference {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+float ToFloat(float x) { return x; }
+float ToFloat(Bf16 x) { return Bf16ToFloat(x); }
+void Put(float* y, float value) { *y = value; }
+void Put(Bf16* y, float value) { *y = FloatToBf16(value); }
+
+template <class T>
+constexpr int64_t kPair = std::is_same_v<T, Bf16> ? 2 : 1;  // k values side by side in a panel
+
+template <class T>
+int64_t Padded(int64_t k) {
+  return (k + kPair<T> - 1) / kPair<T> * kPair<T>;
+}
+
+// Where element (n, k) lies in panels whose k axis is `padded` long.
+template <class T>
+int64_t PanelIndex(int64_t n, int64_t k, int64_t padded) {
+  const int64_t panel = n / kLanes;
+  return panel * padded * kLanes + k / kPair<T> * kPair<T> * kLanes + n % kLanes * kPair<T> +
+         k % kPair<T>;
+}
+
+template <class T>
+void MatMul(const MatMulArgs<T>& a) noexcept {
+  for (int64_t m = 0; m < a.m; ++m) {
+    for (int64_t n = 0; n < a.n_columns; ++n) {
+      float sum = a.accumulate ? a.y[m * a.ldy + n] : 0.0f;
+      for (int64_t k = 0; k < a.k; ++k) {
+        sum += ToFloat(a.x[m * a.ldx + k]) * ToFloat(a.panels[PanelIndex<T>(n, k, a.k)]);
+      }
+      a.y[m * a.ldy + n] = a.bias != nullptr ? sum + a.bias[n] : sum;
+    }
+  }
+}
+
+template <class T>
+void TransposePanels(const TransposePanelsArgs<T>& a) noexcept {
+  const int64_t lanes_end = (a.k_count + kLanes - 1) / kLanes * kLanes;
+  for (int64_t k = 0; k < lanes_end; ++k) {
+    for (int64_t n = 0; n < a.rows; ++n) {
+      a.out[PanelIndex<T>(k, n, a.rows)] =
+          k < a.k_count ? a.panels[PanelIndex<T>(n, a.k_first + k, a.k)] : T{0};
+    }
+  }
+}
+
+template <class T>
+void PackRows(const PackRowsArgs<T>& a) noexcept {
+  const int64_t padded = Padded<T>(a.rows);
+  const int64_t lanes_end = (a.cols + kLanes - 1) / kLanes * kLanes;
+  for (int64_t c = 0; c < lanes_end; ++c) {
+    for (int64_t r = 0; r < padded; ++r) {
+      a.out[PanelIndex<T>(c, r, padded)] = r < a.rows && c < a.cols ? a.x[r * a.ldx + c] : T{0};
+    }
+  }
+}
+
+template <class T>
+void TransposeRows(const TransposeRowsArgs<T>& a) noexcept {
+  for (int64_t c = 0; c < a.cols; ++c) {
+    for (int64_t r = 0; r < Padded<T>(a.rows); ++r) {
+      a.out[c * a.ldout + r] = r < a.rows ? a.x[r * a.ldx + c] : T{0};
+    }
+  }
+}
+
+// Three passes per row: scores and maximum, exponentials and their sum, weighted values. Scores are
+// formed again in each pass, so that no buffer limits the chunk.
+template <class T>
+void AttentionChunk(const AttentionArgs<T>& a, const AttentionState& state) noexcept {
+  const int64_t value_stride = Padded<T>(a.head_dim);
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const int64_t position = a.first_position + r / a.group;
+    const int64_t seen = a.window > 0 ? std::max<int64_t>(0, position - a.window + 1) : 0;
+    const int64_t first = std::max(a.key_first, seen);
+    const int64_t end = std::min(a.key_first + kKeyChunk, position + 1);
+    const auto block = [&](const std::byte* base, int64_t p) {
+      return reinterpret_cast<const T*>(base + static_cast<int64_t>(a.blocks[p / kLanes].value) *
+                                                   a.block_stride_bytes);
+    };
+    const auto score = [&](int64_t p) {
+      const T* keys = block(a.keys, p);
+      float dot = 0;
+      for (int64_t d = 0; d < a.head_dim; ++d) {
+        dot += ToFloat(a.q[r * a.ldq + d]) * ToFloat(keys[PanelIndex<T>(p % kLanes, d, 0)]);
+      }
+      dot *= a.scale;
+      return a.soft_cap > 0 ? a.soft_cap * std::tanh(dot / a.soft_cap) : dot;
+    };
+    float* acc = state.acc + r * state.acc_stride;
+    std::fill_n(acc, state.acc_stride, 0.0f);
+    std::fill_n(state.sum + r * kLanes, kLanes, 0.0f);
+    float max = -kInfinity;
+    for (int64_t p = first; p < end; ++p) max = std::max(max, score(p));
+    for (int64_t p = first; p < end; ++p) {
+      const float weight = std::exp(score(p) - max);
+      state.sum[r * kLanes] += weight;
+      const T* value = block(a.values, p) + p % kLanes * value_stride;
+      for (int64_t d = 0; d < a.head_dim; ++d) acc[d] += weight * ToFloat(value[d]);
+    }
+    state.max[r] = max;
+  }
+}
+
+void AttentionMerge(const AttentionState& into, const AttentionState& from) noexcept {
+  for (int64_t r = 0; r < into.rows; ++r) {
+    if (from.max[r] == -kInfinity) continue;  // saw no key
+    const float max = std::max(into.max[r], from.max[r]);
+    const float kept = std::exp(into.max[r] - max);
+    const float added = std::exp(from.max[r] - max);
+    const int64_t s = r * kLanes;
+    into.sum[s] = into.sum[s] * kept + from.sum[s] * added;
+    for (int64_t d = r * into.acc_stride; d < (r + 1) * into.acc_stride; ++d) {
+      into.acc[d] = into.acc[d] * kept + from.acc[d] * added;
+    }
+    into.max[r] = max;
+  }
+}
+
+template <class T>
+void AttentionFinish(const AttentionState& state, int64_t group, int64_t head_dim, T* out,
+                     int64_t ldout, float* lse, int64_t ldlse) noexcept {
+  for (int64_t r = 0; r < state.rows; ++r) {
+    const float total = state.sum[r * kLanes];
+    for (int64_t d = 0; d < head_dim; ++d) {
+      Put(out + r / group * ldout + r % group * head_dim + d,
+          state.acc[r * state.acc_stride + d] / total);
+    }
+    if (lse != nullptr) lse[r / group * ldlse + r % group] = state.max[r] + std::log(total);
+  }
+}
+
+template <class Out>
+void PadRow(Out* y, int64_t cols) {
+  for (int64_t i = cols; i < Padded<Out>(cols); ++i) y[i] = Out{0};
+}
+
+template <class Out>
+void RmsNorm(const NormArgs<Out>& a) noexcept {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const float* x = a.x + r * a.ldx;
+    float squares = 0;
+    for (int64_t i = 0; i < a.cols; ++i) squares += x[i] * x[i];
+    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(a.cols) + a.eps);
+    for (int64_t i = 0; i < a.cols; ++i) Put(a.y + r * a.ldy + i, x[i] * rstd * a.gamma[i]);
+    PadRow(a.y + r * a.ldy, a.cols);
+    if (a.stats != nullptr) a.stats[r] = rstd;
+  }
+}
+
+template <class Out>
+void LayerNorm(const NormArgs<Out>& a) noexcept {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const float* x = a.x + r * a.ldx;
+    float sum = 0;
+    for (int64_t i = 0; i < a.cols; ++i) sum += x[i];
+    const float mean = sum / static_cast<float>(a.cols);
+    float squares = 0;
+    for (int64_t i = 0; i < a.cols; ++i) squares += (x[i] - mean) * (x[i] - mean);
+    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(a.cols) + a.eps);
+    for (int64_t i = 0; i < a.cols; ++i) {
+      Put(a.y + r * a.ldy + i, (x[i] - mean) * rstd * a.gamma[i] + a.beta[i]);
+    }
+    PadRow(a.y + r * a.ldy, a.cols);
+    if (a.stats != nullptr) {
+      a.stats[2 * r] = mean;
+      a.stats[2 * r + 1] = rstd;
+    }
+  }
+}
+
+template <class Out>
+void Rope(const RopeArgs<Out>& a) noexcept {
+  const int64_t half = a.head_dim / 2;
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const float* cos = a.table + a.positions[r] * a.head_dim;
+    const float* sin = cos + half;
+    for (int64_t h = 0; h < a.n_heads; ++h) {
+      const float* x = a.x + r * a.ldx + h * a.head_dim;
+      Out* y = a.y + r * a.ldy + h * a.head_dim;
+      for (int64_t i = 0; i < half; ++i) {
+        const float low = x[i];
+        const float high = x[half + i];
+        Put(y + i, low * cos[i] - high * sin[i]);
+        Put(y + half + i, high * cos[i] + low * sin[i]);
+      }
+    }
+    PadRow(a.y + r * a.ldy, a.n_heads * a.head_dim);
+  }
+}
+
+float Apply(Activation activation, float x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (1.0f + std::exp(-x));
+    case Activation::kGeluTanh: {
+      const float inner = 0.797884561f * (x + 0.044715f * x * x * x);
+      return 0.5f * x * (1.0f + std::tanh(inner));
+    }
+    case Activation::kRelu:
+      return x < 0 ? 0.0f : x;
+  }
+  return x;
+}
+
+template <class Out, class F>
+void MapRows(const PointwiseArgs<Out>& a, F f) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    for (int64_t i = 0; i < a.cols; ++i) Put(a.y + r * a.ldy + i, f(r * a.ldx + i));
+    PadRow(a.y + r * a.ldy, a.cols);
+  }
+}
+
+template <class Out>
+void GatedActivation(const PointwiseArgs<Out>& a) noexcept {
+  MapRows(a, [&](int64_t i) { return Apply(a.activation, a.x[i]) * a.up[i]; });
+}
+
+template <class Out>
+void Activate(const PointwiseArgs<Out>& a) noexcept {
+  MapRows(a, [&](int64_t i) { return Apply(a.activation, a.x[i]); });
+}
+
+template <class Out>
+void RoundRows(const PointwiseArgs<Out>& a) noexcept {
+  MapRows(a, [&](int64_t i) { return a.x[i]; });
+}
+
+void AddRows(const float* a, const float* b, int64_t elements, float* y) noexcept {
+  for (int64_t i = 0; i < elements; ++i) y[i] = a[i] + b[i];
+}
+
+void VocabBlock(const float* logits, int64_t n, float* max, float* sum) noexcept {
+  *max = -kInfinity;
+  for (int64_t i = 0; i < n; ++i) *max = std::max(*max, logits[i]);
+  const float shift = *max == -kInfinity ? 0.0f : *max;  // -inf - -inf would be NaN
+  *sum = 0;
+  for (int64_t i = 0; i < n; ++i) *sum += std::exp(logits[i] - shift);
+}
+
+float VocabMerge(const float* max, const float* sum, int64_t n_blocks) noexcept {
+  float top = -kInfinity;
+  float total = 0;
+  for (int64_t b = 0; b < n_blocks; ++b) {
+    if (sum[b] == 0.0f) continue;
+    const float larger = std::max(top, max[b]);
+    total = total * std::exp(top - larger) + sum[b] * std::exp(max[b] - larger);
+    top = larger;
+  }
+  return top + std::log(total);
+}
+
+template <class T>
+constexpr TypedKernels<T> MakeTypedKernels() {
+  return {
+      .matmul = MatMul<T>,
+      .transpose_panels = TransposePanels<T>,
+      .pack_rows = PackRows<T>,
+      .transpose_rows = TransposeRows<T>,
+      .attention_chunk = AttentionChunk<T>,
+      .attention_finish = AttentionFinish<T>,
+      .rms_norm = RmsNorm<T>,
+      .layer_norm = LayerNorm<T>,
+      .rope = Rope<T>,
+      .gated_activation = GatedActivation<T>,
+      .activate = Activate<T>,
+      .round = RoundRows<T>,
+  };
+}
+
+}  // namespace
+
+constinit const KernelTable kTable = {
+    .isa = "reference",
+    .key = "reference",
+    .f32 = MakeTypedKernels<float>(),
+    .bf16 = MakeTypedKernels<Bf16>(),
+    .attention_merge = AttentionMerge,
+    .add = AddRows,
+    .vocab_block = VocabBlock,
+    .vocab_merge = VocabMerge,
+};
+
+}  // namespace tandem::engine::reference
