@@ -31,7 +31,7 @@ void CheckHoles(const std::string& file, const std::string& field, int64_t id, i
 }
 
 TokenTable ReadVocab(const std::string& file, const std::string& field, JsonValue vocab,
-                     bool byte_level, std::vector<std::pair<TokenId, std::string>>& unreachable) {
+                     bool byte_level, std::unordered_map<std::string, TokenId>& unreachable) {
   if (!vocab.IsObject()) ThrowBroken(file, field, "must be an object of ids");
   std::vector<Entry> entries;
   TokenId highest = -1;
@@ -57,7 +57,7 @@ TokenTable ReadVocab(const std::string& file, const std::string& field, JsonValu
     } else if (const auto bytes = BytesOfSpelling(entry.spelling)) {
       fresh = fresh && tokens.Insert(*bytes, entry.id);
     } else {
-      unreachable.emplace_back(entry.id, entry.spelling);
+      fresh = fresh && unreachable.emplace(entry.spelling, entry.id).second;
     }
     if (!fresh) {
       ThrowBroken(file, field + "." + Quoted(entry.spelling),
@@ -107,10 +107,8 @@ std::optional<TokenId> BpeBuilder::Find(std::string_view spelling) const {
     id = tokens_.Find(spelling);
   } else if (const auto bytes = BytesOfSpelling(spelling)) {
     id = tokens_.Find(*bytes);
-  } else {
-    const auto it = std::find_if(unreachable_.begin(), unreachable_.end(),
-                                 [&](const auto& entry) { return entry.second == spelling; });
-    if (it != unreachable_.end()) id = it->first;
+  } else if (const auto it = unreachable_.find(std::string(spelling)); it != unreachable_.end()) {
+    id = it->second;
   }
   if (id < 0) return std::nullopt;
   return id;
@@ -161,7 +159,7 @@ std::vector<std::string> BpeBuilder::Texts(const SpellingRules& rules) const {
     const std::string_view token = tokens_.String(id);
     texts[static_cast<size_t>(id)] = byte_level_ ? token : TextOfSpelling(token, rules);
   }
-  for (const auto& [id, spelling] : unreachable_) texts[static_cast<size_t>(id)] = spelling;
+  for (const auto& [spelling, id] : unreachable_) texts[static_cast<size_t>(id)] = spelling;
   for (const AddedToken& token : added_tokens_) {
     texts[static_cast<size_t>(token.id)] = token.content;
   }
