@@ -1,0 +1,18 @@
+#include "server/cli/verbs.h"
+
+namespace tandem::server {
+namespace {
+
+constexpr Verb kVerbs[] = {
+    {"serve", "serve models over HTTP", AddServe},
+    {"generate", "print a model's continuation of a prompt", AddGenerate},
+    {"tokenizer", "train a tokenizer, encode or decode with one", AddTokenizer},
+    {"doctor", "say what this machine offers and what would be used", AddDoctor},
+    {"version", "print version, commit and build", AddVersion},
+};
+
+}  // namespace
+
+std::span<const Verb> Verbs() { return kVerbs; }
+
+}  // namespace tandem::server
