@@ -8,6 +8,7 @@ constexpr Verb kVerbs[] = {
     {"generate", "print a model's continuation of a prompt", AddGenerate},
     {"tokenizer", "train a tokenizer, encode or decode with one", AddTokenizer},
     {"doctor", "say what this machine offers and what would be used", AddDoctor},
+    {"bench", "measure this machine and what the program reaches on it", AddBench},
     {"version", "print version, commit and build", AddVersion},
 };
 
