@@ -12,7 +12,7 @@
 namespace tandem::server {
 namespace {
 
-void AddGemm(CLI::App& command, int& exit_code, bool roof_only) {
+void AddGemmBench(CLI::App& command, int& exit_code, bool roof_only) {
   auto options = std::make_shared<bench::GemmBenchOptions>();
   command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
   command.add_option("--seconds", options->seconds, "per case")->check(CLI::Range(0.05, 60.0));
@@ -22,7 +22,7 @@ void AddGemm(CLI::App& command, int& exit_code, bool roof_only) {
   });
 }
 
-void AddStep(CLI::App& command, int& exit_code) {
+void AddStepBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::StepBenchOptions>();
   command.add_option("--model", options->model,
                      "Hugging Face directory (default: random weights, Llama-3.2-1B shape)");
@@ -39,7 +39,7 @@ void AddStep(CLI::App& command, int& exit_code) {
   });
 }
 
-void AddTrain(CLI::App& command, int& exit_code) {
+void AddTrainBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::TrainBenchOptions>();
   command.add_option("--family", options->family, "minigpt or llama");
   command.add_option("--layers", options->n_layers, "blocks")->check(CLI::Range(1, 128));
@@ -63,12 +63,15 @@ void AddTrain(CLI::App& command, int& exit_code) {
 
 void AddBench(CLI::App& command, int& exit_code) {
   command.require_subcommand(1);
-  AddGemm(*command.add_subcommand("roof", "peak arithmetic and read bandwidth of this machine"),
-          exit_code, true);
-  AddGemm(*command.add_subcommand("gemm", "matrix kernels against the roof"), exit_code, false);
-  AddStep(*command.add_subcommand("step", "prefill, one stream and a batch against the roof"),
-          exit_code);
-  AddTrain(*command.add_subcommand("train", "training steps, optionally beside a peer"), exit_code);
+  AddGemmBench(
+      *command.add_subcommand("roof", "peak arithmetic and read bandwidth of this machine"),
+      exit_code, true);
+  AddGemmBench(*command.add_subcommand("gemm", "matrix kernels against the roof"), exit_code,
+               false);
+  AddStepBench(*command.add_subcommand("step", "prefill, one stream and a batch against the roof"),
+               exit_code);
+  AddTrainBench(*command.add_subcommand("train", "training steps, optionally beside a peer"),
+                exit_code);
 }
 
 }  // namespace tandem::server
