@@ -30,13 +30,22 @@ constexpr size_t kMaxStateBytes = 64 << 20;
 constexpr size_t kLossTail = 32;
 constexpr int64_t kStateVersion = 1;
 
+std::regex CompileRegex(const std::string& pattern) {
+  try {
+    return std::regex(pattern);
+  } catch (const std::regex_error& error) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "model.trainable: \"" + pattern + "\" is no regular expression: " + error.what());
+  }
+}
+
 std::vector<bool> TrainedWeights(const TrainSpec& spec,
                                  const std::vector<engine::WeightSpec>& weights) {
   if (spec.model.trainable.empty()) return {};
   std::vector<bool> trained(weights.size(), false);
   bool any = false;
   for (const std::string& pattern : spec.model.trainable) {
-    const std::regex regex(pattern);
+    const std::regex regex = CompileRegex(pattern);
     for (size_t i = 0; i < weights.size(); ++i) {
       if (!std::regex_search(weights[i].name, regex)) continue;
       trained[i] = true;
@@ -442,11 +451,13 @@ class Run {
     try {
       action();
       return true;
+    } catch (const fs::filesystem_error& error) {
+      Warn(what + " failed, training goes on: " + error.what());
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kIo) throw;
       Warn(what + " failed, training goes on: " + error.what());
-      return false;
     }
+    return false;
   }
 
   bool Save() {

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -113,6 +114,7 @@ class EventLog {
   explicit EventLog(const fs::path& dir) : file_(dir / "events.jsonl", std::ios::app) {}
 
   void Write(const ProgressEvent& event) {
+    file_.clear();  // after a full disk, go on where there is room again
     file_ << ordered_json{{"unix_ms", UnixMs()},  {"kind", event.kind},
                           {"step", event.step},   {"total_steps", event.total_steps},
                           {"value", event.value}, {"message", event.message}}
@@ -132,12 +134,38 @@ class EventLog {
   std::ofstream file_;
 };
 
+// The last word of a job. A run that was stopped leaves none: exit code 75 says that it goes on
+// from its checkpoint when it is started again.
+fs::path ResultFile(const fs::path& dir) { return dir / "result.json"; }
+
 void WriteResult(const fs::path& dir, const ordered_json& result) {
-  engine::WriteFileAtomically(dir / "result.json", result.dump(2) + "\n");
+  engine::WriteFileAtomically(ResultFile(dir), result.dump(2) + "\n");
+}
+
+std::string_view NameOf(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return "invalid_spec";
+    case ErrorCode::kNotFound:
+      return "not_found";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kFailedPrecondition:
+      return "diverged";
+    case ErrorCode::kUnavailable:
+      return "out_of_memory";
+    case ErrorCode::kDataLoss:
+      return "bad_data";
+    case ErrorCode::kIo:
+      return "io_error";
+    default:
+      return "failed";
+  }
 }
 
 int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
   if (spec.resources.lower_priority) LowerPriority(spec.resources.memory_max_bytes);
+  fs::remove(ResultFile(dir));  // of an earlier run in this directory
   EventLog events(dir);
   const StopOnSignal stop;
   JobContext context;
@@ -146,15 +174,15 @@ int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
   context.report = [&](const ProgressEvent& event) { events.Write(event); };
 
   const training::TrainOutcome outcome = training::RunTraining(spec, context);
-  const bool stopped = outcome.status == training::TrainOutcome::Status::kStopped;
-  WriteResult(dir, {{"status", stopped ? "stopped" : "completed"},
+  if (outcome.status == training::TrainOutcome::Status::kStopped) return kExitTryAgain;
+  WriteResult(dir, {{"status", "succeeded"},
                     {"model_dir", outcome.model_dir.string()},
                     {"checkpoint", outcome.checkpoint.string()},
                     {"step", outcome.step},
                     {"loss", outcome.loss},
                     {"eval_loss", outcome.eval_loss},
                     {"best_eval_loss", outcome.best_eval_loss}});
-  return stopped ? kExitTryAgain : 0;
+  return 0;
 }
 
 void MakeDirectory(const fs::path& dir) {
@@ -172,8 +200,8 @@ int TrainSpecFile(const TrainFlags& flags) {
 // The main of a job's process: whatever happens ends in result.json.
 int TrainJob(const TrainFlags& flags) {
   const fs::path dir = flags.job_dir;
-  const auto fail = [&](const char* what) {
-    WriteResult(dir, {{"status", "failed"}, {"error", what}});
+  const auto fail = [&](std::string_view code, const char* what) {
+    WriteResult(dir, {{"status", "failed"}, {"error", {{"code", code}, {"message", what}}}});
   };
   try {
     const fs::path json = dir / "spec.json";
@@ -182,10 +210,13 @@ int TrainJob(const TrainFlags& flags) {
     spec.resources.lower_priority = true;
     return RunInDirectory(spec, dir);
   } catch (const std::bad_alloc&) {
-    fail("out of memory");
+    fail("out_of_memory", "out of memory");
     throw Error(ErrorCode::kUnavailable, "out of memory");
+  } catch (const Error& error) {
+    fail(NameOf(error.code()), error.what());
+    throw;
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail("failed", error.what());
     throw;
   }
 }
