@@ -62,8 +62,8 @@ training::MicroBatch Pack(const std::vector<std::vector<TokenId>>& segments) {
 void Export(const training::ParameterStore& parameters, const std::string& config,
             const std::filesystem::path& dir) {
   std::vector<std::vector<std::byte>> bytes;
-  engine::WriteSafetensors(dir / "model.safetensors",
-                           training::ExportedTensors(parameters, &bytes), {{"format", "pt"}});
+  engine::WriteSafetensors(dir / "model.safetensors", training::ExportedTensors(parameters, &bytes),
+                           {{"format", "pt"}});
   engine::WriteFileAtomically(dir / "config.json", config);
 }
 

@@ -1,6 +1,8 @@
 // Loss, every gradient and three AdamW steps in f32 against an independent f64 reference
 // (tests/golden/README.md has the tolerances), with every table of kernels this machine can run.
 
+#include "tests/support/golden.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include "engine/io/json.h"
 #include "engine/io/model_dir.h"
 #include "engine/kernels/kernels.h"
-#include "tests/support/golden.h"
 #include "training/trainer.h"
 
 namespace tandem::training {
@@ -24,8 +25,8 @@ MicroBatch BatchOf(const Golden& golden, int64_t* rows) {
   MicroBatch batch;
   const tests::GoldenTraining& t = golden.training;
   for (size_t s = 0; s < t.input_ids.size(); ++s) {
-    const auto length = static_cast<size_t>(
-        std::count(t.attention_mask[s].begin(), t.attention_mask[s].end(), 1));
+    const auto length =
+        static_cast<size_t>(std::count(t.attention_mask[s].begin(), t.attention_mask[s].end(), 1));
     batch.segments.push_back(
         {static_cast<int64_t>(batch.tokens.size()), static_cast<int64_t>(length)});
     for (size_t i = 0; i < length; ++i) {

@@ -116,7 +116,7 @@ std::vector<std::string> ContentWords::Rank(std::string_view story, size_t limit
     if (word.size() < kMinLetters || StopWords().contains(word)) continue;
     const auto it = words_.find(word);
     if (it == words_.end() || it->second.documents < min_documents) continue;
-    if (it->second.capitalised > it->second.lower) continue;  // a name
+    if (it->second.capitalised >= it->second.lower) continue;  // a name
     const double idf =
         std::log(static_cast<double>(n_documents_ + 1) / static_cast<double>(it->second.documents));
     ranked.emplace_back((1 + std::log(count)) * idf, word);
