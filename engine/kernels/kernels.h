@@ -52,16 +52,16 @@ struct MatMulArgs {
   bool accumulate;  // add to what y holds (the sum starts from it)
 };
 
-// Panels of W [n, k] to panels of its transpose [k, n], for rows [0, n) and inputs [k_first,
-// k_first + k_count): out has ceil(k_count/16) panels of RoundUp(n, 16) steps' worth of elements.
+// Panels of W [n, k] to panels of its transpose [k, n], for `rows` rows of W and inputs [k_first,
+// k_first + k_count).
 template <class T>
 struct TransposePanelsArgs {
-  const T* panels;   // the panel of the first row wanted
-  int64_t n_panels;  // rows / 16, the last one padded
-  int64_t k;         // padded, as the panels have it
-  int64_t k_first;   // multiple of 16
-  int64_t k_count;   // k_first + k_count <= k
-  T* out;            // [ceil(k_count/16)][n_panels * 16 * 16]; lanes past k_count are zero
+  const T* panels;  // the panel of the first row wanted
+  int64_t rows;     // a multiple of 16, or for the last rows of W padded like k
+  int64_t k;        // padded, as the panels have it
+  int64_t k_first;  // multiple of 16
+  int64_t k_count;  // k_first + k_count <= k
+  T* out;           // [ceil(k_count/16)][rows][16]; lanes past k_count are zero
 };
 
 // Row-major x [rows, cols] to panels whose k axis is `rows` and whose lanes are columns:

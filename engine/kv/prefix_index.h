@@ -12,7 +12,9 @@ namespace tandem::engine {
 
 // Which full blocks hold the keys and values of which token prefix. The key of block i is
 // SHA-256(key of block i-1, tokens of block i); the chain begins with a salt that names model
-// bytes, adapter, KV dtype, ISA key and tenant. Engine thread only.
+// bytes, adapter, KV dtype, ISA key and tenant; another salt is another index. Forgetting a block
+// in the middle of a chain leaves its followers indexed but unreachable until that prefix is
+// inserted again; their content stays true. Engine thread only.
 class PrefixIndex {
  public:
   explicit PrefixIndex(Sha256Digest salt);
@@ -21,11 +23,14 @@ class PrefixIndex {
   // one token to compute. Takes no references.
   std::vector<BlockId> Match(std::span<const TokenId> tokens) const;
 
-  // Says that `blocks` (all full) hold the first blocks.size() * 16 tokens. A prefix that is
-  // already indexed under another block keeps the old one. Returns the blocks that became indexed.
+  // Says that `blocks` (all full) hold the first blocks.size() * kTokensPerBlock tokens. A prefix
+  // that is already indexed under another block keeps the old one. Returns the blocks that became
+  // indexed (tell BlockPool::SetCached).
   std::vector<BlockId> Insert(std::span<const TokenId> tokens, std::span<const BlockId> blocks);
-  void Forget(BlockId block);  // its content is about to be overwritten
+  // Its content is about to be overwritten. Unknown blocks are ignored.
+  void Forget(BlockId block);
 
+  bool Contains(BlockId block) const;
   int64_t size() const;
 
  private:

@@ -17,12 +17,17 @@
 namespace tandem::engine {
 
 struct LoadOptions {
-  std::optional<DType> dtype;  // compute dtype f32 or bf16; unset: bf16 (f32 if the checkpoint is
-                               // f32-only and small)
-  std::filesystem::path cache_dir;  // packed weights are kept here and mapped; empty: in memory
+  // Compute dtype, f32 or bf16. Unset: f32 if every weight of the checkpoint is f32 and there are
+  // fewer than kSmallModelParameters of them, else bf16.
+  std::optional<DType> dtype = {};
+  int64_t max_context_len = 0;  // lowers the config's; 0 keeps it
+  std::filesystem::path cache_dir =
+      {};  // packed weights are kept here and mapped; empty: in memory
   int64_t cache_limit_bytes = 64LL << 30;
-  std::function<void(double fraction)> progress;  // may be empty
+  std::function<void(double fraction)> progress = {};  // may be empty
 };
+
+inline constexpr int64_t kSmallModelParameters = 64'000'000;
 
 // A model ready to run: configuration and packed weights. Immutable; shared by engine and tools.
 class Model {

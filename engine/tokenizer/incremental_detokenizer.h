@@ -12,8 +12,9 @@ namespace tandem::engine {
 // this is certain; an unfinished tail waits until Flush. Owned by one thread.
 class IncrementalDetokenizer {
  public:
-  IncrementalDetokenizer(const Tokenizer& tokenizer, bool skip_special)
-      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+  // `continues_text`: the tokens follow others, so a leading space is text, not the tokenizer's.
+  IncrementalDetokenizer(const Tokenizer& tokenizer, bool skip_special, bool continues_text = false)
+      : tokenizer_(&tokenizer), skip_special_(skip_special), at_start_(!continues_text) {}
 
   std::string Push(TokenId id);  // valid UTF-8, possibly empty
   std::string Flush();           // what was waiting, as U+FFFD; then empty
@@ -21,7 +22,7 @@ class IncrementalDetokenizer {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
-  bool at_start_ = true;
+  bool at_start_;
   std::string pending_;  // at most 3 bytes of a character that may still become whole
 };
 

@@ -12,8 +12,9 @@
 
 namespace tandem::engine {
 
-// Whether control tokens spelled in the text become those tokens. Text written by a client is
-// always kPlainText; templates and training delimiters use kParseSpecial.
+// Whether control tokens spelled in the text become those tokens: special tokens, and markup like
+// <tool_call> that a model's files list beside them. Text written by a client is always
+// kPlainText; templates and training delimiters use kParseSpecial.
 enum class SpecialTokens { kPlainText, kParseSpecial };
 
 // Text <-> token ids. Immutable after load; every method is const and safe from any thread.
@@ -30,6 +31,7 @@ class Tokenizer {
   // their spelling. An id without a token (a hole, or out of range) gives an empty view.
   virtual std::string_view TokenBytes(TokenId id) const = 0;
   virtual bool IsSpecial(TokenId id) const = 0;
+  // A token by the bytes it adds to the text, or by its spelling in the file ("Ġthe").
   virtual std::optional<TokenId> FindToken(std::string_view spelling) const = 0;
   // True when text pieces begin with a space that the tokenizer added and decoding must remove.
   virtual bool adds_leading_space() const { return false; }

@@ -17,7 +17,8 @@ struct Segment {
 // temporary KV blocks (positions relative to the segment), so that the arithmetic is that of
 // serving, bit for bit. q, k, v are in the compute dtype; out likewise; lse [rows, n_heads].
 // `kv_scratch` holds AttentionScratchBytes(...) bytes.
-int64_t AttentionScratchBytes(const engine::AttentionSpec& spec, engine::DType dtype, int64_t rows);
+int64_t AttentionScratchBytes(const engine::AttentionSpec& spec, engine::DType dtype, int64_t rows,
+                              int64_t n_segments);
 
 void AttentionForward(engine::OpsContext& ops, const engine::AttentionSpec& spec,
                       const engine::ConstMatrix& q, const engine::ConstMatrix& k,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/base/aligned_buffer.h"
 #include "engine/ops/matmul.h"
 
 namespace tandem::training {
@@ -16,6 +17,15 @@ struct CrossEntropyArgs {
   float scale = 1;                   // 1 / sum of the weights of the whole (accumulated) batch
 };
 
+// Buffers of CrossEntropy that outlive a call: they grow to their largest use and stay.
+struct CrossEntropyWorkspace {
+  AlignedBuffer logits;
+  AlignedBuffer gradient;
+  AlignedBuffer hidden;
+  AlignedBuffer dhidden;
+  AlignedBuffer lse;
+};
+
 struct CrossEntropyResult {
   double weighted_loss = 0;  // sum of weight * negative log-likelihood (not scaled)
   double weight = 0;         // sum of the weights
@@ -27,7 +37,8 @@ struct CrossEntropyResult {
 // scale * loss is formed in the same pass: dhidden [rows, hidden_dim] (f32, written, zero for
 // untrained rows), dhead [vocab, hidden_dim] += (null: frozen), dbias += (null: none).
 // `token_logprobs` [rows] may be null.
-CrossEntropyResult CrossEntropy(engine::OpsContext& ops, const CrossEntropyArgs& args,
-                                float* dhidden, float* dhead, float* dbias, float* token_logprobs);
+CrossEntropyResult CrossEntropy(engine::OpsContext& ops, CrossEntropyWorkspace& workspace,
+                                const CrossEntropyArgs& args, float* dhidden, float* dhead,
+                                float* dbias, float* token_logprobs);
 
 }  // namespace tandem::training

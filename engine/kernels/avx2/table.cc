@@ -13,8 +13,10 @@
 namespace tandem::engine::avx2 {
 namespace {
 
-// clang-format off: each file uses the ones before it
+// Each file uses the ones before it.
+// clang-format off
 #include "engine/kernels/avx2/vec.inc"
+#include "engine/kernels/avx2/blocks.inc"
 #include "engine/kernels/math.inc"
 #include "engine/kernels/row_kernels.inc"
 #include "engine/kernels/matmul.inc"

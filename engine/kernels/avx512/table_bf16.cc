@@ -13,9 +13,11 @@
 namespace tandem::engine::avx512_bf16 {
 namespace {
 
-// clang-format off: each file uses the ones before it
+// Each file uses the ones before it.
+// clang-format off
 #include "engine/kernels/avx512/vec.inc"
 #include "engine/kernels/avx512/pairs_dot.inc"
+#include "engine/kernels/avx512/blocks.inc"
 #include "engine/kernels/math.inc"
 #include "engine/kernels/row_kernels.inc"
 #include "engine/kernels/matmul.inc"

@@ -49,11 +49,10 @@ void MatMul(const MatMulArgs<T>& a) noexcept {
 
 template <class T>
 void TransposePanels(const TransposePanelsArgs<T>& a) noexcept {
-  const int64_t rows = a.n_panels * kLanes;
   const int64_t lanes_end = (a.k_count + kLanes - 1) / kLanes * kLanes;
   for (int64_t k = 0; k < lanes_end; ++k) {
-    for (int64_t n = 0; n < rows; ++n) {
-      a.out[PanelIndex<T>(k, n, rows)] =
+    for (int64_t n = 0; n < a.rows; ++n) {
+      a.out[PanelIndex<T>(k, n, a.rows)] =
           k < a.k_count ? a.panels[PanelIndex<T>(n, a.k_first + k, a.k)] : T{0};
     }
   }
@@ -248,9 +247,9 @@ void AddRows(const float* a, const float* b, int64_t elements, float* y) noexcep
 void VocabBlock(const float* logits, int64_t n, float* max, float* sum) noexcept {
   *max = -kInfinity;
   for (int64_t i = 0; i < n; ++i) *max = std::max(*max, logits[i]);
+  const float shift = *max == -kInfinity ? 0.0f : *max;  // -inf - -inf would be NaN
   *sum = 0;
-  if (*max == -kInfinity) return;  // -inf - -inf would be NaN
-  for (int64_t i = 0; i < n; ++i) *sum += std::exp(logits[i] - *max);
+  for (int64_t i = 0; i < n; ++i) *sum += std::exp(logits[i] - shift);
 }
 
 float VocabMerge(const float* max, const float* sum, int64_t n_blocks) noexcept {

@@ -1,0 +1,265 @@
+#include "bench/gemm_bench.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <ostream>
+#include <string>
+
+#include "engine/base/aligned_buffer.h"
+#include "engine/base/thread_pool.h"
+#include "engine/kernels/kernels.h"
+#include "engine/ops/matmul.h"
+
+namespace tandem::bench {
+namespace {
+
+using engine::ConstMatrix;
+using engine::DType;
+using engine::OpsContext;
+using engine::PanelMatrix;
+using Clock = std::chrono::steady_clock;
+
+double Since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Median time of one step(index), steps running in turn over `cycle` indices.
+double MedianSeconds(int64_t cycle, double seconds, const std::function<void(int64_t)>& step) {
+  for (int64_t i = 0; i < std::min<int64_t>(cycle, 2); ++i) step(i);
+  std::vector<double> times;
+  const auto start = Clock::now();
+  do {
+    for (int64_t i = 0; i < cycle; ++i) {
+      const auto from = Clock::now();
+      step(i);
+      times.push_back(Since(from));
+    }
+  } while (Since(start) < seconds);
+  return Median(std::move(times));
+}
+
+// One step of peak arithmetic: 12 independent accumulators, as many as cover the latency of two
+// units. Assembly, since the compiler would fold the loop away.
+constexpr int64_t kPeakLoops = 20'000;
+constexpr int64_t kPeakAccumulators = 12;
+
+#define TANDEM_PEAK_TWELVE(op) \
+  op(0) op(1) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11)
+#define TANDEM_PEAK_CLOBBERS                                                               \
+  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
+      "xmm11", "xmm15"
+#define TANDEM_PEAK(function, instruction)                                   \
+  void function() {                                                          \
+    asm volatile("vxorps %%xmm15,%%xmm15,%%xmm15" ::: "xmm15");              \
+    for (int64_t i = 0; i < kPeakLoops; ++i) {                               \
+      asm volatile(TANDEM_PEAK_TWELVE(instruction)::: TANDEM_PEAK_CLOBBERS); \
+    }                                                                        \
+    asm volatile("vzeroupper" ::: TANDEM_PEAK_CLOBBERS);                     \
+  }
+#define TANDEM_PEAK_FMA256(i) "vfmadd231ps %%ymm15,%%ymm15,%%ymm" #i "\n\t"
+#define TANDEM_PEAK_FMA512(i) "vfmadd231ps %%zmm15,%%zmm15,%%zmm" #i "\n\t"
+#define TANDEM_PEAK_DOT512(i) "vdpbf16ps %%zmm15,%%zmm15,%%zmm" #i "\n\t"
+TANDEM_PEAK(RunFma256, TANDEM_PEAK_FMA256)
+TANDEM_PEAK(RunFma512, TANDEM_PEAK_FMA512)
+TANDEM_PEAK(RunDot512, TANDEM_PEAK_DOT512)
+#undef TANDEM_PEAK
+#undef TANDEM_PEAK_TWELVE
+#undef TANDEM_PEAK_CLOBBERS
+#undef TANDEM_PEAK_FMA256
+#undef TANDEM_PEAK_FMA512
+#undef TANDEM_PEAK_DOT512
+
+double PeakFlops(ThreadPool& pool, double seconds, void (*run)(), double flops_each) {
+  const auto task = [&](int64_t, int) { run(); };
+  const double step = MedianSeconds(
+      1, seconds, [&](int64_t) { pool.ParallelFor(pool.n_threads(), std::cref(task)); });
+  return flops_each * static_cast<double>(kPeakLoops * kPeakAccumulators) * pool.n_threads() / step;
+}
+
+// Sums bytes so that every load must happen.
+int64_t ReadAll(const std::byte* data, size_t bytes) {
+  __m256i sum[4] = {};
+  for (size_t i = 0; i + 128 <= bytes; i += 128) {
+    __builtin_prefetch(data + i + 4096);
+    __builtin_prefetch(data + i + 4096 + 64);
+    for (size_t j = 0; j < 4; ++j) {
+      const auto* at = reinterpret_cast<const __m256i*>(data + i + 32 * j);
+      sum[j] = _mm256_add_epi64(sum[j], _mm256_loadu_si256(at));
+    }
+  }
+  const __m256i all =
+      _mm256_add_epi64(_mm256_add_epi64(sum[0], sum[1]), _mm256_add_epi64(sum[2], sum[3]));
+  int64_t lanes[4];
+  std::memcpy(lanes, &all, sizeof(lanes));
+  return lanes[0] + lanes[1] + lanes[2] + lanes[3];
+}
+
+double ReadRate(ThreadPool& pool, const AlignedBuffer& buffer, double seconds) {
+  // Pieces as large as a matrix kernel's tasks.
+  constexpr size_t kPiece = 1 << 20;
+  volatile int64_t sink = 0;
+  const auto task = [&](int64_t index, int) {
+    sink = ReadAll(buffer.data() + static_cast<size_t>(index) * kPiece, kPiece);
+  };
+  const auto pieces = static_cast<int64_t>(buffer.size() / kPiece);
+  const double step =
+      MedianSeconds(1, seconds, [&](int64_t) { pool.ParallelFor(pieces, std::cref(task)); });
+  return static_cast<double>(pieces) * kPiece / step;
+}
+
+// Touches every page, each with a value of its own: equal pages could be merged.
+void Fill(AlignedBuffer& buffer) {
+  for (size_t i = 0; i < buffer.size(); i += 64) buffer.data()[i] = static_cast<std::byte>(i >> 8);
+}
+
+void Print(std::ostream& out, const char* format, auto... values) {
+  char line[200];
+  std::snprintf(line, sizeof(line), format, values...);
+  out << line << std::endl;
+}
+
+// bf16 or f32 values in [-1, 1), from a small generator: packing real weights would dominate.
+void FillOperand(DType dtype, std::byte* data, int64_t elements) {
+  uint32_t state = 1;
+  for (int64_t i = 0; i < elements; ++i) {
+    state = state * 1664525u + 1013904223u;
+    const float value = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f;
+    if (dtype == DType::kF32) {
+      std::memcpy(data + i * 4, &value, 4);
+    } else {
+      const engine::Bf16 bits = engine::FloatToBf16(value);
+      std::memcpy(data + i * 2, &bits, 2);
+    }
+  }
+}
+
+struct Operand {
+  Operand(DType type, int64_t rows, int64_t cols)
+      : bytes(static_cast<size_t>(rows * engine::RowStride(type, cols)) * engine::DTypeBytes(type)),
+        matrix{bytes.data(), type, rows, cols, engine::RowStride(type, cols)} {
+    FillOperand(type, bytes.data(), rows * matrix.stride);
+  }
+  AlignedBuffer bytes;
+  ConstMatrix matrix;
+};
+
+double RoofFlops(const Roof& roof, DType dtype) {
+  return dtype == DType::kF32 ? roof.f32_flops : roof.bf16_flops;
+}
+
+void BenchForward(std::ostream& out, OpsContext& ops, const GemmBenchOptions& options,
+                  const GemmBenchOptions::Shape& shape, DType dtype, const Roof& roof) {
+  const auto weight_bytes = engine::PanelBytes(dtype, shape.n, shape.k);
+  const int64_t copies = std::max<int64_t>(2, (options.cycle_bytes - 1) / weight_bytes + 1);
+  AlignedBuffer weights(static_cast<size_t>(weight_bytes * copies));
+  FillOperand(dtype, weights.data(),
+              weight_bytes / static_cast<int64_t>(engine::DTypeBytes(dtype)));
+  for (int64_t c = 1; c < copies; ++c) {
+    std::memcpy(weights.data() + c * weight_bytes, weights.data(),
+                static_cast<size_t>(weight_bytes));
+  }
+  for (const int64_t m : options.rows) {
+    const Operand x(dtype, m, shape.k);
+    AlignedBuffer y(static_cast<size_t>(m * shape.n) * sizeof(float));
+    const double seconds = MedianSeconds(copies, options.seconds, [&](int64_t i) {
+      const PanelMatrix w{weights.data() + i * weight_bytes, dtype, shape.n, shape.k};
+      engine::MatMul(ops, x.matrix, w, nullptr, y.as<float>(), shape.n);
+    });
+    const double flops = 2.0 * static_cast<double>(m * shape.n * shape.k) / seconds;
+    const double rate = static_cast<double>(weight_bytes) / seconds;
+    Print(out,
+          "%-4s M %4ld K %5ld N %6ld: %9.1f us  %7.1f GOP/s (%3.0f %% of roof)  weights %5.1f GB/s "
+          "(%3.0f %%)",
+          std::string(engine::DTypeName(dtype)).c_str(), m, shape.k, shape.n, seconds * 1e6,
+          flops / 1e9, 100 * flops / RoofFlops(roof, dtype), rate / 1e9,
+          100 * rate / roof.read_bytes);
+  }
+}
+
+struct GradShape {
+  int64_t rows, n, k;
+};
+
+void BenchGradients(std::ostream& out, OpsContext& ops, const GemmBenchOptions& options,
+                    const GradShape& s, DType dtype, const Roof& roof) {
+  const Operand x(dtype, s.rows, s.k);
+  const Operand dy(dtype, s.rows, s.n);
+  AlignedBuffer panels(static_cast<size_t>(engine::PanelBytes(dtype, s.n, s.k)));
+  FillOperand(dtype, panels.data(),
+              static_cast<int64_t>(panels.size() / engine::DTypeBytes(dtype)));
+  AlignedBuffer gradient(static_cast<size_t>(std::max(s.rows, s.n) * s.k) * sizeof(float));
+  const auto report = [&](const char* name, double seconds) {
+    const double flops = 2.0 * static_cast<double>(s.rows * s.n * s.k) / seconds;
+    Print(out, "%-4s %-12s rows %5ld N %6ld K %5ld: %9.1f ms  %7.1f GOP/s (%3.0f %% of roof)",
+          std::string(engine::DTypeName(dtype)).c_str(), name, s.rows, s.n, s.k, seconds * 1e3,
+          flops / 1e9, 100 * flops / RoofFlops(roof, dtype));
+  };
+  report("input grad", MedianSeconds(1, options.seconds, [&](int64_t) {
+           engine::MatMulInputGrad(ops, dy.matrix, {panels.data(), dtype, s.n, s.k},
+                                   gradient.as<float>(), s.k, false);
+         }));
+  report("weight grad", MedianSeconds(1, options.seconds, [&](int64_t) {
+           engine::MatMulWeightGrad(ops, dy.matrix, x.matrix, gradient.as<float>(), true);
+         }));
+}
+
+Roof PrintRoof(std::ostream& out, const GemmBenchOptions& options) {
+  ThreadPool pool(options.threads);
+  const Roof roof = MeasureRoof(options.threads, options.seconds);
+  Print(out, "%s, %d threads: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, memory read %.1f GB/s",
+        std::string(engine::Kernels().key).c_str(), pool.n_threads(), roof.f32_flops / 1e9,
+        roof.bf16_flops / 1e9, roof.read_bytes / 1e9);
+  return roof;
+}
+
+}  // namespace
+
+Roof MeasureRoof(int threads, double seconds) {
+  ThreadPool pool(threads);
+  Roof roof;
+  const bool wide = engine::Kernels().isa == "avx512";
+  const bool dot = engine::Kernels().key.find("bf16") != std::string_view::npos;
+  roof.f32_flops =
+      wide ? PeakFlops(pool, seconds, RunFma512, 32) : PeakFlops(pool, seconds, RunFma256, 16);
+  roof.bf16_flops = dot ? PeakFlops(pool, seconds, RunDot512, 64) : roof.f32_flops;
+  AlignedBuffer buffer(size_t{1} << 30);
+  Fill(buffer);
+  roof.read_bytes = ReadRate(pool, buffer, seconds);
+  return roof;
+}
+
+int RunRoofBench(std::ostream& out, const GemmBenchOptions& options) {
+  PrintRoof(out, options);
+  return 0;
+}
+
+int RunGemmBench(std::ostream& out, const GemmBenchOptions& options) {
+  ThreadPool pool(options.threads);
+  OpsContext ops(engine::Kernels(), pool);
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const GemmBenchOptions::Shape& shape : options.shapes) {
+      // The roof beside each group: a shared machine's moves within minutes.
+      const Roof roof = PrintRoof(out, options);
+      BenchForward(out, ops, options, shape, dtype, roof);
+    }
+    if (!options.gradients) continue;
+    const Roof roof = PrintRoof(out, options);
+    for (const GradShape& shape :
+         {GradShape{4096, 50257, 256}, GradShape{2048, 2048, 8192}, GradShape{2048, 8192, 2048}}) {
+      BenchGradients(out, ops, options, shape, dtype, roof);
+    }
+  }
+  return 0;
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <vector>
+
+namespace tandem::bench {
+
+// `tandem bench gemm` and `tandem bench roof`: what the matrix kernels reach on this machine, and
+// the limits they are held against, measured side by side (bench/README.md has the protocol).
+struct GemmBenchOptions {
+  struct Shape {
+    int64_t k = 0;
+    int64_t n = 0;
+  };
+  int threads = 0;       // 0 = one per physical core
+  double seconds = 0.7;  // per case
+  std::vector<Shape> shapes = {{2304, 9216}, {2048, 8192}};
+  std::vector<int64_t> rows = {1, 8, 32, 512};
+  // Weights are cycled over at least this much, so that they come from memory.
+  int64_t cycle_bytes = 400'000'000;
+  bool gradients = true;  // also the two gradient products, at training's sizes
+};
+
+// Limits of this machine for the kernel table in use.
+struct Roof {
+  double f32_flops = 0;   // fused multiply-adds, all threads
+  double bf16_flops = 0;  // bf16 products in the table's way of multiplying them
+  double read_bytes = 0;  // bytes/s of reading memory, all threads
+};
+Roof MeasureRoof(int threads, double seconds);
+
+// Both print a table and return an exit status.
+int RunRoofBench(std::ostream& out, const GemmBenchOptions& options);
+int RunGemmBench(std::ostream& out, const GemmBenchOptions& options);
+
+}  // namespace tandem::bench

@@ -1,0 +1,20 @@
+// Standard headers come before the region: an inline function of theirs, compiled for this
+// instruction set, must never be the copy that the linker keeps.
+#include "engine/kernels/training_kernels.h"
+#include "engine/kernels/training_tables.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
+
+namespace tandem::engine::avx512 {
+namespace {
+
+#include "engine/kernels/training_kernels.inc"
+
+}  // namespace
+
+constinit const TrainingKernelTable kTrainingTable = MakeTrainingTable("avx512");
+
+}  // namespace tandem::engine::avx512
+
+#pragma GCC pop_options

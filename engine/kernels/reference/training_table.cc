@@ -1,0 +1,15 @@
+// Standard headers come before the region: an inline function of theirs, compiled for this
+// instruction set, must never be the copy that the linker keeps.
+#include "engine/kernels/training_kernels.h"
+#include "engine/kernels/training_tables.h"
+
+namespace tandem::engine::reference {
+namespace {
+
+#include "engine/kernels/training_kernels.inc"
+
+}  // namespace
+
+constinit const TrainingKernelTable kTrainingTable = MakeTrainingTable("reference");
+
+}  // namespace tandem::engine::reference

@@ -1,0 +1,15 @@
+#include "engine/base/check.h"
+#include "engine/kernels/training_tables.h"
+
+namespace tandem::engine {
+
+const TrainingKernelTable& TrainingKernels(const KernelTable& kernels) {
+  // By instruction set, not by key: gradients use no bf16 or VNNI instruction of their own.
+  for (const TrainingKernelTable* table :
+       {&reference::kTrainingTable, &avx2::kTrainingTable, &avx512::kTrainingTable}) {
+    if (table->isa == kernels.isa) return *table;
+  }
+  TANDEM_CHECK(false);
+}
+
+}  // namespace tandem::engine

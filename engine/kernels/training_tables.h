@@ -1,0 +1,18 @@
+#pragma once
+
+#include "engine/kernels/training_kernels.h"
+
+// The tables themselves, for training_dispatch.cc alone.
+namespace tandem::engine {
+
+namespace reference {
+extern const TrainingKernelTable kTrainingTable;
+}
+namespace avx2 {
+extern const TrainingKernelTable kTrainingTable;
+}
+namespace avx512 {
+extern const TrainingKernelTable kTrainingTable;
+}
+
+}  // namespace tandem::engine

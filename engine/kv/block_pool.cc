@@ -1,0 +1,103 @@
+#include "engine/kv/block_pool.h"
+
+#include <limits>
+#include <string>
+
+#include "engine/base/check.h"
+
+namespace tandem::engine {
+
+BlockPool::BlockPool(int64_t capacity_blocks) {
+  if (capacity_blocks < 0 || capacity_blocks > std::numeric_limits<int32_t>::max()) {
+    throw Error(ErrorCode::kInvalidArgument, "a block pool holds 0 to 2147483647 blocks, got " +
+                                                 std::to_string(capacity_blocks));
+  }
+  entries_.resize(static_cast<size_t>(capacity_blocks));
+  // Pushed to the front one by one, so that the first allocation is block 0.
+  for (auto index = static_cast<int32_t>(capacity_blocks) - 1; index >= 0; --index) PushFree(index);
+}
+
+std::optional<BlockPool::Allocation> BlockPool::TryAllocate() {
+  if (free_head_ < 0) return std::nullopt;
+  const int32_t index = free_head_;
+  Unlink(index);
+  Entry& entry = entries_[static_cast<size_t>(index)];
+  const Allocation allocation{BlockId{static_cast<uint32_t>(index)}, entry.cached};
+  entry.cached = false;
+  entry.references = 1;
+  return allocation;
+}
+
+void BlockPool::AddRef(BlockId block) {
+  Entry& entry = At(block);
+  if (entry.references == 0) {
+    // A free block is only worth reviving for its content.
+    TANDEM_CHECK(entry.cached);
+    Unlink(static_cast<int32_t>(block.value));
+  }
+  ++entry.references;
+}
+
+void BlockPool::Release(BlockId block) {
+  Entry& entry = At(block);
+  TANDEM_CHECK(entry.references > 0);
+  if (--entry.references == 0) PushFree(static_cast<int32_t>(block.value));
+}
+
+void BlockPool::SetCached(BlockId block, bool cached) {
+  Entry& entry = At(block);
+  if (entry.cached == cached) return;
+  if (entry.references > 0) {
+    entry.cached = cached;
+    return;
+  }
+  Unlink(static_cast<int32_t>(block.value));
+  entry.cached = cached;
+  PushFree(static_cast<int32_t>(block.value));
+}
+
+int64_t BlockPool::capacity_blocks() const { return static_cast<int64_t>(entries_.size()); }
+int64_t BlockPool::num_free() const { return num_free_; }
+int32_t BlockPool::references(BlockId block) const { return At(block).references; }
+bool BlockPool::is_cached(BlockId block) const { return At(block).cached; }
+
+BlockPool::Entry& BlockPool::At(BlockId block) {
+  TANDEM_CHECK(block.value < entries_.size());
+  return entries_[block.value];
+}
+
+const BlockPool::Entry& BlockPool::At(BlockId block) const {
+  TANDEM_CHECK(block.value < entries_.size());
+  return entries_[block.value];
+}
+
+void BlockPool::PushFree(int32_t index) {
+  Entry& entry = entries_[static_cast<size_t>(index)];
+  // Uncached blocks go to the front: they cost nothing to reuse, and the last one released is the
+  // likeliest to be in a CPU cache. Cached ones queue at the back in order of release.
+  if (entry.cached) {
+    entry.previous = free_tail_;
+    entry.next = -1;
+    (free_tail_ >= 0 ? entries_[static_cast<size_t>(free_tail_)].next : free_head_) = index;
+    free_tail_ = index;
+  } else {
+    entry.previous = -1;
+    entry.next = free_head_;
+    (free_head_ >= 0 ? entries_[static_cast<size_t>(free_head_)].previous : free_tail_) = index;
+    free_head_ = index;
+  }
+  ++num_free_;
+}
+
+void BlockPool::Unlink(int32_t index) {
+  Entry& entry = entries_[static_cast<size_t>(index)];
+  (entry.previous >= 0 ? entries_[static_cast<size_t>(entry.previous)].next : free_head_) =
+      entry.next;
+  (entry.next >= 0 ? entries_[static_cast<size_t>(entry.next)].previous : free_tail_) =
+      entry.previous;
+  entry.previous = -1;
+  entry.next = -1;
+  --num_free_;
+}
+
+}  // namespace tandem::engine

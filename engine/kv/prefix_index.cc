@@ -1,0 +1,93 @@
+#include "engine/kv/prefix_index.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/check.h"
+#include "engine/kv/block_pool.h"
+
+namespace tandem::engine {
+namespace {
+
+// The key of a block names every token up to its end, through the key of the block before.
+Sha256Digest ChainKey(const Sha256Digest& previous, std::span<const TokenId> block_tokens) {
+  Sha256 hash;
+  hash.Update(std::as_bytes(std::span(previous)));
+  hash.Update(std::as_bytes(block_tokens));
+  return hash.Finish();
+}
+
+std::span<const TokenId> BlockTokens(std::span<const TokenId> tokens, size_t block_idx) {
+  constexpr auto kLength = static_cast<size_t>(kTokensPerBlock);
+  return tokens.subspan(block_idx * kLength, kLength);
+}
+
+}  // namespace
+
+PrefixIndex::PrefixIndex(Sha256Digest salt) : salt_(salt) {}
+
+size_t PrefixIndex::DigestHash::operator()(const Sha256Digest& digest) const {
+  size_t hash;  // the digest is uniform: any of its bytes serve
+  std::memcpy(&hash, digest.data(), sizeof(hash));
+  return hash;
+}
+
+std::vector<BlockId> PrefixIndex::Match(std::span<const TokenId> tokens) const {
+  std::vector<BlockId> blocks;
+  if (tokens.empty()) return blocks;
+  // One token stays, because its logits are what the caller wants.
+  const size_t n_blocks = (tokens.size() - 1) / static_cast<size_t>(kTokensPerBlock);
+  Sha256Digest key = salt_;
+  for (size_t i = 0; i < n_blocks; ++i) {
+    key = ChainKey(key, BlockTokens(tokens, i));
+    const auto found = block_of_.find(key);
+    if (found == block_of_.end()) break;
+    blocks.push_back(found->second);
+  }
+  return blocks;
+}
+
+std::vector<BlockId> PrefixIndex::Insert(std::span<const TokenId> tokens,
+                                         std::span<const BlockId> blocks) {
+  TANDEM_CHECK(blocks.size() <= tokens.size() / static_cast<size_t>(kTokensPerBlock));
+  std::vector<BlockId> indexed;
+  Sha256Digest key = salt_;
+  // A growing sequence inserts again and again: its chain is taken up where it was left, so that the
+  // cost is that of the new blocks. The last known block is checked once more below.
+  size_t first = blocks.size();
+  while (first > 0 && !key_of_.contains(blocks[first - 1])) --first;
+  first -= first > 0 ? 1 : 0;
+  if (first > 0) {
+    const auto before = key_of_.find(blocks[first - 1]);
+    if (before != key_of_.end()) {
+      key = before->second;
+    } else {
+      first = 0;
+    }
+  }
+  for (size_t i = first; i < blocks.size(); ++i) {
+    key = ChainKey(key, BlockTokens(tokens, i));
+    const auto known = key_of_.find(blocks[i]);
+    if (known != key_of_.end()) {
+      // Whoever reuses an indexed block must Forget it first, or others would read wrong keys.
+      TANDEM_CHECK(known->second == key);
+      continue;
+    }
+    if (!block_of_.try_emplace(key, blocks[i]).second) continue;
+    key_of_.emplace(blocks[i], key);
+    indexed.push_back(blocks[i]);
+  }
+  return indexed;
+}
+
+void PrefixIndex::Forget(BlockId block) {
+  const auto found = key_of_.find(block);
+  if (found == key_of_.end()) return;
+  block_of_.erase(found->second);
+  key_of_.erase(found);
+}
+
+bool PrefixIndex::Contains(BlockId block) const { return key_of_.contains(block); }
+int64_t PrefixIndex::size() const { return static_cast<int64_t>(block_of_.size()); }
+
+}  // namespace tandem::engine

@@ -1,0 +1,56 @@
+#include "engine/model/families/families.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/io/json.h"
+#include "engine/model/family.h"
+
+namespace tandem::engine {
+namespace {
+
+// THE list: one line per family.
+constexpr std::array<const FamilySpec*, 2> kFamilies{
+    &kLlamaFamily,
+    &kMiniGptFamily,
+};
+
+// What a config says it is: `architectures[0]`, or `model_type` where that list is missing.
+std::string ArchitectureOf(const nlohmann::ordered_json& config, const std::string& source) {
+  if (!config.is_object()) {
+    throw Error(ErrorCode::kDataLoss, source + ": expected a JSON object");
+  }
+  const auto found = config.find("architectures");
+  if (found != config.end() && found->is_array() && !found->empty() && found->front().is_string()) {
+    return found->front().get<std::string>();
+  }
+  return JsonStringOr(config, "model_type", "", source);
+}
+
+}  // namespace
+
+std::span<const FamilySpec* const> Families() { return kFamilies; }
+
+const FamilySpec& FindFamily(const nlohmann::ordered_json& config, const std::string& source) {
+  const std::string wanted = ArchitectureOf(config, source);
+  std::string supported;
+  for (const FamilySpec* family : kFamilies) {
+    for (const std::string_view architecture : family->architectures) {
+      if (architecture == wanted) return *family;
+    }
+    supported += (supported.empty() ? "" : ", ") + std::string(family->architectures.front());
+  }
+  // The name comes from the file: keep what is printed short.
+  throw Error(ErrorCode::kUnsupported, source + ": architecture '" + wanted.substr(0, 80) +
+                                           "' is not supported; supported are " + supported);
+}
+
+const FamilySpec& FindFamilyByName(std::string_view name) {
+  for (const FamilySpec* family : kFamilies) {
+    if (family->name == name) return *family;
+  }
+  throw Error(ErrorCode::kUnsupported, "unknown model family '" + std::string(name) + "'");
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "engine/model/family.h"
+
+namespace tandem::engine {
+
+// One constant per file of this folder; families.cc lists them.
+extern const FamilySpec kLlamaFamily;
+extern const FamilySpec kMiniGptFamily;
+
+}  // namespace tandem::engine

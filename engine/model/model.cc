@@ -1,0 +1,149 @@
+#include "engine/model/model.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/base/log.h"
+#include "engine/io/json.h"
+#include "engine/io/sha256.h"
+#include "engine/kernels/kernels.h"
+#include "engine/model/packed_weights.h"
+
+namespace tandem::engine {
+namespace {
+
+// Part of every fingerprint: raise it when the same weights and kernels compute other bits.
+constexpr const char* kArithmeticVersion = "tandem-1";
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 ||
+         dtype == DType::kF64;
+}
+
+void CheckTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs) {
+  for (const WeightSpec& spec : specs) {
+    const ConstTensorView* tensor = dir.FindTensor(spec.name);
+    const std::string what = dir.name() + ": tensor '" + spec.name + "' ";
+    if (tensor == nullptr) throw Error(ErrorCode::kDataLoss, what + "is missing");
+    if (tensor->shape != spec.source_shape) {
+      throw Error(ErrorCode::kDataLoss, what + "has shape " + ShapeText(tensor->shape) +
+                                            ", config.json asks for " +
+                                            ShapeText(spec.source_shape));
+    }
+    if (!IsFloat(tensor->dtype)) {
+      throw Error(ErrorCode::kUnsupported, what + "has type " +
+                                               std::string(DTypeName(tensor->dtype)) +
+                                               "; only floating-point weights load");
+    }
+  }
+}
+
+// Buffers that old checkpoints carry, and a head that a tied model stores twice.
+bool IsHarmlessExtra(const std::string& name, const ModelConfig& config) {
+  return name.ends_with("rotary_emb.inv_freq") ||
+         (config.tied_embeddings && name == "lm_head.weight");
+}
+
+void ReportExtraTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs,
+                        const ModelConfig& config) {
+  std::vector<std::string> known;
+  for (const WeightSpec& spec : specs) known.push_back(spec.name);
+  std::sort(known.begin(), known.end());
+  int64_t n_harmless = 0, n_unknown = 0;
+  std::string first_unknown;
+  for (const std::string& name : dir.tensor_names()) {
+    if (std::binary_search(known.begin(), known.end(), name)) continue;
+    if (IsHarmlessExtra(name, config)) {
+      ++n_harmless;
+    } else if (n_unknown++ == 0) {
+      first_unknown = name;
+    }
+  }
+  if (n_harmless > 0) {
+    spdlog::debug("ignored buffers in checkpoint model={} n={}", dir.name(), n_harmless);
+  }
+  // Perhaps the model is not quite what its config says; whoever wonders about its answers should
+  // find this line.
+  if (n_unknown > 0) {
+    spdlog::warn("ignored tensors that this family does not use model={} n={} first={}", dir.name(),
+                 n_unknown, first_unknown);
+  }
+}
+
+int64_t CountParameters(const std::vector<WeightSpec>& specs) {
+  int64_t count = 0;
+  for (const WeightSpec& spec : specs) count += spec.n * spec.k;
+  return count;
+}
+
+DType ChooseDType(const ModelDir& dir, const std::vector<WeightSpec>& specs,
+                  std::optional<DType> wanted) {
+  if (wanted) {
+    if (*wanted == DType::kF32 || *wanted == DType::kBF16) return *wanted;
+    throw Error(ErrorCode::kUnsupported,
+                "compute dtype must be f32 or bf16, got " + std::string(DTypeName(*wanted)));
+  }
+  const bool all_f32 = std::all_of(specs.begin(), specs.end(), [&](const WeightSpec& spec) {
+    return dir.FindTensor(spec.name)->dtype == DType::kF32;
+  });
+  return all_f32 && CountParameters(specs) < kSmallModelParameters ? DType::kF32 : DType::kBF16;
+}
+
+}  // namespace
+
+std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions& options,
+                                         OpsContext& ops) {
+  const std::string source = dir.name() + "/config.json";
+  const std::optional<std::string> text = dir.ReadText("config.json");
+  if (!text) throw Error(ErrorCode::kNotFound, source + " is missing");
+  const nlohmann::ordered_json json = ParseUntrustedJson(*text, source);
+
+  const std::shared_ptr<Model> model(new Model());
+  model->family_ = &FindFamily(json, source);
+  model->config_ = model->family_->parse_config(json, source);
+  model->specs_ = model->family_->list_weights(model->config_);
+  CheckTensors(dir, model->specs_);
+  ReportExtraTensors(dir, model->specs_, model->config_);
+  model->dtype_ = ChooseDType(dir, model->specs_, options.dtype);
+
+  const std::string content_hash = dir.ContentHash(
+      options.cache_dir.empty() ? std::filesystem::path() : options.cache_dir / "hashes");
+  Sha256 identity;
+  identity.Update(std::string(kArithmeticVersion) + "\n" + std::string(ops.kernels().key) + "\n" +
+                  std::string(DTypeName(model->dtype_)) + "\n" + content_hash + "\n" +
+                  model->family_->write_config(model->config_).dump());
+  model->fingerprint_ = ToHex(identity.Finish()).substr(0, 32);
+
+  const PackedLayout layout = LayOutWeights(model->specs_, model->dtype_, content_hash);
+  PackedWeights packed =
+      LoadPackedWeights(dir, model->specs_, model->dtype_, layout,
+                        {options.cache_dir, options.cache_limit_bytes, options.progress}, ops);
+  model->weights_ = std::move(packed.weights);
+  model->mapped_ = std::move(packed.mapped);
+  model->owned_ = std::move(packed.owned);
+  model->weight_bytes_ = layout.file_bytes;
+
+  if (options.max_context_len > 0) {
+    model->config_.max_context_len =
+        std::min(model->config_.max_context_len, options.max_context_len);
+  }
+  const std::vector<double> frequencies = model->family_->rope_frequencies(model->config_);
+  if (!frequencies.empty()) {
+    model->rope_ = std::make_unique<RopeTable>(frequencies, model->config_.max_context_len);
+  }
+  return model;
+}
+
+int64_t Model::parameter_count() const { return CountParameters(specs_); }
+
+}  // namespace tandem::engine

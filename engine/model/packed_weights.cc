@@ -1,0 +1,296 @@
+#include "engine/model/packed_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/base/log.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/sha256.h"
+
+namespace tandem::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMagic = "TANDEMPW";
+constexpr uint32_t kFormatVersion = 1;
+constexpr uint32_t kPanelLayoutVersion = 1;
+constexpr int64_t kSectionAlignment = 64;
+constexpr size_t kFixedHeaderBytes = 64;
+constexpr const char* kFileName = "weights";
+
+template <class Int>
+void Append(std::string& bytes, Int value) {
+  std::array<char, sizeof(Int)> raw;
+  std::memcpy(raw.data(), &value, sizeof(Int));
+  bytes.append(raw.data(), raw.size());
+}
+
+int64_t SectionBytes(const WeightSpec& spec, DType dtype) {
+  if (spec.kind == WeightKind::kVector) return spec.n * static_cast<int64_t>(sizeof(float));
+  return PanelBytes(dtype, spec.n, spec.k);
+}
+
+const char* KindName(WeightKind kind) {
+  switch (kind) {
+    case WeightKind::kMatrix:
+      return "matrix";
+    case WeightKind::kEmbedding:
+      return "embedding";
+    case WeightKind::kVector:
+      return "vector";
+  }
+  TANDEM_CHECK(false);
+}
+
+std::string TableText(const std::vector<WeightSpec>& specs, DType dtype,
+                      const std::string& content_hash, const PackedLayout& layout) {
+  std::string table = "content " + content_hash + " dtype " + std::string(DTypeName(dtype)) + "\n";
+  for (size_t i = 0; i < specs.size(); ++i) {
+    table += specs[i].name + " " + KindName(specs[i].kind) + " " + std::to_string(specs[i].n) +
+             " " + std::to_string(specs[i].k) + " " + std::to_string(layout.offsets[i]) + " " +
+             std::to_string(layout.sizes[i]) + "\n";
+  }
+  return table;
+}
+
+// Sections after a header of `header_bytes`.
+void PlaceSections(const std::vector<WeightSpec>& specs, DType dtype, int64_t header_bytes,
+                   PackedLayout& layout) {
+  layout.offsets.clear();
+  layout.sizes.clear();
+  int64_t at = RoundUp(header_bytes, kSectionAlignment);
+  for (const WeightSpec& spec : specs) {
+    layout.offsets.push_back(at);
+    layout.sizes.push_back(SectionBytes(spec, dtype));
+    at = CheckedAdd(at, RoundUp(layout.sizes.back(), kSectionAlignment), "packed file size");
+  }
+  layout.file_bytes = at;
+}
+
+// Writes one weight's section. REQUIRES: `section` is zeroed and of the rounded-up size.
+void PackOne(const ModelDir& dir, const WeightSpec& spec, DType dtype, OpsContext& ops,
+             std::byte* section) {
+  const ConstTensorView* source = dir.FindTensor(spec.name);
+  TANDEM_CHECK(source != nullptr);
+  if (spec.kind == WeightKind::kVector) {
+    ConvertToF32(*source, {reinterpret_cast<float*>(section), static_cast<size_t>(spec.n)});
+  } else {
+    PackPanels(ops, *source, spec.layout, spec.n, spec.k, dtype, section);
+  }
+}
+
+class Progress {
+ public:
+  Progress(const PackOptions& options, int64_t total_bytes)
+      : report_(options.progress), total_bytes_(total_bytes) {}
+  void Add(int64_t bytes) {
+    done_bytes_ += bytes;
+    if (report_) report_(static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_));
+  }
+
+ private:
+  const std::function<void(double)>& report_;
+  const int64_t total_bytes_;
+  int64_t done_bytes_ = 0;
+};
+
+AlignedBuffer PackInMemory(const ModelDir& dir, const std::vector<WeightSpec>& specs, DType dtype,
+                           const PackedLayout& layout, const PackOptions& options,
+                           OpsContext& ops) {
+  AlignedBuffer bytes(static_cast<size_t>(layout.file_bytes));
+  Progress progress(options, layout.file_bytes);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    PackOne(dir, specs[i], dtype, ops, bytes.data() + layout.offsets[i]);
+    progress.Add(RoundUp(layout.sizes[i], kSectionAlignment));
+  }
+  return bytes;
+}
+
+// One section at a time: peak memory is the largest weight, not the model.
+void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs, DType dtype,
+                  const PackedLayout& layout, const PackOptions& options, OpsContext& ops,
+                  const fs::path& path) {
+  const auto section_bytes = [&](size_t i) {
+    return static_cast<size_t>(RoundUp(layout.sizes[i], kSectionAlignment));
+  };
+  size_t largest = 0;
+  for (size_t i = 0; i < specs.size(); ++i) largest = std::max(largest, section_bytes(i));
+  AlignedBuffer section(largest);
+
+  std::ofstream file(path, std::ios::binary);
+  const auto check = [&] {
+    if (file) return;
+    throw Error(ErrorCode::kIo, "could not write " + path.string() + ": " + std::strerror(errno));
+  };
+  check();
+  file.write(layout.header.data(), static_cast<std::streamsize>(layout.header.size()));
+  Progress progress(options, layout.file_bytes);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    std::memset(section.data(), 0, section_bytes(i));
+    PackOne(dir, specs[i], dtype, ops, section.data());
+    file.write(reinterpret_cast<const char*>(section.data()),
+               static_cast<std::streamsize>(section_bytes(i)));
+    check();
+    progress.Add(static_cast<int64_t>(section_bytes(i)));
+  }
+  file.close();
+  check();
+}
+
+// The packed file, if it is there and exactly what we would have written.
+std::shared_ptr<const MappedFile> OpenPacked(const fs::path& entry, const PackedLayout& layout) {
+  std::error_code error;
+  if (!fs::is_regular_file(entry / kFileName, error)) return nullptr;
+  std::shared_ptr<const MappedFile> file = MappedFile::Open(entry / kFileName);
+  const std::span<const std::byte> bytes = file->bytes();
+  if (static_cast<int64_t>(bytes.size()) != layout.file_bytes ||
+      std::memcmp(bytes.data(), layout.header.data(), layout.header.size()) != 0) {
+    spdlog::warn("packed weights are damaged and will be made again path={}",
+                 (entry / kFileName).string());
+    return nullptr;
+  }
+  // The time of last use, for the order of eviction. A read-only cache simply does not know it.
+  fs::last_write_time(entry, fs::file_time_type::clock::now(), error);
+  return file;
+}
+
+// Removes entries least recently used until `incoming_bytes` fit. A file that others have mapped
+// lives on for them.
+void MakeRoom(const fs::path& packed_dir, int64_t limit_bytes, int64_t incoming_bytes) {
+  struct Entry {
+    fs::file_time_type used;
+    fs::path path;
+    int64_t bytes;
+  };
+  std::vector<Entry> entries;
+  int64_t total = incoming_bytes;
+  std::error_code error;
+  for (fs::directory_iterator at(packed_dir, error), end; !error && at != end;
+       at.increment(error)) {
+    std::error_code gone;  // another process may be evicting too
+    const auto bytes = fs::file_size(at->path() / kFileName, gone);
+    if (gone) continue;
+    const auto used = fs::last_write_time(at->path(), gone);
+    if (gone) continue;
+    entries.push_back({used, at->path(), static_cast<int64_t>(bytes)});
+    total += entries.back().bytes;
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.used < b.used; });
+  for (const Entry& entry : entries) {
+    if (total <= limit_bytes) return;
+    std::error_code ignored;
+    fs::remove_all(entry.path, ignored);
+    total -= entry.bytes;
+    spdlog::info("evicted packed weights path={} bytes={}", entry.path.string(), entry.bytes);
+  }
+}
+
+// The mapped file, made first if need be; null with one warning when the cache cannot hold it.
+std::shared_ptr<const MappedFile> FindOrMakePacked(const ModelDir& dir,
+                                                   const std::vector<WeightSpec>& specs,
+                                                   DType dtype, const PackedLayout& layout,
+                                                   const PackOptions& options, OpsContext& ops) {
+  const fs::path packed_dir = options.cache_dir / "packed";
+  const fs::path entry = packed_dir / layout.key;
+  const auto give_up = [&](const std::string& reason) {
+    spdlog::warn("packed weights stay in memory and jobs will not share them reason=\"{}\"",
+                 reason);
+    return nullptr;
+  };
+  if (layout.file_bytes > options.cache_limit_bytes) {
+    return give_up(std::to_string(layout.file_bytes) + " bytes exceed the cache size of " +
+                   std::to_string(options.cache_limit_bytes));
+  }
+  try {
+    if (auto file = OpenPacked(entry, layout)) return file;
+    std::error_code error;
+    fs::create_directories(packed_dir, error);
+    if (error) return give_up("could not create " + packed_dir.string() + ": " + error.message());
+    RemoveStaleTemporaries(packed_dir);
+    fs::remove_all(entry, error);
+    MakeRoom(packed_dir, options.cache_limit_bytes, layout.file_bytes);
+    PublishDirectory(entry, [&](const fs::path& temporary) {
+      PackIntoFile(dir, specs, dtype, layout, options, ops, temporary / kFileName);
+    });
+  } catch (const Error& error) {
+    // kAlreadyExists: another process was faster, and its file serves as well. A disk that refuses
+    // is no reason not to run. Everything else (a source tensor that lies) goes on.
+    if (error.code() != ErrorCode::kAlreadyExists && error.code() != ErrorCode::kIo &&
+        error.code() != ErrorCode::kNotFound) {
+      throw;
+    }
+    if (error.code() != ErrorCode::kAlreadyExists) return give_up(error.what());
+  }
+  auto file = OpenPacked(entry, layout);
+  return file != nullptr ? file : give_up("could not open " + entry.string());
+}
+
+}  // namespace
+
+PackedLayout LayOutWeights(const std::vector<WeightSpec>& specs, DType dtype,
+                           const std::string& content_hash) {
+  PackedLayout layout;
+  // Offsets are printed in the table that precedes them: repeat until its length settles.
+  int64_t header_bytes = 0;
+  std::string table;
+  do {
+    header_bytes = static_cast<int64_t>(kFixedHeaderBytes + table.size());
+    PlaceSections(specs, dtype, header_bytes, layout);
+    table = TableText(specs, dtype, content_hash, layout);
+  } while (static_cast<int64_t>(kFixedHeaderBytes + table.size()) > layout.offsets.at(0));
+
+  std::string header(kMagic);
+  Append(header, kFormatVersion);
+  Append(header, kPanelLayoutVersion);
+  Append(header, static_cast<uint64_t>(table.size()));
+  Append(header, static_cast<uint64_t>(layout.file_bytes));
+  Sha256 hash;
+  hash.Update(header);
+  hash.Update(table);
+  const Sha256Digest digest = hash.Finish();
+  header.append(reinterpret_cast<const char*>(digest.data()), digest.size());
+  header += table;
+  header.resize(static_cast<size_t>(layout.offsets.at(0)), '\0');
+  layout.header = std::move(header);
+  layout.key = std::string(DTypeName(dtype)) + "-" + ToHex(digest).substr(0, 32);
+  return layout;
+}
+
+PackedWeights LoadPackedWeights(const ModelDir& dir, const std::vector<WeightSpec>& specs,
+                                DType dtype, const PackedLayout& layout, const PackOptions& options,
+                                OpsContext& ops) {
+  PackedWeights packed;
+  if (!options.cache_dir.empty()) {
+    packed.mapped = FindOrMakePacked(dir, specs, dtype, layout, options, ops);
+  }
+  const std::byte* base = nullptr;
+  if (packed.mapped != nullptr) {
+    base = packed.mapped->bytes().data();
+  } else {
+    packed.owned = PackInMemory(dir, specs, dtype, layout, options, ops);
+    base = packed.owned.data();
+  }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    Weight& weight = packed.weights.emplace_back();
+    weight.index = static_cast<int32_t>(i);
+    weight.spec = &specs[i];
+    const std::byte* section = base + layout.offsets[i];
+    if (specs[i].kind == WeightKind::kVector) {
+      weight.vector = reinterpret_cast<const float*>(section);
+    } else {
+      weight.panels = {.panels = section, .dtype = dtype, .n = specs[i].n, .k = specs[i].k};
+    }
+  }
+  return packed;
+}
+
+}  // namespace tandem::engine

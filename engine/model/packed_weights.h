@@ -1,0 +1,63 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/aligned_buffer.h"
+#include "engine/io/model_dir.h"
+#include "engine/model/weights.h"
+#include "engine/ops/ops_context.h"
+
+namespace tandem::engine {
+
+// All weights of a model in the form the kernels read, made once per checkpoint and dtype and kept
+// in a cache from which server and jobs map it.
+//
+// The file, version 1, little endian:
+//    0  8 bytes   magic "TANDEMPW"
+//    8  u32       version of this format
+//   12  u32       version of the panel layout (engine/kernels/kernels.h)
+//   16  u64       bytes of the table
+//   24  u64       bytes of the file
+//   32  32 bytes  SHA-256 of bytes [0, 32) and the table
+//   64  table     text: "content <hash> dtype <name>", then per weight, in list order, one line
+//                 "<name> <kind> <n> <k> <offset> <bytes>"
+//   then one section per weight, each at a multiple of 64, zero-padded: panels, or f32 vectors.
+// A file is used only if its header is byte for byte the one we would write and its size is right;
+// anything else is made again. It lies in <cache_dir>/packed/<dtype>-<hash of the header>/weights.
+
+// How weights lie in one run of bytes. A function of its arguments alone.
+struct PackedLayout {
+  std::string header;            // everything before the first section
+  std::vector<int64_t> offsets;  // of each weight's section, from the start of the file
+  std::vector<int64_t> sizes;    // bytes of each section without padding
+  int64_t file_bytes = 0;
+  std::string key;  // directory name in the cache
+};
+PackedLayout LayOutWeights(const std::vector<WeightSpec>& specs, DType dtype,
+                           const std::string& content_hash);
+
+struct PackOptions {
+  std::filesystem::path cache_dir;  // empty: in memory
+  int64_t cache_limit_bytes = 0;    // of all packed files together; oldest use goes first
+  std::function<void(double fraction)> progress;
+};
+
+// The packed bytes: mapped or owned. The `weights` borrow from them.
+struct PackedWeights {
+  Weights weights;
+  std::shared_ptr<const MappedFile> mapped;
+  AlignedBuffer owned;
+};
+
+// Finds the packed file or makes it. REQUIRES: every tensor of `specs` is in `dir` with its shape
+// and a floating-point type; `specs` outlive the result. A cache that cannot be written costs one
+// warning, and the weights are packed in memory, where jobs cannot share them.
+PackedWeights LoadPackedWeights(const ModelDir& dir, const std::vector<WeightSpec>& specs,
+                                DType dtype, const PackedLayout& layout, const PackOptions& options,
+                                OpsContext& ops);
+
+}  // namespace tandem::engine

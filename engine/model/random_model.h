@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "engine/model/config.h"
+
+namespace tandem::engine {
+
+// Models with random weights of any shape, as Hugging Face directories: what tests serve and train,
+// and what benchmarks measure when no real checkpoint is at hand. The same spec writes the same
+// bytes on every machine.
+struct RandomModelSpec {
+  ModelConfig config;
+  uint64_t seed = 1;
+  DType stored = DType::kBF16;  // f32 or bf16
+  // Also writes tokenizer.json (byte-level, ids 0..255 are the bytes, 256 is <|endoftext|>) and a
+  // plain chat template. REQUIRES: vocab_size >= 257.
+  bool with_tokenizer = false;
+};
+
+// Shapes to start from; change what a test is about.
+ModelConfig TinyLlamaConfig();    // 2 layers, width 48, grouped heads, vocabulary 272, context 256
+ModelConfig TinyMiniGptConfig();  // 2 blocks, width 48, vocabulary 272, context 256
+ModelConfig Llama1BConfig();      // Llama-3.2-1B
+
+// `dir` must not exist; it is published whole. Above 512 MiB the matrices share one pool of random
+// numbers, so that memory stays at the largest weight; speed does not depend on their values.
+void WriteRandomModel(const RandomModelSpec& spec, const std::filesystem::path& dir);
+
+}  // namespace tandem::engine

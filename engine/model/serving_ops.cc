@@ -1,0 +1,239 @@
+#include "engine/model/serving_ops.h"
+
+#include <cstring>
+
+#include "engine/base/check.h"
+#include "engine/kv/block_pool.h"
+#include "engine/model/model.h"
+#include "engine/ops/attention.h"
+
+namespace tandem::engine {
+
+static_assert(kTokensPerBlock == kKvBlockTokens);
+
+namespace {
+
+size_t ArenaBytes(const ForwardPlan& plan, int64_t max_rows) {
+  TANDEM_CHECK(max_rows >= 1);
+  return static_cast<size_t>(CheckedMul(plan.arena_bytes_per_row, max_rows, "activation arena"));
+}
+
+size_t LogitBytes(const ForwardPlan& plan, int64_t max_logit_rows) {
+  TANDEM_CHECK(max_logit_rows >= 1);
+  const int64_t floats = CheckedMul(plan.vocab_size, max_logit_rows, "logits");
+  return static_cast<size_t>(CheckedMul<int64_t>(floats, sizeof(float), "logits"));
+}
+
+// Moves rows to the front. Ascending rows never overwrite one that is still to move.
+void KeepRows(const Matrix& all, std::span<const int32_t> rows) {
+  auto* base = static_cast<std::byte*>(all.data);
+  const int64_t row_bytes = all.stride * static_cast<int64_t>(DTypeBytes(all.dtype));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (static_cast<size_t>(rows[i]) == i) continue;
+    std::memcpy(base + static_cast<int64_t>(i) * row_bytes, base + rows[i] * row_bytes,
+                static_cast<size_t>(row_bytes));
+  }
+}
+
+}  // namespace
+
+ServingOps::ServingOps(const Model& model, OpsContext& ops, int64_t max_rows,
+                       int64_t max_logit_rows)
+    : model_(model),
+      ops_(ops),
+      plan_(PlanForward(model.family(), model.config(), model.weight_specs(), model.dtype())),
+      max_rows_(max_rows),
+      max_logit_rows_(max_logit_rows),
+      arena_(ArenaBytes(plan_, max_rows)),
+      logits_(LogitBytes(plan_, max_logit_rows)),
+      rounded_(plan_.activations.size()) {}
+
+int64_t ServingOps::scratch_bytes() const {
+  return static_cast<int64_t>(arena_.size() + logits_.size());
+}
+
+std::span<const float> ServingOps::Run(const BatchView& batch, KvCache& kv) {
+  CheckBatch(batch, kv);
+  batch_ = &batch;
+  kv_ = &kv;
+  rows_ = static_cast<int64_t>(batch.tokens.size());
+  next_op_ = 0;
+  next_act_ = 0;
+  rounded_.assign(rounded_.size(), false);
+
+  if (rows_ > 0) model_.family().forward(model_.config(), model_.weights(), *this);
+
+  return {logits_.as<float>(),
+          batch.logit_rows.size() * static_cast<size_t>(model_.config().vocab_size)};
+}
+
+// Whoever builds batches is our own code, but a wrong row would write into another sequence's
+// blocks and be seen far away. Only what is written is checked: nanoseconds per row.
+void ServingOps::CheckBatch(const BatchView& batch, const KvCache& kv) const {
+  const auto rows = static_cast<int64_t>(batch.tokens.size());
+  TANDEM_CHECK(rows <= max_rows_);
+  TANDEM_CHECK(batch.positions.size() == batch.tokens.size());
+  TANDEM_CHECK(static_cast<int64_t>(batch.logit_rows.size()) <= max_logit_rows_);
+  for (const TokenId token : batch.tokens) {
+    TANDEM_CHECK(token >= 0 && token < model_.config().vocab_size);
+  }
+  int64_t next_row = 0;
+  for (const AttentionSlice& slice : batch.slices) {
+    TANDEM_CHECK(slice.first_row == next_row && slice.n_rows >= 1);
+    next_row += slice.n_rows;
+    TANDEM_CHECK(next_row <= rows && slice.first_position >= 0);
+    const int64_t end = slice.first_position + slice.n_rows;
+    TANDEM_CHECK(end <= model_.config().max_context_len);
+    TANDEM_CHECK(end <= static_cast<int64_t>(slice.blocks.size()) * kKvBlockTokens);
+    for (int64_t i = slice.first_position / kKvBlockTokens; i * kKvBlockTokens < end; ++i) {
+      TANDEM_CHECK(slice.blocks[static_cast<size_t>(i)].value < kv.shape().n_blocks);
+    }
+    for (int64_t i = 0; i < slice.n_rows; ++i) {
+      TANDEM_CHECK(batch.positions[static_cast<size_t>(slice.first_row + i)] ==
+                   slice.first_position + i);
+    }
+  }
+  TANDEM_CHECK(next_row == rows);
+  int64_t previous = -1;
+  for (const int32_t row : batch.logit_rows) {
+    TANDEM_CHECK(row > previous && row < rows);
+    previous = row;
+  }
+}
+
+Act ServingOps::NextAct() {
+  ++next_op_;
+  return Act{next_act_++};
+}
+
+Matrix ServingOps::At(Act x) {
+  const ForwardPlan::Activation& a = plan_.activations[static_cast<size_t>(x.index)];
+  // Offsets are per row: a small step uses a small, warm part of the arena.
+  const auto step_rows = static_cast<int64_t>(batch_->tokens.size());
+  return {arena_.data() + a.slot.offset * step_rows, a.dtype, rows_, a.cols, a.stride};
+}
+
+const float* ServingOps::F32(Act x) { return static_cast<const float*>(At(x).data); }
+
+Matrix ServingOps::RoundedAt(Act x) {
+  const ForwardPlan::Activation& a = plan_.activations[static_cast<size_t>(x.index)];
+  const auto step_rows = static_cast<int64_t>(batch_->tokens.size());
+  return {arena_.data() + a.rounded.offset * step_rows, plan_.dtype, rows_, a.cols,
+          a.rounded_stride};
+}
+
+ConstMatrix ServingOps::ComputeInput(Act x) {
+  const auto index = static_cast<size_t>(x.index);
+  if (plan_.activations[index].dtype == plan_.dtype) return At(x);
+  const Matrix rounded = RoundedAt(x);
+  if (!rounded_[index]) {
+    RoundRows(ops_, F32(x), plan_.activations[index].stride, rounded);
+    rounded_[index] = true;
+  }
+  return rounded;
+}
+
+void ServingOps::KeepLogitRowsOnly(int32_t finished_op) {
+  const std::span<const int32_t> kept = batch_->logit_rows;
+  if (static_cast<int64_t>(kept.size()) == rows_) return;
+  for (int32_t i = 0; i < next_act_; ++i) {
+    const ForwardPlan::Activation& a = plan_.activations[static_cast<size_t>(i)];
+    if (a.last_op > finished_op) KeepRows(At(Act{i}), kept);
+    if (rounded_[static_cast<size_t>(i)] && a.rounded_last_op > finished_op) {
+      KeepRows(RoundedAt(Act{i}), kept);
+    }
+  }
+  rows_ = static_cast<int64_t>(kept.size());
+}
+
+Act ServingOps::Embed(const Weight& table) {
+  const Act out = NextAct();
+  const Matrix y = At(out);
+  GatherRows(ops_, table.panels, batch_->tokens, static_cast<float*>(y.data), y.stride);
+  return out;
+}
+
+Act ServingOps::EmbedPositions(const Weight& table) {
+  const Act out = NextAct();
+  const Matrix y = At(out);
+  GatherRows(ops_, table.panels, batch_->positions, static_cast<float*>(y.data), y.stride);
+  return out;
+}
+
+Act ServingOps::RmsNorm(Act x, const Weight& gamma, float eps) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  engine::RmsNorm(ops_, F32(x), At(x).stride, gamma.vector, eps, At(out), nullptr);
+  return out;
+}
+
+Act ServingOps::LayerNorm(Act x, const Weight& gamma, const Weight& beta, float eps) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  engine::LayerNorm(ops_, F32(x), At(x).stride, gamma.vector, beta.vector, eps, At(out), nullptr);
+  return out;
+}
+
+Act ServingOps::Linear(Act x, const Weight& w, const Weight* bias) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  const Matrix y = At(out);
+  MatMul(ops_, ComputeInput(x), w.panels, bias == nullptr ? nullptr : bias->vector,
+         static_cast<float*>(y.data), y.stride);
+  return out;
+}
+
+Act ServingOps::Rope(Act x) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  // Positions are those of all rows; no family rotates after its last attention.
+  TANDEM_CHECK(rows_ == static_cast<int64_t>(batch_->positions.size()));
+  engine::Rope(ops_, F32(x), At(x).stride, batch_->positions, *model_.rope(), At(out));
+  return out;
+}
+
+Act ServingOps::Attention(Act q, Act k, Act v, const AttentionSpec& spec, int64_t layer) {
+  const int32_t op = next_op_;
+  const Act out = NextAct();
+  const KvLayerView kv{.keys = kv_->keys(layer),
+                       .values = kv_->values(layer),
+                       .block_stride_bytes = kv_->block_stride_bytes(),
+                       .dtype = plan_.dtype};
+  WriteKv(ops_, spec, ComputeInput(k), ComputeInput(v), batch_->slices, kv);
+  engine::Attention(ops_, spec, ComputeInput(q), batch_->slices, kv, At(out), nullptr);
+  if (op == plan_.last_attention_op) KeepLogitRowsOnly(op);
+  return out;
+}
+
+Act ServingOps::GatedActivation(Act gate, Act up, Activation activation) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  engine::GatedActivation(ops_, F32(gate), F32(up), At(gate).stride, activation, At(out));
+  return out;
+}
+
+Act ServingOps::Activate(Act x, Activation activation) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  engine::Activate(ops_, F32(x), At(x).stride, activation, At(out));
+  return out;
+}
+
+Act ServingOps::Add(Act a, Act b) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  const Matrix y = At(out);
+  // Padding columns, if any, are added along and never read.
+  AddRows(ops_, F32(a), F32(b), rows_ * y.stride, static_cast<float*>(y.data));
+  return out;
+}
+
+Act ServingOps::Dropout(Act x, float) { return x; }
+
+void ServingOps::Logits(Act x, const Weight& head, const Weight* bias) {
+  if (rows_ == 0) return;
+  MatMul(ops_, ComputeInput(x), head.panels, bias == nullptr ? nullptr : bias->vector,
+         logits_.as<float>(), head.panels.n);
+}
+
+}  // namespace tandem::engine

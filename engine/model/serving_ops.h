@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/base/aligned_buffer.h"
+#include "engine/kv/kv_cache.h"
+#include "engine/model/batch_view.h"
+#include "engine/model/layer_ops.h"
+#include "engine/model/plan_ops.h"
+#include "engine/ops/ops_context.h"
+
+namespace tandem::engine {
+
+class Model;
+
+// Executes a family's forward pass on the rows of one step, against the paged KV cache. The plan
+// tells where each activation lies in an arena that is allocated once. After the last attention
+// rows no longer meet each other, so everything that follows (the last block's MLP, the final
+// norm, the head) is computed for logit rows only. Owned by the thread that calls it; borrows model
+// and context.
+class ServingOps final : public LayerOps {
+ public:
+  ServingOps(const Model& model, OpsContext& ops, int64_t max_rows, int64_t max_logit_rows);
+
+  // As ModelRunner::Forward.
+  std::span<const float> Run(const BatchView& batch, KvCache& kv);
+  int64_t scratch_bytes() const;
+
+  Act Embed(const Weight& table) override;
+  Act EmbedPositions(const Weight& table) override;
+  Act RmsNorm(Act x, const Weight& gamma, float eps) override;
+  Act LayerNorm(Act x, const Weight& gamma, const Weight& beta, float eps) override;
+  Act Linear(Act x, const Weight& w, const Weight* bias) override;
+  Act Rope(Act x) override;
+  Act Attention(Act q, Act k, Act v, const AttentionSpec& spec, int64_t layer) override;
+  Act GatedActivation(Act gate, Act up, Activation activation) override;
+  Act Activate(Act x, Activation activation) override;
+  Act Add(Act a, Act b) override;
+  Act Dropout(Act x, float rate) override;
+  void Logits(Act x, const Weight& head, const Weight* bias) override;
+
+ private:
+  void CheckBatch(const BatchView& batch, const KvCache& kv) const;
+  // The next activation of the plan. Rows of a matrix are the rows still being computed.
+  Act NextAct();
+  Matrix At(Act x);
+  const float* F32(Act x);
+  Matrix RoundedAt(Act x);
+  // `x` in the compute dtype, rounding it if that has not happened in this step.
+  ConstMatrix ComputeInput(Act x);
+  void KeepLogitRowsOnly(int32_t finished_op);
+
+  const Model& model_;
+  OpsContext& ops_;
+  const ForwardPlan plan_;
+  const int64_t max_rows_;
+  const int64_t max_logit_rows_;
+  AlignedBuffer arena_;        // [arena_bytes_per_row * rows of the step]
+  AlignedBuffer logits_;       // [max_logit_rows, vocab_size] f32
+  std::vector<bool> rounded_;  // by activation: its rounded copy is there
+
+  // The step being computed.
+  const BatchView* batch_ = nullptr;
+  KvCache* kv_ = nullptr;
+  int64_t rows_ = 0;  // being computed: those of the batch, at the end its logit rows
+  int32_t next_op_ = 0;
+  int32_t next_act_ = 0;
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,237 @@
+#include "engine/ops/attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/check.h"
+#include "engine/kernels/kernels.h"
+#include "engine/ops/parallel.h"
+
+// A task is some query rows of one slice against one kv head: all heads of the group, so that its
+// keys and values are read once. How many rows share a task changes speed, never a result.
+namespace tandem::engine {
+namespace {
+
+static_assert(kKvBlockTokens == kLanes);
+
+constexpr int64_t kRowsPerTask = 96;  // query rows times heads of the group
+
+void CheckSpec(const AttentionSpec& spec) {
+  TANDEM_CHECK(spec.n_kv_heads > 0 && spec.n_heads % spec.n_kv_heads == 0 && spec.head_dim > 0);
+}
+
+void CheckSlice(const AttentionSlice& slice) {
+  TANDEM_CHECK(slice.first_position >= 0 &&
+               slice.first_position + slice.n_rows <=
+                   static_cast<int64_t>(slice.blocks.size()) * kKvBlockTokens);
+}
+
+// Lays the rows of 16 keys side by side: [head_dim / pair][16][pair], a pair being one f32 or two
+// bf16. `slots` [first, first + count) of the block come from consecutive rows.
+template <class T>
+void WriteBlock(const AttentionSpec& spec, const T* k, int64_t ldk, const T* v, int64_t ldv,
+                int64_t first_slot, int64_t count, T* keys, T* values) {
+  constexpr int64_t kPair = sizeof(float) / sizeof(T);
+  const int64_t whole = spec.head_dim / kPair * kPair;
+  for (int64_t d = 0; d < whole; d += kPair) {
+    T* to = keys + d * kKvBlockTokens + first_slot * kPair;
+    for (int64_t slot = 0; slot < count; ++slot) {
+      std::memcpy(to + slot * kPair, k + slot * ldk + d, sizeof(float));
+    }
+  }
+  if (whole < spec.head_dim) {
+    T* to = keys + whole * kKvBlockTokens + first_slot * kPair;
+    for (int64_t slot = 0; slot < count; ++slot) {
+      to[slot * kPair] = k[slot * ldk + whole];
+      to[slot * kPair + 1] = T{0};
+    }
+  }
+  const int64_t stride = RoundUp(spec.head_dim, kPair);
+  for (int64_t slot = 0; slot < count; ++slot) {
+    T* to = values + (first_slot + slot) * stride;
+    std::memcpy(to, v + slot * ldv, static_cast<size_t>(spec.head_dim) * sizeof(T));
+    std::fill(to + spec.head_dim, to + stride, T{0});
+  }
+}
+
+template <class T>
+void WriteKvTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& k,
+                  const ConstMatrix& v, std::span<const AttentionSlice> slices,
+                  const KvLayerView& kv) {
+  const int64_t head_bytes = KvHeadBlockBytes(kv.dtype, spec.head_dim);
+  for (const AttentionSlice& slice : slices) {
+    CheckSlice(slice);
+    const int64_t first_block = slice.first_position / kKvBlockTokens;
+    const int64_t end = slice.first_position + slice.n_rows;
+    const int64_t n_blocks = (end + kKvBlockTokens - 1) / kKvBlockTokens - first_block;
+    const auto write = [&](int64_t first, int64_t count, int) {
+      for (int64_t b = first_block + first; b < first_block + first + count; ++b) {
+        const int64_t from = std::max(slice.first_position, b * kKvBlockTokens);
+        const int64_t to = std::min(end, (b + 1) * kKvBlockTokens);
+        const int64_t row = slice.first_row + from - slice.first_position;
+        const int64_t block = slice.blocks[static_cast<size_t>(b)].value;
+        for (int64_t h = 0; h < spec.n_kv_heads; ++h) {
+          const int64_t at = block * kv.block_stride_bytes + h * head_bytes;
+          WriteBlock<T>(spec, static_cast<const T*>(k.data) + row * k.stride + h * spec.head_dim,
+                        k.stride,
+                        static_cast<const T*>(v.data) + row * v.stride + h * spec.head_dim,
+                        v.stride, from % kKvBlockTokens, to - from,
+                        reinterpret_cast<T*>(kv.keys + at), reinterpret_cast<T*>(kv.values + at));
+        }
+      }
+    };
+    const int64_t block_elements = kKvBlockTokens * spec.n_kv_heads * spec.head_dim;
+    ParallelRows(ops, n_blocks, block_elements, write);
+  }
+}
+
+struct Task {
+  int64_t slice;
+  int64_t kv_head;
+  int64_t first_query;  // in the slice
+  int64_t n_queries;
+};
+
+// Cuts memory of one worker into the pieces of a task.
+struct TaskScratch {
+  static size_t Bytes(int64_t rows, int64_t q_stride_bytes, int64_t acc_stride) {
+    return static_cast<size_t>(rows * q_stride_bytes) + 64 + 2 * StateBytes(rows, acc_stride);
+  }
+  static size_t StateBytes(int64_t rows, int64_t acc_stride) {
+    return static_cast<size_t>(RoundUp<int64_t>(rows, kLanes) * (1 + kLanes + acc_stride)) *
+           sizeof(float);
+  }
+
+  TaskScratch(std::byte* scratch, int64_t rows, int64_t q_stride_bytes, int64_t acc_stride)
+      : q(scratch) {
+    std::byte* at = scratch + RoundUp<int64_t>(rows * q_stride_bytes, 64);
+    for (AttentionState* state : {&total, &part}) {
+      const int64_t padded = RoundUp<int64_t>(rows, kLanes);
+      float* f = reinterpret_cast<float*>(at);
+      *state = {.max = f,
+                .sum = f + padded,
+                .acc = f + padded * (1 + kLanes),
+                .rows = rows,
+                .acc_stride = acc_stride};
+      at += StateBytes(rows, acc_stride);
+    }
+  }
+
+  std::byte* q;
+  AttentionState total;
+  AttentionState part;
+};
+
+template <class T>
+void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& q,
+                    std::span<const AttentionSlice> slices, const KvLayerView& kv,
+                    const Matrix& out, float* lse) {
+  const TypedKernels<T>& kernels = ops.kernels().typed<T>();
+  const int64_t group = spec.n_heads / spec.n_kv_heads;
+  const int64_t queries_per_task = std::max<int64_t>(1, kRowsPerTask / group);
+  int64_t n_tasks = 0;
+  for (const AttentionSlice& slice : slices) {
+    CheckSlice(slice);
+    n_tasks += (slice.n_rows + queries_per_task - 1) / queries_per_task * spec.n_kv_heads;
+  }
+  Task* tasks =
+      reinterpret_cast<Task*>(ops.SharedScratch(static_cast<size_t>(n_tasks) * sizeof(Task)));
+  Task* next = tasks;
+  for (size_t s = 0; s < slices.size(); ++s) {
+    for (int64_t first = 0; first < slices[s].n_rows; first += queries_per_task) {
+      for (int64_t h = 0; h < spec.n_kv_heads; ++h) {
+        *next++ = {.slice = static_cast<int64_t>(s),
+                   .kv_head = h,
+                   .first_query = first,
+                   .n_queries = std::min(queries_per_task, slices[s].n_rows - first)};
+      }
+    }
+  }
+  const int64_t q_stride = RowStride(q.dtype, spec.head_dim);
+  const int64_t acc_stride = RoundUp<int64_t>(spec.head_dim, kLanes);
+  const auto q_stride_bytes = q_stride * static_cast<int64_t>(sizeof(T));
+  ReserveWorkerScratch(ops,
+                       TaskScratch::Bytes(queries_per_task * group, q_stride_bytes, acc_stride));
+
+  const auto run = [&](int64_t index, int worker) {
+    const Task& task = tasks[index];
+    const AttentionSlice& slice = slices[static_cast<size_t>(task.slice)];
+    const int64_t rows = task.n_queries * group;
+    const int64_t first_row = slice.first_row + task.first_query;
+    const int64_t first_position = slice.first_position + task.first_query;
+    TaskScratch scratch(ops.WorkerScratch(worker, 0), rows, q_stride_bytes, acc_stride);
+    // The group's queries side by side, each padded to pairs.
+    T* queries = reinterpret_cast<T*>(scratch.q);
+    for (int64_t r = 0; r < rows; ++r) {
+      T* to = queries + r * q_stride;
+      std::memcpy(to,
+                  static_cast<const T*>(q.data) + (first_row + r / group) * q.stride +
+                      (task.kv_head * group + r % group) * spec.head_dim,
+                  static_cast<size_t>(spec.head_dim) * sizeof(T));
+      std::fill(to + spec.head_dim, to + q_stride, T{0});
+    }
+    const int64_t head_offset = task.kv_head * KvHeadBlockBytes(kv.dtype, spec.head_dim);
+    AttentionArgs<T> args = {.q = queries,
+                             .ldq = q_stride,
+                             .rows = rows,
+                             .group = group,
+                             .head_dim = spec.head_dim,
+                             .first_position = first_position,
+                             .key_first = 0,
+                             .scale = spec.scale,
+                             .window = spec.window,
+                             .soft_cap = spec.soft_cap,
+                             .keys = kv.keys + head_offset,
+                             .values = kv.values + head_offset,
+                             .block_stride_bytes = kv.block_stride_bytes,
+                             .blocks = slice.blocks.data()};
+    // Chunks before every row's window hold nothing for this task.
+    const int64_t first_seen =
+        spec.window > 0 ? std::max<int64_t>(0, first_position - spec.window + 1) : 0;
+    const int64_t last_position = first_position + task.n_queries - 1;
+    const int64_t first_chunk = first_seen / kKeyChunk * kKeyChunk;
+    for (int64_t chunk = first_chunk; chunk <= last_position; chunk += kKeyChunk) {
+      args.key_first = chunk;
+      kernels.attention_chunk(args, chunk == first_chunk ? scratch.total : scratch.part);
+      if (chunk > first_chunk) ops.kernels().attention_merge(scratch.total, scratch.part);
+    }
+    const int64_t first_head = task.kv_head * group;
+    kernels.attention_finish(
+        scratch.total, group, spec.head_dim,
+        static_cast<T*>(out.data) + first_row * out.stride + first_head * spec.head_dim, out.stride,
+        lse == nullptr ? nullptr : lse + first_row * spec.n_heads + first_head, spec.n_heads);
+  };
+  ops.pool().ParallelFor(n_tasks, std::cref(run));
+
+  const int64_t cols = spec.n_heads * spec.head_dim;
+  if (cols == RowStride(out.dtype, cols)) return;
+  for (const AttentionSlice& slice : slices) {
+    for (int64_t r = slice.first_row; r < slice.first_row + slice.n_rows; ++r) {
+      static_cast<T*>(out.data)[r * out.stride + cols] = T{0};
+    }
+  }
+}
+
+}  // namespace
+
+int64_t KvHeadBlockBytes(DType dtype, int64_t head_dim) {
+  return kKvBlockTokens * RowStride(dtype, head_dim) * static_cast<int64_t>(DTypeBytes(dtype));
+}
+
+void WriteKv(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& k, const ConstMatrix& v,
+             std::span<const AttentionSlice> slices, const KvLayerView& kv) {
+  CheckSpec(spec);
+  TANDEM_CHECK(k.dtype == kv.dtype && v.dtype == kv.dtype);
+  WithComputeType(kv.dtype, [&]<class T>() { WriteKvTyped<T>(ops, spec, k, v, slices, kv); });
+}
+
+void Attention(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& q,
+               std::span<const AttentionSlice> slices, const KvLayerView& kv, const Matrix& out,
+               float* lse) {
+  CheckSpec(spec);
+  TANDEM_CHECK(q.dtype == kv.dtype && out.dtype == kv.dtype);
+  WithComputeType(kv.dtype,
+                  [&]<class T>() { AttentionTyped<T>(ops, spec, q, slices, kv, out, lse); });
+}
+
+}  // namespace tandem::engine

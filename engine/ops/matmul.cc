@@ -1,0 +1,211 @@
+#include "engine/ops/matmul.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/check.h"
+#include "engine/kernels/kernels.h"
+#include "engine/ops/parallel.h"
+
+namespace tandem::engine {
+namespace {
+
+// Elements of k side by side in a panel.
+int64_t PairOf(DType dtype) { return dtype == DType::kBF16 ? 2 : 1; }
+
+int64_t PanelsOf(int64_t n) { return (n + kLanes - 1) / kLanes; }
+
+template <class T>
+constexpr DType kDTypeOf = std::is_same_v<T, float> ? DType::kF32 : DType::kBF16;
+
+// Product work (multiply-adds) below which a second core does not pay.
+constexpr int64_t kWorkPerTask = 1 << 16;
+
+// How a product of [m, k] by n_panels panels is cut: rows so that a task's x stays in the second
+// level cache, panels so that there are several tasks a thread and each is worth its start.
+struct Cut {
+  int64_t rows;
+  int64_t panels;
+};
+
+Cut CutProduct(int64_t m, int64_t n_panels, int64_t k) {
+  const int64_t rows = std::min<int64_t>(m, 512);
+  // Multiples of the widest register tile.
+  const int64_t least =
+      std::max<int64_t>(1, kWorkPerTask / std::max<int64_t>(1, rows * k * kLanes));
+  const int64_t even = n_panels / 32;
+  return {rows,
+          RoundUp<int64_t>(std::clamp<int64_t>(even, least, std::max<int64_t>(least, 24)), 6)};
+}
+
+template <class T>
+void MatMulTyped(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const float* bias,
+                 float* y, int64_t ldy) {
+  const int64_t k = RowStride(w.dtype, w.k);
+  const int64_t n_panels = PanelsOf(w.n);
+  const Cut cut = CutProduct(x.rows, n_panels, k);
+  const int64_t panel_tasks = (n_panels + cut.panels - 1) / cut.panels;
+  const int64_t row_tasks = (x.rows + cut.rows - 1) / cut.rows;
+  const T* panels = reinterpret_cast<const T*>(w.panels);
+  const auto run = [&](int64_t index, int) {
+    const int64_t m = index / panel_tasks * cut.rows;
+    const int64_t panel = index % panel_tasks * cut.panels;
+    const int64_t column = panel * kLanes;
+    ops.kernels().typed<T>().matmul({.x = static_cast<const T*>(x.data) + m * x.stride,
+                                     .ldx = x.stride,
+                                     .m = std::min(cut.rows, x.rows - m),
+                                     .panels = panels + column * k,
+                                     .n_panels = std::min(cut.panels, n_panels - panel),
+                                     .n_columns = std::min(cut.panels * kLanes, w.n - column),
+                                     .k = k,
+                                     .bias = bias == nullptr ? nullptr : bias + column,
+                                     .y = y + m * ldy + column,
+                                     .ldy = ldy,
+                                     .accumulate = false});
+  };
+  ops.pool().ParallelFor(row_tasks * panel_tasks, std::cref(run));
+}
+
+// dx = dy . W is a product over the panels of W's transpose, made piece by piece: a task owns some
+// rows and inputs of dx and walks n in order, transposing kGradDepth rows of W at a time.
+constexpr int64_t kGradDepth = 512;
+constexpr int64_t kGradRows = 512;
+constexpr int64_t kGradInputs = 256;
+
+template <class T>
+void InputGradTyped(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, float* dx,
+                    int64_t lddx, bool accumulate) {
+  const TypedKernels<T>& kernels = ops.kernels().typed<T>();
+  const int64_t k = RowStride(w.dtype, w.k);
+  const int64_t depth = RowStride(w.dtype, w.n);  // padded rows of W, as dy has columns
+  const int64_t row_tasks = (dy.rows + kGradRows - 1) / kGradRows;
+  const int64_t input_tasks = (w.k + kGradInputs - 1) / kGradInputs;
+  ReserveWorkerScratch(ops, kGradDepth * kGradInputs * sizeof(T));
+  const auto run = [&](int64_t index, int worker) {
+    const int64_t m = index / input_tasks * kGradRows;
+    const int64_t k_first = index % input_tasks * kGradInputs;
+    const int64_t columns = std::min(kGradInputs, w.k - k_first);
+    T* transposed = reinterpret_cast<T*>(ops.WorkerScratch(worker, 0));
+    for (int64_t n = 0; n < depth; n += kGradDepth) {
+      const int64_t here = std::min(kGradDepth, depth - n);
+      kernels.transpose_panels({.panels = reinterpret_cast<const T*>(w.panels) + n * k,
+                                .rows = here,
+                                .k = k,
+                                .k_first = k_first,
+                                .k_count = std::min(kGradInputs, k - k_first),
+                                .out = transposed});
+      kernels.matmul({.x = static_cast<const T*>(dy.data) + m * dy.stride + n,
+                      .ldx = dy.stride,
+                      .m = std::min(kGradRows, dy.rows - m),
+                      .panels = transposed,
+                      .n_panels = PanelsOf(columns),
+                      .n_columns = columns,
+                      .k = here,
+                      .bias = nullptr,
+                      .y = dx + m * lddx + k_first,
+                      .ldy = lddx,
+                      .accumulate = accumulate || n > 0});
+    }
+  };
+  ops.pool().ParallelFor(row_tasks * input_tasks, std::cref(run));
+}
+
+// dw = dy^T . x: the rows are the axis of the sum. x is packed once, as panels over blocks of rows;
+// a task owns some outputs of dw and walks the blocks in order, transposing its columns of dy.
+constexpr int64_t kSumRows = 1024;
+constexpr int64_t kGradOutputs = 256;
+// Rows of the transposed dy, one cache line more than a power of two: at 2 KiB apart they would
+// share a few sets of the first level cache.
+constexpr int64_t kSumStride = kSumRows + 32;
+
+template <class T>
+void WeightGradTyped(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& x, float* dw,
+                     bool accumulate) {
+  const TypedKernels<T>& kernels = ops.kernels().typed<T>();
+  const int64_t n = dy.cols;
+  const int64_t k = x.cols;
+  const int64_t pair = PairOf(x.dtype);
+  const int64_t n_panels = PanelsOf(k);
+  const int64_t n_blocks = (x.rows + kSumRows - 1) / kSumRows;
+  const int64_t block_elements = kSumRows * n_panels * kLanes;
+  T* packed = reinterpret_cast<T*>(
+      ops.SharedScratch(static_cast<size_t>(n_blocks * block_elements) * sizeof(T)));
+  constexpr int64_t kPackPanels = 8;
+  const int64_t pack_tasks = (n_panels + kPackPanels - 1) / kPackPanels;
+  const auto pack = [&](int64_t index, int) {
+    const int64_t block = index / pack_tasks;
+    const int64_t panel = index % pack_tasks * kPackPanels;
+    const int64_t rows = std::min(kSumRows, x.rows - block * kSumRows);
+    const int64_t column = panel * kLanes;
+    kernels.pack_rows({.x = static_cast<const T*>(x.data) + block * kSumRows * x.stride + column,
+                       .ldx = x.stride,
+                       .rows = rows,
+                       .cols = std::min(kPackPanels * kLanes, k - column),
+                       .out = packed + block * block_elements + column * RoundUp(rows, pair)});
+  };
+  ops.pool().ParallelFor(n_blocks * pack_tasks, std::cref(pack));
+
+  ReserveWorkerScratch(ops, kGradOutputs * kSumStride * sizeof(T));
+  const auto run = [&](int64_t index, int worker) {
+    const int64_t first = index * kGradOutputs;
+    const int64_t outputs = std::min(kGradOutputs, n - first);
+    T* transposed = reinterpret_cast<T*>(ops.WorkerScratch(worker, 0));
+    for (int64_t block = 0; block < n_blocks; ++block) {
+      const int64_t rows = std::min(kSumRows, x.rows - block * kSumRows);
+      kernels.transpose_rows(
+          {.x = static_cast<const T*>(dy.data) + block * kSumRows * dy.stride + first,
+           .ldx = dy.stride,
+           .rows = rows,
+           .cols = outputs,
+           .out = transposed,
+           .ldout = kSumStride});
+      kernels.matmul({.x = transposed,
+                      .ldx = kSumStride,
+                      .m = outputs,
+                      .panels = packed + block * block_elements,
+                      .n_panels = n_panels,
+                      .n_columns = k,
+                      .k = RoundUp(rows, pair),
+                      .bias = nullptr,
+                      .y = dw + first * k,
+                      .ldy = k,
+                      .accumulate = accumulate || block > 0});
+    }
+  };
+  ops.pool().ParallelFor((n + kGradOutputs - 1) / kGradOutputs, std::cref(run));
+}
+
+}  // namespace
+
+int64_t RowStride(DType dtype, int64_t cols) { return RoundUp(cols, PairOf(dtype)); }
+
+int64_t PanelBytes(DType dtype, int64_t n, int64_t k) {
+  const int64_t elements = CheckedMul(PanelsOf(n) * kLanes, RowStride(dtype, k), "panel elements");
+  return CheckedMul(elements, static_cast<int64_t>(DTypeBytes(dtype)), "panel bytes");
+}
+
+void MatMul(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const float* bias,
+            float* y, int64_t ldy) {
+  TANDEM_CHECK(x.dtype == w.dtype && x.cols == w.k);
+  if (x.rows == 0) return;
+  WithComputeType(w.dtype, [&]<class T>() { MatMulTyped<T>(ops, x, w, bias, y, ldy); });
+}
+
+void MatMulInputGrad(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, float* dx,
+                     int64_t lddx, bool accumulate) {
+  TANDEM_CHECK(dy.dtype == w.dtype && dy.cols == w.n);
+  if (dy.rows == 0) return;
+  WithComputeType(w.dtype, [&]<class T>() { InputGradTyped<T>(ops, dy, w, dx, lddx, accumulate); });
+}
+
+void MatMulWeightGrad(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& x, float* dw,
+                      bool accumulate) {
+  TANDEM_CHECK(dy.dtype == x.dtype && dy.rows == x.rows);
+  if (dy.rows == 0) {
+    if (!accumulate) std::fill_n(dw, dy.cols * x.cols, 0.0f);
+    return;
+  }
+  WithComputeType(x.dtype, [&]<class T>() { WeightGradTyped<T>(ops, dy, x, dw, accumulate); });
+}
+
+}  // namespace tandem::engine

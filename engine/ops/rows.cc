@@ -1,0 +1,162 @@
+#include "engine/ops/rows.h"
+
+#include <cmath>
+
+#include "engine/base/check.h"
+#include "engine/kernels/kernels.h"
+#include "engine/ops/parallel.h"
+
+namespace tandem::engine {
+namespace {
+
+template <class T>
+void CheckOutput(const Matrix& y) {
+  TANDEM_CHECK(y.stride >= RowStride(y.dtype, y.cols) || y.rows <= 1);
+}
+
+// Runs one pointwise kernel over row ranges. Dense f32 rows are one long row: no short tails.
+template <class T>
+void Pointwise(OpsContext& ops, void (*kernel)(const PointwiseArgs<T>&) noexcept, const float* x,
+               const float* up, int64_t ldx, Activation activation, const Matrix& y) {
+  CheckOutput<T>(y);
+  T* out = static_cast<T*>(y.data);
+  const bool one_row = ldx == y.cols && y.stride == y.cols;
+  const int64_t rows = one_row ? 1 : y.rows;
+  const int64_t cols = one_row ? y.rows * y.cols : y.cols;
+  if (rows == 1) {
+    ParallelRanges(ops, cols, kElementsPerTask, [&](int64_t first, int64_t count, int) {
+      kernel({.x = x + first,
+              .up = up == nullptr ? nullptr : up + first,
+              .ldx = 0,
+              .rows = 1,
+              .cols = count,
+              .activation = activation,
+              .y = out + first,
+              .ldy = 0});
+    });
+    return;
+  }
+  ParallelRows(ops, rows, cols, [&](int64_t first, int64_t count, int) {
+    kernel({.x = x + first * ldx,
+            .up = up == nullptr ? nullptr : up + first * ldx,
+            .ldx = ldx,
+            .rows = count,
+            .cols = cols,
+            .activation = activation,
+            .y = out + first * y.stride,
+            .ldy = y.stride});
+  });
+}
+
+}  // namespace
+
+RopeTable::RopeTable(std::span<const double> frequencies, int64_t max_positions)
+    : head_dim_(2 * static_cast<int64_t>(frequencies.size())),
+      max_positions_(max_positions),
+      table_(static_cast<size_t>(head_dim_ * max_positions) * sizeof(float)) {
+  const int64_t half = head_dim_ / 2;
+  float* row = table_.as<float>();
+  for (int64_t p = 0; p < max_positions; ++p, row += head_dim_) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(p) * frequencies[static_cast<size_t>(i)];
+      row[i] = static_cast<float>(std::cos(angle));
+      row[half + i] = static_cast<float>(std::sin(angle));
+    }
+  }
+}
+
+const float* RopeTable::cos(int64_t position) const {
+  return table_.as<float>() + position * head_dim_;
+}
+
+const float* RopeTable::sin(int64_t position) const { return cos(position) + head_dim_ / 2; }
+
+void RmsNorm(OpsContext& ops, const float* x, int64_t ldx, const float* gamma, float eps,
+             const Matrix& y, float* rstd) {
+  WithComputeType(y.dtype, [&]<class T>() {
+    CheckOutput<T>(y);
+    ParallelRows(ops, y.rows, y.cols, [&](int64_t first, int64_t count, int) {
+      ops.kernels().typed<T>().rms_norm({.x = x + first * ldx,
+                                         .ldx = ldx,
+                                         .rows = count,
+                                         .cols = y.cols,
+                                         .gamma = gamma,
+                                         .beta = nullptr,
+                                         .eps = eps,
+                                         .y = static_cast<T*>(y.data) + first * y.stride,
+                                         .ldy = y.stride,
+                                         .stats = rstd == nullptr ? nullptr : rstd + first});
+    });
+  });
+}
+
+void LayerNorm(OpsContext& ops, const float* x, int64_t ldx, const float* gamma, const float* beta,
+               float eps, const Matrix& y, float* mean_rstd) {
+  WithComputeType(y.dtype, [&]<class T>() {
+    CheckOutput<T>(y);
+    ParallelRows(ops, y.rows, y.cols, [&](int64_t first, int64_t count, int) {
+      ops.kernels().typed<T>().layer_norm(
+          {.x = x + first * ldx,
+           .ldx = ldx,
+           .rows = count,
+           .cols = y.cols,
+           .gamma = gamma,
+           .beta = beta,
+           .eps = eps,
+           .y = static_cast<T*>(y.data) + first * y.stride,
+           .ldy = y.stride,
+           .stats = mean_rstd == nullptr ? nullptr : mean_rstd + 2 * first});
+    });
+  });
+}
+
+void Rope(OpsContext& ops, const float* x, int64_t ldx, std::span<const int32_t> positions,
+          const RopeTable& table, const Matrix& y) {
+  TANDEM_CHECK(static_cast<int64_t>(positions.size()) == y.rows);
+  TANDEM_CHECK(y.cols % table.head_dim() == 0);
+  for (const int32_t position : positions) {
+    TANDEM_CHECK(position >= 0 && position < table.max_positions());
+  }
+  WithComputeType(y.dtype, [&]<class T>() {
+    CheckOutput<T>(y);
+    ParallelRows(ops, y.rows, y.cols, [&](int64_t first, int64_t count, int) {
+      ops.kernels().typed<T>().rope({.x = x + first * ldx,
+                                     .ldx = ldx,
+                                     .rows = count,
+                                     .n_heads = y.cols / table.head_dim(),
+                                     .head_dim = table.head_dim(),
+                                     .positions = positions.data() + first,
+                                     .table = table.cos(0),
+                                     .y = static_cast<T*>(y.data) + first * y.stride,
+                                     .ldy = y.stride});
+    });
+  });
+}
+
+void GatedActivation(OpsContext& ops, const float* gate, const float* up, int64_t ld,
+                     Activation activation, const Matrix& y) {
+  WithComputeType(y.dtype, [&]<class T>() {
+    Pointwise<T>(ops, ops.kernels().typed<T>().gated_activation, gate, up, ld, activation, y);
+  });
+}
+
+void Activate(OpsContext& ops, const float* x, int64_t ldx, Activation activation,
+              const Matrix& y) {
+  WithComputeType(y.dtype, [&]<class T>() {
+    Pointwise<T>(ops, ops.kernels().typed<T>().activate, x, nullptr, ldx, activation, y);
+  });
+}
+
+void AddRows(OpsContext& ops, const float* a, const float* b, int64_t elements, float* y) {
+  ParallelRanges(ops, elements, kElementsPerTask, [&](int64_t first, int64_t count, int) {
+    ops.kernels().add(a + first, b + first, count, y + first);
+  });
+}
+
+void RoundRows(OpsContext& ops, const float* x, int64_t ldx, const Matrix& y) {
+  WithComputeType(y.dtype, [&]<class T>() {
+    Pointwise<T>(ops, ops.kernels().typed<T>().round, x, nullptr, ldx, Activation::kRelu, y);
+  });
+}
+
+}  // namespace tandem::engine

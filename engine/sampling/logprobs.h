@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/base/ids.h"
+#include "engine/sampling/select.h"
+
+namespace tandem::engine {
+
+// Where a token stands in the raw distribution of its row. `lse` is the row's log-sum-exp
+// (engine/ops LogSumExp), so that serving and training report the same bits.
+struct ScoredToken {
+  float logprob = 0;
+  int64_t rank = 0;                            // 1 = best; ties by id
+  std::vector<std::pair<TokenId, float>> top;  // the `n_top` best, best first
+};
+
+ScoredToken ScoreToken(std::span<const float> logits, float lse, TokenId token, int n_top,
+                       std::vector<Candidate>& buffer);
+
+}  // namespace tandem::engine

@@ -1,0 +1,313 @@
+#include "engine/sampling/sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "engine/sampling/philox.h"
+
+// How a draw works
+//
+// top_k, top_p and min_p each keep a beginning of the same order (IsBetter), so together they keep
+// the shortest of the three beginnings. Such a beginning is described by its last element, and
+// finding that needs selection, not sorting. What is kept is then walked in order of id until the
+// random share of its mass is reached.
+
+namespace tandem::engine {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kBan = -100;
+constexpr float kRestrict = 100;
+constexpr size_t kMassBlock = 1024;
+
+// exp(x) for x <= 0, about 2 ulp; plain arithmetic, so that loops over it become vector code.
+// Cephes' expf: x = n ln 2 + r, and a polynomial in r on [-ln2/2, ln2/2].
+inline float ExpNonPositive(float x) {
+  // Below -87 (and for NaN) the result is 0. A mask instead of a choice: a choice would keep the
+  // compiler from vectorising, because comparisons might trap.
+  const int32_t keep = -static_cast<int32_t>(x > -87.0f);
+  const float clamped = std::bit_cast<float>(std::bit_cast<int32_t>(x) & keep);
+  // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
+  const float shifted = clamped * 1.44269504f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float e = p * (r * r) + r + 1.0f;
+  const float scale = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+  return std::bit_cast<float>(std::bit_cast<int32_t>(e * scale) & keep);
+}
+
+// exp((v - best) / temperature) of a run of logits.
+void Weights(const float* values, size_t n, float best, float inverse_temperature, float* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = ExpNonPositive((values[i] - best) * inverse_temperature);
+}
+
+// The sum of a block, in 16 lanes: a single running sum would wait for itself at every addition.
+double LaneSum(const float* weights, size_t n) {
+  constexpr size_t kLanes = 16;
+  float lanes[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) lanes[j] += weights[i + j];
+  }
+  double mass = 0;
+  for (const float lane : lanes) mass += static_cast<double>(lane);
+  for (; i < n; ++i) mass += static_cast<double>(weights[i]);
+  return mass;
+}
+
+// The mass of at most kMassBlock logits.
+double BlockMass(const float* values, size_t n, float best, float inverse_temperature) {
+  float weights[kMassBlock];
+  Weights(values, n, best, inverse_temperature, weights);
+  return LaneSum(weights, n);
+}
+
+// Masses of all blocks of the row; returns their sum.
+double RowMass(std::span<const float> row, float best, float inverse_temperature,
+               std::vector<double>& block_masses) {
+  block_masses.clear();
+  double total = 0;
+  for (size_t begin = 0; begin < row.size(); begin += kMassBlock) {
+    const size_t n = std::min(kMassBlock, row.size() - begin);
+    block_masses.push_back(BlockMass(&row[begin], n, best, inverse_temperature));
+    total += block_masses.back();
+  }
+  return total;
+}
+
+// The element with which the best of `order` first reach `target` mass. Halves the range that
+// holds it, so the work is linear. `order` is rearranged.
+Candidate SelectByMass(std::span<Candidate> order, double target, float best,
+                       float inverse_temperature) {
+  size_t low = 0;
+  size_t high = order.size();
+  while (high - low > 1) {
+    const size_t middle = low + (high - low) / 2;
+    const auto begin = order.begin() + static_cast<std::ptrdiff_t>(low);
+    const auto split = order.begin() + static_cast<std::ptrdiff_t>(middle);
+    std::nth_element(begin, split, order.begin() + static_cast<std::ptrdiff_t>(high), IsBetter);
+    double mass = 0;
+    for (auto it = begin; it != split; ++it) {
+      mass += static_cast<double>(ExpNonPositive((it->value - best) * inverse_temperature));
+    }
+    if (mass >= target) {
+      high = middle;
+    } else {
+      target -= mass;
+      low = middle;
+    }
+  }
+  return order[low];
+}
+
+// The end of the shortest beginning of the candidates that weighs `target`. Equal slices of the
+// value range are weighed first; only the slice that holds the end is looked at closely.
+Candidate NucleusEnd(std::span<const Candidate> candidates, std::span<const float> weights,
+                     double target, float best, float inverse_temperature,
+                     std::vector<Candidate>& buffer) {
+  constexpr size_t kSlices = 512;
+  float lowest = best;
+  for (const Candidate& c : candidates) lowest = c.value < lowest ? c.value : lowest;
+  const float range = best - lowest;
+  const float scale = range > 0 ? static_cast<float>(kSlices - 1) / range : 0;
+  const auto slice_of = [&](const Candidate& c) {
+    return std::min(kSlices - 1, static_cast<size_t>((best - c.value) * scale));
+  };
+  double masses[kSlices] = {};
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    masses[slice_of(candidates[i])] += static_cast<double>(weights[i]);
+  }
+  // The end lies in the first slice that reaches the target; rounding may leave it just beyond the
+  // last one that weighs anything, and then the last element is the end.
+  size_t slice = 0;
+  size_t last_with_mass = 0;
+  for (size_t i = 0; i < kSlices; ++i) last_with_mass = masses[i] > 0 ? i : last_with_mass;
+  while (slice < last_with_mass && masses[slice] < target) target -= masses[slice++];
+  buffer.clear();
+  for (const Candidate& c : candidates) {
+    if (slice_of(c) == slice) buffer.push_back(c);
+  }
+  return SelectByMass(buffer, target, best, inverse_temperature);
+}
+
+// The block that holds the share `left` of the mass; `left` becomes its share within the block.
+size_t FindBlock(const std::vector<double>& block_masses, double& left) {
+  size_t block = 0;
+  while (block + 1 < block_masses.size() && left >= block_masses[block]) {
+    left -= block_masses[block++];
+  }
+  return block;
+}
+
+// The first index from `begin` at which the weights exceed `left`, -1 when all are 0. Rounding may
+// leave a crumb beyond the last weight: then the last possible index is it.
+template <class WeightAt>
+int64_t Walk(size_t begin, size_t end, double left, const WeightAt& weight_at) {
+  int64_t last = -1;
+  for (size_t i = begin; i < end; ++i) {
+    const float weight = weight_at(i);
+    if (!(weight > 0)) continue;
+    last = static_cast<int64_t>(i);
+    left -= static_cast<double>(weight);
+    if (left < 0) break;
+  }
+  return last;
+}
+
+// Draws from the whole row: only the block that holds the share is walked.
+TokenId DrawFromRow(std::span<const float> row, float best, float inverse_temperature, double u,
+                    SamplerScratch& scratch) {
+  double left = u * RowMass(row, best, inverse_temperature, scratch.block_masses);
+  const size_t block = FindBlock(scratch.block_masses, left);
+  const int64_t index = Walk(block * kMassBlock, row.size(), left, [&](size_t i) {
+    return ExpNonPositive((row[i] - best) * inverse_temperature);
+  });
+  return index >= 0 ? static_cast<TokenId>(index) : Best(row).id;
+}
+
+// The same for weights that are there already.
+int64_t DrawIndex(const std::vector<float>& weights, double u, SamplerScratch& scratch) {
+  scratch.block_masses.clear();
+  double total = 0;
+  for (size_t begin = 0; begin < weights.size(); begin += kMassBlock) {
+    scratch.block_masses.push_back(
+        LaneSum(&weights[begin], std::min(kMassBlock, weights.size() - begin)));
+    total += scratch.block_masses.back();
+  }
+  double left = u * total;
+  const size_t block = FindBlock(scratch.block_masses, left);
+  return Walk(block * kMassBlock, weights.size(), left, [&](size_t i) { return weights[i]; });
+}
+
+}  // namespace
+
+Sampler::Sampler(SamplingParams params, int choice, std::span<const TokenId> prompt)
+    : params_(std::move(params)),
+      choice_(choice),
+      counts_tokens_(params_.presence_penalty != 0 || params_.frequency_penalty != 0 ||
+                     params_.repetition_penalty != 1),
+      restricts_(std::any_of(params_.logit_bias.begin(), params_.logit_bias.end(),
+                             [](const auto& entry) { return entry.second >= kRestrict; })) {
+  if (params_.repetition_penalty == 1) return;
+  std::vector<TokenId> ids(prompt.begin(), prompt.end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  seen_.reserve(ids.size());
+  for (const TokenId id : ids) seen_.push_back({id, 0});
+}
+
+void Sampler::Accept(TokenId token) {
+  if (!counts_tokens_) return;
+  const auto where = std::lower_bound(seen_.begin(), seen_.end(), token,
+                                      [](const Seen& seen, TokenId id) { return seen.id < id; });
+  if (where != seen_.end() && where->id == token) {
+    ++where->generated;
+  } else {
+    seen_.insert(where, {token, 1});
+  }
+}
+
+// The row after bias, penalties and bans: a copy if any of them applies, else the logits.
+std::span<const float> Sampler::Adjust(std::span<const float> logits,
+                                       std::span<const TokenId> banned,
+                                       SamplerScratch& scratch) const {
+  if (params_.logit_bias.empty() && seen_.empty() && banned.empty()) return logits;
+  std::vector<float>& row = scratch.row;
+  if (restricts_) {
+    row.assign(logits.size(), kMinusInfinity);
+  } else {
+    row.assign(logits.begin(), logits.end());
+  }
+  for (const auto& [id, bias] : params_.logit_bias) {
+    float& value = row[static_cast<size_t>(id)];
+    if (bias >= kRestrict) {
+      value = logits[static_cast<size_t>(id)];
+    } else {
+      value = bias <= kBan ? kMinusInfinity : value + bias;
+    }
+  }
+  for (const Seen& seen : seen_) {
+    float& value = row[static_cast<size_t>(seen.id)];
+    // CTRL (Keskar et al., 2019): towards minus infinity from either side of zero.
+    value = value > 0 ? value / params_.repetition_penalty : value * params_.repetition_penalty;
+    if (seen.generated == 0) continue;
+    value -= params_.presence_penalty;
+    value -= params_.frequency_penalty * static_cast<float>(seen.generated);
+  }
+  for (const TokenId id : banned) row[static_cast<size_t>(id)] = kMinusInfinity;
+  return row;
+}
+
+TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
+                        std::span<const TokenId> banned, SamplerScratch& scratch) const {
+  const std::span<const float> row = Adjust(logits, banned, scratch);
+  const Candidate best = Best(row);
+  if (best.id < 0 || params_.greedy()) return best.id;
+  if (best.value == std::numeric_limits<float>::infinity()) return best.id;
+
+  const float inverse_temperature = 1 / params_.temperature;
+  const double u = UniformDraw(params_.seed, choice_, position);
+  const bool has_top_k = params_.top_k > 0 && params_.top_k < static_cast<int64_t>(row.size());
+  const bool has_top_p = params_.top_p < 1;
+  if (!has_top_k && !has_top_p && params_.min_p <= 0) {
+    return DrawFromRow(row, best.value, inverse_temperature, u, scratch);
+  }
+
+  Candidate last = kNoCut;
+  if (has_top_k) last = KthBest(row, params_.top_k, scratch.buffer);
+
+  // A weight below which a token cannot matter: all such tokens together weigh less than what
+  // top_p leaves away. (0.99 covers the rounding of the sums.)
+  float smallest_weight = params_.min_p > 0 ? params_.min_p : 0;
+  double total = 0;
+  if (has_top_p && !has_top_k) {
+    total = RowMass(row, best.value, inverse_temperature, scratch.block_masses);
+    const double spare = (1 - static_cast<double>(params_.top_p)) * total;
+    smallest_weight = std::max(smallest_weight,
+                               static_cast<float>(0.99 * spare / static_cast<double>(row.size())));
+  }
+  // With top_k the kept mass is counted over all k, so nothing may be left away before.
+  const float at_least = has_top_k || smallest_weight <= 0
+                             ? kMinusInfinity
+                             : best.value +
+                                   std::log(smallest_weight) * params_.temperature * 1.0001f -
+                                   1e-5f * (1 + std::abs(best.value));
+  std::vector<Candidate>& candidates = scratch.candidates;
+  Gather(row, last, at_least, candidates);
+
+  std::vector<float>& weights = scratch.weights;
+  weights.resize(candidates.size());
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    weights[i] = (candidates[i].value - best.value) * inverse_temperature;
+  }
+  for (float& weight : weights) weight = ExpNonPositive(weight);
+  if (has_top_p) {
+    if (has_top_k) {
+      for (size_t begin = 0; begin < weights.size(); begin += kMassBlock) {
+        total += LaneSum(&weights[begin], std::min(kMassBlock, weights.size() - begin));
+      }
+    }
+    last = NucleusEnd(candidates, weights, static_cast<double>(params_.top_p) * total, best.value,
+                      inverse_temperature, scratch.buffer);
+  }
+
+  // Multiplied, not chosen: where much is kept and much is not, a branch could not be predicted.
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate& c = candidates[i];
+    const bool in_cut = (c.value > last.value) | ((c.value == last.value) & (c.id <= last.id));
+    weights[i] *= static_cast<float>(in_cut & (weights[i] >= params_.min_p));
+  }
+  const int64_t index = DrawIndex(weights, u, scratch);
+  return index >= 0 ? candidates[static_cast<size_t>(index)].id : best.id;
+}
+
+}  // namespace tandem::engine

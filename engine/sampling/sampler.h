@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/base/ids.h"
+#include "engine/sampling/sampling_params.h"
+#include "engine/sampling/select.h"
+
+namespace tandem::engine {
+
+// Memory that one worker reuses from draw to draw.
+struct SamplerScratch {
+  std::vector<float> row;  // adjusted logits, when anything is adjusted
+  std::vector<Candidate> candidates;
+  std::vector<Candidate> buffer;
+  std::vector<float> weights;
+  std::vector<double> block_masses;
+};
+
+// Chooses the tokens of one choice of one request, in the order of CONTRACT 8.1: logit_bias,
+// repetition, presence, frequency, temperature, top_k, top_p, min_p, draw. A token depends on the
+// logits, the parameters, the tokens accepted so far and its position; on nothing else. Never sorts
+// the vocabulary. Sample is const and may run on any one thread at a time.
+class Sampler {
+ public:
+  // `prompt` counts for the repetition penalty.
+  Sampler(SamplingParams params, int choice, std::span<const TokenId> prompt);
+
+  // The token for `position` of the sequence. `banned` cannot be drawn (end tokens before
+  // min_tokens). -1 when nothing can be drawn: all is banned, or the logits are NaN.
+  TokenId Sample(std::span<const float> logits, int64_t position, std::span<const TokenId> banned,
+                 SamplerScratch& scratch) const;
+
+  // The token joined the sequence: it counts for penalties from now on.
+  void Accept(TokenId token);
+
+  const SamplingParams& params() const { return params_; }
+
+ private:
+  struct Seen {
+    TokenId id = 0;
+    int32_t generated = 0;  // times; a prompt token that was not generated has 0
+  };
+
+  std::span<const float> Adjust(std::span<const float> logits, std::span<const TokenId> banned,
+                                SamplerScratch& scratch) const;
+
+  SamplingParams params_;
+  int choice_;
+  bool counts_tokens_;      // some penalty is on
+  bool restricts_;          // some logit_bias is +100
+  std::vector<Seen> seen_;  // by id
+};
+
+}  // namespace tandem::engine

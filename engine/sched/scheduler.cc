@@ -1,0 +1,513 @@
+#include "engine/sched/scheduler.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "engine/base/check.h"
+
+// How a step is planned
+//
+//   1. Admit: whoever waits and is first in line gets a place, as long as there is a place and the
+//      pool has blocks for all its tokens beyond what running prompts still need. Nobody overtakes:
+//      if the first does not fit, all behind it wait.
+//   2. FollowLeaders: sequences that waited for another one's prefix take its blocks.
+//   3. ShareBudget: prompt tokens of this step are dealt out.
+//   4. Blocks are reserved in line order. Whoever finds none takes them from the last in line,
+//      which is always someone later than itself, hence someone not planned yet.
+//
+// A block is written only by a sequence that holds its only reference: forked choices share the
+// last, partial block of the prompt until one of them writes, and that one gets a copy first.
+
+namespace tandem::engine {
+namespace {
+
+int64_t BlocksFor(int64_t tokens) { return (tokens + kTokensPerBlock - 1) / kTokensPerBlock; }
+
+int64_t CommonPrefix(const std::vector<TokenId>& a, const std::vector<TokenId>& b) {
+  const size_t n = std::min(a.size(), b.size());
+  return std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin()).first -
+         a.begin();
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixIndex& index)
+    : options_(options), pool_(pool), index_(index) {
+  TANDEM_CHECK(options_.max_seqs > 0);
+  TANDEM_CHECK(options_.prefill_chunk_tokens > 0);
+  TANDEM_CHECK(options_.score_chunk_tokens > 0);
+  TANDEM_CHECK(options_.max_model_len > 0);
+  if (BlocksFor(options_.max_model_len) > pool_.capacity_blocks()) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                "the KV cache holds " + std::to_string(pool_.capacity_blocks()) +
+                    " blocks, but one sequence of " + std::to_string(options_.max_model_len) +
+                    " tokens needs " + std::to_string(BlocksFor(options_.max_model_len)));
+  }
+}
+
+void Scheduler::Add(Request request) {
+  TANDEM_CHECK(!request.prompt.empty());
+  TANDEM_CHECK(static_cast<int64_t>(request.prompt.size()) < options_.max_model_len);
+  TANDEM_CHECK(request.n >= 1);
+  const auto [where, is_new] = groups_.try_emplace(request.id);
+  TANDEM_CHECK(is_new);
+  Group& group = where->second;
+  const uint64_t arrival = arrivals_++;
+  group.choices.reserve(static_cast<size_t>(request.n));
+  for (int choice = 0; choice < request.n; ++choice) {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->request = request.id;
+    sequence->choice = choice;
+    sequence->priority = request.priority;
+    sequence->arrival = arrival;
+    sequence->prompt_len = static_cast<int64_t>(request.prompt.size());
+    sequence->uses_prefix_cache = options_.prefix_cache && !request.scores_prompt;
+    sequence->scores_prompt = request.scores_prompt && choice == 0;
+    sequence->phase = choice == 0 ? SequencePhase::kWaiting : SequencePhase::kAwaitingFork;
+    group.choices.push_back(std::move(sequence));
+  }
+  group.choices[0]->tokens = std::move(request.prompt);
+  waiting_.insert(group.choices[0].get());
+  ++queued_requests_;
+}
+
+std::span<const std::unique_ptr<Sequence>> Scheduler::Choices(RequestId request) const {
+  const auto found = groups_.find(request);
+  if (found == groups_.end()) return {};
+  return found->second.choices;
+}
+
+Scheduler::Group& Scheduler::GroupOf(const Sequence& sequence) {
+  const auto found = groups_.find(sequence.request);
+  TANDEM_CHECK(found != groups_.end());
+  return found->second;
+}
+
+bool Scheduler::AwaitsFork(const Group& group) {
+  return group.choices.size() > 1 && group.choices[1]->phase == SequencePhase::kAwaitingFork;
+}
+
+// ---- Planning
+
+const BatchPlan& Scheduler::Plan() {
+  plan_.copies.clear();
+  plan_.slices.clear();
+  plan_.preempted.clear();
+  plan_.rows = 0;
+  committed_ = false;
+  // A round can end empty when the only running sequence gave way to someone earlier in line who
+  // had blocks but no place (resumed after a pause). The next round gives that one the place.
+  do {
+    Admit();
+    FollowLeaders();
+    ShareBudget();
+    ReserveInLineOrder();
+  } while (plan_.slices.empty() && !idle());
+  std::stable_partition(plan_.slices.begin(), plan_.slices.end(), [](const PlannedSlice& slice) {
+    return slice.n_tokens == 1 && slice.samples;
+  });
+  return plan_;
+}
+
+void Scheduler::ReserveInLineOrder() {
+  size_t next_share = 0;
+  for (Sequence* running : running_) {
+    Sequence& sequence = *running;
+    int64_t n_tokens = sequence.leader == nullptr && sequence.uncomputed() == 1 ? 1 : 0;
+    if (next_share < shares_.size() && shares_[next_share].sequence == &sequence) {
+      n_tokens = shares_[next_share++].n_tokens;
+    }
+    if (n_tokens == 0) continue;
+    // When it gives way itself, nobody behind it holds blocks. (Reserving erases only sequences
+    // behind this one from running_, so the loop stays valid.)
+    if (!Reserve(sequence, n_tokens)) break;
+    PlannedSlice slice;
+    slice.sequence = &sequence;
+    slice.first_position = sequence.computed_len;
+    slice.n_tokens = n_tokens;
+    slice.samples = n_tokens == sequence.uncomputed();
+    slice.forks = slice.samples && AwaitsFork(GroupOf(sequence));
+    plan_.slices.push_back(slice);
+    plan_.rows += n_tokens;
+  }
+}
+
+// Gives places to whoever is first in line and fits.
+void Scheduler::Admit() {
+  while (!waiting_.empty() && num_running() < options_.max_seqs) {
+    Sequence& sequence = **waiting_.begin();
+    std::vector<BlockId> matched;
+    if (sequence.blocks.empty() && sequence.uses_prefix_cache) {
+      matched = index_.Match(sequence.tokens);
+    }
+    if (!MakeRoom(sequence, matched)) return;
+    Start(sequence, matched);
+  }
+}
+
+// Whether the first in line finds blocks for all its tokens. Takes them from paused sequences, and
+// from waiting ones when nobody runs (else running ones will give theirs back in time). One block
+// more than needed keeps a newcomer from being preempted at once by its neighbours' next block.
+bool Scheduler::MakeRoom(const Sequence& sequence, std::span<const BlockId> matched) {
+  for (;;) {
+    // A matched block that someone holds is free of charge; an unreferenced one leaves the free
+    // list when it is revived, as a new one would. Each victim may change these counts.
+    int64_t need = BlocksMissing(sequence);
+    for (const BlockId block : matched) need -= pool_.references(block) > 0 ? 1 : 0;
+    const int64_t spare = pool_.num_free() - BlocksPromised();
+    if (spare >= need + (running_.empty() ? 0 : 1)) return true;
+    Sequence* victim = nullptr;
+    for (auto it = holders_.rbegin(); it != holders_.rend() && victim == nullptr; ++it) {
+      if (*it != &sequence && (*it)->phase == SequencePhase::kPaused) victim = *it;
+    }
+    if (victim == nullptr && running_.empty() && !holders_.empty() &&
+        *holders_.rbegin() != &sequence) {
+      victim = *holders_.rbegin();
+    }
+    if (victim == nullptr) return false;
+    Preempt(*victim);
+  }
+}
+
+void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
+  Group& group = GroupOf(sequence);
+  if (group.queued) {
+    group.queued = false;
+    --queued_requests_;
+  }
+  waiting_.erase(&sequence);
+  if (sequence.blocks.empty()) {
+    if (sequence.uses_prefix_cache) {
+      FindLeader(sequence, static_cast<int64_t>(matched.size()) * kTokensPerBlock);
+    }
+    if (sequence.leader == nullptr) TakeCached(sequence, matched);
+  }
+  sequence.phase = SequencePhase::kRunning;
+  running_.insert(&sequence);
+}
+
+// Four requests with one long system prompt that arrive together compute it once. Only someone
+// earlier in line may lead, so that the first in line waits for nobody.
+void Scheduler::FindLeader(Sequence& sequence, int64_t matched_tokens) {
+  int64_t best = matched_tokens;
+  for (Sequence* other : running_) {
+    if (!GoesFirst()(other, &sequence)) break;
+    if (other->uncomputed() <= 1) continue;
+    const int64_t common =
+        std::min(CommonPrefix(other->tokens, sequence.tokens), sequence.length() - 1) /
+        kTokensPerBlock * kTokensPerBlock;
+    if (common > best && common > other->computed_len) {
+      best = common;
+      sequence.leader = other;
+      sequence.shared_len = common;
+    }
+  }
+}
+
+void Scheduler::FollowLeaders() {
+  for (Sequence* sequence : running_) {
+    if (sequence->leader == nullptr) continue;
+    if (sequence->leader->computed_len < sequence->shared_len) continue;
+    sequence->leader = nullptr;
+    TakeCached(*sequence, index_.Match(sequence->tokens));
+  }
+}
+
+// REQUIRES: the sequence holds no blocks.
+void Scheduler::TakeCached(Sequence& sequence, std::span<const BlockId> matched) {
+  for (const BlockId block : matched) pool_.AddRef(block);
+  sequence.blocks.assign(matched.begin(), matched.end());
+  sequence.computed_len = static_cast<int64_t>(matched.size()) * kTokensPerBlock;
+  TANDEM_CHECK(sequence.computed_len < sequence.length());
+  if (!matched.empty()) holders_.insert(&sequence);
+  if (sequence.uses_prefix_cache && !sequence.looked_up) {
+    sequence.looked_up = true;
+    sequence.cached_len = sequence.computed_len;
+    counters_.prefix_query_tokens += sequence.length();
+    counters_.prefix_hit_tokens += sequence.computed_len;
+  }
+}
+
+// Deals out this step's prompt tokens into shares_.
+void Scheduler::ShareBudget() {
+  shares_.clear();
+  by_remaining_.clear();
+  for (Sequence* sequence : running_) {
+    if (sequence->leader != nullptr || sequence->uncomputed() <= 1) continue;
+    shares_.push_back({sequence, 0});
+    by_remaining_.push_back(sequence);
+  }
+  if (shares_.empty()) return;
+
+  int64_t budget = options_.prefill_chunk_tokens;
+  int64_t score_budget = options_.score_chunk_tokens;
+  const auto give = [&](Share& share, int64_t at_most) {
+    const Sequence& sequence = *share.sequence;
+    int64_t n = std::min({at_most, budget, sequence.uncomputed() - share.n_tokens});
+    if (sequence.scores_prompt) n = std::min(n, score_budget);
+    share.n_tokens += n;
+    budget -= n;
+    if (sequence.scores_prompt) score_budget -= n;
+  };
+
+  give(shares_.front(), (budget + 1) / 2);
+  std::stable_sort(
+      by_remaining_.begin() + 1, by_remaining_.end(),
+      [](const Sequence* a, const Sequence* b) { return a->uncomputed() < b->uncomputed(); });
+  for (size_t i = 1; i < by_remaining_.size() && budget > 0; ++i) {
+    const auto share = std::lower_bound(
+        shares_.begin(), shares_.end(), by_remaining_[i],
+        [](const Share& s, const Sequence* sequence) { return GoesFirst()(s.sequence, sequence); });
+    give(*share, budget);
+  }
+  give(shares_.front(), budget);
+}
+
+// Makes sure that the sequence alone holds blocks for its next `n_tokens` positions. False: it was
+// the last in line and has been preempted itself.
+bool Scheduler::Reserve(Sequence& sequence, int64_t n_tokens) {
+  const auto write_block = static_cast<size_t>(sequence.computed_len / kTokensPerBlock);
+  while (write_block < sequence.blocks.size() &&
+         pool_.references(sequence.blocks[write_block]) > 1) {
+    if (const std::optional<BlockId> copy = TryAllocate()) {
+      const BlockId shared = sequence.blocks[write_block];
+      plan_.copies.push_back({shared, *copy});
+      pool_.Release(shared);
+      sequence.blocks[write_block] = *copy;
+    } else if (!PreemptFor(sequence)) {
+      return false;
+    }
+  }
+  const auto n_blocks = static_cast<size_t>(BlocksFor(sequence.computed_len + n_tokens));
+  while (sequence.blocks.size() < n_blocks) {
+    if (const std::optional<BlockId> block = TryAllocate()) {
+      if (sequence.blocks.empty()) holders_.insert(&sequence);
+      sequence.blocks.push_back(*block);
+    } else if (!PreemptFor(sequence)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::optional<BlockId> Scheduler::TryAllocate() {
+  const std::optional<BlockPool::Allocation> allocation = pool_.TryAllocate();
+  if (!allocation) return std::nullopt;
+  if (allocation->evicted_cached) index_.Forget(allocation->block);
+  return allocation->block;
+}
+
+// Takes the blocks of a paused sequence, else of the last in line. False when that was `sequence`.
+bool Scheduler::PreemptFor(Sequence& sequence) {
+  for (auto it = holders_.rbegin(); it != holders_.rend(); ++it) {
+    if ((*it)->phase == SequencePhase::kPaused) {
+      Preempt(**it);
+      return true;
+    }
+  }
+  TANDEM_CHECK(!holders_.empty());
+  Sequence& last = **holders_.rbegin();
+  // A sequence without blocks yet that is later than every holder gives way, too.
+  if (GoesFirst()(&last, &sequence)) {
+    Preempt(sequence);
+    return false;
+  }
+  const bool other = &last != &sequence;
+  Preempt(last);
+  return other;
+}
+
+void Scheduler::Preempt(Sequence& victim) {
+  ReleaseBlocks(victim);
+  if (victim.phase == SequencePhase::kRunning) {
+    Leave(victim);
+    victim.phase = SequencePhase::kWaiting;
+    waiting_.insert(&victim);
+  }
+  ++counters_.preemptions;
+  plan_.preempted.push_back(&victim);
+}
+
+// ---- After the step
+
+void Scheduler::Commit() {
+  TANDEM_CHECK(!committed_);
+  for (const PlannedSlice& slice : plan_.slices) {
+    Sequence& sequence = *slice.sequence;
+    const int64_t computed_before = sequence.computed_len;
+    sequence.computed_len += slice.n_tokens;
+    Publish(sequence, computed_before);
+    if (slice.forks) Fork(sequence);
+  }
+  committed_ = true;
+}
+
+// Newly filled blocks enter the prefix index.
+void Scheduler::Publish(Sequence& sequence, int64_t computed_before) {
+  const int64_t full = sequence.computed_len / kTokensPerBlock;
+  if (!options_.prefix_cache || full == computed_before / kTokensPerBlock) return;
+  const std::span<const TokenId> tokens(sequence.tokens);
+  const std::span<const BlockId> blocks(sequence.blocks);
+  for (const BlockId block :
+       index_.Insert(tokens.first(static_cast<size_t>(full * kTokensPerBlock)),
+                     blocks.first(static_cast<size_t>(full)))) {
+    pool_.SetCached(block, true);
+  }
+}
+
+// The prompt is computed: the further choices share its blocks and stand in line for a place.
+void Scheduler::Fork(Sequence& first) {
+  Group& group = GroupOf(first);
+  for (size_t i = 1; i < group.choices.size(); ++i) {
+    Sequence& choice = *group.choices[i];
+    TANDEM_CHECK(choice.phase == SequencePhase::kAwaitingFork);
+    choice.tokens = first.tokens;
+    choice.computed_len = first.computed_len;
+    choice.cached_len = first.cached_len;
+    choice.looked_up = true;
+    choice.blocks = first.blocks;
+    for (const BlockId block : choice.blocks) pool_.AddRef(block);
+    holders_.insert(&choice);
+    choice.phase = SequencePhase::kWaiting;
+    waiting_.insert(&choice);
+  }
+}
+
+void Scheduler::Append(Sequence& sequence, TokenId token) {
+  TANDEM_CHECK(sequence.live() && sequence.uncomputed() == 0);
+  TANDEM_CHECK(sequence.length() < options_.max_model_len);
+  sequence.tokens.push_back(token);
+}
+
+void Scheduler::Finish(Sequence& sequence) {
+  TANDEM_CHECK(sequence.live());
+  Group& group = GroupOf(sequence);
+  Leave(sequence);
+  ReleaseBlocks(sequence);
+  sequence.phase = SequencePhase::kFinished;
+  for (const auto& choice : group.choices) {
+    if (choice->live()) return;
+  }
+  groups_.erase(sequence.request);
+}
+
+bool Scheduler::Cancel(RequestId request) {
+  const auto found = groups_.find(request);
+  if (found == groups_.end()) return false;
+  for (const auto& choice : found->second.choices) {
+    if (!choice->live()) continue;
+    Leave(*choice);
+    ReleaseBlocks(*choice);
+  }
+  if (found->second.queued) --queued_requests_;
+  groups_.erase(found);
+  return true;
+}
+
+void Scheduler::SetPaused(RequestId request, bool paused) {
+  const auto found = groups_.find(request);
+  if (found == groups_.end() || found->second.paused == paused) return;
+  found->second.paused = paused;
+  for (const auto& owned : found->second.choices) {
+    Sequence& sequence = *owned;
+    if (!sequence.live() || sequence.phase == SequencePhase::kAwaitingFork) continue;
+    Leave(sequence);
+    sequence.phase = paused ? SequencePhase::kPaused : SequencePhase::kWaiting;
+    (paused ? paused_ : waiting_).insert(&sequence);
+  }
+}
+
+void Scheduler::Leave(Sequence& sequence) {
+  switch (sequence.phase) {
+    case SequencePhase::kWaiting:
+      waiting_.erase(&sequence);
+      break;
+    case SequencePhase::kPaused:
+      paused_.erase(&sequence);
+      break;
+    case SequencePhase::kRunning:
+      running_.erase(&sequence);
+      sequence.leader = nullptr;
+      for (Sequence* other : running_) {
+        if (other->leader != &sequence) continue;
+        // What the leader did compute is in the index: take that and compute the rest.
+        other->leader = nullptr;
+        TakeCached(*other, index_.Match(other->tokens));
+      }
+      break;
+    case SequencePhase::kAwaitingFork:
+    case SequencePhase::kFinished:
+      break;
+  }
+}
+
+// The tail first: blocks near the beginning of a text are the ones others will ask for.
+void Scheduler::ReleaseBlocks(Sequence& sequence) {
+  if (sequence.blocks.empty()) return;
+  holders_.erase(&sequence);
+  for (auto it = sequence.blocks.rbegin(); it != sequence.blocks.rend(); ++it) pool_.Release(*it);
+  sequence.blocks.clear();
+  sequence.computed_len = 0;
+}
+
+// ---- Counting
+
+// Blocks the sequence must still get before all its present tokens are computed.
+int64_t Scheduler::BlocksMissing(const Sequence& sequence) const {
+  const auto held = static_cast<int64_t>(sequence.blocks.size());
+  const auto write_block = static_cast<size_t>(sequence.computed_len / kTokensPerBlock);
+  const bool copies =
+      write_block < sequence.blocks.size() && pool_.references(sequence.blocks[write_block]) > 1;
+  return BlocksFor(sequence.length()) - held + (copies ? 1 : 0);
+}
+
+int64_t Scheduler::BlocksPromised() const {
+  int64_t promised = 0;
+  for (const Sequence* sequence : running_) promised += BlocksMissing(*sequence);
+  return promised;
+}
+
+void Scheduler::CheckInvariants() const {
+  std::unordered_map<BlockId, int32_t> held;
+  size_t n_waiting = 0;
+  size_t n_running = 0;
+  size_t n_paused = 0;
+  size_t n_holders = 0;
+  int64_t n_queued = 0;
+  for (const auto& [id, group] : groups_) {
+    bool any_live = false;
+    n_queued += group.queued ? 1 : 0;
+    for (const auto& owned : group.choices) {
+      Sequence* sequence = owned.get();
+      any_live = any_live || sequence->live();
+      n_waiting += waiting_.count(sequence);
+      n_running += running_.count(sequence);
+      n_paused += paused_.count(sequence);
+      n_holders += holders_.count(sequence);
+      TANDEM_CHECK(waiting_.count(sequence) == (sequence->phase == SequencePhase::kWaiting));
+      TANDEM_CHECK(running_.count(sequence) == (sequence->phase == SequencePhase::kRunning));
+      TANDEM_CHECK(paused_.count(sequence) == (sequence->phase == SequencePhase::kPaused));
+      TANDEM_CHECK(holders_.count(sequence) == !sequence->blocks.empty());
+      TANDEM_CHECK(sequence->leader == nullptr ||
+                   (sequence->blocks.empty() && running_.count(sequence->leader) == 1));
+      TANDEM_CHECK(BlocksFor(sequence->computed_len) <=
+                   static_cast<int64_t>(sequence->blocks.size()));
+      for (const BlockId block : sequence->blocks) ++held[block];
+    }
+    TANDEM_CHECK(any_live);
+  }
+  TANDEM_CHECK(n_waiting == waiting_.size() && n_running == running_.size());
+  TANDEM_CHECK(n_paused == paused_.size() && n_holders == holders_.size());
+  TANDEM_CHECK(n_queued == queued_requests_);
+  TANDEM_CHECK(num_running() <= options_.max_seqs);
+  for (int64_t i = 0; i < pool_.capacity_blocks(); ++i) {
+    const BlockId block{static_cast<uint32_t>(i)};
+    const auto found = held.find(block);
+    TANDEM_CHECK(pool_.references(block) == (found == held.end() ? 0 : found->second));
+  }
+  TANDEM_CHECK(pool_.num_free() == pool_.capacity_blocks() - static_cast<int64_t>(held.size()));
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/base/ids.h"
+#include "engine/kv/block_pool.h"
+#include "engine/kv/prefix_index.h"
+#include "engine/sched/batch_plan.h"
+#include "engine/sched/sequence.h"
+
+namespace tandem::engine {
+
+struct SchedulerOptions {
+  int64_t max_seqs = 64;               // sequences with a place in the batch
+  int64_t prefill_chunk_tokens = 256;  // prompt tokens per step, all sequences together
+  int64_t score_chunk_tokens = 64;     // of those, tokens of prompts whose every row is scored
+  int64_t max_model_len = 0;           // one sequence of this length must fit the pool
+  bool prefix_cache = true;
+};
+
+// Decides who computes what in the next step, and which KV blocks hold it. Pure logic: no threads,
+// no tensors, no clock. Engine thread only.
+//
+// Continuous batching: every running sequence decodes one token per step, and prompt chunks share
+// the step. Half of the prompt budget goes to the first in line, so that everyone's turn comes;
+// the other half to whoever has least left, so that a short prompt gets its first token while a
+// long one is being computed. When blocks run out, the last in line loses its own and is
+// recomputed later: its generated tokens are then part of what is prefilled. The first in line
+// therefore always advances, and nobody starves.
+//
+// One step: Plan -> (the loop computes) -> Commit -> Append or Finish for each sampled choice.
+class Scheduler {
+ public:
+  struct Request {
+    RequestId id;
+    std::vector<TokenId> prompt;  // not empty, shorter than max_model_len
+    int n = 1;                    // choices
+    int priority = 0;
+    bool scores_prompt = false;  // skips the prefix-cache look-up
+  };
+
+  // Borrows the pool and the index for its lifetime. Throws kFailedPrecondition when the pool
+  // cannot hold one sequence of max_model_len tokens.
+  Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixIndex& index);
+
+  // Queues a request. Its sequences live until the last one is finished or the request cancelled.
+  void Add(Request request);
+
+  // Choices of a request, by number; empty when the request is unknown.
+  std::span<const std::unique_ptr<Sequence>> Choices(RequestId request) const;
+
+  // Plans the next step; the result is valid until the next call of anything but Commit, Append
+  // and Finish. A plan without slices means that there is nothing to do now.
+  const BatchPlan& Plan();
+
+  // The rows of the last plan have been computed: advances its sequences, publishes full blocks in
+  // the prefix index, starts the further choices of requests whose prompt is now complete.
+  void Commit();
+
+  // A sampled token continues the sequence. Not for a token that ends it.
+  void Append(Sequence& sequence, TokenId token);
+  // The sequence is over; its blocks are released. The last one ends the request and all of its
+  // Sequence references.
+  void Finish(Sequence& sequence);
+  // The request is over in whatever phase. False when it is unknown (already over).
+  bool Cancel(RequestId request);
+  // A paused request yields its place until resumed. Idempotent; unknown requests are ignored.
+  void SetPaused(RequestId request, bool paused);
+
+  bool idle() const { return running_.empty() && waiting_.empty(); }
+  int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
+  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  // Requests that never had a place yet.
+  int64_t num_queued_requests() const { return queued_requests_; }
+  int64_t num_requests() const { return static_cast<int64_t>(groups_.size()); }
+
+  struct Counters {
+    int64_t preemptions = 0;
+    int64_t prefix_query_tokens = 0;
+    int64_t prefix_hit_tokens = 0;
+  };
+  const Counters& counters() const { return counters_; }
+
+  // Every block's references equal what sequences hold, and every set agrees with the phases.
+  // Throws kInternal. O(blocks): for tests and debug builds.
+  void CheckInvariants() const;
+
+ private:
+  struct Group {
+    std::vector<std::unique_ptr<Sequence>> choices;
+    bool paused = false;
+    bool queued = true;  // never had a place
+  };
+  using Line = std::set<Sequence*, GoesFirst>;
+
+  void Admit();
+  bool MakeRoom(const Sequence& sequence, std::span<const BlockId> matched);
+  void Start(Sequence& sequence, std::span<const BlockId> matched);
+  void FindLeader(Sequence& sequence, int64_t matched_tokens);
+  void FollowLeaders();
+  void TakeCached(Sequence& sequence, std::span<const BlockId> matched);
+  void ShareBudget();
+  void ReserveInLineOrder();
+  bool Reserve(Sequence& sequence, int64_t n_tokens);
+  bool PreemptFor(Sequence& sequence);
+  void Preempt(Sequence& victim);
+  void Leave(Sequence& sequence);  // drops it from its line
+  void ReleaseBlocks(Sequence& sequence);
+  std::optional<BlockId> TryAllocate();
+  int64_t BlocksMissing(const Sequence& sequence) const;
+  int64_t BlocksPromised() const;
+  void Publish(Sequence& sequence, int64_t computed_before);
+  void Fork(Sequence& first);
+  Group& GroupOf(const Sequence& sequence);
+  static bool AwaitsFork(const Group& group);
+
+  const SchedulerOptions options_;
+  BlockPool& pool_;
+  PrefixIndex& index_;
+
+  std::unordered_map<RequestId, Group> groups_;
+  Line waiting_;
+  Line running_;
+  Line paused_;
+  Line holders_;  // whoever holds blocks, in whatever phase
+  uint64_t arrivals_ = 0;
+  int64_t queued_requests_ = 0;
+
+  BatchPlan plan_;
+  bool committed_ = true;
+  struct Share {
+    Sequence* sequence;
+    int64_t n_tokens;
+  };
+  std::vector<Share> shares_;            // prompt chunks of the plan being made, in line order
+  std::vector<Sequence*> by_remaining_;  // scratch of ShareBudget
+  Counters counters_;
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/base/ids.h"
+
+namespace tandem::engine {
+
+enum class SequencePhase : uint8_t {
+  kAwaitingFork,  // a further choice: begins when the shared prompt is computed
+  kWaiting,       // wants a place in the batch; may already hold blocks (forked, resumed)
+  kRunning,       // has a place
+  kPaused,        // its reader is slow: no place; keeps its blocks until someone needs them
+  kFinished,
+};
+
+// One choice of one request, as far as scheduling goes. Owned by the scheduler; `tokens`,
+// `computed_len` and `blocks` are read by whoever builds the batch.
+struct Sequence {
+  RequestId request;
+  int choice = 0;
+  int priority = 0;
+  uint64_t arrival = 0;  // order of Add; kept over preemption
+
+  std::vector<TokenId> tokens;  // the prompt, then what was generated
+  int64_t prompt_len = 0;
+  int64_t computed_len = 0;     // tokens[0, computed_len) have their keys and values in `blocks`
+  std::vector<BlockId> blocks;  // position p lives in blocks[p / 16]
+  int64_t cached_len = 0;       // prompt tokens that came from the prefix cache
+
+  SequencePhase phase = SequencePhase::kWaiting;
+  bool uses_prefix_cache = true;
+  bool scores_prompt = false;  // every prompt row's logits are wanted
+
+  // While an older sequence computes a prefix that this one shares, this one waits for the blocks
+  // instead of computing the same again: until leader->computed_len >= shared_len.
+  Sequence* leader = nullptr;
+  int64_t shared_len = 0;
+  bool looked_up = false;  // cache statistics count a sequence once
+
+  int64_t length() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t uncomputed() const { return length() - computed_len; }
+  bool live() const { return phase != SequencePhase::kFinished; }
+};
+
+// Who goes first: lower priority value, then first come, then lower choice.
+struct GoesFirst {
+  bool operator()(const Sequence* a, const Sequence* b) const {
+    if (a->priority != b->priority) return a->priority < b->priority;
+    if (a->arrival != b->arrival) return a->arrival < b->arrival;
+    return a->choice < b->choice;
+  }
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/ids.h"
+
+namespace tandem::engine {
+
+// A token that is found in the text before any other rule applies; fields as in tokenizer.json.
+struct AddedToken {
+  std::string content;
+  TokenId id = -1;
+  bool special = false;      // left out of decoded text on request
+  bool single_word = false;  // only where no word character touches it
+  bool lstrip = false;       // takes the white space before it
+  bool rstrip = false;       // takes the white space after it
+  bool normalized = false;   // looked for in the normalised text
+
+  // Whether the token steers the model rather than being text, so that plain text must not produce
+  // it: special tokens, and markup such as <tool_call> that some models do not call special.
+  bool is_control() const;
+};
+
+// Finds added tokens in a text, leftmost first, the longest where several begin. A trie; the
+// longest spelling is bounded at load, so a search is linear.
+class AddedTokenMatcher {
+ public:
+  // Copies what it needs. REQUIRES: no content is empty.
+  explicit AddedTokenMatcher(const std::vector<AddedToken>& tokens);
+
+  struct Hit {
+    size_t begin;
+    size_t end;
+    TokenId id;
+  };
+  bool empty() const { return tokens_.empty(); }
+
+  // Cuts a text into runs of ordinary text, on_text(std::string_view), and tokens, on_token(id).
+  template <class OnText, class OnToken>
+  void Split(std::string_view text, OnText&& on_text, OnToken&& on_token) const {
+    size_t done = 0, from = 0;
+    while (const std::optional<Hit> hit = Next(text, done, from)) {
+      if (hit->begin > done) on_text(text.substr(done, hit->begin - done));
+      on_token(hit->id);
+      done = from = hit->end;
+    }
+    if (done < text.size()) on_text(text.substr(done));
+  }
+
+ private:
+  struct Node {
+    int32_t token = -1;  // index into tokens_
+    int32_t first_child = -1;
+    int32_t next_sibling = -1;
+    char byte = 0;
+  };
+
+  std::optional<Hit> Next(std::string_view text, size_t done, size_t from) const;
+  int32_t Child(int32_t node, char byte) const;
+
+  std::vector<AddedToken> tokens_;
+  std::vector<Node> nodes_;
+  std::array<int32_t, 256> roots_;  // node of each first byte, or -1
+};
+
+}  // namespace tandem::engine

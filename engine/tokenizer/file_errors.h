@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tandem::engine {
+
+// One line for a tokenizer file that cannot be used: "<file>: <field> <what>".
+[[noreturn]] void ThrowBroken(const std::string& file, std::string_view field,
+                              std::string_view what);  // kDataLoss
+[[noreturn]] void ThrowUnsupported(const std::string& file, std::string_view field,
+                                   std::string_view what);  // kUnsupported
+
+// Foreign text made fit for a message: quoted, cut to 40 bytes, one printable line.
+std::string QuotedSpelling(std::string_view text);
+
+}  // namespace tandem::engine

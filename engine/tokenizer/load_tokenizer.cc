@@ -1,0 +1,232 @@
+#include <algorithm>
+
+#include "engine/tokenizer/bpe_builder.h"
+#include "engine/tokenizer/file_errors.h"
+#include "engine/tokenizer/json_value.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/tokenizer_json.h"
+
+// What a model directory says about its tokenizer, in its several files.
+namespace tandem::engine {
+namespace {
+
+// Qwen2's pattern, for directories of that family without a tokenizer.json.
+constexpr std::string_view kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// The parts of tokenizer_config.json that this program reads.
+struct TokenizerConfig {
+  std::string file;
+  std::string tokenizer_class;
+  std::optional<std::string> bos, eos;
+  std::optional<bool> add_bos;
+  std::optional<std::string> chat_template;
+  std::vector<std::string> special;  // every token it names as special, by spelling
+  std::vector<AddedToken> added;     // added_tokens_decoder
+};
+
+// Tokens are written as "<s>" or as {"content": "<s>", ...}.
+std::optional<std::string> TokenSpelling(JsonValue value) {
+  if (value.IsObject()) {
+    const auto content = value.Find("content");
+    if (!content) return std::nullopt;
+    value = *content;
+  }
+  const auto text = value.AsString();
+  if (!text) return std::nullopt;
+  return std::string(*text);
+}
+
+std::optional<std::string> ReadTokenName(const TokenizerConfig& config, JsonValue root,
+                                         const char* key) {
+  const auto value = root.Find(key);
+  if (!value) return std::nullopt;
+  auto spelling = TokenSpelling(*value);
+  if (!spelling) ThrowBroken(config.file, key, "must be a token: a string or an object");
+  return spelling;
+}
+
+std::optional<std::string> ReadChatTemplate(const TokenizerConfig& config, JsonValue value) {
+  if (const auto text = value.AsString()) return std::string(*text);
+  if (!value.IsArray()) ThrowBroken(config.file, "chat_template", "must be a string or an array");
+  // Named templates: the one called default, or the only one.
+  std::optional<std::string> chosen, only;
+  value.ForEachItem([&](size_t i, JsonValue item) {
+    const auto name = item.Find("name"), text = item.Find("template");
+    if (!name || !name->AsString() || !text || !text->AsString()) {
+      ThrowBroken(config.file, "chat_template[" + std::to_string(i) + "]",
+                  "must have a name and a template");
+    }
+    only = std::string(*text->AsString());
+    if (*name->AsString() == "default") chosen = only;
+  });
+  if (!chosen && value.size() == 1) return only;
+  return chosen;
+}
+
+void ReadAddedTokensDecoder(TokenizerConfig& config, JsonValue value) {
+  constexpr const char* kField = "added_tokens_decoder";
+  if (!value.IsObject()) ThrowBroken(config.file, kField, "must be an object");
+  value.ForEachMember([&](std::string_view key, JsonValue item) {
+    const std::string field = std::string(kField) + "." + QuotedSpelling(key);
+    // At most 8 digits: anything longer is beyond every vocabulary.
+    const bool is_id =
+        !key.empty() && key.size() <= 8 &&
+        std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const auto spelling = item.IsObject() ? TokenSpelling(item) : std::nullopt;
+    if (!is_id || !spelling) ThrowBroken(config.file, field, "must map an id to a token");
+    const auto flag = [&](const char* name) {
+      const auto found = item.Find(name);
+      return found && found->AsBool().value_or(false);
+    };
+    config.added.push_back({.content = *spelling,
+                            .id = static_cast<TokenId>(std::stol(std::string(key))),
+                            .special = flag("special"),
+                            .single_word = flag("single_word"),
+                            .lstrip = flag("lstrip"),
+                            .rstrip = flag("rstrip"),
+                            .normalized = flag("normalized")});
+  });
+}
+
+TokenizerConfig ReadConfig(const TokenizerTexts& texts) {
+  TokenizerConfig config;
+  config.file = texts.source + "/tokenizer_config.json";
+  if (!texts.tokenizer_config_json) return config;
+  const JsonDocument document = JsonDocument::Parse(*texts.tokenizer_config_json, config.file);
+  const JsonValue root = document.root();
+  if (!root.IsObject()) ThrowBroken(config.file, "the file", "must be a JSON object");
+
+  if (const auto name = root.Find("tokenizer_class")) {
+    if (!name->AsString()) ThrowBroken(config.file, "tokenizer_class", "must be a string");
+    config.tokenizer_class = *name->AsString();
+  }
+  config.bos = ReadTokenName(config, root, "bos_token");
+  config.eos = ReadTokenName(config, root, "eos_token");
+  for (const auto& token : {config.bos, config.eos, ReadTokenName(config, root, "unk_token"),
+                            ReadTokenName(config, root, "pad_token")}) {
+    if (token) config.special.push_back(*token);
+  }
+  if (const auto more = root.Find("additional_special_tokens")) {
+    more->ForEachItem([&](size_t, JsonValue item) {
+      if (auto spelling = TokenSpelling(item)) config.special.push_back(std::move(*spelling));
+    });
+  }
+  if (const auto flag = root.Find("add_bos_token")) {
+    config.add_bos = flag->AsBool();
+    if (!config.add_bos) ThrowBroken(config.file, "add_bos_token", "must be true or false");
+  }
+  if (const auto value = root.Find("chat_template")) {
+    config.chat_template = ReadChatTemplate(config, *value);
+  }
+  if (const auto value = root.Find("added_tokens_decoder")) ReadAddedTokensDecoder(config, *value);
+  return config;
+}
+
+void ReadMergesText(std::string_view text, BpeBuilder& builder) {
+  builder.SetMerges(static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) + 1);
+  for (size_t line_number = 1; !text.empty(); ++line_number) {
+    const size_t newline = text.find('\n');
+    std::string_view line = text.substr(0, newline);
+    text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty() || line.starts_with("#version")) continue;
+    builder.AddMerge(line, "merges.txt line " + std::to_string(line_number));
+  }
+}
+
+// The two files of GPT-2. They do not say which pattern they belong to; the class in
+// tokenizer_config.json does.
+std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
+                                              const TokenizerConfig& config) {
+  std::string_view family = config.tokenizer_class;
+  if (family.ends_with("Fast")) family.remove_suffix(4);
+  const bool qwen2 = family == "Qwen2Tokenizer";
+  if (!family.empty() && family != "GPT2Tokenizer" && !qwen2) {
+    ThrowUnsupported(
+        config.file, "tokenizer_class",
+        QuotedSpelling(config.tokenizer_class) + " is not supported without tokenizer.json");
+  }
+  const JsonDocument document =
+      JsonDocument::Parse(*texts.vocab_json, texts.source + "/vocab.json");
+  // The fields of messages begin with the name of the file they are in.
+  BpeBuilder builder(texts.source, /*byte_level=*/true, document.root(), "vocab.json");
+  ReadMergesText(*texts.merges_txt, builder);
+
+  for (const AddedToken& token : config.added) {
+    builder.AddAddedToken(token, "tokenizer_config.json added_tokens_decoder");
+  }
+  std::vector<std::string> special = config.special;
+  special.emplace_back("<|endoftext|>");  // GPT-2's own directory names it nowhere else
+  for (const std::string& spelling : special) {
+    const auto& added = builder.added_tokens();
+    const bool known = std::any_of(added.begin(), added.end(), [&](const AddedToken& token) {
+      return token.content == spelling;
+    });
+    const auto id = builder.Find(spelling);
+    if (known || !id) continue;
+    builder.AddAddedToken({.content = spelling, .id = *id, .special = true},
+                          QuotedSpelling(spelling));
+  }
+
+  std::vector<Pretokenizer::Stage> stages;
+  std::vector<NormalizerStep> normalizer;
+  if (qwen2) {
+    stages.push_back(
+        PatternSplit{Pattern::Compile(kQwen2Pattern, texts.source), SplitBehavior::kIsolated});
+    normalizer.emplace_back(NormalForm::kNfc);
+  } else {
+    stages.push_back(Gpt2Split{});
+  }
+  std::vector<std::string> token_texts = builder.Texts({});
+  std::vector<AddedToken> added_tokens = builder.added_tokens();
+  return std::make_unique<BpeTokenizer>(
+      BpeTokenizerParts{.model = std::move(builder).BuildModel({.byte_level = true}),
+                        .normalizer = std::move(normalizer),
+                        .pretokenizer = Pretokenizer(std::move(stages)),
+                        .added_tokens = std::move(added_tokens),
+                        .texts = std::move(token_texts)});
+}
+
+std::optional<TokenId> FindNamed(const TokenizerConfig& config, const char* field,
+                                 const std::optional<std::string>& spelling,
+                                 const Tokenizer& tokenizer) {
+  if (!spelling || spelling->empty()) return std::nullopt;
+  const std::optional<TokenId> id = tokenizer.FindToken(*spelling);
+  if (!id)
+    ThrowBroken(config.file, field, "is " + QuotedSpelling(*spelling) + ", not in the vocabulary");
+  return id;
+}
+
+}  // namespace
+
+std::optional<TokenizerFiles> LoadTokenizer(const TokenizerTexts& texts) {
+  const TokenizerConfig config = ReadConfig(texts);
+  TokenizerFiles files;
+  std::optional<TokenId> template_bos;
+  if (texts.tokenizer_json) {
+    LoadedTokenizerJson loaded =
+        LoadTokenizerJson(*texts.tokenizer_json, texts.source + "/tokenizer.json");
+    files.tokenizer = std::move(loaded.tokenizer);
+    template_bos = loaded.template_bos;
+  } else if (texts.vocab_json && texts.merges_txt) {
+    files.tokenizer = LoadVocabAndMerges(texts, config);
+  } else if (texts.merges_txt) {
+    ThrowBroken(texts.source + "/merges.txt", "the file", "is of no use without vocab.json");
+  } else if (texts.vocab_json) {
+    ThrowBroken(texts.source + "/vocab.json", "the file", "is of no use without merges.txt");
+  } else {
+    return std::nullopt;
+  }
+
+  files.bos = FindNamed(config, "bos_token", config.bos, *files.tokenizer);
+  files.eos = FindNamed(config, "eos_token", config.eos, *files.tokenizer);
+  if (!files.bos) files.bos = template_bos;
+  files.add_bos = files.bos.has_value() && config.add_bos.value_or(template_bos.has_value());
+  files.chat_template =
+      texts.chat_template_jinja ? texts.chat_template_jinja : config.chat_template;
+  return files;
+}
+
+}  // namespace tandem::engine

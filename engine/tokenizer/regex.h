@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tandem::engine {
+
+// A pre-tokenizer pattern, written for Oniguruma and run by PCRE2. Immutable; any thread may
+// search with it.
+class Pattern {
+ public:
+  // Throws kUnsupported, naming `where`, for syntax whose meaning differs between the two engines
+  // and is not translated, or that PCRE2 refuses.
+  static Pattern Compile(std::string_view pattern, const std::string& where);
+
+  struct Match {
+    size_t begin;
+    size_t end;
+  };
+  // The leftmost match that begins at or after `from`; text before `from` is visible to
+  // look-behind. REQUIRES: text is valid UTF-8. Throws kInvalidArgument when the pattern needs more
+  // work than the match limit, which grows with the text.
+  std::optional<Match> Find(std::string_view text, size_t from) const;
+
+ private:
+  struct Compiled;
+  explicit Pattern(std::shared_ptr<const Compiled> compiled) : compiled_(std::move(compiled)) {}
+
+  std::shared_ptr<const Compiled> compiled_;
+};
+
+// The PCRE2 spelling of a pattern: \s is exactly White_Space, \w exactly Unicode's word characters.
+// Throws kUnsupported as above.
+std::string TranslatePattern(std::string_view pattern, const std::string& where);
+
+}  // namespace tandem::engine

@@ -1,0 +1,351 @@
+#include "engine/ops/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tests/engine/ops/ops_test_support.h"
+
+namespace tandem::engine {
+namespace {
+
+using AttentionTest = TableTest;
+INSTANTIATE_TEST_SUITE_P(Tables, AttentionTest, testing::ValuesIn(AllTables()), TableName);
+
+// A sequence's queries, keys and values, all positions.
+struct Sequence {
+  Sequence(DType dtype, const AttentionSpec& spec, int64_t length, uint32_t seed)
+      : n(length),
+        q(dtype, n, spec.n_heads * spec.head_dim,
+          RandomFloats(n * spec.n_heads * spec.head_dim, seed)),
+        k(dtype, n, spec.n_kv_heads * spec.head_dim,
+          RandomFloats(n * spec.n_kv_heads * spec.head_dim, seed + 1)),
+        v(dtype, n, spec.n_kv_heads * spec.head_dim,
+          RandomFloats(n * spec.n_kv_heads * spec.head_dim, seed + 2)) {}
+  int64_t n;
+  TestMatrix q, k, v;
+};
+
+// Blocks on the heap, exactly as many as asked for, every byte 0xff (NaN in both dtypes): what was
+// never written, or is masked, must not be used.
+class TestCache {
+ public:
+  TestCache(DType dtype, const AttentionSpec& spec, int64_t n_blocks)
+      : stride_(spec.n_kv_heads * KvHeadBlockBytes(dtype, spec.head_dim)),
+        keys_(static_cast<size_t>(n_blocks * stride_)),
+        values_(static_cast<size_t>(n_blocks * stride_)),
+        dtype_(dtype) {
+    std::memset(keys_.data(), 0xff, keys_.size());
+    std::memset(values_.data(), 0xff, values_.size());
+  }
+  KvLayerView view() { return {keys_.data(), values_.data(), stride_, dtype_}; }
+
+ private:
+  int64_t stride_;
+  AlignedBuffer keys_;
+  AlignedBuffer values_;
+  DType dtype_;
+};
+
+int64_t BlocksFor(int64_t tokens) { return (tokens + kKvBlockTokens - 1) / kKvBlockTokens; }
+
+// Block ids [first, first + count) in a scattered order.
+std::vector<BlockId> ScatteredBlocks(int64_t first, int64_t count) {
+  std::vector<BlockId> blocks;
+  for (int64_t i = 0; i < count; ++i) {
+    blocks.push_back({static_cast<uint32_t>(first + (i % 2 == 0 ? i / 2 : count - 1 - i / 2))});
+  }
+  return blocks;
+}
+
+struct Result {
+  Result(DType dtype, const AttentionSpec& spec, int64_t rows)
+      : out(dtype, rows, spec.n_heads * spec.head_dim),
+        lse(static_cast<size_t>(rows * spec.n_heads)) {}
+  TestMatrix out;
+  std::vector<float> lse;
+  bool operator==(const Result& other) const {
+    return out == other.out && SameBits(lse, other.lse);
+  }
+};
+
+// Runs a sequence in chunks: each writes its keys and values, then attends.
+void RunInChunks(OpsContext& ops, const AttentionSpec& spec, const Sequence& s,
+                 std::span<const BlockId> blocks, const KvLayerView& kv,
+                 const std::vector<int64_t>& chunks, const Result& result) {
+  int64_t first = 0;
+  for (const int64_t rows : chunks) {
+    const AttentionSlice slice = {0, rows, first, blocks};
+    WriteKv(ops, spec, s.k.Rows(first, rows), s.v.Rows(first, rows), {&slice, 1}, kv);
+    Attention(ops, spec, s.q.Rows(first, rows), {&slice, 1}, kv, result.out.Rows(first, rows),
+              const_cast<float*>(result.lse.data()) + first * spec.n_heads);
+    first += rows;
+  }
+  ASSERT_EQ(first, s.n);
+}
+
+void ExpectExact(const AttentionSpec& spec, const Sequence& s, const Result& result) {
+  const int64_t group = spec.n_heads / spec.n_kv_heads;
+  for (int64_t row = 0; row < s.n; ++row) {
+    for (int64_t head = 0; head < spec.n_heads; ++head) {
+      const int64_t kv_head = head / group;
+      const int64_t first = spec.window > 0 ? std::max<int64_t>(0, row - spec.window + 1) : 0;
+      std::vector<double> p;
+      double max = -std::numeric_limits<double>::infinity();
+      for (int64_t key = first; key <= row; ++key) {
+        double dot = 0;
+        for (int64_t d = 0; d < spec.head_dim; ++d) {
+          dot += double{s.q.At(row, head * spec.head_dim + d)} *
+                 s.k.At(key, kv_head * spec.head_dim + d);
+        }
+        dot *= spec.scale;
+        if (spec.soft_cap > 0) dot = spec.soft_cap * std::tanh(dot / spec.soft_cap);
+        p.push_back(dot);
+        max = std::max(max, dot);
+      }
+      double sum = 0;
+      for (double& x : p) {
+        x = std::exp(x - max);
+        sum += x;
+      }
+      ASSERT_NEAR(result.lse[static_cast<size_t>(row * spec.n_heads + head)], max + std::log(sum),
+                  2e-4);
+      for (int64_t d = 0; d < spec.head_dim; ++d) {
+        double out = 0;
+        for (int64_t key = first; key <= row; ++key) {
+          out += p[static_cast<size_t>(key - first)] * s.v.At(key, kv_head * spec.head_dim + d);
+        }
+        out /= sum;
+        const bool bf16 = result.out.matrix().dtype == DType::kBF16;
+        ASSERT_NEAR(result.out.At(row, head * spec.head_dim + d), out,
+                    2e-5 + (bf16 ? std::abs(out) * 0x1p-8 : 0))
+            << "row " << row << " head " << head << " d " << d << " head_dim " << spec.head_dim;
+      }
+    }
+  }
+}
+
+AttentionSpec Spec(int64_t heads, int64_t kv_heads, int64_t head_dim) {
+  return {.n_heads = heads,
+          .n_kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
+}
+
+TEST_P(AttentionTest, AgreesWithDoubleForEveryHeadShape) {
+  for (const DType dtype : kComputeTypes) {
+    for (const int64_t head_dim : {5, 8, 12, 16, 64, 80, 128, 256}) {
+      for (const auto& [heads, kv_heads] : {std::pair<int64_t, int64_t>{1, 1}, {4, 2}, {7, 1}}) {
+        const AttentionSpec spec = Spec(heads, kv_heads, head_dim);
+        const Sequence s(dtype, spec, 83, 1);
+        TestCache cache(dtype, spec, BlocksFor(s.n));
+        Result result(dtype, spec, s.n);
+        TestOps ops(table(), 2);
+
+        RunInChunks(ops, spec, s, ScatteredBlocks(0, BlocksFor(s.n)), cache.view(), {s.n}, result);
+
+        ExpectExact(spec, s, result);
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, AgreesWithDoubleUnderWindowsAndSoftCap) {
+  for (const DType dtype : kComputeTypes) {
+    for (const int64_t window : {1, 2, 16, 50, 64, 100, 1000}) {
+      AttentionSpec spec = Spec(4, 2, 24);
+      spec.window = window;
+      spec.soft_cap = window % 2 == 0 ? 2.5f : 0.0f;
+      const Sequence s(dtype, spec, 197, 2);
+      TestCache cache(dtype, spec, BlocksFor(s.n));
+      Result result(dtype, spec, s.n);
+      TestOps ops(table(), 2);
+
+      RunInChunks(ops, spec, s, ScatteredBlocks(0, BlocksFor(s.n)), cache.view(), {97, 100},
+                  result);
+
+      ExpectExact(spec, s, result);
+    }
+  }
+}
+
+TEST_P(AttentionTest, AgreesWithDoubleAcrossKeyChunks) {
+  const AttentionSpec spec = Spec(2, 1, 16);
+  const int64_t length = kKeyChunk + 70;
+  const Sequence s(DType::kF32, spec, length, 3);
+  TestCache cache(DType::kF32, spec, BlocksFor(length));
+  Result result(DType::kF32, spec, length);
+  TestOps ops(table(), 2);
+
+  RunInChunks(ops, spec, s, ScatteredBlocks(0, BlocksFor(length)), cache.view(), {length}, result);
+
+  ExpectExact(spec, s, result);
+}
+
+TEST_P(AttentionTest, PrefillInAnyChunksHasTheSameBits) {
+  for (const DType dtype : kComputeTypes) {
+    for (const int64_t window : {0, 40}) {
+      AttentionSpec spec = Spec(6, 2, 32);
+      spec.window = window;
+      const Sequence s(dtype, spec, 150, 4);
+      const std::vector<BlockId> blocks = ScatteredBlocks(0, BlocksFor(s.n));
+      TestCache whole_cache(dtype, spec, BlocksFor(s.n));
+      Result whole(dtype, spec, s.n);
+      TestOps one(table(), 1);
+      RunInChunks(one, spec, s, blocks, whole_cache.view(), {s.n}, whole);
+
+      for (const std::vector<int64_t>& chunks :
+           {std::vector<int64_t>(150, 1), {1, 149}, {64, 64, 22}, {63, 2, 15, 70}, {130, 20}}) {
+        for (const int threads : {1, 3}) {
+          TestCache cache(dtype, spec, BlocksFor(s.n));
+          Result result(dtype, spec, s.n);
+          TestOps ops(table(), threads);
+
+          RunInChunks(ops, spec, s, blocks, cache.view(), chunks, result);
+
+          EXPECT_TRUE(whole == result)
+              << DTypeName(dtype) << " window " << window << " chunks from " << chunks.front();
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, LongPrefillInAnyChunksHasTheSameBits) {
+  const AttentionSpec spec = Spec(2, 1, 8);
+  const int64_t length = 2 * kKeyChunk + 90;
+  const Sequence s(DType::kBF16, spec, length, 5);
+  const std::vector<BlockId> blocks = ScatteredBlocks(0, BlocksFor(length));
+  TestCache whole_cache(DType::kBF16, spec, BlocksFor(length));
+  Result whole(DType::kBF16, spec, length);
+  TestOps one(table(), 1);
+  RunInChunks(one, spec, s, blocks, whole_cache.view(), {length}, whole);
+
+  TestCache cache(DType::kBF16, spec, BlocksFor(length));
+  Result result(DType::kBF16, spec, length);
+  TestOps ops(table(), 3);
+  RunInChunks(ops, spec, s, blocks, cache.view(), {kKeyChunk - 1, 2, kKeyChunk, 88, 1}, result);
+
+  EXPECT_TRUE(whole == result);
+}
+
+TEST_P(AttentionTest, SequencesTogetherHaveTheBitsOfEachAlone) {
+  for (const DType dtype : kComputeTypes) {
+    const AttentionSpec spec = Spec(4, 2, 40);
+    const std::vector<int64_t> lengths = {1, 70, 16, 133};
+    std::vector<AttentionSlice> slices;
+    std::vector<std::vector<BlockId>> blocks;
+    int64_t rows = 0;
+    int64_t n_blocks = 0;
+    for (const int64_t length : lengths) {
+      blocks.push_back(ScatteredBlocks(n_blocks, BlocksFor(length)));
+      slices.push_back({rows, length, 0, {}});
+      rows += length;
+      n_blocks += BlocksFor(length);
+    }
+    for (size_t i = 0; i < slices.size(); ++i) slices[i].blocks = blocks[i];
+    const Sequence all(dtype, spec, rows, 6);  // rows of all four, packed
+    TestCache cache(dtype, spec, n_blocks);
+    Result together(dtype, spec, rows);
+    TestOps ops(table(), 2);
+
+    WriteKv(ops, spec, all.k, all.v, slices, cache.view());
+    Attention(ops, spec, all.q, slices, cache.view(), together.out.matrix(), together.lse.data());
+
+    Result apart(dtype, spec, rows);
+    for (const AttentionSlice& slice : slices) {
+      TestCache own(dtype, spec, BlocksFor(slice.n_rows));
+      const std::vector<BlockId> own_blocks = ScatteredBlocks(0, BlocksFor(slice.n_rows));
+      const AttentionSlice alone = {0, slice.n_rows, 0, own_blocks};
+      const int64_t first = slice.first_row;
+      TestOps one(table(), 1);
+      WriteKv(one, spec, all.k.Rows(first, slice.n_rows), all.v.Rows(first, slice.n_rows),
+              {&alone, 1}, own.view());
+      Attention(one, spec, all.q.Rows(first, slice.n_rows), {&alone, 1}, own.view(),
+                apart.out.Rows(first, slice.n_rows), apart.lse.data() + first * spec.n_heads);
+    }
+    EXPECT_TRUE(together == apart) << DTypeName(dtype);
+  }
+}
+
+TEST_P(AttentionTest, LaterKeysAreNeverTouched) {
+  for (const DType dtype : kComputeTypes) {
+    const AttentionSpec spec = Spec(4, 2, 20);
+    const Sequence s(dtype, spec, 90, 7);
+    const std::vector<BlockId> blocks = ScatteredBlocks(0, BlocksFor(s.n));
+    TestCache cache(dtype, spec, BlocksFor(s.n));
+    Result whole(dtype, spec, s.n);
+    TestOps ops(table(), 2);
+    RunInChunks(ops, spec, s, blocks, cache.view(), {s.n}, whole);
+
+    // Rows 40..90 now hold infinities; the rows before must come out as they did.
+    Sequence poisoned(dtype, spec, 90, 7);
+    for (int64_t r = 40; r < s.n; ++r) {
+      for (int64_t c = 0; c < spec.n_kv_heads * spec.head_dim; ++c) {
+        poisoned.k.Set(r, c, std::numeric_limits<float>::infinity());
+        poisoned.v.Set(r, c, -std::numeric_limits<float>::infinity());
+      }
+    }
+    const AttentionSlice slice = {0, s.n, 0, blocks};
+    WriteKv(ops, spec, poisoned.k, poisoned.v, {&slice, 1}, cache.view());
+    Result again(dtype, spec, s.n);
+    Attention(ops, spec, s.q, {&slice, 1}, cache.view(), again.out.matrix(), again.lse.data());
+
+    for (int64_t r = 0; r < 40; ++r) {
+      for (int64_t c = 0; c < spec.n_heads * spec.head_dim; ++c) {
+        ASSERT_EQ(again.out.At(r, c), whole.out.At(r, c)) << "row " << r;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, KeysBeforeTheWindowMayBeGone) {
+  AttentionSpec spec = Spec(2, 1, 16);
+  spec.window = 33;
+  const Sequence s(DType::kBF16, spec, 200, 8);
+  std::vector<BlockId> blocks = ScatteredBlocks(0, BlocksFor(s.n));
+  TestCache cache(DType::kBF16, spec, BlocksFor(s.n));
+  Result whole(DType::kBF16, spec, s.n);
+  TestOps ops(table(), 2);
+  RunInChunks(ops, spec, s, blocks, cache.view(), {s.n}, whole);
+
+  // Row 199 sees positions 167..199: blocks 0..9 may be anything, even no block at all.
+  for (size_t b = 0; b < 10; ++b) blocks[b] = {0xffffffffu};
+  const AttentionSlice slice = {0, 1, 199, blocks};
+  Result last(DType::kBF16, spec, 1);
+  Attention(ops, spec, s.q.Rows(199, 1), {&slice, 1}, cache.view(), last.out.matrix(),
+            last.lse.data());
+
+  for (int64_t c = 0; c < spec.n_heads * spec.head_dim; ++c) {
+    EXPECT_EQ(last.out.At(0, c), whole.out.At(199, c));
+  }
+}
+
+TEST(WriteKv, LaysKeysInPanelsAndValuesInRows) {
+  const AttentionSpec spec = Spec(2, 2, 6);
+  const Sequence s(DType::kBF16, spec, 20, 9);
+  TestCache cache(DType::kBF16, spec, 2);
+  const std::vector<BlockId> blocks = {{1}, {0}};
+  const AttentionSlice slice = {0, 20, 0, blocks};
+  TestOps ops(Kernels());
+
+  WriteKv(ops, spec, s.k, s.v, {&slice, 1}, cache.view());
+
+  const KvLayerView kv = cache.view();
+  for (int64_t p = 0; p < 20; ++p) {
+    for (int64_t h = 0; h < 2; ++h) {
+      const int64_t at = (p < 16 ? 1 : 0) * kv.block_stride_bytes +
+                         h * KvHeadBlockBytes(DType::kBF16, spec.head_dim);
+      const Bf16* keys = reinterpret_cast<const Bf16*>(kv.keys + at);
+      const Bf16* values = reinterpret_cast<const Bf16*>(kv.values + at);
+      for (int64_t d = 0; d < 6; ++d) {
+        EXPECT_EQ(Bf16ToFloat(keys[(d / 2 * 16 + p % 16) * 2 + d % 2]), s.k.At(p, h * 6 + d));
+        EXPECT_EQ(Bf16ToFloat(values[p % 16 * 6 + d]), s.v.At(p, h * 6 + d));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::engine

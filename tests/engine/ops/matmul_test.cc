@@ -1,0 +1,315 @@
+#include "engine/ops/matmul.h"
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include "engine/base/error.h"
+#include "tests/engine/ops/ops_test_support.h"
+
+namespace tandem::engine {
+namespace {
+
+using MatMulTest = TableTest;
+INSTANTIATE_TEST_SUITE_P(Tables, MatMulTest, testing::ValuesIn(AllTables()), TableName);
+
+// Sums of n terms in f32, in any order, stay within n half-ulps of the sum of magnitudes.
+struct Sum {
+  double value = 0;
+  double magnitude = 0;
+  int64_t terms = 0;
+  void Add(double x) {
+    value += x;
+    magnitude += std::abs(x);
+    ++terms;
+  }
+  double Tolerance() const { return static_cast<double>(terms + 2) * 0x1p-24 * magnitude + 1e-30; }
+};
+
+struct Shape {
+  int64_t m, n, k;
+};
+
+constexpr Shape kShapes[] = {
+    {1, 1, 1},   {1, 17, 7},   {2, 16, 16},   {3, 15, 33},   {4, 48, 2},    {5, 47, 130},
+    {7, 49, 64}, {8, 100, 31}, {9, 96, 32},   {15, 33, 300}, {16, 80, 513}, {17, 31, 1027},
+    {33, 64, 5}, {64, 20, 40}, {130, 50, 61}, {1, 400, 600}, {600, 35, 12}};
+
+TEST_P(MatMulTest, AgreesWithDoubleSums) {
+  for (const DType dtype : kComputeTypes) {
+    for (const Shape& s : kShapes) {
+      const TestMatrix x(dtype, s.m, s.k, RandomFloats(s.m * s.k, 1));
+      const TestWeight w(dtype, s.n, s.k, 2);
+      const std::vector<float> bias = RandomFloats(s.n, 3);
+      std::vector<float> y(static_cast<size_t>(s.m * s.n));
+      TestOps ops(table(), 2);
+
+      MatMul(ops, x, w.matrix(), bias.data(), y.data(), s.n);
+
+      for (int64_t m = 0; m < s.m; ++m) {
+        for (int64_t n = 0; n < s.n; ++n) {
+          Sum sum;
+          for (int64_t k = 0; k < s.k; ++k) sum.Add(double{x.At(m, k)} * w.At(n, k));
+          sum.Add(bias[static_cast<size_t>(n)]);
+          ASSERT_NEAR(y[static_cast<size_t>(m * s.n + n)], sum.value, sum.Tolerance())
+              << DTypeName(dtype) << " m " << m << " of " << s.m << " n " << n << " of " << s.n
+              << " k " << s.k;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatMulTest, RowHasTheSameBitsInEverySplitAndWithAnyThreads) {
+  const Shape s{67, 117, 781};
+  for (const DType dtype : kComputeTypes) {
+    const TestMatrix x(dtype, s.m, s.k, RandomFloats(s.m * s.k, 4));
+    const TestWeight w(dtype, s.n, s.k, 5);
+    std::vector<float> whole(static_cast<size_t>(s.m * s.n));
+    TestOps one(table(), 1);
+    MatMul(one, x, w.matrix(), nullptr, whole.data(), s.n);
+
+    for (const int threads : {1, 2, 3}) {
+      TestOps ops(table(), threads);
+      for (const int64_t rows : {1, 2, 3, 5, 8, 12, 16, 31, 67}) {
+        std::vector<float> y(whole.size());
+        for (int64_t m = 0; m < s.m; m += rows) {
+          MatMul(ops, x.Rows(m, std::min(rows, s.m - m)), w.matrix(), nullptr, y.data() + m * s.n,
+                 s.n);
+        }
+        EXPECT_TRUE(SameBits(whole, y))
+            << DTypeName(dtype) << " rows " << rows << " threads " << threads;
+      }
+    }
+  }
+}
+
+TEST_P(MatMulTest, WritesOnlyItsColumns) {
+  const Shape s{19, 21, 10};
+  for (const DType dtype : kComputeTypes) {
+    const TestMatrix x(dtype, s.m, s.k, RandomFloats(s.m * s.k, 6));
+    const TestWeight w(dtype, s.n, s.k, 7);
+    const int64_t ldy = s.n + 3;
+    std::vector<float> y(static_cast<size_t>(s.m * ldy), 77.0f);
+    TestOps ops(table());
+
+    MatMul(ops, x, w.matrix(), nullptr, y.data(), ldy);
+
+    for (int64_t m = 0; m < s.m; ++m) {
+      for (int64_t n = s.n; n < ldy; ++n) EXPECT_EQ(y[static_cast<size_t>(m * ldy + n)], 77.0f);
+    }
+  }
+}
+
+TEST_P(MatMulTest, InputGradAgreesWithDoubleSums) {
+  constexpr Shape kGradShapes[] = {{1, 1, 1},     {3, 17, 5},   {9, 33, 48},  {20, 530, 31},
+                                   {33, 1040, 9}, {5, 64, 300}, {600, 18, 20}};
+  for (const DType dtype : kComputeTypes) {
+    for (const Shape& s : kGradShapes) {
+      const TestMatrix dy(dtype, s.m, s.n, RandomFloats(s.m * s.n, 8));
+      const TestWeight w(dtype, s.n, s.k, 9);
+      const std::vector<float> before = RandomFloats(s.m * s.k, 10);
+      for (const bool accumulate : {false, true}) {
+        std::vector<float> dx = before;
+        TestOps ops(table(), 2);
+
+        MatMulInputGrad(ops, dy, w.matrix(), dx.data(), s.k, accumulate);
+
+        for (int64_t m = 0; m < s.m; ++m) {
+          for (int64_t k = 0; k < s.k; ++k) {
+            const auto at = static_cast<size_t>(m * s.k + k);
+            Sum sum;
+            if (accumulate) sum.Add(before[at]);
+            for (int64_t n = 0; n < s.n; ++n) sum.Add(double{dy.At(m, n)} * w.At(n, k));
+            ASSERT_NEAR(dx[at], sum.value, sum.Tolerance())
+                << DTypeName(dtype) << " m " << m << " k " << k << " shape " << s.m << " " << s.n
+                << " " << s.k;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatMulTest, InputGradOfARowDependsOnThatRowAlone) {
+  const Shape s{37, 700, 70};
+  for (const DType dtype : kComputeTypes) {
+    const TestMatrix dy(dtype, s.m, s.n, RandomFloats(s.m * s.n, 11));
+    const TestWeight w(dtype, s.n, s.k, 12);
+    std::vector<float> whole(static_cast<size_t>(s.m * s.k));
+    TestOps one(table(), 1);
+    MatMulInputGrad(one, dy, w.matrix(), whole.data(), s.k, false);
+
+    for (const int64_t rows : {1, 4, 13}) {
+      std::vector<float> dx(whole.size());
+      TestOps ops(table(), 3);
+      for (int64_t m = 0; m < s.m; m += rows) {
+        MatMulInputGrad(ops, dy.Rows(m, std::min(rows, s.m - m)), w.matrix(), dx.data() + m * s.k,
+                        s.k, false);
+      }
+      EXPECT_TRUE(SameBits(whole, dx)) << DTypeName(dtype) << " rows " << rows;
+    }
+  }
+}
+
+TEST_P(MatMulTest, WeightGradAgreesWithDoubleSums) {
+  constexpr Shape kGradShapes[] = {{1, 1, 1},    {2, 17, 5},   {7, 33, 48},   {31, 260, 31},
+                                   {64, 40, 19}, {513, 9, 35}, {1100, 18, 20}};
+  for (const DType dtype : kComputeTypes) {
+    for (const Shape& s : kGradShapes) {
+      const TestMatrix dy(dtype, s.m, s.n, RandomFloats(s.m * s.n, 13));
+      const TestMatrix x(dtype, s.m, s.k, RandomFloats(s.m * s.k, 14));
+      const std::vector<float> before = RandomFloats(s.n * s.k, 15);
+      for (const bool accumulate : {false, true}) {
+        std::vector<float> dw = before;
+        TestOps ops(table(), 2);
+
+        MatMulWeightGrad(ops, dy, x, dw.data(), accumulate);
+
+        for (int64_t n = 0; n < s.n; ++n) {
+          for (int64_t k = 0; k < s.k; ++k) {
+            const auto at = static_cast<size_t>(n * s.k + k);
+            Sum sum;
+            if (accumulate) sum.Add(before[at]);
+            for (int64_t m = 0; m < s.m; ++m) sum.Add(double{dy.At(m, n)} * x.At(m, k));
+            ASSERT_NEAR(dw[at], sum.value, sum.Tolerance())
+                << DTypeName(dtype) << " n " << n << " k " << k << " shape " << s.m << " " << s.n
+                << " " << s.k;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatMulTest, WeightGradOfABatchSplitAt1024RowsHasTheSameBits) {
+  const Shape s{2100, 70, 37};
+  for (const DType dtype : kComputeTypes) {
+    const TestMatrix dy(dtype, s.m, s.n, RandomFloats(s.m * s.n, 16));
+    const TestMatrix x(dtype, s.m, s.k, RandomFloats(s.m * s.k, 17));
+    std::vector<float> whole(static_cast<size_t>(s.n * s.k));
+    TestOps one(table(), 1);
+    MatMulWeightGrad(one, dy, x, whole.data(), false);
+
+    std::vector<float> split(whole.size());
+    TestOps ops(table(), 3);
+    for (int64_t m = 0; m < s.m; m += 1024) {
+      const int64_t rows = std::min<int64_t>(1024, s.m - m);
+      MatMulWeightGrad(ops, dy.Rows(m, rows), x.Rows(m, rows), split.data(), m > 0);
+    }
+
+    EXPECT_TRUE(SameBits(whole, split)) << DTypeName(dtype);
+  }
+}
+
+TEST_P(MatMulTest, WeightGradOfNoRowsIsZero) {
+  std::vector<float> dw = {1, 2, 3, 4};
+  const TestMatrix none(DType::kF32, 0, 2);
+  TestOps ops(table());
+
+  MatMulWeightGrad(ops, none, none, dw.data(), true);
+  EXPECT_EQ(dw, (std::vector<float>{1, 2, 3, 4}));
+
+  MatMulWeightGrad(ops, none, none, dw.data(), false);
+  EXPECT_EQ(dw, (std::vector<float>{0, 0, 0, 0}));
+}
+
+// The tables with one source of each type.
+struct Source {
+  DType dtype;
+  std::vector<std::byte> bytes;
+  std::vector<float> values;  // exact
+};
+
+Source MakeSource(DType dtype, int64_t elements) {
+  Source source{dtype, std::vector<std::byte>(static_cast<size_t>(elements) * DTypeBytes(dtype)),
+                RandomFloats(elements, 18)};
+  for (size_t i = 0; i < source.values.size(); ++i) {
+    std::byte* to = source.bytes.data() + i * DTypeBytes(dtype);
+    if (dtype == DType::kBF16) {
+      const Bf16 bits = FloatToBf16(source.values[i]);
+      source.values[i] = Bf16ToFloat(bits);
+      std::memcpy(to, &bits, sizeof(bits));
+    } else if (dtype == DType::kF64) {
+      const double wide = source.values[i];
+      std::memcpy(to, &wide, sizeof(wide));
+    } else {
+      std::memcpy(to, &source.values[i], sizeof(float));
+    }
+  }
+  return source;
+}
+
+TEST(Panels, HoldTheSourceRoundedOnceInEitherLayout) {
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {16, 2}, {37, 19}, {50, 301}}) {
+    for (const DType from : {DType::kF32, DType::kBF16, DType::kF64}) {
+      for (const DType to : kComputeTypes) {
+        for (const SourceLayout layout : {SourceLayout::kOutIn, SourceLayout::kInOut}) {
+          const Source source = MakeSource(from, n * k);
+          AlignedBuffer panels(static_cast<size_t>(PanelBytes(to, n, k)));
+          std::memset(panels.data(), 0xff, panels.size());
+          TestOps ops(Kernels(), 2);
+
+          PackPanels(ops, {.data = source.bytes.data(), .dtype = from, .shape = {n * k}}, layout, n,
+                     k, to, panels.data());
+
+          std::vector<float> rows(static_cast<size_t>(n * k));
+          UnpackPanels({panels.data(), to, n, k}, rows.data());
+          for (int64_t i = 0; i < n; ++i) {
+            for (int64_t j = 0; j < k; ++j) {
+              float value = source.values[static_cast<size_t>(
+                  layout == SourceLayout::kOutIn ? i * k + j : j * n + i)];
+              if (to == DType::kBF16) value = Bf16ToFloat(FloatToBf16(value));
+              ASSERT_EQ(rows[static_cast<size_t>(i * k + j)], value) << i << " " << j;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Panels, ArePaddedWithZeros) {
+  const Source source = MakeSource(DType::kF32, 3 * 5);
+  AlignedBuffer panels(static_cast<size_t>(PanelBytes(DType::kBF16, 3, 5)));
+  std::memset(panels.data(), 0xff, panels.size());
+  TestOps ops(Kernels());
+
+  PackPanels(ops, {.data = source.bytes.data(), .dtype = DType::kF32, .shape = {3, 5}},
+             SourceLayout::kOutIn, 3, 5, DType::kBF16, panels.data());
+
+  const Bf16* at = panels.as<Bf16>();
+  int zeros = 0;
+  for (size_t i = 0; i < panels.size() / sizeof(Bf16); ++i) zeros += at[i] == 0 ? 1 : 0;
+  EXPECT_EQ(zeros, 16 * 6 - 15);
+}
+
+TEST(Panels, OfIntegersAreRefused) {
+  const std::vector<std::byte> source(64);
+  std::vector<std::byte> panels(64 * 16);
+  TestOps ops(Kernels());
+  EXPECT_THROW(PackPanels(ops, {.data = source.data(), .dtype = DType::kI8, .shape = {8, 8}},
+                          SourceLayout::kOutIn, 8, 8, DType::kF32, panels.data()),
+               Error);
+}
+
+TEST(GatherRows, ReadsRowsOfThePanels) {
+  for (const DType dtype : kComputeTypes) {
+    const TestWeight table(dtype, 40, 11, 19);
+    const std::vector<TokenId> ids = {0, 39, 17, 17, 16};
+    std::vector<float> out(ids.size() * 12, -1.0f);
+    TestOps ops(Kernels(), 2);
+
+    GatherRows(ops, table.matrix(), ids, out.data(), 12);
+
+    for (size_t i = 0; i < ids.size(); ++i) {
+      for (int64_t c = 0; c < 11; ++c) {
+        EXPECT_EQ(out[i * 12 + static_cast<size_t>(c)], table.At(ids[i], c));
+      }
+      EXPECT_EQ(out[i * 12 + 11], -1.0f);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::engine

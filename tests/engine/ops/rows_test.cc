@@ -1,0 +1,299 @@
+#include "engine/ops/rows.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "tests/engine/ops/ops_test_support.h"
+
+namespace tandem::engine {
+namespace {
+
+using RowsTest = TableTest;
+INSTANTIATE_TEST_SUITE_P(Tables, RowsTest, testing::ValuesIn(AllTables()), TableName);
+
+constexpr int64_t kCols[] = {1, 2, 7, 15, 16, 17, 48, 63, 200, 2304};
+
+// f32 arithmetic of a few dozen roundings; bf16 has one more, of 2^-8 relative.
+double Tolerance(DType dtype, double value, double scale) {
+  const double f32 = 3e-6 * scale;
+  return dtype == DType::kF32 ? f32 : f32 + std::abs(value) * 0x1p-8;
+}
+
+void ExpectNear(const TestMatrix& y, const std::function<double(int64_t, int64_t)>& expected,
+                double scale, std::string_view what) {
+  for (int64_t r = 0; r < y.matrix().rows; ++r) {
+    for (int64_t c = 0; c < y.matrix().cols; ++c) {
+      const double want = expected(r, c);
+      ASSERT_NEAR(y.At(r, c), want, Tolerance(y.matrix().dtype, want, scale + std::abs(want)))
+          << what << " row " << r << " column " << c << " of " << y.matrix().cols;
+    }
+    if (y.matrix().stride > y.matrix().cols) {
+      ASSERT_EQ(y.At(r, y.matrix().cols), 0.0f) << what;
+    }
+  }
+}
+
+TEST_P(RowsTest, RmsNormAgreesWithDouble) {
+  for (const DType dtype : kComputeTypes) {
+    for (const int64_t cols : kCols) {
+      const int64_t rows = 5;
+      const std::vector<float> x = RandomFloats(rows * cols, 1);
+      const std::vector<float> gamma = RandomFloats(cols, 2);
+      std::vector<float> rstd(rows);
+      TestMatrix y(dtype, rows, cols);
+      TestOps ops(table(), 2);
+
+      RmsNorm(ops, x.data(), cols, gamma.data(), 1e-5f, y.matrix(), rstd.data());
+
+      const auto scale = [&](int64_t r) {
+        double squares = 0;
+        for (int64_t c = 0; c < cols; ++c)
+          squares += std::pow(x[static_cast<size_t>(r * cols + c)], 2);
+        return 1 / std::sqrt(squares / static_cast<double>(cols) + 1e-5f);
+      };
+      for (int64_t r = 0; r < rows; ++r) {
+        EXPECT_NEAR(rstd[static_cast<size_t>(r)], scale(r), 2e-6 * scale(r));
+      }
+      ExpectNear(
+          y,
+          [&](int64_t r, int64_t c) {
+            return x[static_cast<size_t>(r * cols + c)] * scale(r) * gamma[static_cast<size_t>(c)];
+          },
+          0, "RmsNorm");
+    }
+  }
+}
+
+TEST_P(RowsTest, LayerNormAgreesWithDouble) {
+  for (const DType dtype : kComputeTypes) {
+    for (const int64_t cols : kCols) {
+      const int64_t rows = 5;
+      std::vector<float> x = RandomFloats(rows * cols, 3);
+      for (float& v : x) v += 2.0f;
+      const std::vector<float> gamma = RandomFloats(cols, 4);
+      const std::vector<float> beta = RandomFloats(cols, 5);
+      std::vector<float> stats(2 * rows);
+      TestMatrix y(dtype, rows, cols);
+      TestOps ops(table(), 2);
+
+      LayerNorm(ops, x.data(), cols, gamma.data(), beta.data(), 1e-5f, y.matrix(), stats.data());
+
+      for (int64_t r = 0; r < rows; ++r) {
+        double mean = 0;
+        double variance = 0;
+        for (int64_t c = 0; c < cols; ++c) mean += x[static_cast<size_t>(r * cols + c)];
+        mean /= static_cast<double>(cols);
+        for (int64_t c = 0; c < cols; ++c) {
+          variance += std::pow(x[static_cast<size_t>(r * cols + c)] - mean, 2);
+        }
+        const double rstd = 1 / std::sqrt(variance / static_cast<double>(cols) + 1e-5);
+        EXPECT_NEAR(stats[static_cast<size_t>(2 * r)], mean, 1e-6 * 3);
+        if (cols == 1) continue;  // x - mean is all rounding
+        EXPECT_NEAR(stats[static_cast<size_t>(2 * r + 1)], rstd, 1e-4 * rstd);
+        for (int64_t c = 0; c < cols; ++c) {
+          const double want =
+              (x[static_cast<size_t>(r * cols + c)] - mean) * rstd * gamma[static_cast<size_t>(c)] +
+              beta[static_cast<size_t>(c)];
+          ASSERT_NEAR(y.At(r, c), want, Tolerance(dtype, want, 4 * (1 + rstd)))
+              << "row " << r << " column " << c << " of " << cols;
+        }
+        if (y.matrix().stride > cols) {
+          ASSERT_EQ(y.At(r, cols), 0.0f);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(RowsTest, RopeRotatesHalvesByPosition) {
+  for (const DType dtype : kComputeTypes) {
+    for (const int64_t head_dim : {2, 8, 12, 16, 64, 80, 128}) {
+      const int64_t heads = 3;
+      const std::vector<int32_t> positions = {0, 1, 9, 4, 4};
+      const auto rows = static_cast<int64_t>(positions.size());
+      std::vector<double> frequencies;
+      for (int64_t i = 0; i < head_dim / 2; ++i) {
+        frequencies.push_back(
+            std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
+      }
+      const RopeTable rope(frequencies, 10);
+      const int64_t cols = heads * head_dim;
+      const std::vector<float> x = RandomFloats(rows * cols, 6);
+      TestMatrix y(dtype, rows, cols);
+      TestOps ops(table(), 2);
+
+      Rope(ops, x.data(), cols, positions, rope, y.matrix());
+
+      ExpectNear(
+          y,
+          [&](int64_t r, int64_t c) {
+            const int64_t half = head_dim / 2;
+            const int64_t i = c % head_dim % half;
+            const float* head = x.data() + r * cols + c / head_dim * head_dim;
+            const double angle =
+                positions[static_cast<size_t>(r)] * frequencies[static_cast<size_t>(i)];
+            return c % head_dim < half
+                       ? head[i] * std::cos(angle) - head[half + i] * std::sin(angle)
+                       : head[half + i] * std::cos(angle) + head[i] * std::sin(angle);
+          },
+          1, "Rope");
+    }
+  }
+}
+
+double ApplyDouble(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kRelu:
+      return std::max(x, 0.0);
+  }
+  return 0;
+}
+
+TEST_P(RowsTest, ActivationsAgreeWithDouble) {
+  for (const DType dtype : kComputeTypes) {
+    for (const Activation activation :
+         {Activation::kSilu, Activation::kGeluTanh, Activation::kRelu}) {
+      for (const int64_t cols : kCols) {
+        const int64_t rows = 3;
+        std::vector<float> x = RandomFloats(rows * cols, 7);
+        for (float& v : x) v *= 4;
+        const std::vector<float> up = RandomFloats(rows * cols, 8);
+        TestMatrix plain(dtype, rows, cols);
+        TestMatrix gated(dtype, rows, cols);
+        TestOps ops(table(), 2);
+
+        Activate(ops, x.data(), cols, activation, plain.matrix());
+        GatedActivation(ops, x.data(), up.data(), cols, activation, gated.matrix());
+
+        const auto value = [&](int64_t r, int64_t c) {
+          return ApplyDouble(activation, x[static_cast<size_t>(r * cols + c)]);
+        };
+        ExpectNear(plain, value, 0.1, "Activate");
+        ExpectNear(
+            gated,
+            [&](int64_t r, int64_t c) {
+              return value(r, c) * up[static_cast<size_t>(r * cols + c)];
+            },
+            0.1, "GatedActivation");
+      }
+    }
+  }
+}
+
+TEST_P(RowsTest, ActivationsOfExtremesAreLimits) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> x = {1e30f, -1e30f, -100.0f, 100.0f, 0.0f, inf};
+  TestMatrix y(DType::kF32, 1, 6);
+  TestOps ops(table());
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    Activate(ops, x.data(), 6, activation, y.matrix());
+    EXPECT_EQ(y.At(0, 0), 1e30f);
+    EXPECT_EQ(std::abs(y.At(0, 1)), 0.0f);
+    EXPECT_NEAR(y.At(0, 2), 0.0f, 1e-30);
+    EXPECT_EQ(y.At(0, 3), 100.0f);
+    EXPECT_EQ(y.At(0, 4), 0.0f);
+    EXPECT_EQ(y.At(0, 5), inf);
+  }
+}
+
+TEST_P(RowsTest, AddAndRoundAreExact) {
+  for (const int64_t cols : kCols) {
+    const int64_t rows = 9;
+    const std::vector<float> a = RandomFloats(rows * cols, 9);
+    const std::vector<float> b = RandomFloats(rows * cols, 10);
+    std::vector<float> sum(a.size());
+    TestOps ops(table(), 2);
+    AddRows(ops, a.data(), b.data(), rows * cols, sum.data());
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(sum[i], a[i] + b[i]);
+
+    for (const DType dtype : kComputeTypes) {
+      TestMatrix y(dtype, rows, cols);
+      RoundRows(ops, a.data(), cols, y.matrix());
+      EXPECT_EQ(y, TestMatrix(dtype, rows, cols, a)) << cols;
+    }
+  }
+}
+
+TEST_P(RowsTest, RoundingToBf16IsToNearestEvenWithNanKept) {
+  std::vector<float> x = {1.0f,
+                          1.00390625f,
+                          1.01171875f,
+                          std::bit_cast<float>(0x3f808001u),
+                          std::bit_cast<float>(0x3f807fffu),
+                          3.4e38f,
+                          -3.4e38f,
+                          0.0f,
+                          -0.0f,
+                          std::bit_cast<float>(0x00000001u),
+                          std::bit_cast<float>(0x00018000u),
+                          std::bit_cast<float>(0x7f800001u),
+                          std::bit_cast<float>(0xffffffffu),
+                          std::numeric_limits<float>::infinity()};
+  x.resize(33, 2.7182817f);
+  const auto cols = static_cast<int64_t>(x.size());
+  TestMatrix y(DType::kBF16, 1, cols);
+  TestOps ops(table());
+
+  RoundRows(ops, x.data(), cols, y.matrix());
+
+  for (int64_t c = 0; c < cols; ++c) {
+    EXPECT_EQ(static_cast<const Bf16*>(y.matrix().data)[c], FloatToBf16(x[static_cast<size_t>(c)]))
+        << c;
+  }
+}
+
+// One row in the middle of a batch, at 16 addresses, alone and among others, gives equal bits.
+TEST_P(RowsTest, ReductionsDependOnTheRowAlone) {
+  for (const int64_t cols : {5, 16, 100, 771}) {
+    const std::vector<float> row = RandomFloats(cols, 11);
+    const std::vector<float> gamma = RandomFloats(cols, 12);
+    const std::vector<float> beta = RandomFloats(cols, 13);
+    std::vector<float> first_rms;
+    std::vector<float> first_layer;
+    for (int64_t offset = 0; offset < 16; ++offset) {
+      const int64_t rows = 1 + offset % 3;
+      std::vector<float> x = RandomFloats(offset + rows * cols, 14);
+      std::copy(row.begin(), row.end(), x.end() - cols);
+      std::vector<float> rms(static_cast<size_t>(offset + rows * cols));
+      std::vector<float> layer(rms.size());
+      TestOps ops(table(), 1 + static_cast<int>(offset % 3));
+
+      RmsNorm(ops, x.data() + offset, cols, gamma.data(), 1e-6f,
+              {rms.data() + offset, DType::kF32, rows, cols, cols}, nullptr);
+      LayerNorm(ops, x.data() + offset, cols, gamma.data(), beta.data(), 1e-6f,
+                {layer.data() + offset, DType::kF32, rows, cols, cols}, nullptr);
+
+      const std::vector<float> this_rms(rms.end() - cols, rms.end());
+      const std::vector<float> this_layer(layer.end() - cols, layer.end());
+      if (offset == 0) {
+        first_rms = this_rms;
+        first_layer = this_layer;
+      }
+      EXPECT_TRUE(SameBits(first_rms, this_rms)) << cols << " at " << offset;
+      EXPECT_TRUE(SameBits(first_layer, this_layer)) << cols << " at " << offset;
+    }
+  }
+}
+
+// Pointwise kernels may see a value in a full vector or in a tail: the same bits either way.
+TEST_P(RowsTest, PointwiseValuesDoNotDependOnTheirLane) {
+  const std::vector<float> x = RandomFloats(40, 15);
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    TestMatrix whole(DType::kF32, 1, 40);
+    TestOps ops(table());
+    Activate(ops, x.data(), 40, activation, whole.matrix());
+    for (int64_t c = 0; c < 40; ++c) {
+      TestMatrix alone(DType::kF32, 1, 1);
+      Activate(ops, x.data() + c, 1, activation, alone.matrix());
+      EXPECT_EQ(alone.At(0, 0), whole.At(0, c)) << c;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::engine

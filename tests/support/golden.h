@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/ids.h"
+#include "engine/io/safetensors.h"
+
+namespace tandem::tests {
+
+// tests/golden/README.md says what these numbers are and how close one must come.
+struct GoldenSequence {
+  std::vector<TokenId> input_ids;
+  std::vector<TokenId> greedy_ids;  // continue input_ids
+  std::vector<double> greedy_logprobs;
+  double logits_max_abs = 0;
+  std::vector<float> logits;  // [input_ids.size(), vocab]
+};
+
+struct GoldenTraining {
+  std::vector<std::vector<TokenId>> input_ids;  // [batch][tokens], right-padded with 0
+  std::vector<std::vector<int32_t>> attention_mask;
+  std::vector<std::vector<int32_t>> labels;  // -100: not counted; labels[t + 1] follows token t
+  double loss = 0;
+  std::vector<double> losses;          // before steps 1, 2, 3 and after 3
+  std::vector<double> gradient_norms;  // before clipping, steps 1, 2, 3
+  int64_t counted_label_tokens = 0;
+  std::vector<std::string> decayed_parameters;
+  std::vector<std::string> zero_gradient_parameters;
+};
+
+struct Golden {
+  std::string name;
+  std::filesystem::path dir;  // the model itself
+  std::vector<GoldenSequence> sequences;
+  GoldenTraining training;
+};
+
+// Every model of tests/golden.
+std::vector<std::string> GoldenNames();
+Golden LoadGolden(std::string_view name);
+// One of its tensor files: "gradients", "adamw_3steps", "forward".
+engine::SafetensorsFile OpenGoldenTensors(const Golden& golden, std::string_view file);
+// Any floating-point tensor as f32.
+std::vector<float> GoldenFloats(const engine::SafetensorsFile& file, std::string_view tensor);
+
+// Data that lies beside the repository on some machines only: $TANDEM_SHARED_DIR, or ../shared.
+// Nothing when `relative` is not there; then skip, naming it.
+std::optional<std::filesystem::path> FindSharedData(std::string_view relative);
+
+}  // namespace tandem::tests

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/thread_pool.h"
+#include "engine/kernels/kernels.h"
+#include "engine/kv/block_pool.h"
+#include "engine/kv/kv_cache.h"
+#include "engine/model/model.h"
+#include "engine/ops/ops_context.h"
+
+namespace tandem::tests {
+
+// A loaded model with everything it needs to run steps, and no scheduler: a test says which rows
+// are computed together.
+class ModelHarness {
+ public:
+  struct Options {
+    std::optional<engine::DType> dtype = {};
+    const engine::KernelTable* kernels = nullptr;  // null: the best
+    int n_threads = 1;
+    int64_t n_blocks = 128;
+    int64_t max_rows = 512;
+    std::filesystem::path cache_dir = {};
+  };
+  ModelHarness(const std::filesystem::path& model_dir, const Options& options);
+
+  // What was computed of one sequence. Blocks are returned by Drop.
+  struct Sequence {
+    int64_t length = 0;
+    std::vector<BlockId> blocks;
+  };
+  struct Part {
+    Sequence* sequence;
+    std::vector<TokenId> tokens;  // appended to the sequence in this step
+  };
+  enum class Rows { kAll, kLastOfEach };
+
+  // Logits [rows, vocab] of one step over the parts.
+  std::vector<float> Step(std::vector<Part> parts, Rows rows);
+  void Drop(Sequence& sequence);
+
+  // Logits at every position of `tokens`, computed `chunk` tokens per step (0: all at once).
+  std::vector<float> Prefill(const std::vector<TokenId>& tokens, size_t chunk);
+  // Argmax continuations of several prompts decoded together, prefilled `chunk` tokens per step.
+  std::vector<std::vector<TokenId>> Greedy(const std::vector<std::vector<TokenId>>& prompts,
+                                           size_t n_tokens, size_t chunk);
+
+  const engine::Model& model() const { return *model_; }
+  std::shared_ptr<const engine::Model> shared_model() const { return model_; }
+  engine::OpsContext& ops() { return ops_; }
+  int64_t vocab_size() const { return model_->config().vocab_size; }
+  int64_t free_blocks() const { return blocks_.num_free(); }
+
+ private:
+  ThreadPool pool_;
+  engine::OpsContext ops_;
+  std::shared_ptr<const engine::Model> model_;
+  engine::KvCache kv_;
+  engine::BlockPool blocks_;
+  engine::ModelRunner runner_;
+};
+
+TokenId ArgMax(std::span<const float> logits);
+
+// A fresh directory under the system's temporary one, removed with the object.
+class TemporaryDir {
+ public:
+  TemporaryDir();
+  ~TemporaryDir();
+  TemporaryDir(const TemporaryDir&) = delete;
+  TemporaryDir& operator=(const TemporaryDir&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace tandem::tests

@@ -1,0 +1,191 @@
+#include "training/ops/attention.h"
+
+#include "engine/tensor/bfloat16.h"
+#include "tests/training/ops/gradient_check.h"
+
+namespace tandem::training {
+namespace {
+
+struct AttentionCase {
+  engine::AttentionSpec spec;
+  std::vector<Segment> segments;
+  int64_t rows = 0;
+  Floats q, k, v, dout;
+
+  AttentionCase(int64_t heads, int64_t kv_heads, int64_t dim, std::vector<int64_t> lengths,
+                int64_t window = 0, float soft_cap = 0) {
+    spec = {.n_heads = heads,
+            .n_kv_heads = kv_heads,
+            .head_dim = dim,
+            .scale = 1 / std::sqrt(static_cast<float>(dim)),
+            .window = window,
+            .soft_cap = soft_cap};
+    for (const int64_t length : lengths) {
+      segments.push_back({rows, length});
+      rows += length;
+    }
+    q = RandomFloats(rows * heads * dim, 1);
+    k = RandomFloats(rows * kv_heads * dim, 2);
+    v = RandomFloats(rows * kv_heads * dim, 3);
+    dout = RandomFloats(rows * heads * dim, 4);
+  }
+
+  double Loss(const Doubles& q_at, const Doubles& k_at, const Doubles& v_at) const {
+    double loss = 0;
+    const int64_t dim = spec.head_dim;
+    for (const Segment& segment : segments) {
+      for (int64_t h = 0; h < spec.n_heads; ++h) {
+        const int64_t kv = h / (spec.n_heads / spec.n_kv_heads);
+        for (int64_t i = 0; i < segment.n_rows; ++i) {
+          const int64_t row = segment.first_row + i;
+          const int64_t first = spec.window > 0 ? std::max<int64_t>(0, i - spec.window + 1) : 0;
+          Doubles p;
+          double sum = 0;
+          for (int64_t j = first; j <= i; ++j) {
+            double s = 0;
+            for (int64_t d = 0; d < dim; ++d) {
+              s += q_at[(row * spec.n_heads + h) * dim + d] *
+                   k_at[((segment.first_row + j) * spec.n_kv_heads + kv) * dim + d];
+            }
+            s *= spec.scale;
+            if (spec.soft_cap > 0) s = spec.soft_cap * std::tanh(s / spec.soft_cap);
+            p.push_back(std::exp(s));
+            sum += p.back();
+          }
+          for (int64_t j = first; j <= i; ++j) {
+            for (int64_t d = 0; d < dim; ++d) {
+              loss += dout[(row * spec.n_heads + h) * dim + d] * p[j - first] / sum *
+                      v_at[((segment.first_row + j) * spec.n_kv_heads + kv) * dim + d];
+            }
+          }
+        }
+      }
+    }
+    return loss;
+  }
+};
+
+struct Gradients {
+  Floats dq, dk, dv;
+};
+
+// Forward and backward in f32, or in bf16 with inputs rounded first.
+Gradients Backward(engine::OpsContext& ops, const AttentionCase& c, engine::DType dtype) {
+  const int64_t q_cols = c.spec.n_heads * c.spec.head_dim;
+  const int64_t kv_cols = c.spec.n_kv_heads * c.spec.head_dim;
+  const size_t element = engine::DTypeBytes(dtype);
+  const auto matrix = [&](AlignedBuffer& buffer, int64_t cols) {
+    const int64_t stride = engine::RowStride(dtype, cols);
+    buffer = AlignedBuffer(static_cast<size_t>(c.rows * stride) * element);
+    return engine::Matrix{buffer.data(), dtype, c.rows, cols, stride};
+  };
+  AlignedBuffer buffers[4];
+  const engine::Matrix q = matrix(buffers[0], q_cols);
+  const engine::Matrix k = matrix(buffers[1], kv_cols);
+  const engine::Matrix v = matrix(buffers[2], kv_cols);
+  const engine::Matrix out = matrix(buffers[3], q_cols);
+  engine::RoundRows(ops, c.q.data(), q_cols, q);
+  engine::RoundRows(ops, c.k.data(), kv_cols, k);
+  engine::RoundRows(ops, c.v.data(), kv_cols, v);
+  AlignedBuffer kv(static_cast<size_t>(
+      AttentionScratchBytes(c.spec, dtype, c.rows, static_cast<int64_t>(c.segments.size()))));
+  Floats lse(c.rows * c.spec.n_heads);
+  AttentionForward(ops, c.spec, q, k, v, c.segments, kv.data(), out, lse.data());
+  Gradients g{Floats(c.q.size()), Floats(c.k.size()), Floats(c.v.size())};
+  AttentionBackward(ops, c.spec, q, k, v, out, lse.data(), c.dout.data(), c.segments, g.dq.data(),
+                    g.dk.data(), g.dv.data());
+  return g;
+}
+
+void ExpectGradients(const AttentionCase& c) {
+  const Doubles q = Widen(c.q);
+  const Doubles k = Widen(c.k);
+  const Doubles v = Widen(c.v);
+  const Doubles want_dq = NumericGradient([&](const Doubles& at) { return c.Loss(at, k, v); }, q);
+  const Doubles want_dk = NumericGradient([&](const Doubles& at) { return c.Loss(q, at, v); }, k);
+  const Doubles want_dv = NumericGradient([&](const Doubles& at) { return c.Loss(q, k, at); }, v);
+
+  OnEveryTable([&](engine::OpsContext& ops) {
+    const Gradients f32 = Backward(ops, c, engine::DType::kF32);
+    EXPECT_LT(RelativeError(f32.dq, want_dq), 1e-5);
+    EXPECT_LT(RelativeError(f32.dk, want_dk), 1e-5);
+    EXPECT_LT(RelativeError(f32.dv, want_dv), 1e-5);
+
+    // bf16 has 8 bits: 2^-9 per rounding, a few roundings deep.
+    const Gradients bf16 = Backward(ops, c, engine::DType::kBF16);
+    EXPECT_LT(RelativeError(bf16.dq, want_dq), 2e-2);
+    EXPECT_LT(RelativeError(bf16.dk, want_dk), 2e-2);
+    EXPECT_LT(RelativeError(bf16.dv, want_dv), 2e-2);
+  });
+}
+
+TEST(AttentionBackward, AgreesWithFiniteDifferences) {
+  ExpectGradients(AttentionCase(2, 2, 8, {9}));
+}
+TEST(AttentionBackward, GroupedHeadsAndPackedSegments) {
+  ExpectGradients(AttentionCase(4, 2, 12, {5, 1, 11}));
+}
+TEST(AttentionBackward, Window) { ExpectGradients(AttentionCase(2, 1, 8, {13}, 4)); }
+TEST(AttentionBackward, SoftCap) { ExpectGradients(AttentionCase(2, 1, 8, {10}, 0, 2.0f)); }
+
+// Longer than a query block and a key chunk, with ragged ends: every path of the blocking. Too
+// large for finite differences; f32 tables must agree with each other.
+TEST(AttentionBackward, LongSegmentsAgreeBetweenTables) {
+  const AttentionCase c(2, 1, 20, {300, 131, 128});
+  std::vector<Gradients> results;
+  OnEveryTable(
+      [&](engine::OpsContext& ops) { results.push_back(Backward(ops, c, engine::DType::kF32)); });
+  for (size_t i = 1; i < results.size(); ++i) {
+    EXPECT_LT(RelativeError(results[i].dq, Widen(results[0].dq)), 1e-5);
+    EXPECT_LT(RelativeError(results[i].dk, Widen(results[0].dk)), 1e-5);
+    EXPECT_LT(RelativeError(results[i].dv, Widen(results[0].dv)), 1e-5);
+  }
+}
+
+TEST(AttentionBackward, DirectionalDerivativeOfALongSegment) {
+  const AttentionCase c(1, 1, 8, {270});
+  const Doubles q = Widen(c.q);
+  const Doubles k = Widen(c.k);
+  const Doubles v = Widen(c.v);
+  const Doubles direction = Widen(RandomFloats(static_cast<int64_t>(k.size()), 9));
+  constexpr double kStep = 1e-5;
+  const auto at = [&](double step) {
+    Doubles moved_q = q;
+    Doubles moved_k = k;
+    Doubles moved_v = v;
+    for (size_t i = 0; i < k.size(); ++i) {
+      moved_q[i] += step * direction[i];
+      moved_k[i] -= step * direction[i];
+      moved_v[i] += 2 * step * direction[i];
+    }
+    return c.Loss(moved_q, moved_k, moved_v);
+  };
+  const double want = (at(kStep) - at(-kStep)) / (2 * kStep);
+
+  OnEveryTable([&](engine::OpsContext& ops) {
+    const Gradients g = Backward(ops, c, engine::DType::kF32);
+    double got = 0;
+    for (size_t i = 0; i < k.size(); ++i) {
+      got += direction[i] * (g.dq[i] - g.dk[i] + 2.0 * g.dv[i]);
+    }
+    EXPECT_NEAR(got, want, 1e-4 * std::abs(want) + 1e-4);
+  });
+}
+
+TEST(AttentionBackward, ThreadCountChangesNoBit) {
+  const AttentionCase c(4, 2, 16, {70, 33, 140});
+  std::vector<Gradients> results;
+  for (int threads = 1; threads <= 3; ++threads) {
+    ThreadPool pool(threads);
+    engine::OpsContext ops(*engine::RunnableKernelTables().back(), pool);
+    results.push_back(Backward(ops, c, engine::DType::kBF16));
+  }
+  for (size_t i = 1; i < results.size(); ++i) {
+    EXPECT_EQ(results[i].dq, results[0].dq);
+    EXPECT_EQ(results[i].dk, results[0].dk);
+    EXPECT_EQ(results[i].dv, results[0].dv);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::training

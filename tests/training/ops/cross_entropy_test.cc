@@ -1,0 +1,105 @@
+#include "training/ops/cross_entropy.h"
+
+#include "engine/ops/rows.h"
+#include "tests/training/ops/gradient_check.h"
+
+namespace tandem::training {
+namespace {
+
+constexpr int64_t kRows = 7;
+constexpr int64_t kDim = 10;
+constexpr int64_t kVocab = 53;
+
+struct Case {
+  Floats hidden = RandomFloats(kRows * kDim, 1);
+  Floats head = RandomFloats(kVocab * kDim, 2, 0.5f);
+  Floats bias = RandomFloats(kVocab, 3);
+  std::vector<TokenId> targets = {3, 52, -1, 0, 17, 17, 30};
+  Floats weights = {1, 1, 0, 0.5f, 1, 0, 2};
+
+  double Loss(const Doubles& h, const Doubles& w, const Doubles& b) const {
+    double loss = 0;
+    double total = 0;
+    for (int64_t r = 0; r < kRows; ++r) {
+      if (targets[r] < 0 || weights[r] == 0) continue;
+      Doubles z(kVocab);
+      double sum = 0;
+      for (int64_t n = 0; n < kVocab; ++n) {
+        z[n] = b[n];
+        for (int64_t i = 0; i < kDim; ++i) z[n] += h[r * kDim + i] * w[n * kDim + i];
+        sum += std::exp(z[n]);
+      }
+      loss += weights[r] * (std::log(sum) - z[targets[r]]);
+      total += weights[r];
+    }
+    return loss / total;
+  }
+};
+
+struct Outcome {
+  CrossEntropyResult result;
+  Floats dhidden = Floats(kRows * kDim, 99.0f);
+  Floats dhead = Floats(kVocab * kDim);
+  Floats dbias = Floats(kVocab);
+};
+
+Outcome LossAndGradients(engine::OpsContext& ops, const Case& c, engine::DType dtype) {
+  const int64_t stride = engine::RowStride(dtype, kDim);
+  AlignedBuffer hidden(static_cast<size_t>(kRows * stride) * engine::DTypeBytes(dtype));
+  engine::RoundRows(ops, c.hidden.data(), kDim, {hidden.data(), dtype, kRows, kDim, stride});
+  AlignedBuffer panels(static_cast<size_t>(engine::PanelBytes(dtype, kVocab, kDim)));
+  engine::PackPanels(
+      ops, {reinterpret_cast<const std::byte*>(c.head.data()), engine::DType::kF32, {kVocab, kDim}},
+      engine::SourceLayout::kOutIn, kVocab, kDim, dtype, panels.data());
+  Outcome outcome;
+  CrossEntropyWorkspace workspace;
+  outcome.result =
+      CrossEntropy(ops, workspace,
+                   {.hidden = {hidden.data(), dtype, kRows, kDim, stride},
+                    .head = {panels.data(), dtype, kVocab, kDim},
+                    .bias = c.bias.data(),
+                    .targets = c.targets,
+                    .weights = c.weights,
+                    .scale = 1 / 5.5f},
+                   outcome.dhidden.data(), outcome.dhead.data(), outcome.dbias.data(), nullptr);
+  return outcome;
+}
+
+TEST(CrossEntropy, LossAndGradientsAgreeWithFiniteDifferences) {
+  const Case c;
+  const Doubles h = Widen(c.hidden);
+  const Doubles w = Widen(c.head);
+  const Doubles b = Widen(c.bias);
+  const Doubles want_dh = NumericGradient([&](const Doubles& at) { return c.Loss(at, w, b); }, h);
+  const Doubles want_dw = NumericGradient([&](const Doubles& at) { return c.Loss(h, at, b); }, w);
+  const Doubles want_db = NumericGradient([&](const Doubles& at) { return c.Loss(h, w, at); }, b);
+
+  OnEveryTable([&](engine::OpsContext& ops) {
+    const Outcome f32 = LossAndGradients(ops, c, engine::DType::kF32);
+    EXPECT_DOUBLE_EQ(f32.result.weight, 4.5 + 1.0);
+    EXPECT_NEAR(f32.result.weighted_loss / 5.5, c.Loss(h, w, b), 1e-5);
+    EXPECT_LT(RelativeError(f32.dhidden, want_dh), 1e-5);
+    EXPECT_LT(RelativeError(f32.dhead, want_dw), 1e-5);
+    EXPECT_LT(RelativeError(f32.dbias, want_db), 1e-5);
+
+    const Outcome bf16 = LossAndGradients(ops, c, engine::DType::kBF16);
+    EXPECT_NEAR(bf16.result.weighted_loss / 5.5, c.Loss(h, w, b), 2e-2);
+    EXPECT_LT(RelativeError(bf16.dhidden, want_dh), 2e-2);
+    EXPECT_LT(RelativeError(bf16.dhead, want_dw), 2e-2);
+    EXPECT_LT(RelativeError(bf16.dbias, want_db), 2e-2);
+  });
+}
+
+TEST(CrossEntropy, AllRowsUntrainedGivesZero) {
+  Case c;
+  c.weights.assign(kRows, 0.0f);
+  OnEveryTable([&](engine::OpsContext& ops) {
+    const Outcome outcome = LossAndGradients(ops, c, engine::DType::kF32);
+    EXPECT_EQ(outcome.result.weight, 0);
+    EXPECT_EQ(outcome.result.weighted_loss, 0);
+    EXPECT_EQ(outcome.dhidden, Floats(kRows * kDim, 0.0f));
+  });
+}
+
+}  // namespace
+}  // namespace tandem::training

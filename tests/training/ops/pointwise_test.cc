@@ -1,0 +1,179 @@
+#include "training/ops/pointwise.h"
+
+#include <map>
+
+#include "tests/training/ops/gradient_check.h"
+
+namespace tandem::training {
+namespace {
+
+double ActivationOf(engine::Activation activation, double x) {
+  switch (activation) {
+    case engine::Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case engine::Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case engine::Activation::kRelu:
+      return x > 0 ? x : 0;
+  }
+  return 0;
+}
+
+constexpr engine::Activation kActivations[] = {
+    engine::Activation::kSilu, engine::Activation::kGeluTanh, engine::Activation::kRelu};
+
+TEST(PointwiseBackward, ActivationsAgreeWithFiniteDifferences) {
+  constexpr int64_t kCount = 203;
+  const Floats x = RandomFloats(kCount, 1, 3);
+  const Floats dy = RandomFloats(kCount, 2);
+  for (const engine::Activation activation : kActivations) {
+    const Doubles want = NumericGradient(
+        [&](const Doubles& at) {
+          double loss = 0;
+          for (int64_t i = 0; i < kCount; ++i) loss += dy[i] * ActivationOf(activation, at[i]);
+          return loss;
+        },
+        Widen(x));
+
+    OnEveryTable([&](engine::OpsContext& ops) {
+      Floats dx(kCount);
+      ActivateBackward(ops, x.data(), activation, dy.data(), kCount, dx.data());
+
+      EXPECT_LT(RelativeError(dx, want), 1e-5);
+    });
+  }
+}
+
+TEST(PointwiseBackward, GatedActivationsAgreeWithFiniteDifferences) {
+  constexpr int64_t kCount = 77;
+  const Floats gate = RandomFloats(kCount, 3, 2);
+  const Floats up = RandomFloats(kCount, 4, 2);
+  const Floats dh = RandomFloats(kCount, 5);
+  for (const engine::Activation activation : kActivations) {
+    const auto loss = [&](const Doubles& g, const Doubles& u) {
+      double sum = 0;
+      for (int64_t i = 0; i < kCount; ++i) sum += dh[i] * ActivationOf(activation, g[i]) * u[i];
+      return sum;
+    };
+    const Doubles want_gate =
+        NumericGradient([&](const Doubles& at) { return loss(at, Widen(up)); }, Widen(gate));
+    const Doubles want_up =
+        NumericGradient([&](const Doubles& at) { return loss(Widen(gate), at); }, Widen(up));
+
+    OnEveryTable([&](engine::OpsContext& ops) {
+      Floats dgate(kCount);
+      Floats dup(kCount);
+      GatedActivationBackward(ops, gate.data(), up.data(), activation, dh.data(), kCount,
+                              dgate.data(), dup.data());
+
+      EXPECT_LT(RelativeError(dgate, want_gate), 1e-5);
+      EXPECT_LT(RelativeError(dup, want_up), 1e-5);
+    });
+  }
+}
+
+TEST(PointwiseBackward, RopeBackwardUndoesTheRotation) {
+  constexpr int64_t kRows = 6;
+  constexpr int64_t kHeads = 3;
+  constexpr int64_t kDim = 12;
+  Doubles frequencies;
+  for (int i = 0; i < kDim / 2; ++i) frequencies.push_back(std::pow(100.0, -i / 6.0));
+  const engine::RopeTable table(frequencies, 64);
+  const std::vector<int32_t> positions = {0, 1, 5, 17, 2, 63};
+  const Floats x = RandomFloats(kRows * kHeads * kDim, 6);
+
+  OnEveryTable([&](engine::OpsContext& ops) {
+    Floats rotated(x.size());
+    engine::Rope(ops, x.data(), kHeads * kDim, positions, table,
+                 {rotated.data(), engine::DType::kF32, kRows, kHeads * kDim, kHeads * kDim});
+    Floats back(x.size());
+    RopeBackward(ops, rotated.data(), positions, table, kRows, kHeads * kDim, back.data());
+
+    // A rotation's gradient is its inverse.
+    EXPECT_LT(RelativeError(back, Widen(x)), 1e-6);
+    EXPECT_NE(rotated, x);
+  });
+}
+
+TEST(PointwiseBackward, EmbedBackwardAddsRowsOfEqualIdsInOrder) {
+  constexpr int64_t kRows = 300;
+  constexpr int64_t kCols = 19;
+  std::mt19937 rng(7);
+  std::vector<TokenId> ids(kRows);
+  for (TokenId& id : ids) id = static_cast<TokenId>(rng() % 11);
+  const Floats dy = RandomFloats(kRows * kCols, 8);
+  Floats want(11 * kCols);
+  for (int64_t r = 0; r < kRows; ++r) {
+    for (int64_t i = 0; i < kCols; ++i) want[ids[r] * kCols + i] += dy[r * kCols + i];
+  }
+
+  OnEveryTable([&](engine::OpsContext& ops) {
+    Floats got(11 * kCols);
+    EmbedBackward(ops, ids, dy.data(), kCols, got.data());
+
+    EXPECT_EQ(got, want);  // the same additions in the same order
+  });
+}
+
+TEST(PointwiseBackward, ColumnSumsAddRowsInOrder) {
+  constexpr int64_t kRows = 41;
+  constexpr int64_t kCols = 300;
+  const Floats dy = RandomFloats(kRows * kCols, 9);
+  Floats want(kCols, 2.0f);
+  for (int64_t r = 0; r < kRows; ++r) {
+    for (int64_t i = 0; i < kCols; ++i) want[i] += dy[r * kCols + i];
+  }
+
+  OnEveryTable([&](engine::OpsContext& ops) {
+    Floats got(kCols, 2.0f);
+    ColumnSums(ops, dy.data(), kRows, kCols, got.data());
+
+    EXPECT_EQ(got, want);
+  });
+}
+
+TEST(Dropout, DependsOnSampleAndPositionAloneAndKeepsTheMean) {
+  constexpr int64_t kCols = 250;
+  const Floats x(2 * kCols, 1.0f);
+  const DropoutKey key{.seed = 42, .epoch = 1, .op = 7};
+  const std::vector<DropoutRow> rows = {{.sample = 3, .position = 9}, {.sample = 4, .position = 9}};
+  const std::vector<DropoutRow> swapped = {rows[1], rows[0]};
+
+  OnEveryTable([&](engine::OpsContext& ops) {
+    Floats y(2 * kCols);
+    Floats z(2 * kCols);
+    Dropout(ops, x.data(), rows, kCols, 0.25f, key, y.data(), false);
+    Dropout(ops, x.data(), swapped, kCols, 0.25f, key, z.data(), false);
+
+    const Floats first(y.begin(), y.begin() + kCols);
+    EXPECT_EQ(first, Floats(z.begin() + kCols, z.end()));
+    EXPECT_NE(first, Floats(y.begin() + kCols, y.end()));
+    int64_t kept = 0;
+    for (const float value : y) {
+      if (value != 0) {
+        EXPECT_FLOAT_EQ(value, 1 / 0.75f);
+        ++kept;
+      }
+    }
+    EXPECT_NEAR(static_cast<double>(kept) / (2 * kCols), 0.75, 0.08);
+  });
+}
+
+TEST(Dropout, OtherOpsAndEpochsDrawOtherMasks) {
+  constexpr int64_t kCols = 128;
+  const Floats x(kCols, 1.0f);
+  const std::vector<DropoutRow> rows = {{.sample = 0, .position = 0}};
+  ThreadPool pool(1);
+  engine::OpsContext ops(*engine::RunnableKernelTables().back(), pool);
+  std::vector<Floats> seen;
+  for (const DropoutKey key :
+       {DropoutKey{1, 0, 0}, DropoutKey{1, 0, 1}, DropoutKey{1, 1, 0}, DropoutKey{2, 0, 0}}) {
+    Floats y(kCols);
+    Dropout(ops, x.data(), rows, kCols, 0.5f, key, y.data(), false);
+    for (const Floats& other : seen) EXPECT_NE(y, other);
+    seen.push_back(y);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::training
