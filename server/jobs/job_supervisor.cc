@@ -444,6 +444,8 @@ void JobSupervisor::IngestEvents(RunningJob& running) {
   if (progress.checkpoint) record.restarts = 0;
   record.events_offset = running.events.offset();
   store_.Update(record);
+  // Not left to NotifyOfGrowth: it may have seen these bytes one step before they were read.
+  changed_.insert(running.id);
 }
 
 void JobSupervisor::NotifyOfGrowth(RunningJob& running) {
