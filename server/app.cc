@@ -1,12 +1,12 @@
 #include "server/app.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <utility>
 
 #include "config/embedded_models.h"
+#include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "server/routes.h"
 #include "server/wire/error_body.h"
