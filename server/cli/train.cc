@@ -147,14 +147,19 @@ int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
 
   const training::TrainOutcome outcome = training::RunTraining(spec, context);
   const bool stopped = outcome.status == training::TrainOutcome::Status::kStopped;
-  WriteResult(dir, {{"status", stopped ? "stopped" : "completed"},
-                    {"model_dir", outcome.model_dir.string()},
-                    {"checkpoint", outcome.checkpoint.string()},
+  // A stopped run has no result yet: its exit code says that it can be resumed.
+  if (stopped) return kExitTryAgain;
+  const auto absolute = [](const fs::path& path) {
+    return path.empty() ? std::string() : fs::absolute(path).string();
+  };
+  WriteResult(dir, {{"status", "succeeded"},
+                    {"path", absolute(outcome.model_dir)},
+                    {"checkpoint", absolute(outcome.checkpoint)},
                     {"step", outcome.step},
                     {"loss", outcome.loss},
                     {"eval_loss", outcome.eval_loss},
                     {"best_eval_loss", outcome.best_eval_loss}});
-  return stopped ? kExitTryAgain : 0;
+  return 0;
 }
 
 void MakeDirectory(const fs::path& dir) {
@@ -172,8 +177,8 @@ int TrainSpecFile(const TrainFlags& flags) {
 // The main of a job's process: whatever happens ends in result.json.
 int TrainJob(const TrainFlags& flags) {
   const fs::path dir = flags.job_dir;
-  const auto fail = [&](const char* what) {
-    WriteResult(dir, {{"status", "failed"}, {"error", what}});
+  const auto fail = [&](const char* code, const char* what) {
+    WriteResult(dir, {{"status", "failed"}, {"error", {{"message", what}, {"code", code}}}});
   };
   try {
     const fs::path json = dir / "spec.json";
@@ -182,10 +187,13 @@ int TrainJob(const TrainFlags& flags) {
     spec.resources.lower_priority = true;
     return RunInDirectory(spec, dir);
   } catch (const std::bad_alloc&) {
-    fail("out of memory");
+    fail("out_of_memory", "the job needs more memory than it may use");
     throw Error(ErrorCode::kUnavailable, "out of memory");
+  } catch (const Error& error) {
+    fail(error.code() == ErrorCode::kDataLoss ? "bad_data" : "failed", error.what());
+    throw;
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail("failed", error.what());
     throw;
   }
 }
