@@ -1,6 +1,5 @@
 #include "server/app.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "config/embedded_models.h"
+#include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "server/handlers/job_spec.h"
 #include "server/routes.h"
@@ -128,8 +128,9 @@ void App::Start() {
 
 void App::StartJobs() {
   if (options_.data_dir.empty() || !options_.admin_key) return;
-  jobs_ = std::make_unique<JobSupervisor>(JobStore::Open(options_.data_dir), options_.jobs,
-                                          [this](const Job& job) { PublishJobModel(job); });
+  jobs_ = std::make_unique<JobSupervisor>(
+      JobStore::Open(std::filesystem::absolute(options_.data_dir)), options_.jobs,
+      [this](const Job& job) { PublishJobModel(job); });
   // Models of earlier jobs, oldest first: where two have one name, the newest stays.
   JobFilter filter;
   filter.type = JobType::kTrain;

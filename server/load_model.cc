@@ -1,11 +1,10 @@
 #include "server/load_model.h"
 
-#include <spdlog/spdlog.h>
-
 #include <chrono>
 #include <filesystem>
 
 #include "config/embedded_models.h"
+#include "engine/base/log.h"
 #include "engine/engine.h"
 
 namespace tandem::server {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/check.h"
@@ -157,6 +158,22 @@ void WriteText(const fs::path& path, const std::string& text) {
   if (!out) throw Error(ErrorCode::kIo, path.string() + ": cannot be written");
 }
 
+// Publishes the directory whose weights `write` puts at the path it is given, in place of an older
+// one.
+fs::path Publish(const ModelFiles& files, const fs::path& dir,
+                 const std::function<void(const fs::path& model)>& write) {
+  fs::create_directories(dir.parent_path());
+  const fs::path old = dir.parent_path() / (".old-" + dir.filename().string());
+  fs::remove_all(old);
+  if (fs::exists(dir)) fs::rename(dir, old);
+  engine::PublishDirectory(dir, [&](const fs::path& temporary) {
+    write(temporary / "model.safetensors");
+    for (const auto& [name, text] : files.texts) WriteText(temporary / name, text);
+  });
+  fs::remove_all(old);
+  return dir;
+}
+
 }  // namespace
 
 ModelFiles LoadModelFiles(const TrainSpec& spec) {
@@ -206,18 +223,15 @@ std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameter
 
 fs::path ExportModel(const ModelFiles& files, const ParameterStore& parameters,
                      const fs::path& dir) {
-  fs::create_directories(dir.parent_path());
-  const fs::path old = dir.parent_path() / (".old-" + dir.filename().string());
-  fs::remove_all(old);
-  if (fs::exists(dir)) fs::rename(dir, old);
-  engine::PublishDirectory(dir, [&](const fs::path& temporary) {
+  return Publish(files, dir, [&](const fs::path& model) {
     std::vector<std::vector<std::byte>> bytes;
     const std::vector<engine::NamedTensor> tensors = ExportedTensors(parameters, &bytes);
-    engine::WriteSafetensors(temporary / "model.safetensors", tensors, {{"format", "pt"}});
-    for (const auto& [name, text] : files.texts) WriteText(temporary / name, text);
+    engine::WriteSafetensors(model, tensors, {{"format", "pt"}});
   });
-  fs::remove_all(old);
-  return dir;
+}
+
+fs::path ExportModel(const ModelFiles& files, const fs::path& weights, const fs::path& dir) {
+  return Publish(files, dir, [&](const fs::path& model) { fs::copy_file(weights, model); });
 }
 
 }  // namespace tandem::training

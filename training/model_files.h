@@ -34,6 +34,9 @@ ModelFiles LoadModelFiles(const TrainSpec& spec);
 // already is replaced. Returns `dir`.
 std::filesystem::path ExportModel(const ModelFiles& files, const ParameterStore& parameters,
                                   const std::filesystem::path& dir);
+// The same with weights that were exported before.
+std::filesystem::path ExportModel(const ModelFiles& files, const std::filesystem::path& weights,
+                                  const std::filesystem::path& dir);
 
 // The exported tensors; the views borrow `bytes`.
 std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameters,

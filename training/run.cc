@@ -30,13 +30,22 @@ constexpr size_t kMaxStateBytes = 64 << 20;
 constexpr size_t kLossTail = 32;
 constexpr int64_t kStateVersion = 1;
 
+std::regex CompileRegex(const std::string& pattern) {
+  try {
+    return std::regex(pattern);
+  } catch (const std::regex_error& error) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "model.trainable: \"" + pattern + "\" is no regular expression: " + error.what());
+  }
+}
+
 std::vector<bool> TrainedWeights(const TrainSpec& spec,
                                  const std::vector<engine::WeightSpec>& weights) {
   if (spec.model.trainable.empty()) return {};
   std::vector<bool> trained(weights.size(), false);
   bool any = false;
   for (const std::string& pattern : spec.model.trainable) {
-    const std::regex regex(pattern);
+    const std::regex regex = CompileRegex(pattern);
     for (size_t i = 0; i < weights.size(); ++i) {
       if (!std::regex_search(weights[i].name, regex)) continue;
       trained[i] = true;
@@ -143,7 +152,7 @@ class Run {
   TrainOutcome Go() {
     for (const std::string& note : spec_.notes) Warn(note);
     Begin();
-    metrics_.open(context_.dir / "metrics.jsonl", std::ios::app);
+    OpenMetrics();
     while (outcome_.step < spec_.train.steps) {
       if (context_.stop.stop_requested()) return Stop();
       if (!OneStep()) break;
@@ -267,14 +276,32 @@ class Run {
                   {"data/epoch", packer_.epoch()}});
   }
 
-  // One line, flushed: a crash loses nothing. Metrics are not worth failing for.
-  void WriteMetrics(const ordered_json& line) { metrics_ << line.dump() << '\n' << std::flush; }
+  // A killed predecessor may have left half a line.
+  void OpenMetrics() {
+    const fs::path path = context_.dir / "metrics.jsonl";
+    std::ifstream old(path, std::ios::binary | std::ios::ate);
+    bool half_line = false;
+    if (old && old.tellg() > 0) {
+      old.seekg(-1, std::ios::end);
+      half_line = old.get() != '\n';
+    }
+    metrics_.open(path, std::ios::app);
+    if (half_line) metrics_ << '\n';
+  }
+
+  // One line, flushed: a crash loses nothing. Metrics are not worth failing for: after a full disk
+  // they go on where there is room again.
+  void WriteMetrics(const ordered_json& line) {
+    metrics_.clear();
+    metrics_ << line.dump() << '\n' << std::flush;
+  }
 
   // True when training should end.
   bool Evaluate() {
     if (!validation_) return false;
     const EvaluationResult result = trainer_.Evaluate(validation_->batches());
     outcome_.eval_loss = result.loss;
+    evaluated_step_ = outcome_.step;
     const double bits_per_byte =
         validation_->bytes() > 0 ? result.weighted_loss / std::log(2.0) / validation_->bytes() : 0;
     char text[160];
@@ -424,11 +451,13 @@ class Run {
     try {
       action();
       return true;
+    } catch (const fs::filesystem_error& error) {
+      Warn(what + " failed, training goes on: " + error.what());
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kIo) throw;
       Warn(what + " failed, training goes on: " + error.what());
-      return false;
     }
+    return false;
   }
 
   bool Save() {
@@ -457,23 +486,20 @@ class Run {
 
   // hf/ is what one would serve: the best evaluated weights where there are any, else the last.
   void Finish() {
-    if (best_step_ != outcome_.step) Evaluate();
+    if (evaluated_step_ != outcome_.step) Evaluate();
     Save();
     if (spec_.train.sample.every > 0) Sample();
     if (!spec_.checkpoint.export_model) return;
-    outcome_.model_dir = ExportModel(files_, trainer_.parameters(), context_.dir / "hf");
+    const fs::path hf = context_.dir / "hf";
     const fs::path best = context_.dir / "best" / "model.safetensors";
     if (validation_ && best_step_ != outcome_.step && fs::exists(best)) {
-      ExportModelFrom(best);
+      outcome_.model_dir = ExportModel(files_, best, hf);
       Report("message", "exported the weights of step " + std::to_string(best_step_) +
                             ", whose evaluation was best");
+    } else {
+      outcome_.model_dir = ExportModel(files_, trainer_.parameters(), hf);
     }
     Report("message", "model exported to " + outcome_.model_dir.string());
-  }
-
-  void ExportModelFrom(const fs::path& weights) {
-    fs::remove(outcome_.model_dir / "model.safetensors");
-    fs::copy_file(weights, outcome_.model_dir / "model.safetensors");
   }
 
   const TrainSpec& spec_;
@@ -495,6 +521,7 @@ class Run {
   double tokens_seen_ = 0;
   double tflop_per_step_ = 0;
   int64_t best_step_ = -1;
+  int64_t evaluated_step_ = -1;
   int64_t evaluations_without_gain_ = 0;
 };
 

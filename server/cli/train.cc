@@ -14,6 +14,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -113,6 +114,7 @@ class EventLog {
   explicit EventLog(const fs::path& dir) : file_(dir / "events.jsonl", std::ios::app) {}
 
   void Write(const ProgressEvent& event) {
+    file_.clear();  // after a full disk, go on where there is room again
     file_ << ordered_json{{"unix_ms", UnixMs()},  {"kind", event.kind},
                           {"step", event.step},   {"total_steps", event.total_steps},
                           {"value", event.value}, {"message", event.message}}
@@ -132,12 +134,38 @@ class EventLog {
   std::ofstream file_;
 };
 
+// The last word of a job. A run that was stopped leaves none: exit code 75 says that it goes on
+// from its checkpoint when it is started again.
+fs::path ResultFile(const fs::path& dir) { return dir / "result.json"; }
+
 void WriteResult(const fs::path& dir, const ordered_json& result) {
-  engine::WriteFileAtomically(dir / "result.json", result.dump(2) + "\n");
+  engine::WriteFileAtomically(ResultFile(dir), result.dump(2) + "\n");
+}
+
+std::string_view NameOf(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return "invalid_spec";
+    case ErrorCode::kNotFound:
+      return "not_found";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kFailedPrecondition:
+      return "diverged";
+    case ErrorCode::kUnavailable:
+      return "out_of_memory";
+    case ErrorCode::kDataLoss:
+      return "bad_data";
+    case ErrorCode::kIo:
+      return "io_error";
+    default:
+      return "failed";
+  }
 }
 
 int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
   if (spec.resources.lower_priority) LowerPriority(spec.resources.memory_max_bytes);
+  fs::remove(ResultFile(dir));  // of an earlier run in this directory
   EventLog events(dir);
   const StopOnSignal stop;
   JobContext context;
@@ -146,15 +174,10 @@ int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
   context.report = [&](const ProgressEvent& event) { events.Write(event); };
 
   const training::TrainOutcome outcome = training::RunTraining(spec, context);
-  const bool stopped = outcome.status == training::TrainOutcome::Status::kStopped;
-  // A stopped run has no result yet: its exit code says that it can be resumed.
-  if (stopped) return kExitTryAgain;
-  const auto absolute = [](const fs::path& path) {
-    return path.empty() ? std::string() : fs::absolute(path).string();
-  };
+  if (outcome.status == training::TrainOutcome::Status::kStopped) return kExitTryAgain;
   WriteResult(dir, {{"status", "succeeded"},
-                    {"path", absolute(outcome.model_dir)},
-                    {"checkpoint", absolute(outcome.checkpoint)},
+                    {"path", outcome.model_dir.string()},
+                    {"checkpoint", outcome.checkpoint.string()},
                     {"step", outcome.step},
                     {"loss", outcome.loss},
                     {"eval_loss", outcome.eval_loss},
@@ -177,8 +200,8 @@ int TrainSpecFile(const TrainFlags& flags) {
 // The main of a job's process: whatever happens ends in result.json.
 int TrainJob(const TrainFlags& flags) {
   const fs::path dir = flags.job_dir;
-  const auto fail = [&](const char* code, const char* what) {
-    WriteResult(dir, {{"status", "failed"}, {"error", {{"message", what}, {"code", code}}}});
+  const auto fail = [&](std::string_view code, const char* what) {
+    WriteResult(dir, {{"status", "failed"}, {"error", {{"code", code}, {"message", what}}}});
   };
   try {
     const fs::path json = dir / "spec.json";
@@ -187,10 +210,10 @@ int TrainJob(const TrainFlags& flags) {
     spec.resources.lower_priority = true;
     return RunInDirectory(spec, dir);
   } catch (const std::bad_alloc&) {
-    fail("out_of_memory", "the job needs more memory than it may use");
+    fail("out_of_memory", "out of memory");
     throw Error(ErrorCode::kUnavailable, "out of memory");
   } catch (const Error& error) {
-    fail(error.code() == ErrorCode::kDataLoss ? "bad_data" : "failed", error.what());
+    fail(NameOf(error.code()), error.what());
     throw;
   } catch (const std::exception& error) {
     fail("failed", error.what());

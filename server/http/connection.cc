@@ -1,11 +1,10 @@
 #include "server/http/connection.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "engine/base/log.h"
 #include "server/http/response_writer.h"
 #include "server/http/sse.h"
 #include "server/http/standard_headers.h"

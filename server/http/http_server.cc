@@ -1,13 +1,13 @@
 #include "server/http/http_server.h"
 
 #include <netinet/tcp.h>
-#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 
 #include <thread>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "server/http/connection.h"
 #include "server/http/net.h"
 

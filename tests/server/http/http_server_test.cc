@@ -11,8 +11,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "raw_client.h"
 #include "server/http/response_writer.h"
+#include "tests/server/http/raw_client.h"
 
 namespace tandem::server {
 namespace {
