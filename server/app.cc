@@ -150,8 +150,10 @@ void App::StartJobs() {
 void App::PublishJobModel(const Job& job) {
   if (job.type != JobType::kTrain || !job.result_json) return;
   const auto result = nlohmann::json::parse(*job.result_json, nullptr, false);
-  if (!result.is_object() || !result.contains("path") || !result["path"].is_string()) return;
-  const std::string path = result["path"].get<std::string>();
+  if (!result.is_object() || !result.contains("model_dir") || !result["model_dir"].is_string()) {
+    return;
+  }
+  const std::string path = result["model_dir"].get<std::string>();
   if (path.empty()) return;  // the spec asked for no export
 
   std::string id = ModelIdOfJob(job.request_json, job.id);

@@ -176,7 +176,7 @@ int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
   const training::TrainOutcome outcome = training::RunTraining(spec, context);
   if (outcome.status == training::TrainOutcome::Status::kStopped) return kExitTryAgain;
   WriteResult(dir, {{"status", "succeeded"},
-                    {"path", outcome.model_dir.string()},
+                    {"model_dir", outcome.model_dir.string()},
                     {"checkpoint", outcome.checkpoint.string()},
                     {"step", outcome.step},
                     {"loss", outcome.loss},

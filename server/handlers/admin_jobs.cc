@@ -26,13 +26,15 @@ Error JobNotFound(const std::string& id) {
       .WithReason("job_not_found");
 }
 
-// The supervisor's object, with the id under which the model of a training job answers.
+// The supervisor's object; the result of a training job says under which id its model answers.
 std::string JobBody(const Job& job) {
   Json out = Json::parse(AdminJobJson(job));
   if (job.type == JobType::kTrain && out["result"].is_object()) {
     Json result;
     result["model"] = ModelIdOfJob(job.request_json, job.id);
-    for (auto& [key, value] : out["result"].items()) result[key] = std::move(value);
+    for (auto& [key, value] : out["result"].items()) {
+      result[key == "model_dir" ? "path" : key] = std::move(value);
+    }
     out["result"] = std::move(result);
   }
   return out.dump();

@@ -507,7 +507,7 @@ class AppJobsTest : public AppTest {
   static std::string Finishing() {
     return "echo line one\necho line two\ncp -r '" + (directory_->path() / "tiny").string() +
            "' \"$dir/hf\"\n"
-           "printf '{\"status\":\"succeeded\",\"path\":\"%s\",\"step\":3}' \"$dir/hf\" > "
+           "printf '{\"status\":\"succeeded\",\"model_dir\":\"%s\",\"step\":3}' \"$dir/hf\" > "
            "\"$dir/r\"\nmv \"$dir/r\" \"$dir/result.json\"\n";
   }
   static Json Spec() {
