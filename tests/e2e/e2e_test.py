@@ -263,6 +263,121 @@ class EmbeddedModel(Case):
             self.assertEqual(server.stop(), 0)
 
 
+TEXT = "\n<|endoftext|>\n".join(
+    f"Once there was a {animal} who liked to {verb}. Every day the {animal} would {verb} a little."
+    for animal in ("dog", "cat", "bird", "frog") for verb in ("run", "sing", "sleep"))
+
+
+class Jobs(Case):
+    """Training beside serving, over HTTP."""
+
+    def setUp(self):
+        super().setUp()
+        self.root = self.path / "root"
+        self.root.mkdir()
+        (self.root / "text.txt").write_text(TEXT)
+        model = self.root / "base"
+        model.mkdir()
+        for file in (ROOT / "config" / "models" / "tandem-stories").iterdir():
+            if file.suffix in (".json", ".safetensors"):
+                (model / file.name).write_bytes(file.read_bytes())
+
+    def start(self):
+        return self.serve("--model-root", str(self.root))
+
+    def submit(self, server, **train):
+        status, headers, job = server.request("POST", "/admin/jobs", {"type": "train", "spec": {
+            "run_name": "tuned", "model": {"load_parameters_path": "base"},
+            "data": {"train": "text.txt", "max_target_length": 64, "add_bos": True},
+            "train": dict({"steps": 4, "per_device_batch_size": 2, "learning_rate": 1e-3}, **train),
+            "checkpoint": {"period": 2},
+        }}, admin=True)
+        self.assertEqual(status, 202, job)
+        self.assertEqual(headers["Location"], f"/admin/jobs/{job['id']}")
+        return job["id"]
+
+    def job(self, server, job_id):
+        return server.request("GET", f"/admin/jobs/{job_id}", admin=True)[2]
+
+    def wait_for_end(self, server, job_id):
+        ended = ("succeeded", "failed", "cancelled")
+        self.wait_until("job ended", lambda: self.job(server, job_id)["status"] in ended)
+        return self.job(server, job_id)
+
+    def steps_done(self, server, job_id):
+        log = server.request("GET", f"/admin/jobs/{job_id}/log", admin=True)[2]
+        return log.count("completed step:")
+
+    def test_a_finished_model_answers_in_the_same_server(self):
+        server = self.start()
+        job_id = self.submit(server)
+        # Serving goes on while the job trains.
+        server.post("/v1/chat/completions", story(temperature=0))
+
+        job = self.wait_for_end(server, job_id)
+
+        self.assertEqual(job["status"], "succeeded", job)
+        self.assertEqual(job["progress"], 1)
+        self.assertEqual(self.steps_done(server, job_id), 4)
+        ids = [m["id"] for m in server.request("GET", "/v1/models")[2]["data"]]
+        self.assertIn("tuned", ids)
+        answer = server.post("/v1/chat/completions", story(model="tuned", temperature=0))
+        self.assertEqual(answer["model"], "tuned")
+        self.assertGreater(len(answer["choices"][0]["message"]["content"]), 0)
+        base = server.post("/v1/chat/completions", story(temperature=0))
+        self.assertNotEqual(answer["choices"][0]["message"]["content"],
+                            base["choices"][0]["message"]["content"])
+        self.assertEqual(server.stop(), 0)
+
+    def test_the_log_can_be_followed_to_its_end(self):
+        server = self.start()
+        job_id = self.submit(server)
+
+        _, headers, text = server.request("GET", f"/admin/jobs/{job_id}/log?follow=true", admin=True)
+
+        self.assertIn("text/event-stream", headers["Content-Type"])
+        self.assertEqual(text.count("completed step:"), 4)
+        self.assertRegex(text.rstrip(), r'event: end\ndata: \{"status": ?"succeeded"\}$')
+
+    def test_cancel_ends_the_job_and_nothing_is_served(self):
+        server = self.start()
+        job_id = self.submit(server, steps=100000)
+        self.wait_until("a step", lambda: self.steps_done(server, job_id) > 0)
+
+        self.assertEqual(server.request("POST", f"/admin/jobs/{job_id}/cancel", {}, True)[0], 200)
+
+        self.assertEqual(self.wait_for_end(server, job_id)["status"], "cancelled")
+        status, _, again = server.request("POST", f"/admin/jobs/{job_id}/cancel", {}, True)
+        self.assertEqual((status, again["error"]["code"]), (400, "job_not_active"))
+        ids = [m["id"] for m in server.request("GET", "/v1/models")[2]["data"]]
+        self.assertEqual(ids, ["tandem-stories"])
+
+    def test_a_killed_server_finds_its_job_again(self):
+        server = self.start()
+        job_id = self.submit(server, steps=40)
+        self.wait_until("a step", lambda: self.steps_done(server, job_id) > 0)
+        server.kill()
+
+        server = self.start()
+        job = self.wait_for_end(server, job_id)
+
+        self.assertEqual(job["status"], "succeeded", job)
+        answer = server.post("/v1/chat/completions", story(model="tuned", temperature=0))
+        self.assertEqual(answer["model"], "tuned")
+        self.assertEqual(server.stop(), 0)
+
+    def test_wrong_specs_are_refused_with_the_field(self):
+        server = self.start()
+        for spec, needle in (({"data": {"train": "../x"}}, "data.train"),
+                             ({"data": {"train": "absent.txt"}}, "data.train"),
+                             ({"learning_rat": 1}, "learning_rate")):
+            status, _, answer = server.request("POST", "/admin/jobs",
+                                               {"type": "train", "spec": spec}, admin=True)
+            self.assertIn(status, (400, 404))
+            self.assertIn(needle, json.dumps(answer["error"]))
+        self.assertEqual(server.request("POST", "/admin/jobs", {"type": "train", "spec": {}})[0], 401)
+
+
 if __name__ == "__main__":
     BINARY = sys.argv[1]
     unittest.main(argv=sys.argv[:1] + sys.argv[2:], verbosity=2)
