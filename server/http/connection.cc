@@ -341,6 +341,7 @@ void Connection::RunHandler(const Route& route, Request request) {
 void Connection::OnChannelReady() {
   if (!active_ || is_closed_) return;
   RunChannelTasks();
+  if (active_->channel->disconnected()) return Reset();  // it was given up: see Append
   ResponseChannel::Output out = active_->channel->Take();
   if (out.head) {
     active_->is_stream = out.is_stream;

@@ -50,7 +50,7 @@ void ResponseChannel::Append(std::string_view text) {
       paused_ = true;
       pause = on_backpressure_;
     }
-    give_up = unsent_bytes_ > 4 * max_unsent_bytes_;
+    give_up = unsent_bytes_ > 4 * max_unsent_bytes_ && !on_backpressure_;
   }
   if (pause) pause(true);
   if (give_up) Disconnect();

@@ -35,8 +35,8 @@ class ResponseChannel {
   // The whole answer. False when an answer has begun already or the client is gone.
   bool Respond(Response response);
   bool BeginStream(Response head);
-  // Text of a begun stream. Above the bound the producer is asked to pause; at four times the bound
-  // it has not listened, and the connection is given up.
+  // Text of a begun stream. Above the bound the producer is asked to pause; what it makes before it
+  // obeys is kept. One that cannot be asked is given up at four times the bound.
   void Append(std::string_view text);
   void Finish();
   bool has_begun() const;

@@ -383,6 +383,55 @@ TEST_F(AppTest, HalfOfManyStreamingClientsVanishAndTheOthersFinish) {
   WaitUntilIdle();
 }
 
+TEST_F(AppTest, ASlowReaderIsPausedAndLosesNothing) {
+  AppOptions options = Defaults();
+  options.http.max_output_bytes = 16 << 10;
+  options.engine.max_seqs = 128;
+  StartApp(std::move(options));
+  Json request = Chat("hello");
+  request["stream"] = true;
+  request["n"] = 128;
+  request["max_tokens"] = 200;
+  request["ignore_eos"] = true;
+  request["return_token_ids"] = true;
+  RawClient slow(app_->port(), 4096);
+  slow.Send(Post("/v1/chat/completions", request.dump()));
+  ASSERT_TRUE(slow.ReadUntil("data: "));
+
+  // A neighbour is answered meanwhile.
+  PostJson("/v1/chat/completions", Chat("hi"));
+  const auto reply = slow.Read();
+
+  EXPECT_TRUE(reply.complete);
+  size_t n_tokens = 0;
+  size_t at = 0;
+  while (reply.body.compare(at, 12, "data: [DONE]") != 0 && at < reply.body.size()) {
+    const size_t end = reply.body.find("\n\n", at);
+    const Json event = Json::parse(reply.body.substr(at + 6, end - at - 6));
+    if (event["choices"][0].contains("token_ids")) {
+      n_tokens += event["choices"][0]["token_ids"].size();
+    }
+    at = end + 2;
+  }
+  EXPECT_EQ(n_tokens, 128u * 200u);
+  WaitUntilIdle();
+}
+
+TEST_F(AppTest, ARequestThatTakesTooLongIsEnded) {
+  AppOptions options = Defaults();
+  options.request_timeout = 1ms;
+  StartApp(std::move(options));
+  Json request = Chat("hello");
+  request["n"] = 64;
+  request["max_tokens"] = 240;
+  request["ignore_eos"] = true;
+
+  const auto reply = Ask(Post("/v1/chat/completions", request.dump()));
+
+  EXPECT_EQ(reply.status, 503) << reply.body;
+  EXPECT_TRUE(reply.headers.contains("retry-after"));
+}
+
 TEST_F(AppTest, AFullQueueAnswers503WithRetryAfter) {
   AppOptions options = Defaults();
   options.engine.max_seqs = 1;

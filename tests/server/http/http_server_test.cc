@@ -575,7 +575,7 @@ TEST_F(HttpServerTest, ResetsAReaderThatMakesNoProgress) {
   EXPECT_TRUE(stream.disconnected());
 }
 
-TEST_F(HttpServerTest, GivesUpAProducerThatDoesNotPause) {
+TEST_F(HttpServerTest, GivesUpAProducerThatCannotPause) {
   HttpOptions options;
   options.max_output_bytes = 64 << 10;
   StartServer(options);
@@ -587,6 +587,7 @@ TEST_F(HttpServerTest, GivesUpAProducerThatDoesNotPause) {
   for (int i = 0; !stream.disconnected() && i < 100'000; ++i) stream.Send(line);
 
   EXPECT_TRUE(Left());
+  EXPECT_FALSE(client.Read().complete);  // the connection is reset, not left open
 }
 
 TEST_F(HttpServerTest, DrainsRunningRequestsAndRefusesNewOnes) {
