@@ -177,8 +177,7 @@ std::vector<Value> Evaluator::LoopItems(const ForStmt& s) {
 
 Evaluator::Flow Evaluator::RunNode(const ForStmt& s) {
   // Held as a list so that `loop` can show neighbours; its depth guards against endless nesting.
-  const Value list = MakeList(rt_, LoopItems(s));
-  auto items = std::make_shared<const List>(list.list());
+  const std::shared_ptr<const List> items = MakeList(rt_, LoopItems(s)).list_pointer();
   if (items->items.empty()) return Run(s.otherwise);
   Flow flow = Flow::kNext;
   for (size_t i = 0; i < items->items.size() && flow != Flow::kBreak; ++i) {

@@ -98,10 +98,11 @@ class Lexer {
   size_t TrimBeforeTag(size_t begin, size_t end, char sign, bool is_variable) const {
     if (sign == '-') return SkipSpaceBack(begin, end);
     if (sign == '+' || is_variable) return end;
-    const size_t newline = end == begin ? std::string::npos : source_.rfind('\n', end - 1);
-    const bool has_newline = newline != std::string::npos && newline >= begin;
-    if (!has_newline && !line_starting_) return end;
-    const size_t line = has_newline ? newline + 1 : begin;
+    // Never search before `begin`: that would be quadratic in a template of one long line.
+    const std::string_view text = std::string_view(source_).substr(begin, end - begin);
+    const size_t newline = text.rfind('\n');
+    if (newline == std::string_view::npos && !line_starting_) return end;
+    const size_t line = newline == std::string_view::npos ? begin : begin + newline + 1;
     return SkipSpaceBack(line, end) == line ? line : end;
   }
 

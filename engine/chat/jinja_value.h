@@ -73,7 +73,10 @@ class Value {
   bool as_bool() const { return std::get<bool>(data_); }
   double as_float() const { return std::get<double>(data_); }
   const TextPtr& text() const { return std::get<TextPtr>(data_); }
-  const List& list() const { return *std::get<std::shared_ptr<const List>>(data_); }
+  const List& list() const { return *list_pointer(); }
+  const std::shared_ptr<const List>& list_pointer() const {
+    return std::get<std::shared_ptr<const List>>(data_);
+  }
   const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
   const std::shared_ptr<Namespace>& name_space() const {
     return std::get<std::shared_ptr<Namespace>>(data_);

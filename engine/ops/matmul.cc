@@ -114,6 +114,9 @@ void InputGradTyped(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w
 // a task owns some outputs of dw and walks the blocks in order, transposing its columns of dy.
 constexpr int64_t kSumRows = 1024;
 constexpr int64_t kGradOutputs = 256;
+// Rows of the transposed dy, one cache line more than a power of two: at 2 KiB apart they would
+// share a few sets of the first level cache.
+constexpr int64_t kSumStride = kSumRows + 32;
 
 template <class T>
 void WeightGradTyped(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& x, float* dw,
@@ -142,7 +145,7 @@ void WeightGradTyped(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& 
   };
   ops.pool().ParallelFor(n_blocks * pack_tasks, std::cref(pack));
 
-  ReserveWorkerScratch(ops, kGradOutputs * kSumRows * sizeof(T));
+  ReserveWorkerScratch(ops, kGradOutputs * kSumStride * sizeof(T));
   const auto run = [&](int64_t index, int worker) {
     const int64_t first = index * kGradOutputs;
     const int64_t outputs = std::min(kGradOutputs, n - first);
@@ -155,9 +158,9 @@ void WeightGradTyped(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& 
            .rows = rows,
            .cols = outputs,
            .out = transposed,
-           .ldout = kSumRows});
+           .ldout = kSumStride});
       kernels.matmul({.x = transposed,
-                      .ldx = kSumRows,
+                      .ldx = kSumStride,
                       .m = outputs,
                       .panels = packed + block * block_elements,
                       .n_panels = n_panels,

@@ -37,7 +37,8 @@ TokenTable ReadVocab(const std::string& file, const std::string& field, JsonValu
   TokenId highest = -1;
   vocab.ForEachMember([&](std::string_view spelling, JsonValue value) {
     const std::optional<int64_t> id = value.AsInt();
-    const std::string where = id && *id >= 0 && *id < kMaxId ? "" : field + "." + Quoted(spelling);
+    const std::string where =
+        id && *id >= 0 && *id < kMaxId ? "" : field + "." + QuotedSpelling(spelling);
     if (!id) ThrowBroken(file, where, "must be an integer");
     if (*id < 0 || *id >= kMaxId) CheckHoles(file, where, *id, 0);
     entries.push_back({spelling, static_cast<TokenId>(*id)});
@@ -60,7 +61,7 @@ TokenTable ReadVocab(const std::string& file, const std::string& field, JsonValu
       fresh = fresh && unreachable.emplace(entry.spelling, entry.id).second;
     }
     if (!fresh) {
-      ThrowBroken(file, field + "." + Quoted(entry.spelling),
+      ThrowBroken(file, field + "." + QuotedSpelling(entry.spelling),
                   "repeats a spelling or the id " + std::to_string(entry.id));
     }
   }
@@ -117,7 +118,8 @@ std::optional<TokenId> BpeBuilder::Find(std::string_view spelling) const {
 void BpeBuilder::AddMerge(std::string_view left, std::string_view right, const std::string& field) {
   const auto find = [&](std::string_view spelling) {
     const std::optional<TokenId> id = Find(spelling);
-    if (!id) ThrowBroken(file_, field, "names " + Quoted(spelling) + ", not in the vocabulary");
+    if (!id)
+      ThrowBroken(file_, field, "names " + QuotedSpelling(spelling) + ", not in the vocabulary");
     return *id;
   };
   if (left.empty() || right.empty()) ThrowBroken(file_, field, "must name two tokens");
@@ -147,7 +149,7 @@ void BpeBuilder::AddAddedToken(AddedToken token, const std::string& field) {
   if (in_vocab && *in_vocab != token.id) {
     ThrowBroken(file_, field + ".id",
                 "is " + std::to_string(token.id) + ", but the vocabulary has " +
-                    Quoted(token.content) + " at " + std::to_string(*in_vocab));
+                    QuotedSpelling(token.content) + " at " + std::to_string(*in_vocab));
   }
   vocab_size_ = std::max(vocab_size_, token.id + 1);
   added_tokens_.push_back(std::move(token));

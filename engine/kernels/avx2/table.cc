@@ -16,6 +16,7 @@ namespace {
 // Each file uses the ones before it.
 // clang-format off
 #include "engine/kernels/avx2/vec.inc"
+#include "engine/kernels/avx2/blocks.inc"
 #include "engine/kernels/math.inc"
 #include "engine/kernels/row_kernels.inc"
 #include "engine/kernels/matmul.inc"

@@ -17,6 +17,7 @@ namespace {
 // clang-format off
 #include "engine/kernels/avx512/vec.inc"
 #include "engine/kernels/avx512/pairs_dot.inc"
+#include "engine/kernels/avx512/blocks.inc"
 #include "engine/kernels/math.inc"
 #include "engine/kernels/row_kernels.inc"
 #include "engine/kernels/matmul.inc"

@@ -232,7 +232,11 @@ TEST(BrokenFiles, VocabAndMergesAreCheckedAlike) {
 
   texts.vocab_json = R"({"a": 0, "b": 1})";
   EXPECT_EQ(LoadError(texts, &message), ErrorCode::kDataLoss);
-  EXPECT_NE(message.find("merges.txt line 1 names 'ab'"), std::string::npos) << message;
+  EXPECT_EQ(message, "test: merges.txt line 1 names 'ab', not in the vocabulary");
+
+  texts.vocab_json = R"({"a": 0, "b": "1"})";
+  EXPECT_EQ(LoadError(texts, &message), ErrorCode::kDataLoss);
+  EXPECT_EQ(message, "test: vocab.json.'b' must be an integer");
 
   texts.vocab_json = R"({"a": 0, "b": 1, "ab": 2})";
   texts.tokenizer_config_json = R"({"tokenizer_class": "BloomTokenizer"})";

@@ -107,7 +107,7 @@ TEST(Pattern, ClassesAgreeWithIcuOnEveryAssignedCharacter) {
       const auto match = compiled.Find(all, from);
       if (!match) break;
       for (size_t i = match->begin; i < match->end;) {
-        const CodePoint c = DecodeUtf8(all.data() + i);
+        const Utf8Char c = DecodeUtf8(all.data() + i);
         found[c.value] = true;
         i += c.size;
       }
