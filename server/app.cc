@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "config/embedded_models.h"
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
+#include "server/handlers/job_spec.h"
 #include "server/routes.h"
 #include "server/wire/error_body.h"
 
@@ -25,6 +28,9 @@ Response ToResponse(ErrorReply reply) {
 bool IsLoopback(const std::string& host) {
   return host == "localhost" || host.starts_with("127.") || host == "::1";
 }
+
+// More would fill the memory of a small machine with models that nobody may ask for any more.
+constexpr size_t kMaxRestoredModels = 8;
 
 // What /v6 addresses look like in a URL, and a name a client can actually connect to.
 std::string UrlHost(const std::string& host) {
@@ -64,7 +70,13 @@ App::App(AppOptions options)
     : options_(std::move(options)),
       keys_(ReadApiKeys(), options_.admin_key),
       models_(options_.any_model_name),
-      context_{models_, is_loading_, is_draining_, options_.request_timeout, ""} {
+      context_{.models = models_,
+               .is_loading = is_loading_,
+               .is_draining = is_draining_,
+               .request_timeout = options_.request_timeout,
+               .model_root = options_.model_root,
+               .drain = &drain_,
+               .base_url = ""} {
   if (!IsLoopback(options_.http.host) && !keys_.requires_key() && !options_.insecure) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--host " + options_.http.host +
@@ -110,7 +122,47 @@ void App::Start() {
     }
     models_.Add(LoadServedModel(source, options_.engine, options_.chat_template), aliases);
   }
+  StartJobs();
   is_loading_ = false;
+}
+
+void App::StartJobs() {
+  if (options_.data_dir.empty() || !options_.admin_key) return;
+  jobs_ = std::make_unique<JobSupervisor>(
+      JobStore::Open(std::filesystem::absolute(options_.data_dir)), options_.jobs,
+      [this](const Job& job) { PublishJobModel(job); });
+  // Models of earlier jobs, oldest first: where two have one name, the newest stays.
+  JobFilter filter;
+  filter.type = JobType::kTrain;
+  filter.status = JobStatus::kSucceeded;
+  filter.limit = kMaxRestoredModels;
+  std::vector<Job> finished = jobs_->List(filter).jobs;
+  for (auto job = finished.rbegin(); job != finished.rend(); ++job) {
+    try {
+      PublishJobModel(*job);
+    } catch (const Error& error) {
+      spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job->id, error.what());
+    }
+  }
+  context_.jobs = jobs_.get();
+}
+
+void App::PublishJobModel(const Job& job) {
+  if (job.type != JobType::kTrain || !job.result_json) return;
+  const auto result = nlohmann::json::parse(*job.result_json, nullptr, false);
+  if (!result.is_object() || !result.contains("model_dir") || !result["model_dir"].is_string()) {
+    return;
+  }
+  const std::string path = result["model_dir"].get<std::string>();
+  if (path.empty()) return;  // the spec asked for no export
+
+  std::string id = ModelIdOfJob(job.request_json, job.id);
+  // A name that another model has taken since the job was accepted is not taken from it.
+  if (models_.Contains(id) && models_.Find(id)->owned_by != "user") id = job.id;
+  ServedModelLabels labels;
+  labels.owned_by = "user";
+  models_.Publish(LoadServedModel({id, path}, options_.engine, "", labels), {job.id});
+  spdlog::info("job_model_published job={} model={}", job.id, id);
 }
 
 void App::ReloadKeys() {
@@ -125,10 +177,18 @@ void App::ReloadKeys() {
 void App::Stop() {
   if (is_draining_.exchange(true)) return;
   http_->Drain();
+  drain_.Raise();
+  // Jobs write their checkpoints while requests end.
+  std::thread stop_jobs([this] {
+    if (jobs_) jobs_->Stop(JobSupervisor::StopMode::kInterruptJobs);
+  });
   if (!http_->WaitDrained(options_.drain_timeout)) {
     spdlog::warn("drain_timeout requests_left={}", http_->running_requests());
   }
+  stop_jobs.join();
   http_->Stop();
+  context_.jobs = nullptr;
+  jobs_.reset();
   models_.Clear();
 }
 

@@ -13,6 +13,7 @@
 #include "server/handlers/handlers.h"
 #include "server/http/api_keys.h"
 #include "server/http/http_server.h"
+#include "server/jobs/job_supervisor.h"
 #include "server/load_model.h"
 
 namespace tandem::server {
@@ -31,6 +32,10 @@ struct AppOptions {
   bool insecure = false;  // allow an open server on an address that others can reach
   std::chrono::milliseconds drain_timeout{30'000};
   std::chrono::milliseconds request_timeout{0};  // 0: none
+  // Jobs and their files; used, and locked, only when there is an admin key. Empty: no jobs.
+  std::filesystem::path data_dir;
+  std::filesystem::path model_root = ".";  // what paths in request bodies are relative to
+  JobSupervisorOptions jobs;
 };
 
 // The server as a whole: wiring and the order of starting and stopping. Built on one thread, which
@@ -57,13 +62,18 @@ class App {
 
  private:
   std::vector<std::string> ReadApiKeys() const;
+  void StartJobs();
+  // Loads what a finished training job has made and lets it answer.
+  void PublishJobModel(const Job& job);
 
   const AppOptions options_;
   ApiKeys keys_;
   ModelRegistry models_;
   std::atomic<bool> is_loading_{true};
   std::atomic<bool> is_draining_{false};
+  DrainSignal drain_;
   HandlerContext context_;
+  std::unique_ptr<JobSupervisor> jobs_;
   std::unique_ptr<HttpServer> http_;
 };
 

@@ -51,14 +51,17 @@ engine::ModelDir OpenModelSource(const ModelSource& source) {
 
 std::shared_ptr<const ServedModel> LoadServedModel(const ModelSource& source,
                                                    const engine::EngineOptions& options,
-                                                   const std::string& chat_template) {
+                                                   const std::string& chat_template,
+                                                   const ServedModelLabels& labels) {
   const auto begin = std::chrono::steady_clock::now();
   const engine::ModelDir dir = OpenModelSource(source);
   engine::LoadedModel loaded = engine::OpenModel(dir, options, chat_template);
 
   auto model = std::make_shared<ServedModel>();
   model->id = NameOf(source);
-  model->root = model->id;
+  model->root = labels.parent.value_or(model->id);
+  model->parent = labels.parent;
+  model->owned_by = labels.owned_by;
   model->created = std::chrono::duration_cast<std::chrono::seconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,17 @@ ModelSource ParseModelSource(const std::string& text);
 engine::ModelDir OpenModelSource(const ModelSource& source);
 std::string NameOf(const ModelSource& source);
 
+// How the model list describes where a model comes from.
+struct ServedModelLabels {
+  std::string owned_by = "local";
+  std::optional<std::string> parent;
+};
+
 // Opens, packs and starts a model. `chat_template` is a template's text, or empty for the model's
 // own.
 std::shared_ptr<const ServedModel> LoadServedModel(const ModelSource& source,
                                                    const engine::EngineOptions& options,
-                                                   const std::string& chat_template);
+                                                   const std::string& chat_template,
+                                                   const ServedModelLabels& labels = {});
 
 }  // namespace tandem::server

@@ -33,6 +33,12 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
       {"POST", "/v1/completions",      Completions},
       {"POST", "/tokenize",            Tokenize},
       {"POST", "/detokenize",          Detokenize},
+      {"GET",  "/admin/models",             ListAdminModels, Access::kAdminKey},
+      {"POST", "/admin/jobs",               CreateJob,       Access::kAdminKey},
+      {"GET",  "/admin/jobs",               ListJobs,        Access::kAdminKey},
+      {"GET",  "/admin/jobs/{id}",          GetJob,          Access::kAdminKey},
+      {"POST", "/admin/jobs/{id}/cancel",   CancelJob,       Access::kAdminKey},
+      {"GET",  "/admin/jobs/{id}/log",      GetJobLog,       Access::kAdminKey},
   };
   // clang-format on
   std::vector<Route> routes;

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 
 #include "engine/base/log.h"
@@ -25,6 +26,8 @@ struct ServeFlags {
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string admin_key;
+  std::string data_dir;
+  std::string model_root = ".";
   bool insecure = false;
   std::string cors_origin;
   double drain_timeout_s = 30;
@@ -35,6 +38,16 @@ struct ServeFlags {
 
 std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+std::filesystem::path DefaultDataDir() {
+  if (const char* xdg = std::getenv("XDG_DATA_HOME"); xdg != nullptr && *xdg != '\0') {
+    return std::filesystem::path(xdg) / "tandem";
+  }
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') {
+    return std::filesystem::path(home) / ".local" / "share" / "tandem";
+  }
+  return {};
 }
 
 AppOptions ToAppOptions(const ServeFlags& flags) {
@@ -57,6 +70,9 @@ AppOptions ToAppOptions(const ServeFlags& flags) {
   options.insecure = flags.insecure;
   options.drain_timeout = Milliseconds(flags.drain_timeout_s);
   options.request_timeout = Milliseconds(flags.request_timeout_s);
+  options.data_dir =
+      flags.data_dir.empty() ? DefaultDataDir() : std::filesystem::path(flags.data_dir);
+  options.model_root = flags.model_root;
   // Keys in the environment stay out of process listings.
   if (const char* key = std::getenv("TANDEM_API_KEY"); key != nullptr && *key != '\0') {
     options.api_keys.emplace_back(key);
@@ -112,6 +128,13 @@ void AddServe(CLI::App& command, int& exit_code) {
                      "file with one key per line; read again on SIGHUP");
   command.add_option("--admin-key", flags->admin_key,
                      "key of the admin routes, which are off without one (or TANDEM_ADMIN_KEY)");
+  command.add_option("--data-dir", flags->data_dir,
+                     "jobs and their files, used with an admin key (default: "
+                     "$XDG_DATA_HOME/tandem)");
+  command
+      .add_option("--model-root", flags->model_root,
+                  "directory that paths in admin requests are relative to")
+      ->capture_default_str();
   command.add_flag("--insecure", flags->insecure,
                    "serve without a key on an address that other machines can reach");
   command.add_option("--cors-origin", flags->cors_origin,

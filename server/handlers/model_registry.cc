@@ -23,6 +23,32 @@ void ModelRegistry::Add(std::shared_ptr<const ServedModel> model,
   entries_.insert(entries_.end(), fresh.begin(), fresh.end());
 }
 
+void ModelRegistry::Publish(std::shared_ptr<const ServedModel> model,
+                            const std::vector<std::string>& aliases) {
+  std::vector<Entry> replaced;  // declared first: engines end outside the lock
+  const std::lock_guard lock(mutex_);
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    if (entry->model->id == model->id) {
+      replaced.push_back(std::move(*entry));
+      entry = entries_.erase(entry);
+    } else {
+      ++entry;
+    }
+  }
+  entries_.push_back({model->id, model});
+  for (const std::string& alias : aliases) {
+    const bool is_taken = std::any_of(entries_.begin(), entries_.end(),
+                                      [&](const Entry& entry) { return entry.name == alias; });
+    if (!is_taken) entries_.push_back({alias, model});
+  }
+}
+
+bool ModelRegistry::Contains(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [&](const Entry& entry) { return entry.name == name; });
+}
+
 std::shared_ptr<const ServedModel> ModelRegistry::Find(
     const std::optional<std::string>& name) const {
   const std::lock_guard lock(mutex_);

@@ -37,6 +37,11 @@ class ModelRegistry {
   // The model answers to its id and to every alias. Throws kAlreadyExists naming a taken name.
   void Add(std::shared_ptr<const ServedModel> model, const std::vector<std::string>& aliases = {});
 
+  // The same, but takes the place of a model of the same id (a job's model published again), and
+  // leaves out aliases that are taken.
+  void Publish(std::shared_ptr<const ServedModel> model, const std::vector<std::string>& aliases);
+  bool Contains(const std::string& name) const;
+
   // Throws kNotFound (model_not_found) listing up to eight names. With `name` unset: the only
   // model, or kInvalidArgument when there are several.
   std::shared_ptr<const ServedModel> Find(const std::optional<std::string>& name) const;

@@ -36,6 +36,31 @@ void ListModels(const HandlerContext& context, Request, ResponseWriter writer) {
   writer.Json(200, body.dump());
 }
 
+// GET /admin/models
+void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writer) {
+  Json body;
+  body["object"] = "list";
+  body["data"] = Json::array();
+  for (const auto& [name, model] : context.models.List()) {
+    if (name != model->id) continue;  // aliases are no models of their own
+    const engine::EngineStats stats = model->engine->stats();
+    Json entry;
+    entry["id"] = name;
+    entry["state"] = "loaded";
+    entry["format"] = "hf";
+    entry["dtype"] = model->loaded().weights_dtype;
+    entry["max_model_len"] = model->loaded().max_model_len;
+    entry["memory_bytes"] = model->loaded().weight_bytes;
+    entry["adapters"] = Json::array();
+    entry["running"] = stats.requests_running;
+    entry["waiting"] = stats.requests_waiting;
+    entry["kv_blocks_total"] = stats.kv_blocks_total;
+    entry["kv_blocks_used"] = stats.kv_blocks_used;
+    body["data"].push_back(std::move(entry));
+  }
+  writer.Json(200, body.dump());
+}
+
 void GetModel(const HandlerContext& context, Request request, ResponseWriter writer) {
   const std::string& id = request.path_params.at("id");
   for (const auto& entry : context.models.List()) {
