@@ -122,6 +122,11 @@ class JobSupervisorTest : public testing::Test {
     EXPECT_TRUE(WaitFor([&] { return std::filesystem::exists(job.dir / name); })) << name;
   }
 
+  // Until the script has counted itself: the file exists a moment before its line does.
+  static void WaitForFirstRun(const Job& job) {
+    EXPECT_TRUE(WaitFor([&] { return Runs(job) == 1; }));
+  }
+
   static void Go(const Job& job) { WriteFile(job.dir / "go", ""); }
   static size_t Runs(const Job& job) {
     return FileText(job.dir / "runs").size() / std::string("run\n").size();
@@ -284,7 +289,7 @@ TEST_F(JobSupervisorTest, QueuedJobIsCancelledAtOnceAndNeverRuns) {
   StartSupervisor();
   const Job first = Submit();
   const Job second = Submit();
-  WaitForFile(first, "runs");
+  WaitForFirstRun(first);
 
   const Job cancelled = supervisor_->Cancel(second.id);
 
@@ -352,7 +357,7 @@ TEST_F(JobSupervisorTest, StoppedServerLeavesAJobToResumeWithoutCountingIt) {
   const auto no_restarts = [](JobSupervisorOptions& options) { options.max_restarts = 0; };
   StartSupervisor(no_restarts);
   const Job job = Submit();
-  WaitForFile(job, "runs");
+  WaitForFirstRun(job);
 
   supervisor_.reset();
   StartSupervisor(no_restarts);
@@ -401,7 +406,7 @@ TEST_F(JobSupervisorTest, LivingChildIsFoundAgainAndFinishes) {
           R"(echo '{"kind":"step","step":1,"total_steps":2}' > "$3/events.jsonl")", kSucceed});
   StartSupervisor();
   const Job job = Submit();
-  WaitForFile(job, "runs");
+  WaitForFirstRun(job);
   supervisor_->Stop(StopMode::kLeaveJobs);
   supervisor_.reset();
 
@@ -417,7 +422,7 @@ TEST_F(JobSupervisorTest, LivingChildIsFoundByItsLockWhereNoPidWasRecorded) {
   Script({kCountRuns, kStopOnTerm, kWaitForGo, kSucceed});
   StartSupervisor();
   const Job job = Submit();
-  WaitForFile(job, "runs");
+  WaitForFirstRun(job);
   supervisor_->Stop(StopMode::kLeaveJobs);
   supervisor_.reset();
   {
@@ -439,7 +444,7 @@ TEST_F(JobSupervisorTest, RecycledPidIsNotMistakenForTheJob) {
   Script({kCountRuns, kWaitForGo, kSucceed});
   StartSupervisor();
   const Job job = Submit();
-  WaitForFile(job, "runs");
+  WaitForFirstRun(job);
   Go(job);
   supervisor_->Stop(StopMode::kLeaveJobs);
   supervisor_.reset();
@@ -465,7 +470,7 @@ TEST_F(JobSupervisorTest, JobThatEndedWithoutAServerIsIngested) {
   on_succeeded_ = [&](const Job&) { ++published; };
   StartSupervisor();
   const Job job = Submit();
-  WaitForFile(job, "runs");
+  WaitForFirstRun(job);
   supervisor_->Stop(StopMode::kLeaveJobs);
   const int published_before = published;
   supervisor_.reset();
@@ -512,7 +517,7 @@ TEST_F(JobSupervisorTest, KilledServersJobIsFoundAgainByTheNextServer) {
   ASSERT_TRUE(WaitFor([&] {
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator(data_dir() / "jobs", ignored)) {
-      if (std::filesystem::exists(entry.path() / "runs")) job_dir = entry.path();
+      if (FileText(entry.path() / "runs") == "run\n") job_dir = entry.path();
     }
     return !job_dir.empty();
   }));
@@ -533,7 +538,7 @@ TEST_F(JobSupervisorTest, QueuedJobsOfAnEarlierServerRun) {
   StartSupervisor();
   const Job first = Submit();
   const Job second = Submit();
-  WaitForFile(first, "runs");
+  WaitForFirstRun(first);
   supervisor_.reset();
 
   StartSupervisor();
