@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -22,11 +23,15 @@ class Model;
 class ModelDir;
 class Tokenizer;
 
+// Of this program, as in "0.1.0".
+std::string_view ProgramVersion();
+
 // Everything of a model directory that serving needs. Immutable; shared.
 struct LoadedModel {
   std::shared_ptr<const Model> model;
   std::shared_ptr<const Tokenizer> tokenizer;         // null: token ids only
   std::shared_ptr<const ChatTemplate> chat_template;  // null: no chat without --chat-template
+  std::string chat_template_error;  // why the model's own template is not used; else empty
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;
   std::string bos_text;  // as templates want them
@@ -76,8 +81,8 @@ struct GenerationRequest {
 struct TokenLogprob {
   TokenId token = 0;
   float logprob = 0;
-  int64_t rank = 0;                            // 1 = most likely
-  std::vector<std::pair<TokenId, float>> top;  // best first
+  int64_t rank = 0;                                 // 1 = most likely
+  std::vector<std::pair<TokenId, float>> top = {};  // best first
 };
 
 // Sent once before the first TextDelta when prompt_logprobs >= 0: entry i is prompt[i] given
@@ -103,8 +108,8 @@ struct ChoiceFinished {
   enum class Reason { kStop, kLength };
   int choice = 0;
   Reason reason = Reason::kStop;
-  std::string stop_string;            // the one that matched, if any
-  std::optional<TokenId> stop_token;  // the end or stop token that matched, if any
+  std::string stop_string = {};            // the one that matched, if any
+  std::optional<TokenId> stop_token = {};  // the end or stop token that matched, if any
   Usage usage;
 };
 
@@ -113,7 +118,7 @@ struct RequestFinished {
   enum class Outcome { kCompleted, kCancelled, kFailed };
   Outcome outcome = Outcome::kCompleted;
   ErrorCode code = ErrorCode::kInternal;  // of kFailed
-  std::string message;                    // of kFailed
+  std::string message = {};               // of kFailed
 };
 
 using GenerationEvent = std::variant<PromptScores, TextDelta, ChoiceFinished, RequestFinished>;

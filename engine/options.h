@@ -8,6 +8,8 @@
 
 namespace tandem::engine {
 
+struct KernelTable;
+
 // How one model is opened and served. Immutable once the engine runs.
 struct EngineOptions {
   std::optional<DType> dtype;       // compute dtype; unset: decided by the checkpoint
@@ -21,6 +23,7 @@ struct EngineOptions {
   int64_t prefill_chunk_tokens = 256;  // prompt tokens computed in one step, all sequences together
   int64_t max_queue = 1024;            // waiting requests; beyond: kUnavailable
   bool prefix_cache = true;
+  const KernelTable* kernels = nullptr;  // null: the best this CPU runs; tests choose
 };
 
 }  // namespace tandem::engine

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +24,7 @@ struct RenderInput {
   bool add_generation_prompt = true;
   std::string bos_token;
   std::string eos_token;
+  std::optional<int64_t> now_unix_s;  // what strftime_now shows, in UTC; absent: the system clock
 };
 
 // A compiled Jinja chat template (the language of Hugging Face's `chat_template`), sandboxed: no
@@ -33,9 +36,16 @@ class ChatTemplate {
   static std::shared_ptr<const ChatTemplate> Compile(std::string_view source);
   virtual ~ChatTemplate() = default;
 
-  // Throws kInvalidArgument when the template itself rejects the messages (raise_exception), and
-  // for undefined operations or exhausted budgets.
+  // Adjacent pieces differ in origin; none is empty. Text derived from a client's (a slice, a
+  // replacement, JSON) stays the client's, character by character.
+  // Throws kInvalidArgument when the template itself rejects the messages (raise_exception: the
+  // message is the template's, param is "messages"), when `extra` shadows a reserved name, and for
+  // undefined operations or exhausted budgets (with line and column).
   virtual std::vector<RenderedPiece> Render(const RenderInput& input) const = 0;
+
+  // Whether the source contains these words: tells if a template knows the role "developer", the
+  // variable "enable_thinking" or the mark "<think>".
+  virtual bool Mentions(std::string_view words) const = 0;
 };
 
 std::string JoinPieces(const std::vector<RenderedPiece>& pieces);

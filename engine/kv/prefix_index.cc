@@ -52,7 +52,20 @@ std::vector<BlockId> PrefixIndex::Insert(std::span<const TokenId> tokens,
   TANDEM_CHECK(blocks.size() <= tokens.size() / static_cast<size_t>(kTokensPerBlock));
   std::vector<BlockId> indexed;
   Sha256Digest key = salt_;
-  for (size_t i = 0; i < blocks.size(); ++i) {
+  // A growing sequence inserts again and again: its chain is taken up where it was left, so that the
+  // cost is that of the new blocks. The last known block is checked once more below.
+  size_t first = blocks.size();
+  while (first > 0 && !key_of_.contains(blocks[first - 1])) --first;
+  first -= first > 0 ? 1 : 0;
+  if (first > 0) {
+    const auto before = key_of_.find(blocks[first - 1]);
+    if (before != key_of_.end()) {
+      key = before->second;
+    } else {
+      first = 0;
+    }
+  }
+  for (size_t i = first; i < blocks.size(); ++i) {
     key = ChainKey(key, BlockTokens(tokens, i));
     const auto known = key_of_.find(blocks[i]);
     if (known != key_of_.end()) {

@@ -50,11 +50,9 @@ void Weights(const float* values, size_t n, float best, float inverse_temperatur
   for (size_t i = 0; i < n; ++i) out[i] = ExpNonPositive((values[i] - best) * inverse_temperature);
 }
 
-// The sum of at most kMassBlock weights, in 16 lanes.
-double BlockMass(const float* values, size_t n, float best, float inverse_temperature) {
+// The sum of a block, in 16 lanes: a single running sum would wait for itself at every addition.
+double LaneSum(const float* weights, size_t n) {
   constexpr size_t kLanes = 16;
-  float weights[kMassBlock];
-  Weights(values, n, best, inverse_temperature, weights);
   float lanes[kLanes] = {};
   size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
@@ -64,6 +62,13 @@ double BlockMass(const float* values, size_t n, float best, float inverse_temper
   for (const float lane : lanes) mass += static_cast<double>(lane);
   for (; i < n; ++i) mass += static_cast<double>(weights[i]);
   return mass;
+}
+
+// The mass of at most kMassBlock logits.
+double BlockMass(const float* values, size_t n, float best, float inverse_temperature) {
+  float weights[kMassBlock];
+  Weights(values, n, best, inverse_temperature, weights);
+  return LaneSum(weights, n);
 }
 
 // Masses of all blocks of the row; returns their sum.
@@ -134,24 +139,53 @@ Candidate NucleusEnd(std::span<const Candidate> candidates, std::span<const floa
   return SelectByMass(buffer, target, best, inverse_temperature);
 }
 
-// Draws from the whole row: skips blocks until the one that holds the share.
+// The block that holds the share `left` of the mass; `left` becomes its share within the block.
+size_t FindBlock(const std::vector<double>& block_masses, double& left) {
+  size_t block = 0;
+  while (block + 1 < block_masses.size() && left >= block_masses[block]) {
+    left -= block_masses[block++];
+  }
+  return block;
+}
+
+// The first index from `begin` at which the weights exceed `left`, -1 when all are 0. Rounding may
+// leave a crumb beyond the last weight: then the last possible index is it.
+template <class WeightAt>
+int64_t Walk(size_t begin, size_t end, double left, const WeightAt& weight_at) {
+  int64_t last = -1;
+  for (size_t i = begin; i < end; ++i) {
+    const float weight = weight_at(i);
+    if (!(weight > 0)) continue;
+    last = static_cast<int64_t>(i);
+    left -= static_cast<double>(weight);
+    if (left < 0) break;
+  }
+  return last;
+}
+
+// Draws from the whole row: only the block that holds the share is walked.
 TokenId DrawFromRow(std::span<const float> row, float best, float inverse_temperature, double u,
                     SamplerScratch& scratch) {
   double left = u * RowMass(row, best, inverse_temperature, scratch.block_masses);
-  size_t block = 0;
-  while (block + 1 < scratch.block_masses.size() && left >= scratch.block_masses[block]) {
-    left -= scratch.block_masses[block++];
+  const size_t block = FindBlock(scratch.block_masses, left);
+  const int64_t index = Walk(block * kMassBlock, row.size(), left, [&](size_t i) {
+    return ExpNonPositive((row[i] - best) * inverse_temperature);
+  });
+  return index >= 0 ? static_cast<TokenId>(index) : Best(row).id;
+}
+
+// The same for weights that are there already.
+int64_t DrawIndex(const std::vector<float>& weights, double u, SamplerScratch& scratch) {
+  scratch.block_masses.clear();
+  double total = 0;
+  for (size_t begin = 0; begin < weights.size(); begin += kMassBlock) {
+    scratch.block_masses.push_back(
+        LaneSum(&weights[begin], std::min(kMassBlock, weights.size() - begin)));
+    total += scratch.block_masses.back();
   }
-  // Rounding may leave a crumb beyond the last weight: then the last possible token is it.
-  TokenId last = -1;
-  for (size_t i = block * kMassBlock; i < row.size(); ++i) {
-    const float weight = ExpNonPositive((row[i] - best) * inverse_temperature);
-    if (!(weight > 0)) continue;
-    last = static_cast<TokenId>(i);
-    left -= static_cast<double>(weight);
-    if (left < 0) return last;
-  }
-  return last >= 0 ? last : Best(row).id;
+  double left = u * total;
+  const size_t block = FindBlock(scratch.block_masses, left);
+  return Walk(block * kMassBlock, weights.size(), left, [&](size_t i) { return weights[i]; });
 }
 
 }  // namespace
@@ -258,26 +292,22 @@ TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
   for (float& weight : weights) weight = ExpNonPositive(weight);
   if (has_top_p) {
     if (has_top_k) {
-      for (const float weight : weights) total += static_cast<double>(weight);
+      for (size_t begin = 0; begin < weights.size(); begin += kMassBlock) {
+        total += LaneSum(&weights[begin], std::min(kMassBlock, weights.size() - begin));
+      }
     }
     last = NucleusEnd(candidates, weights, static_cast<double>(params_.top_p) * total, best.value,
                       inverse_temperature, scratch.buffer);
   }
 
-  double kept = 0;
+  // Multiplied, not chosen: where much is kept and much is not, a branch could not be predicted.
   for (size_t i = 0; i < candidates.size(); ++i) {
-    if (IsBetter(last, candidates[i]) || weights[i] < params_.min_p) weights[i] = 0;
-    kept += static_cast<double>(weights[i]);
+    const Candidate& c = candidates[i];
+    const bool in_cut = (c.value > last.value) | ((c.value == last.value) & (c.id <= last.id));
+    weights[i] *= static_cast<float>(in_cut & (weights[i] >= params_.min_p));
   }
-  double left = u * kept;
-  TokenId token = best.id;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    if (!(weights[i] > 0)) continue;
-    token = candidates[i].id;
-    left -= static_cast<double>(weights[i]);
-    if (left < 0) break;
-  }
-  return token;
+  const int64_t index = DrawIndex(weights, u, scratch);
+  return index >= 0 ? candidates[static_cast<size_t>(index)].id : best.id;
 }
 
 }  // namespace tandem::engine

@@ -9,7 +9,7 @@ namespace tandem::engine {
 namespace {
 
 // The character that ends at `end`; nullopt where the bytes there are not one.
-std::optional<CodePoint> CharBefore(std::string_view text, size_t end) {
+std::optional<Utf8Char> CharBefore(std::string_view text, size_t end) {
   for (size_t size = 1; size <= 4 && size <= end; ++size) {
     const std::string_view tail = text.substr(end - size, size);
     const Utf8Unit unit = NextUtf8(tail);
@@ -18,14 +18,14 @@ std::optional<CodePoint> CharBefore(std::string_view text, size_t end) {
   return std::nullopt;
 }
 
-std::optional<CodePoint> CharAt(std::string_view text, size_t begin) {
+std::optional<Utf8Char> CharAt(std::string_view text, size_t begin) {
   if (begin >= text.size()) return std::nullopt;
   if (NextUtf8(text.substr(begin)).kind != Utf8Kind::kWhole) return std::nullopt;
   return DecodeUtf8(text.data() + begin);
 }
 
 bool TouchesWord(std::string_view text, size_t begin, size_t end) {
-  const std::optional<CodePoint> before = CharBefore(text, begin), after = CharAt(text, end);
+  const std::optional<Utf8Char> before = CharBefore(text, begin), after = CharAt(text, end);
   return (before && IsWordCharacter(before->value)) || (after && IsWordCharacter(after->value));
 }
 
@@ -91,13 +91,13 @@ std::optional<AddedTokenMatcher::Hit> AddedTokenMatcher::Next(std::string_view t
     if (token.single_word && TouchesWord(text, begin, end)) continue;
     if (token.lstrip) {
       while (begin > done) {
-        const std::optional<CodePoint> c = CharBefore(text.substr(done), begin - done);
+        const std::optional<Utf8Char> c = CharBefore(text.substr(done), begin - done);
         if (!c || ClassOf(c->value) != CharClass::kSpace) break;
         begin -= c->size;
       }
     }
     if (token.rstrip) {
-      while (const std::optional<CodePoint> c = CharAt(text, end)) {
+      while (const std::optional<Utf8Char> c = CharAt(text, end)) {
         if (ClassOf(c->value) != CharClass::kSpace) break;
         end += c->size;
       }

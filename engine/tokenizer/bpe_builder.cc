@@ -31,13 +31,14 @@ void CheckHoles(const std::string& file, const std::string& field, int64_t id, i
 }
 
 TokenTable ReadVocab(const std::string& file, const std::string& field, JsonValue vocab,
-                     bool byte_level, std::vector<std::pair<TokenId, std::string>>& unreachable) {
+                     bool byte_level, std::unordered_map<std::string, TokenId>& unreachable) {
   if (!vocab.IsObject()) ThrowBroken(file, field, "must be an object of ids");
   std::vector<Entry> entries;
   TokenId highest = -1;
   vocab.ForEachMember([&](std::string_view spelling, JsonValue value) {
     const std::optional<int64_t> id = value.AsInt();
-    const std::string where = id && *id >= 0 && *id < kMaxId ? "" : field + "." + Quoted(spelling);
+    const std::string where =
+        id && *id >= 0 && *id < kMaxId ? "" : field + "." + QuotedSpelling(spelling);
     if (!id) ThrowBroken(file, where, "must be an integer");
     if (*id < 0 || *id >= kMaxId) CheckHoles(file, where, *id, 0);
     entries.push_back({spelling, static_cast<TokenId>(*id)});
@@ -57,10 +58,10 @@ TokenTable ReadVocab(const std::string& file, const std::string& field, JsonValu
     } else if (const auto bytes = BytesOfSpelling(entry.spelling)) {
       fresh = fresh && tokens.Insert(*bytes, entry.id);
     } else {
-      unreachable.emplace_back(entry.id, entry.spelling);
+      fresh = fresh && unreachable.emplace(entry.spelling, entry.id).second;
     }
     if (!fresh) {
-      ThrowBroken(file, field + "." + Quoted(entry.spelling),
+      ThrowBroken(file, field + "." + QuotedSpelling(entry.spelling),
                   "repeats a spelling or the id " + std::to_string(entry.id));
     }
   }
@@ -107,10 +108,8 @@ std::optional<TokenId> BpeBuilder::Find(std::string_view spelling) const {
     id = tokens_.Find(spelling);
   } else if (const auto bytes = BytesOfSpelling(spelling)) {
     id = tokens_.Find(*bytes);
-  } else {
-    const auto it = std::find_if(unreachable_.begin(), unreachable_.end(),
-                                 [&](const auto& entry) { return entry.second == spelling; });
-    if (it != unreachable_.end()) id = it->first;
+  } else if (const auto it = unreachable_.find(std::string(spelling)); it != unreachable_.end()) {
+    id = it->second;
   }
   if (id < 0) return std::nullopt;
   return id;
@@ -119,7 +118,8 @@ std::optional<TokenId> BpeBuilder::Find(std::string_view spelling) const {
 void BpeBuilder::AddMerge(std::string_view left, std::string_view right, const std::string& field) {
   const auto find = [&](std::string_view spelling) {
     const std::optional<TokenId> id = Find(spelling);
-    if (!id) ThrowBroken(file_, field, "names " + Quoted(spelling) + ", not in the vocabulary");
+    if (!id)
+      ThrowBroken(file_, field, "names " + QuotedSpelling(spelling) + ", not in the vocabulary");
     return *id;
   };
   if (left.empty() || right.empty()) ThrowBroken(file_, field, "must name two tokens");
@@ -149,7 +149,7 @@ void BpeBuilder::AddAddedToken(AddedToken token, const std::string& field) {
   if (in_vocab && *in_vocab != token.id) {
     ThrowBroken(file_, field + ".id",
                 "is " + std::to_string(token.id) + ", but the vocabulary has " +
-                    Quoted(token.content) + " at " + std::to_string(*in_vocab));
+                    QuotedSpelling(token.content) + " at " + std::to_string(*in_vocab));
   }
   vocab_size_ = std::max(vocab_size_, token.id + 1);
   added_tokens_.push_back(std::move(token));
@@ -161,7 +161,7 @@ std::vector<std::string> BpeBuilder::Texts(const SpellingRules& rules) const {
     const std::string_view token = tokens_.String(id);
     texts[static_cast<size_t>(id)] = byte_level_ ? token : TextOfSpelling(token, rules);
   }
-  for (const auto& [id, spelling] : unreachable_) texts[static_cast<size_t>(id)] = spelling;
+  for (const auto& [spelling, id] : unreachable_) texts[static_cast<size_t>(id)] = spelling;
   for (const AddedToken& token : added_tokens_) {
     texts[static_cast<size_t>(token.id)] = token.content;
   }

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/tokenizer/added_tokens.h"
@@ -49,7 +50,7 @@ class BpeBuilder {
   PairTable merges_{0};
   uint32_t next_rank_ = 0;
   // Byte-level spellings with characters that stand for no byte: they can be decoded, not reached.
-  std::vector<std::pair<TokenId, std::string>> unreachable_;
+  std::unordered_map<std::string, TokenId> unreachable_;
   std::vector<AddedToken> added_tokens_;
   TokenId vocab_size_ = 0;
 };

@@ -18,7 +18,7 @@ void ThrowUnsupported(const std::string& file, std::string_view field, std::stri
   throw Error(ErrorCode::kUnsupported, file + ": " + std::string(field) + " " + std::string(what));
 }
 
-std::string Quoted(std::string_view text) {
+std::string QuotedSpelling(std::string_view text) {
   std::string out = "'";
   size_t i = 0;
   while (i < text.size() && i < kLongestQuote) {

@@ -12,6 +12,6 @@ namespace tandem::engine {
                                    std::string_view what);  // kUnsupported
 
 // Foreign text made fit for a message: quoted, cut to 40 bytes, one printable line.
-std::string Quoted(std::string_view text);
+std::string QuotedSpelling(std::string_view text);
 
 }  // namespace tandem::engine

@@ -69,7 +69,7 @@ void ReadAddedTokensDecoder(TokenizerConfig& config, JsonValue value) {
   constexpr const char* kField = "added_tokens_decoder";
   if (!value.IsObject()) ThrowBroken(config.file, kField, "must be an object");
   value.ForEachMember([&](std::string_view key, JsonValue item) {
-    const std::string field = std::string(kField) + "." + Quoted(key);
+    const std::string field = std::string(kField) + "." + QuotedSpelling(key);
     // At most 8 digits: anything longer is beyond every vocabulary.
     const bool is_id =
         !key.empty() && key.size() <= 8 &&
@@ -144,16 +144,18 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
   if (family.ends_with("Fast")) family.remove_suffix(4);
   const bool qwen2 = family == "Qwen2Tokenizer";
   if (!family.empty() && family != "GPT2Tokenizer" && !qwen2) {
-    ThrowUnsupported(config.file, "tokenizer_class",
-                     Quoted(config.tokenizer_class) + " is not supported without tokenizer.json");
+    ThrowUnsupported(
+        config.file, "tokenizer_class",
+        QuotedSpelling(config.tokenizer_class) + " is not supported without tokenizer.json");
   }
-  const std::string file = texts.source + "/vocab.json";
-  const JsonDocument document = JsonDocument::Parse(*texts.vocab_json, file);
-  BpeBuilder builder(file, /*byte_level=*/true, document.root(), "the file");
+  const JsonDocument document =
+      JsonDocument::Parse(*texts.vocab_json, texts.source + "/vocab.json");
+  // The fields of messages begin with the name of the file they are in.
+  BpeBuilder builder(texts.source, /*byte_level=*/true, document.root(), "vocab.json");
   ReadMergesText(*texts.merges_txt, builder);
 
   for (const AddedToken& token : config.added) {
-    builder.AddAddedToken(token, "added_tokens_decoder of tokenizer_config.json");
+    builder.AddAddedToken(token, "tokenizer_config.json added_tokens_decoder");
   }
   std::vector<std::string> special = config.special;
   special.emplace_back("<|endoftext|>");  // GPT-2's own directory names it nowhere else
@@ -164,13 +166,15 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
     });
     const auto id = builder.Find(spelling);
     if (known || !id) continue;
-    builder.AddAddedToken({.content = spelling, .id = *id, .special = true}, Quoted(spelling));
+    builder.AddAddedToken({.content = spelling, .id = *id, .special = true},
+                          QuotedSpelling(spelling));
   }
 
   std::vector<Pretokenizer::Stage> stages;
   std::vector<NormalizerStep> normalizer;
   if (qwen2) {
-    stages.push_back(PatternSplit{Pattern::Compile(kQwen2Pattern, file), SplitBehavior::kIsolated});
+    stages.push_back(
+        PatternSplit{Pattern::Compile(kQwen2Pattern, texts.source), SplitBehavior::kIsolated});
     normalizer.emplace_back(NormalForm::kNfc);
   } else {
     stages.push_back(Gpt2Split{});
@@ -190,7 +194,8 @@ std::optional<TokenId> FindNamed(const TokenizerConfig& config, const char* fiel
                                  const Tokenizer& tokenizer) {
   if (!spelling || spelling->empty()) return std::nullopt;
   const std::optional<TokenId> id = tokenizer.FindToken(*spelling);
-  if (!id) ThrowBroken(config.file, field, "is " + Quoted(*spelling) + ", not in the vocabulary");
+  if (!id)
+    ThrowBroken(config.file, field, "is " + QuotedSpelling(*spelling) + ", not in the vocabulary");
   return id;
 }
 

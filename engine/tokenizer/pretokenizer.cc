@@ -22,7 +22,7 @@ ClassedChar ClassAt(const char* p) {
   }();
   const auto byte = static_cast<unsigned char>(*p);
   if (byte < 0x80) return {ascii[byte], 1};
-  const CodePoint c = DecodeUtf8(p);
+  const Utf8Char c = DecodeUtf8(p);
   return {ClassOf(c.value), c.size};
 }
 

@@ -63,7 +63,7 @@ class Field {
   }
   std::string Type() const { return std::string(At("type").String()); }
   [[noreturn]] void UnsupportedType() const {
-    ThrowUnsupported(*file_, path_ + ".type", Quoted(Type()) + " is not supported");
+    ThrowUnsupported(*file_, path_ + ".type", QuotedSpelling(Type()) + " is not supported");
   }
 
  private:
@@ -109,7 +109,7 @@ SplitBehavior ReadBehavior(const Field& field) {
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (name == "Contiguous") return SplitBehavior::kContiguous;
-  field.Broken("must be a split behavior, got " + Quoted(name));
+  field.Broken("must be a split behavior, got " + QuotedSpelling(name));
 }
 
 Pattern CompilePattern(std::string_view pattern, const Field& field) {
@@ -219,7 +219,7 @@ void ReadAddedTokens(const Field& field, BpeBuilder& builder) {
     const std::string_view content = item.At("content").String();
     const int64_t id = item.At("id").Int();
     if (id < 0 || id > INT32_MAX) item.At("id").Broken("must be an id, got " + std::to_string(id));
-    if (!seen.insert(content).second) item.Broken("repeats " + Quoted(content));
+    if (!seen.insert(content).second) item.Broken("repeats " + QuotedSpelling(content));
     builder.AddAddedToken({.content = std::string(content),
                            .id = static_cast<TokenId>(id),
                            .special = item.BoolOr("special", false),
@@ -298,7 +298,8 @@ LoadedTokenizerJson LoadTokenizerJson(std::string_view text, const std::string& 
                      .ignore_merges = model.BoolOr("ignore_merges", false)};
   if (const auto unk = model.Find("unk_token")) {
     options.unk = builder.Find(unk->String());
-    if (!options.unk) unk->Broken("is " + Quoted(unk->String()) + ", not in the vocabulary");
+    if (!options.unk)
+      unk->Broken("is " + QuotedSpelling(unk->String()) + ", not in the vocabulary");
   }
 
   LoadedTokenizerJson loaded;

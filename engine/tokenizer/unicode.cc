@@ -105,7 +105,7 @@ std::optional<std::string> OrderLongMarkRuns(std::string_view text) {
     if (run_length > kLongMarkRun) {
       std::vector<std::pair<uint8_t, uint32_t>> marks;
       for (size_t i = run_begin; i < run_end;) {
-        const CodePoint c = DecodeUtf8(text.data() + i);
+        const Utf8Char c = DecodeUtf8(text.data() + i);
         AppendMarks(nfd, c.value, marks);
         i += c.size;
       }
@@ -118,7 +118,7 @@ std::optional<std::string> OrderLongMarkRuns(std::string_view text) {
     run_length = 0;
   };
   for (size_t i = 0; i < text.size();) {
-    const CodePoint c = DecodeUtf8(text.data() + i);
+    const Utf8Char c = DecodeUtf8(text.data() + i);
     if (c.value >= 0x300 && IsMark(nfd, c.value)) {
       if (run_length++ == 0) run_begin = i;
     } else if (run_length > 0) {
@@ -220,7 +220,7 @@ std::optional<std::string> BytesOfSpelling(std::string_view spelling) {
   bytes.reserve(spelling.size());
   for (size_t i = 0; i < spelling.size();) {
     if (NextUtf8(spelling.substr(i)).kind != Utf8Kind::kWhole) return std::nullopt;
-    const CodePoint c = DecodeUtf8(spelling.data() + i);
+    const Utf8Char c = DecodeUtf8(spelling.data() + i);
     const int16_t byte = c.value < Alphabet().byte.size() ? Alphabet().byte[c.value] : int16_t{-1};
     if (byte < 0) return std::nullopt;
     bytes.push_back(static_cast<char>(byte));

@@ -21,11 +21,11 @@ struct Utf8Unit {
 Utf8Unit NextUtf8(std::string_view bytes);
 
 // The code point at p. REQUIRES: [p, end) begins with a whole character.
-struct CodePoint {
+struct Utf8Char {
   uint32_t value;
   uint32_t size;  // bytes
 };
-inline CodePoint DecodeUtf8(const char* p) {
+inline Utf8Char DecodeUtf8(const char* p) {
   const auto at = [p](int i) { return static_cast<uint32_t>(static_cast<unsigned char>(p[i])); };
   const uint32_t lead = at(0);
   if (lead < 0x80) return {lead, 1};

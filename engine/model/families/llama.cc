@@ -134,12 +134,12 @@ Act Block(const Layer& w, const ModelConfig& c, Act x, int64_t layer, LayerOps& 
   const Act k = ops.Rope(ops.Linear(h, w.k, nullptr));    // [rows, n_kv_heads * head_dim]
   const Act v = ops.Linear(h, w.v, nullptr);
   const Act attended = ops.Attention(q, k, v, c.attention, layer);
-  x = ops.Add(x, ops.Linear(attended, w.o, nullptr));
+  x = ops.Add(x, ops.Dropout(ops.Linear(attended, w.o, nullptr), c.dropout));
   const Act m = ops.RmsNorm(x, w.mlp_norm, c.norm_eps);
   const Act gate = ops.Linear(m, w.gate, nullptr);  // [rows, ffn_dim]
   const Act up = ops.Linear(m, w.up, nullptr);
   const Act gated = ops.GatedActivation(gate, up, c.activation);
-  return ops.Add(x, ops.Linear(gated, w.down, nullptr));
+  return ops.Add(x, ops.Dropout(ops.Linear(gated, w.down, nullptr), c.dropout));
 }
 
 void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {

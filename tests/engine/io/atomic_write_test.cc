@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "engine/io/safetensors.h"
-#include "temporary_dir.h"
+#include "tests/engine/io/temporary_dir.h"
 
 namespace tandem::engine {
 namespace {

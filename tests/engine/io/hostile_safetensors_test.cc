@@ -5,7 +5,7 @@
 #include <random>
 
 #include "engine/io/safetensors.h"
-#include "temporary_dir.h"
+#include "tests/engine/io/temporary_dir.h"
 
 namespace tandem::engine {
 namespace {

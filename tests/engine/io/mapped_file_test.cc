@@ -2,7 +2,7 @@
 
 #include <sys/stat.h>
 
-#include "temporary_dir.h"
+#include "tests/engine/io/temporary_dir.h"
 
 namespace tandem::engine {
 namespace {

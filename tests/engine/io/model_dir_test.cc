@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "engine/io/sha256.h"
-#include "temporary_dir.h"
+#include "tests/engine/io/temporary_dir.h"
 
 namespace tandem::engine {
 namespace {

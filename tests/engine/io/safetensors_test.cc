@@ -5,7 +5,7 @@
 #include <map>
 
 #include "engine/io/sha256.h"
-#include "temporary_dir.h"
+#include "tests/engine/io/temporary_dir.h"
 
 namespace tandem::engine {
 namespace {

@@ -1,0 +1,48 @@
+#include "bench/paired.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "engine/base/error.h"
+
+namespace tandem::bench {
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+double RunPeer(const std::string& command) {
+  std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+  std::string output;
+  std::array<char, 4096> buffer;
+  while (pipe != nullptr) {
+    const size_t got = fread(buffer.data(), 1, buffer.size(), pipe.get());
+    if (got == 0) break;
+    output.append(buffer.data(), got);
+  }
+  const int status = pipe != nullptr ? pclose(pipe.release()) : -1;
+  const size_t at = output.rfind("tokens/s");
+  if (status != 0 || at == std::string::npos) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                "the peer's command ended with status " + std::to_string(status) +
+                    (at == std::string::npos ? " and printed no 'N tokens/s'" : ""));
+  }
+  // "tokens/s best 123.4" or "123.4 tokens/s": the number beside the words.
+  size_t end = at;
+  while (end > 0 && output[end - 1] == ' ') --end;
+  size_t begin = end;
+  while (begin > 0 && (std::isdigit(output[begin - 1]) != 0 || output[begin - 1] == '.')) --begin;
+  const double value = begin < end ? std::atof(output.substr(begin, end - begin).c_str()) : 0;
+  if (value <= 0) {
+    throw Error(ErrorCode::kFailedPrecondition, "the peer printed no number before 'tokens/s'");
+  }
+  return value;
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tandem::bench {
+
+// The middle of an odd number of values, the mean of the two middle ones otherwise.
+double Median(std::vector<double> values);
+
+// Runs a peer's command through the shell and returns the last number that stands before
+// "tokens/s" in what it prints; throws kFailedPrecondition when it fails or prints none. The way
+// to hold a bench against a program we do not ship.
+double RunPeer(const std::string& command);
+
+}  // namespace tandem::bench

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <iosfwd>
+
+namespace tandem::bench {
+
+// `tandem bench step`: what one engine step costs without a server. Three figures, each as a ratio
+// against a loop measured in the same round:
+//   prefill    FLOPs of the layers' matrices / the bf16 (or f32) peak
+//   one stream bytes of all weights read per token / the read loop
+//   batch      tokens/s of `batch` sequences / tokens/s of one
+struct StepBenchOptions {
+  std::filesystem::path model;      // Hugging Face directory; empty: a random Llama-3.2-1B shape
+  std::filesystem::path cache_dir;  // of packed weights, and of the random model
+  int threads = 0;                  // 0: one per physical core
+  int rounds = 5;
+  int64_t prompt_tokens = 512;
+  int64_t batch = 16;
+  int64_t decode_steps = 8;  // per round and batch size
+};
+
+int RunStepBench(std::ostream& out, const StepBenchOptions& options);
+
+}  // namespace tandem::bench

@@ -1,0 +1,114 @@
+#include "bench/train_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <ostream>
+#include <random>
+#include <vector>
+
+#include "bench/gemm_bench.h"
+#include "bench/paired.h"
+#include "engine/base/thread_pool.h"
+#include "engine/kernels/kernels.h"
+#include "engine/model/family.h"
+#include "training/trainer.h"
+
+namespace tandem::bench {
+namespace {
+
+engine::ModelConfig ConfigOf(const TrainBenchOptions& options) {
+  engine::ModelConfig c;
+  c.family = options.family;
+  c.n_layers = options.n_layers;
+  c.hidden_dim = options.hidden_dim;
+  c.ffn_dim = options.ffn_dim;
+  c.vocab_size = options.vocab_size;
+  c.max_context_len = options.context;
+  c.activation =
+      options.family == "minigpt" ? engine::Activation::kRelu : engine::Activation::kSilu;
+  c.attention.n_heads = options.n_heads;
+  c.attention.n_kv_heads = options.n_heads;
+  c.attention.head_dim = options.hidden_dim / options.n_heads;
+  c.attention.scale = 1 / std::sqrt(static_cast<float>(c.attention.head_dim));
+  return c;
+}
+
+training::MicroBatch RandomBatch(const TrainBenchOptions& options) {
+  training::MicroBatch batch;
+  std::mt19937 rng(1);
+  for (int64_t row = 0; row < options.batch; ++row) {
+    batch.segments.push_back({row * options.context, options.context});
+    for (int64_t i = 0; i < options.context; ++i) {
+      batch.tokens.push_back(
+          static_cast<TokenId>(rng() % static_cast<uint32_t>(options.vocab_size)));
+      batch.targets.push_back(
+          static_cast<TokenId>(rng() % static_cast<uint32_t>(options.vocab_size)));
+      batch.positions.push_back(static_cast<int32_t>(i));
+      batch.weights.push_back(1);
+      batch.sources.push_back(
+          {.sample = static_cast<uint64_t>(row), .position = static_cast<uint32_t>(i)});
+    }
+  }
+  return batch;
+}
+
+}  // namespace
+
+int RunTrainBench(std::ostream& out, const TrainBenchOptions& options) {
+  ThreadPool pool(options.threads);
+  engine::OpsContext ops(engine::Kernels(), pool);
+  training::TrainerOptions trainer_options;
+  trainer_options.rows_per_batch = options.batch;
+  trainer_options.row_length = options.context;
+  trainer_options.schedule = {.learning_rate = 1e-3, .constant = true};
+  training::Trainer trainer(engine::FindFamilyByName(options.family), ConfigOf(options),
+                            options.bf16 ? engine::DType::kBF16 : engine::DType::kF32,
+                            trainer_options, ops);
+  trainer.parameters().InitFresh(1, 0.02, options.n_layers);
+  trainer.MastersChanged();
+  const training::MicroBatch batch = RandomBatch(options);
+  const double tokens = static_cast<double>(options.batch * options.context);
+  const double flops = static_cast<double>(trainer.program().training_flops());
+
+  trainer.Step({&batch, 1});  // allocates
+  std::vector<double> ours;
+  std::vector<double> peers;
+  std::vector<double> ratios;
+  std::vector<double> shares;
+  for (int round = 0; round < options.rounds; ++round) {
+    double best = 0;
+    for (int64_t step = 0; step < options.steps; ++step) {
+      const auto from = std::chrono::steady_clock::now();
+      trainer.Step({&batch, 1});
+      const double seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
+      best = std::max(best, tokens / seconds);
+    }
+    ours.push_back(best);
+    const Roof roof = MeasureRoof(pool.n_threads(), 0.3);
+    shares.push_back(best / tokens * flops / (options.bf16 ? roof.bf16_flops : roof.f32_flops));
+    if (options.peer.empty()) continue;
+    peers.push_back(RunPeer(options.peer));
+    ratios.push_back(best / peers.back());
+  }
+  char line[256];
+  std::snprintf(
+      line, sizeof line,
+      "%s, %lld parameters, %lld x %lld tokens, %s, %d threads, %s: %.0f tokens/s, %.1f "
+      "%% of the peak (medians of %d rounds, best of %lld steps each)\n",
+      options.family.c_str(), static_cast<long long>(trainer.parameters().parameter_count()),
+      static_cast<long long>(options.batch), static_cast<long long>(options.context),
+      options.bf16 ? "bf16" : "f32", pool.n_threads(), std::string(ops.kernels().key).c_str(),
+      Median(ours), 100 * Median(shares), options.rounds, static_cast<long long>(options.steps));
+  out << line;
+  if (!ratios.empty()) {
+    std::snprintf(line, sizeof line, "peer: %.0f tokens/s; ratio %.2f (median of %d pairs)\n",
+                  Median(peers), Median(ratios), options.rounds);
+    out << line;
+  }
+  return 0;
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,136 @@
+#include "engine/chat/chat_template.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/chat/jinja_eval.h"
+#include "engine/chat/jinja_parser.h"
+
+namespace tandem::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What only the server may say: a client that could set these would write control tokens.
+constexpr std::array<std::string_view, 5> kReservedNames = {"messages", "tools", "bos_token",
+                                                            "eos_token", "add_generation_prompt"};
+
+// Everything a client sent is marked as the client's, object keys included.
+Value FromClientJson(Runtime& rt, const Json& json, int depth) {
+  if (depth > kMaxValueDepth) {
+    throw Error(ErrorCode::kInvalidArgument, "the messages or tools nest deeper than " +
+                                                 std::to_string(kMaxValueDepth) + " levels");
+  }
+  switch (json.type()) {
+    case Json::value_t::boolean:
+      return Value::Bool(json.get<bool>());
+    case Json::value_t::number_unsigned:
+      // Beyond 64 signed bits: the nearest float, as everything that large.
+      if (json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+        return Value::Float(json.get<double>());
+      }
+      return Value::Int(json.get<int64_t>());
+    case Json::value_t::number_integer:
+      return Value::Int(json.get<int64_t>());
+    case Json::value_t::number_float:
+      return Value::Float(json.get<double>());
+    case Json::value_t::string:
+      return Value::Of(Text::Make(json.get_ref<const std::string&>(), true));
+    case Json::value_t::array: {
+      std::vector<Value> items;
+      items.reserve(json.size());
+      for (const Json& item : json) items.push_back(FromClientJson(rt, item, depth + 1));
+      return MakeList(rt, std::move(items), ListKind::kList, true);
+    }
+    case Json::value_t::object: {
+      DictBuilder dict(rt);
+      for (const auto& [key, value] : json.items()) {
+        dict.Set(Value::Of(Text::Make(key, true)), FromClientJson(rt, value, depth + 1));
+      }
+      return dict.Take(true);
+    }
+    case Json::value_t::null:
+    case Json::value_t::binary:
+    case Json::value_t::discarded:
+      break;
+  }
+  return Value();
+}
+
+// Names in the scope are views, so they must be those inside the caller's JSON.
+void DefineExtra(Runtime& rt, const Json& extra, Evaluator& evaluator) {
+  if (!extra.is_object()) {
+    throw Error(ErrorCode::kInvalidArgument, "chat_template_kwargs must be an object")
+        .WithParam("chat_template_kwargs");
+  }
+  for (auto it = extra.begin(); it != extra.end(); ++it) {
+    const std::string& name = it.key();
+    if (std::find(kReservedNames.begin(), kReservedNames.end(), name) != kReservedNames.end()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "chat_template_kwargs must not contain '" + name + "'")
+          .WithParam("chat_template_kwargs");
+    }
+    evaluator.Define(name, FromClientJson(rt, it.value(), 1));
+  }
+}
+
+int64_t SystemTimeUnixS() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+std::vector<RenderedPiece> ToPieces(const Text& text) {
+  std::vector<RenderedPiece> pieces;
+  text.ForEachRun(0, text.size(), [&pieces](std::string_view part, bool from_client) {
+    pieces.push_back({std::string(part), from_client});
+  });
+  return pieces;
+}
+
+class JinjaChatTemplate : public ChatTemplate {
+ public:
+  explicit JinjaChatTemplate(std::string_view source)
+      : source_(source), body_(ParseTemplate(source)) {}
+
+  std::vector<RenderedPiece> Render(const RenderInput& input) const override {
+    if (input.messages == nullptr || !input.messages->is_array()) {
+      throw Error(ErrorCode::kInvalidArgument, "messages must be an array").WithParam("messages");
+    }
+    Runtime rt(input.now_unix_s.has_value() ? *input.now_unix_s : SystemTimeUnixS());
+    Evaluator evaluator(rt);
+    if (input.extra != nullptr && !input.extra->is_null()) DefineExtra(rt, *input.extra, evaluator);
+    evaluator.Define("messages", FromClientJson(rt, *input.messages, 1));
+    if (input.tools != nullptr && !input.tools->is_null()) {
+      evaluator.Define("tools", FromClientJson(rt, *input.tools, 1));
+    }
+    evaluator.Define("add_generation_prompt", Value::Bool(input.add_generation_prompt));
+    evaluator.Define("bos_token", Value::Literal(input.bos_token));
+    evaluator.Define("eos_token", Value::Literal(input.eos_token));
+    return ToPieces(*evaluator.Render(body_));
+  }
+
+  bool Mentions(std::string_view words) const override {
+    return source_.find(words) != std::string::npos;
+  }
+
+ private:
+  const std::string source_;
+  const Block body_;
+};
+
+}  // namespace
+
+std::shared_ptr<const ChatTemplate> ChatTemplate::Compile(std::string_view source) {
+  return std::make_shared<const JinjaChatTemplate>(source);
+}
+
+std::string JoinPieces(const std::vector<RenderedPiece>& pieces) {
+  std::string text;
+  for (const RenderedPiece& piece : pieces) text += piece.text;
+  return text;
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string_view>
+
+#include "engine/chat/jinja_value.h"
+
+namespace tandem::engine {
+
+// value | name(arguments)
+using FilterFunction = Value (*)(Runtime& rt, const Value& input, const Arguments& arguments);
+
+// Null if there is no such filter.
+FilterFunction FindFilter(std::string_view name);
+
+}  // namespace tandem::engine

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string_view>
+
+#include "engine/chat/jinja_value.h"
+
+namespace tandem::engine {
+
+// value is name(arguments)
+using TestFunction = bool (*)(Runtime& rt, const Value& input, const Arguments& arguments);
+
+// Null if there is no such test.
+TestFunction FindTest(std::string_view name);
+
+}  // namespace tandem::engine

@@ -1,0 +1,127 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "engine/base/log.h"
+#include "engine/base/mailbox.h"
+#include "engine/loop/engine_loop.h"
+
+namespace tandem::engine {
+namespace {
+
+void CheckTokens(std::span<const TokenId> tokens, int64_t vocab_size, const char* field) {
+  for (const TokenId token : tokens) {
+    if (token >= 0 && token < vocab_size) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(field) + " holds token id " + std::to_string(token) +
+                    ", the vocabulary has ids 0 to " + std::to_string(vocab_size - 1))
+        .WithParam(field)
+        .WithReason("invalid_value");
+  }
+}
+
+void CheckAtLeast(int64_t value, int64_t least, const char* field) {
+  if (value >= least) return;
+  throw Error(ErrorCode::kInvalidArgument, std::string(field) + " must be at least " +
+                                               std::to_string(least) + ", got " +
+                                               std::to_string(value))
+      .WithParam(field)
+      .WithReason("invalid_value");
+}
+
+void CheckRequest(const GenerationRequest& request, const LoadedModel& model) {
+  if (request.prompt.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "prompt must hold at least one token")
+        .WithParam("prompt")
+        .WithReason("invalid_value");
+  }
+  const auto prompt_len = static_cast<int64_t>(request.prompt.size());
+  if (prompt_len >= model.max_model_len) {
+    throw Error(ErrorCode::kInvalidArgument, "the prompt has " + std::to_string(prompt_len) +
+                                                 " tokens, but the model's context is " +
+                                                 std::to_string(model.max_model_len) +
+                                                 " tokens, of which one must be left to generate")
+        .WithParam("prompt")
+        .WithReason("context_length_exceeded");
+  }
+  CheckTokens(request.prompt, model.vocab_size, "prompt");
+  CheckTokens(request.stop.token_ids, model.vocab_size, "stop_token_ids");
+  for (const auto& [token, bias] : request.sampling.logit_bias) {
+    CheckTokens({&token, 1}, model.vocab_size, "logit_bias");
+  }
+  CheckAtLeast(request.n, 1, "n");
+  CheckAtLeast(request.stop.max_new_tokens, 0, "max_tokens");
+  CheckAtLeast(request.stop.min_new_tokens, 0, "min_tokens");
+  if (std::any_of(request.stop.strings.begin(), request.stop.strings.end(),
+                  [](const std::string& text) { return text.empty(); })) {
+    throw Error(ErrorCode::kInvalidArgument, "stop strings must not be empty")
+        .WithParam("stop")
+        .WithReason("invalid_value");
+  }
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  Impl(LoadedModel loaded, const EngineOptions& engine_options)
+      : model(std::move(loaded)),
+        options(engine_options),
+        loop(model, options, inbox, status),
+        thread([this] { loop.Run(); }) {}
+
+  const LoadedModel model;
+  const EngineOptions options;
+  Mailbox<LoopCommand> inbox;
+  LoopStatus status;
+  std::atomic<uint64_t> next_id{1};
+
+  std::mutex submit_mutex;  // guards closed; held while posting, so that nothing follows the stop
+  bool closed = false;
+
+  EngineLoop loop;     // the engine thread's
+  std::thread thread;  // last: everything it uses is there
+};
+
+Engine::Engine(LoadedModel model, const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(model), options)) {}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(impl_->submit_mutex);
+    impl_->closed = true;
+    impl_->inbox.Post(StopCommand{});
+  }
+  impl_->thread.join();
+}
+
+const LoadedModel& Engine::loaded() const { return impl_->model; }
+
+RequestId Engine::Submit(GenerationRequest request, EventSink sink) {
+  CheckRequest(request, impl_->model);
+  const std::lock_guard lock(impl_->submit_mutex);
+  if (impl_->closed) {
+    throw Error(ErrorCode::kUnavailable, "the server is shutting down").WithReason("shutting_down");
+  }
+  if (!impl_->status.TryEnqueue(impl_->options.max_queue, impl_->options.max_seqs)) {
+    throw Error(ErrorCode::kUnavailable,
+                "the queue is full: " + std::to_string(impl_->options.max_queue) +
+                    " requests are waiting (--max-queue)")
+        .WithReason("server_overloaded");
+  }
+  const RequestId id{impl_->next_id++};
+  impl_->inbox.Post(SubmitCommand{id, std::move(request), std::move(sink)});
+  return id;
+}
+
+void Engine::Cancel(RequestId request) { impl_->inbox.Post(CancelCommand{request}); }
+
+void Engine::SetPaused(RequestId request, bool paused) {
+  impl_->inbox.Post(PauseCommand{request, paused});
+}
+
+EngineStats Engine::stats() const { return impl_->status.Snapshot(); }
+
+}  // namespace tandem::engine

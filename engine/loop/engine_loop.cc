@@ -1,0 +1,423 @@
+#include "engine/loop/engine_loop.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/base/log.h"
+#include "engine/io/sha256.h"
+#include "engine/kernels/kernels.h"
+#include "engine/loop/kv_budget.h"
+
+namespace tandem::engine {
+namespace {
+
+// Prompt rows whose logits are kept in one step. Each costs vocab_size floats, so that prompts with
+// prompt_logprobs go in smaller chunks than others.
+constexpr int64_t kScoreChunkTokens = 64;
+// Idle or not, the loop shows that it lives at least this often.
+constexpr auto kHeartbeat = std::chrono::milliseconds(1000);
+
+int64_t LogitRows(const EngineOptions& options) {
+  return options.max_seqs + std::min(kScoreChunkTokens, options.prefill_chunk_tokens);
+}
+
+// DESIGN, decided numerics 11: cached keys and values are reused only by the arithmetic that made
+// them. The model's fingerprint names weights and compute dtype, which is the KV dtype.
+Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
+  Sha256 hash;
+  hash.Update(std::as_bytes(std::span(model.model->fingerprint())));
+  hash.Update(std::as_bytes(std::span(kernels.key)));
+  return hash.Finish();
+}
+
+}  // namespace
+
+// ---- LoopStatus
+
+bool LoopStatus::TryEnqueue(int64_t max_queue, int64_t max_seqs) {
+  const std::lock_guard lock(mutex_);
+  const int64_t free_places = std::max<int64_t>(0, max_seqs - stats_.requests_running);
+  if (in_inbox_ + queued_requests_ >= max_queue + free_places) return false;
+  ++in_inbox_;
+  return true;
+}
+
+void LoopStatus::Publish(const EngineStats& stats, int64_t queued_requests, int64_t n_taken) {
+  const std::lock_guard lock(mutex_);
+  stats_ = stats;
+  queued_requests_ = queued_requests;
+  in_inbox_ -= n_taken;
+}
+
+void LoopStatus::Beat() {
+  heartbeat_ns_.store(EngineLoop::Clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+}
+
+EngineStats LoopStatus::Snapshot() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  stats.requests_waiting += in_inbox_;
+  const int64_t now = EngineLoop::Clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  stats.seconds_since_heartbeat = static_cast<double>(now - heartbeat_ns_.load()) * 1e-9;
+  return stats;
+}
+
+// ---- The loop
+
+EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
+                       Mailbox<LoopCommand>& inbox, LoopStatus& status)
+    : model_(model),
+      options_(options),
+      inbox_(inbox),
+      status_(status),
+      pool_(options.threads),
+      ops_(options.kernels != nullptr ? *options.kernels : Kernels(), pool_),
+      prefix_index_(PrefixSalt(model, ops_.kernels())) {
+  TANDEM_CHECK(options_.max_seqs > 0 && options_.prefill_chunk_tokens > 0);
+  const int64_t max_rows = options_.prefill_chunk_tokens + options_.max_seqs;
+  // The cache is sized by what the runner's scratch leaves, and the runner borrows the cache.
+  kv_.emplace(ModelRunner::KvShape(*model_.model, 0));
+  runner_.emplace(model_.model, ops_, *kv_, max_rows, LogitRows(options_));
+  const int64_t n_blocks =
+      PlanKvBlocks(*model_.model, options_, model_.max_model_len, runner_->scratch_bytes());
+  kv_.emplace(ModelRunner::KvShape(*model_.model, n_blocks));
+  blocks_.emplace(n_blocks);
+  SchedulerOptions scheduling;
+  scheduling.max_seqs = options_.max_seqs;
+  scheduling.prefill_chunk_tokens = options_.prefill_chunk_tokens;
+  scheduling.score_chunk_tokens = std::min(kScoreChunkTokens, options_.prefill_chunk_tokens);
+  scheduling.max_model_len = model_.max_model_len;
+  scheduling.prefix_cache = options_.prefix_cache;
+  scheduler_.emplace(scheduling, *blocks_, prefix_index_);
+  stats_.kv_blocks_total = n_blocks;
+  status_.Beat();
+  PublishStatus();
+}
+
+void EngineLoop::Run() {
+  while (!stopping_) {
+    status_.Beat();
+    Drain();
+    ExpireDeadlines();
+    const bool worked = Step();
+    PublishStatus();
+    SendEvents();
+    if (!worked && !stopping_) inbox_.WaitFor(TimeToSleep());
+  }
+  while (!active_.empty()) {
+    End(active_.begin()->first, {.outcome = RequestFinished::Outcome::kCancelled});
+  }
+  PublishStatus();
+  SendEvents();
+}
+
+void EngineLoop::Drain() {
+  for (LoopCommand& command : inbox_.TakeAll()) {
+    std::visit([&](auto& c) { Handle(std::move(c)); }, command);
+  }
+}
+
+// A request that cannot even be set up (out of memory) fails alone.
+void EngineLoop::Handle(SubmitCommand command) {
+  ++n_taken_;
+  const auto sink = std::make_shared<EventSink>(std::move(command.sink));
+  try {
+    Admit(command.id, std::move(command.request), sink);
+  } catch (const std::exception& error) {
+    scheduler_->Cancel(command.id);
+    events_.push_back({sink, command.id,
+                       RequestFinished{.outcome = RequestFinished::Outcome::kFailed,
+                                       .code = ErrorCode::kUnavailable,
+                                       .message = error.what()}});
+  }
+}
+
+void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_ptr<EventSink> sink) {
+  auto active = std::make_unique<Active>();
+  GenerationRequest& request = active->request;
+  request = std::move(submitted);
+  active->sink = std::move(sink);
+  active->prompt_len = static_cast<int64_t>(request.prompt.size());
+
+  ChoiceOutput::Options output;
+  output.stop = request.stop;
+  output.max_new_tokens =
+      std::min(request.stop.max_new_tokens, model_.max_model_len - active->prompt_len);
+  if (!request.stop.ignore_end_tokens) output.end_tokens = model_.end_tokens;
+  output.tokenizer = model_.tokenizer.get();
+  output.skip_special_tokens = request.skip_special_tokens;
+  output.with_logprobs = request.top_logprobs >= 0;
+  active->choices.reserve(static_cast<size_t>(request.n));
+  for (int i = 0; i < request.n; ++i) {
+    output.choice = i;
+    active->choices.push_back({Sampler(request.sampling, i, request.prompt), ChoiceOutput(output)});
+  }
+  if (request.prompt_logprobs >= 0) {
+    active->scores.reserve(request.prompt.size());
+    active->scores.push_back({.token = request.prompt.front()});
+    active->n_scored = 1;
+  }
+  scheduler_->Add({.id = id,
+                   .prompt = std::move(request.prompt),
+                   .n = request.n,
+                   .priority = request.priority,
+                   .scores_prompt = request.prompt_logprobs >= 0});
+  const bool has_deadline = request.deadline.has_value();
+  active_.emplace(id, std::move(active));
+  n_deadlines_ += has_deadline ? 1 : 0;
+}
+
+void EngineLoop::Handle(const CancelCommand& command) {
+  if (Find(command.id) == nullptr) return;
+  End(command.id, {.outcome = RequestFinished::Outcome::kCancelled});
+}
+
+void EngineLoop::Handle(const PauseCommand& command) {
+  scheduler_->SetPaused(command.id, command.paused);
+}
+
+void EngineLoop::ExpireDeadlines() {
+  if (n_deadlines_ == 0) return;
+  const Clock::time_point now = Clock::now();
+  std::vector<RequestId> expired;
+  for (const auto& [id, active] : active_) {
+    if (active->request.deadline && *active->request.deadline <= now) expired.push_back(id);
+  }
+  for (const RequestId id : expired) {
+    End(id, {.outcome = RequestFinished::Outcome::kFailed,
+             .code = ErrorCode::kDeadlineExceeded,
+             .message = "the request did not finish before its deadline"});
+  }
+}
+
+std::chrono::milliseconds EngineLoop::TimeToSleep() const {
+  auto sleep = kHeartbeat;
+  if (n_deadlines_ == 0) return sleep;
+  const Clock::time_point now = Clock::now();
+  for (const auto& [id, active] : active_) {
+    if (!active->request.deadline) continue;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*active->request.deadline - now);
+    sleep = std::clamp(left, std::chrono::milliseconds(0), sleep);
+  }
+  return sleep;
+}
+
+// ---- One step
+
+// False when there was nothing to do.
+bool EngineLoop::Step() {
+  step_requests_.clear();
+  // The one place where a fault of ours, or memory running out, is caught: it costs the requests of
+  // this step, and the loop goes on.
+  try {
+    const BatchPlan& plan = scheduler_->Plan();
+    if (plan.slices.empty()) return false;
+    for (const PlannedSlice& slice : plan.slices) {
+      step_requests_.push_back(slice.sequence->request);
+    }
+    CollectSlices(plan);
+    runner_->Forward(plan.copies, slices_);
+    ScorePrompts();
+    scheduler_->Commit();
+    SampleAndTake();
+#ifndef NDEBUG
+    scheduler_->CheckInvariants();
+#endif
+  } catch (const std::bad_alloc&) {
+    FailStep(ErrorCode::kUnavailable, "out of memory");
+  } catch (const Error& error) {
+    FailStep(error.code(), error.what());
+  } catch (const std::exception& error) {
+    FailStep(ErrorCode::kInternal, error.what());
+  }
+  ++stats_.steps_total;
+  return true;
+}
+
+void EngineLoop::CollectSlices(const BatchPlan& plan) {
+  slices_.clear();
+  for (const PlannedSlice& planned : plan.slices) {
+    StepRunner::Slice slice;
+    slice.planned = planned;
+    if (planned.sequence->scores_prompt) {
+      const Active& active = *Find(planned.sequence->request);
+      // The row of position p predicts token p + 1. After a preemption rows that are known already
+      // are computed again, for their keys and values only.
+      slice.score_begin = std::max(planned.first_position, active.n_scored - 1);
+      slice.score_end = std::min(planned.first_position + planned.n_tokens, active.prompt_len - 1);
+    }
+    slices_.push_back(slice);
+  }
+}
+
+void EngineLoop::ScorePrompts() {
+  jobs_.clear();
+  for (const StepRunner::Slice& slice : slices_) {
+    const Sequence& sequence = *slice.planned.sequence;
+    for (int64_t p = slice.score_begin; p < slice.score_end; ++p) {
+      StepRunner::Job job;
+      job.logit_row = slice.first_score_row + p - slice.score_begin;
+      job.token = sequence.tokens[static_cast<size_t>(p + 1)];
+      job.n_top = Find(sequence.request)->request.prompt_logprobs;
+      jobs_.push_back(std::move(job));
+    }
+  }
+  runner_->Run(jobs_);
+  size_t next = 0;
+  for (const StepRunner::Slice& slice : slices_) {
+    if (!slice.planned.sequence->scores_prompt) continue;
+    Active& active = *Find(slice.planned.sequence->request);
+    for (int64_t p = slice.score_begin; p < slice.score_end; ++p) {
+      active.scores.push_back(std::move(jobs_[next++].logprob));
+      ++active.n_scored;
+    }
+    // Complete when the position after the last scored one is sampled; sent once, although a
+    // preempted sequence samples there again.
+    if (slice.planned.samples && !active.scores.empty()) {
+      Emit(active, slice.planned.sequence->request, PromptScores{std::move(active.scores)});
+      active.scores.clear();
+    }
+  }
+}
+
+void EngineLoop::SampleAndTake() {
+  jobs_.clear();
+  sampled_.clear();
+  const auto add = [&](const Sequence& sequence, int64_t row) {
+    Active& active = *Find(sequence.request);
+    if (!active.prompt_counted) {
+      active.prompt_counted = true;
+      stats_.prompt_tokens_total += active.prompt_len;
+    }
+    const Choice& choice = active.choices[static_cast<size_t>(sequence.choice)];
+    StepRunner::Job job;
+    job.logit_row = row;
+    if (active.request.stop.max_new_tokens > 0) {
+      job.sampler = &choice.sampler;
+      job.position = sequence.length();
+      job.banned = choice.output.banned_tokens();
+      job.n_top = active.request.top_logprobs;
+    }
+    jobs_.push_back(std::move(job));
+    sampled_.push_back({sequence.request, sequence.choice});
+  };
+  for (const StepRunner::Slice& slice : slices_) {
+    if (!slice.planned.samples) continue;
+    const Sequence& sequence = *slice.planned.sequence;
+    if (!slice.planned.forks) {
+      add(sequence, slice.sample_row);
+      continue;
+    }
+    for (const auto& choice : scheduler_->Choices(sequence.request)) {
+      add(*choice, slice.sample_row);
+    }
+  }
+  runner_->Run(jobs_);
+  for (size_t i = 0; i < jobs_.size(); ++i) {
+    // A request that failed with an earlier choice is not there any more.
+    if (Active* active = Find(sampled_[i].request)) TakeToken(*active, sampled_[i], jobs_[i]);
+  }
+}
+
+void EngineLoop::TakeToken(Active& active, Sampled who, StepRunner::Job& job) {
+  Sequence& sequence = *scheduler_->Choices(who.request)[static_cast<size_t>(who.choice)];
+  if (active.request.stop.max_new_tokens == 0) {
+    FinishChoice(active, sequence, {.reason = ChoiceFinished::Reason::kLength});
+    return;
+  }
+  if (job.token < 0) {
+    const bool forbids = !active.request.sampling.logit_bias.empty();
+    End(who.request, {.outcome = RequestFinished::Outcome::kFailed,
+                      .code = forbids ? ErrorCode::kInvalidArgument : ErrorCode::kInternal,
+                      .message = forbids ? "logit_bias leaves no token that could be chosen"
+                                         : "the model's logits are not numbers"});
+    return;
+  }
+  Choice& choice = active.choices[static_cast<size_t>(who.choice)];
+  ++stats_.generation_tokens_total;
+  choice.sampler.Accept(job.token);
+  std::optional<ChoiceOutput::End> end = choice.output.Push(job.token, std::move(job.logprob));
+  if (std::optional<TextDelta> delta = choice.output.TakeDelta()) {
+    Emit(active, who.request, std::move(*delta));
+  }
+  if (end) {
+    FinishChoice(active, sequence, std::move(*end));
+  } else {
+    scheduler_->Append(sequence, job.token);
+  }
+}
+
+void EngineLoop::FinishChoice(Active& active, Sequence& sequence, ChoiceOutput::End end) {
+  const RequestId id = sequence.request;
+  ChoiceFinished finished;
+  finished.choice = sequence.choice;
+  finished.reason = end.reason;
+  finished.stop_string = std::move(end.stop_string);
+  finished.stop_token = end.stop_token;
+  finished.usage.prompt_tokens = active.prompt_len;
+  finished.usage.cached_tokens = sequence.cached_len;
+  finished.usage.completion_tokens =
+      active.choices[static_cast<size_t>(sequence.choice)].output.n_tokens();
+  Emit(active, id, std::move(finished));
+  scheduler_->Finish(sequence);
+  if (++active.n_finished == active.request.n) {
+    End(id, {.outcome = RequestFinished::Outcome::kCompleted});
+  }
+}
+
+// The requests of the step fail; if it was not even planned, nobody can go on.
+void EngineLoop::FailStep(ErrorCode code, const std::string& message) {
+  spdlog::error("engine step failed requests={} error=\"{}\"", step_requests_.size(), message);
+  if (step_requests_.empty()) {
+    for (const auto& [id, active] : active_) step_requests_.push_back(id);
+  }
+  for (const RequestId id : step_requests_) {
+    if (Find(id) == nullptr) continue;
+    End(id, {.outcome = RequestFinished::Outcome::kFailed, .code = code, .message = message});
+  }
+}
+
+// ---- Events
+
+EngineLoop::Active* EngineLoop::Find(RequestId id) {
+  const auto found = active_.find(id);
+  return found == active_.end() ? nullptr : found->second.get();
+}
+
+void EngineLoop::Emit(const Active& active, RequestId id, GenerationEvent event) {
+  events_.push_back({active.sink, id, std::move(event)});
+}
+
+// The terminal event; the request is forgotten.
+void EngineLoop::End(RequestId id, RequestFinished how) {
+  const auto found = active_.find(id);
+  TANDEM_CHECK(found != active_.end());
+  scheduler_->Cancel(id);
+  n_deadlines_ -= found->second->request.deadline ? 1 : 0;
+  Emit(*found->second, id, std::move(how));
+  active_.erase(found);
+}
+
+// Last in a step, so that whoever hears of an end finds it counted.
+void EngineLoop::SendEvents() {
+  for (Outgoing& event : events_) (*event.sink)(event.request, std::move(event.event));
+  events_.clear();
+}
+
+void EngineLoop::PublishStatus() {
+  const Scheduler::Counters& counters = scheduler_->counters();
+  stats_.requests_running = scheduler_->num_running();
+  stats_.requests_waiting = scheduler_->num_waiting();
+  stats_.kv_blocks_used = blocks_->capacity_blocks() - blocks_->num_free();
+  stats_.prefix_query_tokens_total = counters.prefix_query_tokens;
+  stats_.prefix_hit_tokens_total = counters.prefix_hit_tokens;
+  stats_.preemptions_total = counters.preemptions;
+  status_.Publish(stats_, scheduler_->num_queued_requests(), n_taken_);
+  n_taken_ = 0;
+}
+
+}  // namespace tandem::engine

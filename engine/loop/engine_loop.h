@@ -1,0 +1,150 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "engine/base/mailbox.h"
+#include "engine/base/thread_pool.h"
+#include "engine/engine.h"
+#include "engine/kv/block_pool.h"
+#include "engine/kv/kv_cache.h"
+#include "engine/kv/prefix_index.h"
+#include "engine/loop/output.h"
+#include "engine/loop/step.h"
+#include "engine/ops/ops_context.h"
+#include "engine/sched/scheduler.h"
+
+namespace tandem::engine {
+
+// What other threads ask of the loop.
+struct SubmitCommand {
+  RequestId id;
+  GenerationRequest request;
+  EventSink sink;
+};
+struct CancelCommand {
+  RequestId id;
+};
+struct PauseCommand {
+  RequestId id;
+  bool paused = false;
+};
+struct StopCommand {};
+using LoopCommand = std::variant<SubmitCommand, CancelCommand, PauseCommand, StopCommand>;
+
+// What other threads may know of the loop.
+class LoopStatus {
+ public:
+  // Counts a request that goes into the inbox. False when the queue is full.
+  bool TryEnqueue(int64_t max_queue, int64_t max_seqs);
+
+  // By the engine thread, once per step: figures as of now; `n_taken` requests left the inbox.
+  void Publish(const EngineStats& stats, int64_t queued_requests, int64_t n_taken);
+  void Beat();
+
+  EngineStats Snapshot() const;
+
+ private:
+  mutable std::mutex mutex_;  // guards the next three
+  EngineStats stats_;
+  int64_t in_inbox_ = 0;
+  int64_t queued_requests_ = 0;  // taken from the inbox, without a place yet
+  std::atomic<int64_t> heartbeat_ns_{0};
+};
+
+// The heartbeat: drain the inbox, plan, run, sample, commit, emit. Built by anyone, run by one
+// thread, the engine thread, which then owns everything inside.
+class EngineLoop {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Throws kFailedPrecondition when memory does not carry one sequence. Borrows inbox and status.
+  EngineLoop(const LoadedModel& model, const EngineOptions& options, Mailbox<LoopCommand>& inbox,
+             LoopStatus& status);
+
+  // Until a StopCommand; then whatever is left is cancelled.
+  void Run();
+
+ private:
+  struct Choice {
+    Sampler sampler;
+    ChoiceOutput output;
+  };
+  struct Active {
+    GenerationRequest request;  // without its prompt: that is the scheduler's
+    std::shared_ptr<EventSink> sink;
+    int64_t prompt_len = 0;
+    std::vector<Choice> choices;
+    int n_finished = 0;
+    std::vector<TokenLogprob> scores;  // of the prompt, until they are sent
+    int64_t n_scored = 0;              // prompt positions scored, the first one included
+    bool prompt_counted = false;
+  };
+  struct Outgoing {
+    std::shared_ptr<EventSink> sink;
+    RequestId request;
+    GenerationEvent event;
+  };
+  struct Sampled {
+    RequestId request;
+    int choice = 0;
+  };
+
+  void Drain();
+  void Handle(SubmitCommand command);
+  void Admit(RequestId id, GenerationRequest submitted, std::shared_ptr<EventSink> sink);
+  void Handle(const CancelCommand& command);
+  void Handle(const PauseCommand& command);
+  void Handle(const StopCommand&) { stopping_ = true; }
+  void ExpireDeadlines();
+  std::chrono::milliseconds TimeToSleep() const;
+
+  bool Step();
+  void CollectSlices(const BatchPlan& plan);
+  void ScorePrompts();
+  void SampleAndTake();
+  void TakeToken(Active& active, Sampled who, StepRunner::Job& job);
+  void FinishChoice(Active& active, Sequence& sequence, ChoiceOutput::End end);
+  void FailStep(ErrorCode code, const std::string& message);
+
+  Active* Find(RequestId id);
+  void Emit(const Active& active, RequestId id, GenerationEvent event);
+  void End(RequestId id, RequestFinished how);
+  void SendEvents();
+  void PublishStatus();
+
+  const LoadedModel model_;
+  const EngineOptions options_;
+  Mailbox<LoopCommand>& inbox_;
+  LoopStatus& status_;
+
+  ThreadPool pool_;
+  OpsContext ops_;
+  std::optional<KvCache> kv_;
+  std::optional<BlockPool> blocks_;
+  PrefixIndex prefix_index_;
+  std::optional<StepRunner> runner_;
+  std::optional<Scheduler> scheduler_;
+
+  std::unordered_map<RequestId, std::unique_ptr<Active>> active_;
+  int64_t n_deadlines_ = 0;  // active requests that have one
+  bool stopping_ = false;
+  int64_t n_taken_ = 0;  // submissions taken from the inbox since the last publication
+  EngineStats stats_;
+
+  // Of the step being made.
+  std::vector<RequestId> step_requests_;
+  std::vector<StepRunner::Slice> slices_;
+  std::vector<StepRunner::Job> jobs_;
+  std::vector<Sampled> sampled_;  // beside jobs_
+  std::vector<Outgoing> events_;
+};
+
+}  // namespace tandem::engine

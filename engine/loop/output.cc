@@ -1,0 +1,101 @@
+#include "engine/loop/output.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::engine {
+
+ChoiceOutput::ChoiceOutput(Options options)
+    : options_(std::move(options)),
+      enders_(options_.end_tokens),
+      matcher_(options_.tokenizer != nullptr ? options_.stop.strings : std::vector<std::string>()) {
+  enders_.insert(enders_.end(), options_.stop.token_ids.begin(), options_.stop.token_ids.end());
+  std::sort(enders_.begin(), enders_.end());
+  enders_.erase(std::unique(enders_.begin(), enders_.end()), enders_.end());
+  if (options_.tokenizer != nullptr) {
+    detokenizer_.emplace(*options_.tokenizer, options_.skip_special_tokens);
+  }
+}
+
+std::span<const TokenId> ChoiceOutput::banned_tokens() const {
+  if (n_tokens_ >= options_.stop.min_new_tokens) return {};
+  return enders_;
+}
+
+bool ChoiceOutput::EndsAt(TokenId token) const {
+  return n_tokens_ > options_.stop.min_new_tokens &&
+         std::binary_search(enders_.begin(), enders_.end(), token);
+}
+
+std::optional<ChoiceOutput::End> ChoiceOutput::Push(TokenId token, TokenLogprob logprob) {
+  ++n_tokens_;
+  const bool ends_at_token = EndsAt(token);
+  std::optional<size_t> stop_string;
+  bool unfinished_character = false;
+  if (detokenizer_ && (!ends_at_token || options_.stop.include_stop_string)) {
+    const std::string piece = detokenizer_->Push(token);
+    // Bytes that are not a whole character yet: the token belongs to the text that they become.
+    unfinished_character = piece.empty() && !options_.tokenizer->TokenBytes(token).empty() &&
+                           !(options_.skip_special_tokens && options_.tokenizer->IsSpecial(token));
+    stop_string = Feed(piece);
+  }
+  const auto text_end = shown_ + static_cast<int64_t>(text_.size());
+  waiting_.push_back({token, std::move(logprob), text_end + (unfinished_character ? 1 : 0)});
+
+  const bool at_limit = n_tokens_ >= options_.max_new_tokens;
+  if (!ends_at_token && !stop_string && !at_limit) return std::nullopt;
+  // What was waiting to become a character never will.
+  if (detokenizer_ && !stop_string) stop_string = Feed(detokenizer_->Flush());
+  ended_ = true;
+  held_ = 0;
+  End end;
+  if (ends_at_token) {
+    end.stop_token = token;
+  } else if (stop_string) {
+    end.stop_string = options_.stop.strings[*stop_string];
+  } else {
+    end.reason = ChoiceFinished::Reason::kLength;
+  }
+  return end;
+}
+
+std::optional<size_t> ChoiceOutput::Feed(const std::string& piece) {
+  if (matcher_.empty() || n_tokens_ <= options_.stop.min_new_tokens) {
+    text_ += piece;
+    return std::nullopt;
+  }
+  for (const char byte : piece) {
+    text_ += byte;
+    if (const std::optional<size_t> found = matcher_.Feed(byte)) {
+      if (!options_.stop.include_stop_string) {
+        text_.resize(text_.size() - options_.stop.strings[*found].size());
+      }
+      held_ = 0;
+      return found;
+    }
+  }
+  held_ = matcher_.partial();
+  return std::nullopt;
+}
+
+std::optional<TextDelta> ChoiceOutput::TakeDelta() {
+  const size_t n_bytes = text_.size() - held_;
+  shown_ += static_cast<int64_t>(n_bytes);
+  size_t n_tokens = 0;
+  while (n_tokens < waiting_.size() && (ended_ || waiting_[n_tokens].text_end <= shown_)) {
+    ++n_tokens;
+  }
+  if (n_bytes == 0 && n_tokens == 0) return std::nullopt;
+  TextDelta delta;
+  delta.choice = options_.choice;
+  delta.text = text_.substr(0, n_bytes);
+  text_.erase(0, n_bytes);
+  for (size_t i = 0; i < n_tokens; ++i) {
+    delta.token_ids.push_back(waiting_[i].token);
+    if (options_.with_logprobs) delta.logprobs.push_back(std::move(waiting_[i].logprob));
+  }
+  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(n_tokens));
+  return delta;
+}
+
+}  // namespace tandem::engine

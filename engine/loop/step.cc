@@ -1,0 +1,121 @@
+#include "engine/loop/step.h"
+
+#include <exception>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/kv/block_pool.h"
+#include "engine/ops/attention.h"
+#include "engine/ops/softmax.h"
+#include "engine/sampling/logprobs.h"
+
+namespace tandem::engine {
+
+static_assert(kTokensPerBlock == kKvBlockTokens, "scheduler and attention count the same blocks");
+
+StepRunner::StepRunner(std::shared_ptr<const Model> model, OpsContext& ops, KvCache& kv,
+                       int64_t max_rows, int64_t max_logit_rows)
+    : model_(std::move(model)),
+      ops_(ops),
+      kv_(kv),
+      runner_(model_, ops, max_rows, max_logit_rows),
+      vocab_size_(model_->config().vocab_size),
+      scratch_(static_cast<size_t>(ops.pool().n_threads())) {}
+
+int64_t StepRunner::scratch_bytes() const { return runner_.scratch_bytes(); }
+
+void StepRunner::Forward(const std::vector<BlockCopy>& copies, std::span<Slice> slices) {
+  for (const BlockCopy& copy : copies) kv_.CopyBlock(copy.from, copy.to);
+
+  tokens_.clear();
+  positions_.clear();
+  attention_slices_.clear();
+  logit_rows_.clear();
+  for (Slice& slice : slices) {
+    const PlannedSlice& planned = slice.planned;
+    const Sequence& sequence = *planned.sequence;
+    const auto first_row = static_cast<int64_t>(tokens_.size());
+    const int64_t end = planned.first_position + planned.n_tokens;
+    attention_slices_.push_back({.first_row = first_row,
+                                 .n_rows = planned.n_tokens,
+                                 .first_position = planned.first_position,
+                                 .blocks = sequence.blocks});
+    slice.first_score_row = static_cast<int64_t>(logit_rows_.size());
+    for (int64_t p = planned.first_position; p < end; ++p) {
+      const bool samples = planned.samples && p + 1 == end;
+      if (samples) slice.sample_row = static_cast<int64_t>(logit_rows_.size());
+      if (samples || (p >= slice.score_begin && p < slice.score_end)) {
+        logit_rows_.push_back(static_cast<int32_t>(tokens_.size()));
+      }
+      tokens_.push_back(sequence.tokens[static_cast<size_t>(p)]);
+      positions_.push_back(static_cast<int32_t>(p));
+    }
+  }
+  logits_ = runner_.Forward({.tokens = tokens_,
+                             .positions = positions_,
+                             .slices = attention_slices_,
+                             .logit_rows = logit_rows_},
+                            kv_);
+}
+
+void StepRunner::Run(std::span<Job> jobs) {
+  ComputeLse(jobs);
+  // Waking the workers costs some microseconds; so does drawing from a small vocabulary.
+  constexpr int64_t kWorthSharing = 65536;  // logits
+  const auto n_jobs = static_cast<int64_t>(jobs.size());
+  if (n_jobs * vocab_size_ < kWorthSharing) {
+    for (Job& job : jobs) RunJob(job, scratch_[0]);
+    return;
+  }
+  // Workers must not throw; running out of memory there is this step's failure.
+  std::vector<std::exception_ptr> failures(jobs.size());
+  ops_.pool().ParallelFor(n_jobs, [&](int64_t index, int worker) {
+    const auto i = static_cast<size_t>(index);
+    try {
+      RunJob(jobs[i], scratch_[static_cast<size_t>(worker)]);
+    } catch (...) {
+      failures[i] = std::current_exception();
+    }
+  });
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+void StepRunner::RunJob(Job& job, SamplerScratch& scratch) const {
+  const auto vocab = static_cast<size_t>(vocab_size_);
+  const std::span<const float> row =
+      logits_.subspan(static_cast<size_t>(job.logit_row) * vocab, vocab);
+  if (job.sampler != nullptr) {
+    job.token = job.sampler->Sample(row, job.position, job.banned, scratch);
+  }
+  if (job.n_top < 0 || job.token < 0) return;
+  ScoredToken scored = ScoreToken(row, lse_[static_cast<size_t>(job.logit_row)], job.token,
+                                  job.n_top, scratch.buffer);
+  job.logprob = {.token = job.token,
+                 .logprob = scored.logprob,
+                 .rank = scored.rank,
+                 .top = std::move(scored.top)};
+}
+
+// One LogSumExp per run of neighbouring rows that are scored; a row's value is its own.
+void StepRunner::ComputeLse(std::span<const Job> jobs) {
+  const size_t n_rows = logit_rows_.size();
+  wants_lse_.assign(n_rows + 1, 0);
+  for (const Job& job : jobs) {
+    TANDEM_CHECK(job.logit_row >= 0 && job.logit_row < static_cast<int64_t>(n_rows));
+    if (job.n_top >= 0) wants_lse_[static_cast<size_t>(job.logit_row)] = 1;
+  }
+  lse_.resize(n_rows);
+  for (size_t row = 0; row < n_rows;) {
+    size_t end = row;
+    while (wants_lse_[end] != 0) ++end;
+    if (end > row) {
+      LogSumExp(ops_, logits_.data() + row * static_cast<size_t>(vocab_size_),
+                static_cast<int64_t>(end - row), vocab_size_, vocab_size_, lse_.data() + row);
+    }
+    row = end + 1;
+  }
+}
+
+}  // namespace tandem::engine

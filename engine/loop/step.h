@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/base/ids.h"
+#include "engine/engine.h"
+#include "engine/kv/kv_cache.h"
+#include "engine/model/model.h"
+#include "engine/ops/ops_context.h"
+#include "engine/sampling/sampler.h"
+#include "engine/sched/batch_plan.h"
+
+namespace tandem::engine {
+
+// The place where scheduling meets tensors: runs planned slices through the model, then draws
+// tokens and scores rows. Engine thread only.
+class StepRunner {
+ public:
+  // `max_rows` and `max_logit_rows` bound what one step may hold. Borrows `ops` and `kv`.
+  StepRunner(std::shared_ptr<const Model> model, OpsContext& ops, KvCache& kv, int64_t max_rows,
+             int64_t max_logit_rows);
+
+  // A planned slice, and which of its positions are scored as prompt: [score_begin, score_end).
+  struct Slice {
+    PlannedSlice planned;
+    int64_t score_begin = 0;
+    int64_t score_end = 0;
+    // Set by Forward: logit rows of score_begin and of the sampling position.
+    int64_t first_score_row = 0;
+    int64_t sample_row = -1;
+  };
+  // Copies blocks and computes all rows. The logits stay until the next Forward.
+  void Forward(const std::vector<BlockCopy>& copies, std::span<Slice> slices);
+
+  // Draws a token from a logit row (sampler set) or scores a given one (sampler null).
+  struct Job {
+    int64_t logit_row = 0;
+    const Sampler* sampler = nullptr;
+    int64_t position = 0;  // of the drawn token in its sequence
+    std::span<const TokenId> banned = {};
+    int n_top = -1;  // alternatives wanted; -1: no log-probability at all
+
+    TokenId token = -1;  // drawn: -1 when nothing could be
+    TokenLogprob logprob = {};
+  };
+  // Jobs of many rows are spread over the workers.
+  void Run(std::span<Job> jobs);
+
+  int64_t scratch_bytes() const;
+
+ private:
+  void RunJob(Job& job, SamplerScratch& scratch) const;
+  void ComputeLse(std::span<const Job> jobs);
+
+  const std::shared_ptr<const Model> model_;
+  OpsContext& ops_;
+  KvCache& kv_;
+  ModelRunner runner_;
+  const int64_t vocab_size_;
+
+  std::vector<TokenId> tokens_;
+  std::vector<int32_t> positions_;
+  std::vector<AttentionSlice> attention_slices_;
+  std::vector<int32_t> logit_rows_;
+  std::span<const float> logits_;  // [logit_rows, vocab_size]
+  std::vector<float> lse_;         // [logit_rows]; of the rows that jobs score
+  std::vector<uint8_t> wants_lse_;
+  std::vector<SamplerScratch> scratch_;  // one per worker
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,132 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/base/log.h"
+#include "engine/base/thread_pool.h"
+#include "engine/chat/chat_template.h"
+#include "engine/engine.h"
+#include "engine/io/json.h"
+#include "engine/io/model_dir.h"
+#include "engine/io/sha256.h"
+#include "engine/kernels/kernels.h"
+#include "engine/model/model.h"
+#include "engine/ops/ops_context.h"
+#include "engine/tokenizer/tokenizer.h"
+
+namespace tandem::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What generation_config.json may say about ending and sampling.
+void ReadGenerationConfig(const ModelDir& dir, LoadedModel& loaded, std::set<TokenId>& end_tokens) {
+  const std::optional<std::string> text = dir.ReadText("generation_config.json");
+  if (!text) return;
+  const std::string source = dir.name() + "/generation_config.json";
+  const Json config = ParseUntrustedJson(*text, source);
+  if (!config.is_object()) throw Error(ErrorCode::kDataLoss, source + " is not an object");
+
+  if (const auto eos = config.find("eos_token_id"); eos != config.end() && !eos->is_null()) {
+    const Json ids = eos->is_array() ? *eos : Json::array({*eos});
+    for (const Json& id : ids) {
+      const Json holder = {{"eos_token_id", id}};
+      end_tokens.insert(
+          static_cast<TokenId>(JsonInt(holder, "eos_token_id", 0, loaded.vocab_size - 1, source)));
+    }
+  }
+  SamplingParams& sampling = loaded.default_sampling;
+  const auto number = [&](const char* field, float fallback, double min, double max) {
+    if (const auto found = config.find(field); found == config.end() || found->is_null()) {
+      return fallback;
+    }
+    return static_cast<float>(JsonNumberOr(config, field, 0, min, max, source));
+  };
+  sampling.temperature = number("temperature", sampling.temperature, 0, 100);
+  sampling.top_p = number("top_p", sampling.top_p, 0, 1);
+  sampling.min_p = number("min_p", sampling.min_p, 0, 1);
+  sampling.top_k = static_cast<int32_t>(number("top_k", 0, -1, 1 << 24));
+  sampling.repetition_penalty = number("repetition_penalty", 1, 1e-3, 10);
+}
+
+// A template that the user named must compile; the model's own may be beyond us, and then the model
+// still serves completions.
+void CompileTemplate(const std::string& override_text, const std::optional<std::string>& own,
+                     const std::string& source, LoadedModel& loaded) {
+  if (!override_text.empty()) {
+    loaded.chat_template = ChatTemplate::Compile(override_text);
+    return;
+  }
+  if (!own) return;
+  try {
+    loaded.chat_template = ChatTemplate::Compile(*own);
+  } catch (const Error& error) {
+    loaded.chat_template_error = error.what();
+    spdlog::warn("chat template not usable model=\"{}\" error=\"{}\"", source, error.what());
+  }
+}
+
+// What a client may compare to know that answers come from the same bits.
+std::string SystemFingerprint(const Model& model, const KernelTable& kernels) {
+  const std::string text =
+      model.fingerprint() + "\n" + std::string(ProgramVersion()) + "\n" + std::string(kernels.key);
+  return "fp_" + ToHex(Sha256Of(std::as_bytes(std::span(text)))).substr(0, 16);
+}
+
+}  // namespace
+
+std::string_view ProgramVersion() { return TANDEM_VERSION; }
+
+LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
+                      const std::string& chat_template_override) {
+  const KernelTable& kernels = options.kernels != nullptr ? *options.kernels : Kernels();
+  ThreadPool pool(options.threads);
+  OpsContext ops(kernels, pool);
+  LoadOptions load;
+  load.dtype = options.dtype;
+  load.max_context_len = options.max_model_len;
+  load.cache_dir = options.cache_dir;
+  load.cache_limit_bytes = options.cache_limit_bytes;
+
+  LoadedModel loaded;
+  loaded.model = Model::Load(dir, load, ops);
+  const ModelConfig& config = loaded.model->config();
+  loaded.vocab_size = config.vocab_size;
+  loaded.max_model_len = config.max_context_len;
+  if (options.max_model_len > 0) {
+    loaded.max_model_len = std::min(loaded.max_model_len, options.max_model_len);
+  }
+  loaded.weights_dtype = DTypeName(loaded.model->dtype());
+  loaded.weight_bytes = loaded.model->weight_bytes();
+  loaded.fingerprint = SystemFingerprint(*loaded.model, kernels);
+
+  TokenizerTexts texts;
+  texts.source = dir.name();
+  texts.tokenizer_json = dir.ReadText("tokenizer.json");
+  texts.vocab_json = dir.ReadText("vocab.json");
+  texts.merges_txt = dir.ReadText("merges.txt");
+  texts.tokenizer_config_json = dir.ReadText("tokenizer_config.json");
+  texts.chat_template_jinja = dir.ReadText("chat_template.jinja");
+  std::optional<TokenizerFiles> files = LoadTokenizer(texts);
+
+  std::set<TokenId> end_tokens(config.eos_tokens.begin(), config.eos_tokens.end());
+  ReadGenerationConfig(dir, loaded, end_tokens);
+  if (config.bos_token >= 0) loaded.bos = config.bos_token;
+  if (files) {
+    loaded.tokenizer = std::move(files->tokenizer);
+    if (files->bos) loaded.bos = files->bos;
+    loaded.eos = files->eos;
+    loaded.add_bos = files->add_bos;
+    if (loaded.eos) end_tokens.insert(*loaded.eos);
+    CompileTemplate(chat_template_override, files->chat_template, dir.name(), loaded);
+  }
+  loaded.end_tokens.assign(end_tokens.begin(), end_tokens.end());
+  if (!loaded.eos && !loaded.end_tokens.empty()) loaded.eos = loaded.end_tokens.front();
+  if (loaded.tokenizer) {
+    if (loaded.bos) loaded.bos_text = loaded.tokenizer->TokenBytes(*loaded.bos);
+    if (loaded.eos) loaded.eos_text = loaded.tokenizer->TokenBytes(*loaded.eos);
+  }
+  return loaded;
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,228 @@
+#include "server/app.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "config/embedded_models.h"
+#include "engine/base/log.h"
+#include "engine/io/atomic_write.h"
+#include "server/handlers/job_spec.h"
+#include "server/routes.h"
+#include "server/wire/error_body.h"
+
+namespace tandem::server {
+namespace {
+
+Response ToResponse(ErrorReply reply) {
+  Response response;
+  response.status = reply.status;
+  response.body = std::move(reply.body);
+  response.headers = std::move(reply.headers);
+  return response;
+}
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host.starts_with("127.") || host == "::1";
+}
+
+// More would fill the memory of a small machine with models that nobody may ask for any more.
+constexpr size_t kMaxRestoredModels = 8;
+
+// What /v6 addresses look like in a URL, and a name a client can actually connect to.
+std::string UrlHost(const std::string& host) {
+  return host.find(':') != std::string::npos ? "[" + host + "]" : host;
+}
+
+HttpOptions WithKeyPolicy(HttpOptions options, bool requires_key) {
+  options.requires_key = requires_key;
+  return options;
+}
+
+HttpPolicy MakePolicy(const ApiKeys& keys) {
+  HttpPolicy policy;
+  policy.refusal = [](int status, std::string_view code, std::string_view message) {
+    return ToResponse(MakeErrorReply(status, code, message));
+  };
+  policy.exception = [](std::exception_ptr exception, const Request& request) {
+    ErrorReply reply = MakeErrorReply(exception, request.id);
+    if (reply.status >= 500 && reply.status != 503) {
+      spdlog::error("request_failed request={} method={} path={} what=\"{}\"", request.id,
+                    request.method, request.path, DescribeException(exception));
+    }
+    return ToResponse(std::move(reply));
+  };
+  policy.gate = [&keys](const Request& request, Access access) -> std::optional<Response> {
+    if (const std::optional<Error> error = keys.Check(request, access)) {
+      return ToResponse(MakeErrorReply(*error, request.id));
+    }
+    return std::nullopt;
+  };
+  return policy;
+}
+
+}  // namespace
+
+App::App(AppOptions options)
+    : options_(std::move(options)),
+      keys_(ReadApiKeys(), options_.admin_key),
+      models_(options_.any_model_name),
+      context_{.models = models_,
+               .is_loading = is_loading_,
+               .is_draining = is_draining_,
+               .request_timeout = options_.request_timeout,
+               .model_root = options_.model_root,
+               .drain = &drain_,
+               .base_url = ""} {
+  if (!IsLoopback(options_.http.host) && !keys_.requires_key() && !options_.insecure) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--host " + options_.http.host +
+                    " lets other machines in: set --api-key, or --insecure to serve anyone");
+  }
+  http_ = std::make_unique<HttpServer>(WithKeyPolicy(options_.http, keys_.requires_key()),
+                                       AllRoutes(context_), MakePolicy(keys_));
+  context_.base_url = "http://" + UrlHost(options_.http.host) + ":" + std::to_string(http_->port());
+}
+
+App::~App() { Stop(); }
+
+std::vector<std::string> App::ReadApiKeys() const {
+  std::vector<std::string> keys = options_.api_keys;
+  if (options_.api_key_file.empty()) return keys;
+  const std::string text = engine::ReadWholeFile(options_.api_key_file, 1 << 20);
+  size_t begin = 0;
+  while (begin < text.size()) {
+    size_t end = text.find('\n', begin);
+    if (end == std::string::npos) end = text.size();
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    if (!line.empty() && line.front() != '#') keys.push_back(std::move(line));
+  }
+  if (keys.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--api-key-file " + options_.api_key_file.string() + " holds no key");
+  }
+  return keys;
+}
+
+void App::Start() {
+  http_->Start();
+  std::vector<ModelSource> sources = options_.models;
+  if (sources.empty()) sources.push_back({"", std::string(config::kDefaultModel)});
+  for (size_t i = 0; i < sources.size(); ++i) {
+    ModelSource source = sources[i];
+    std::vector<std::string> aliases;
+    if (i == 0 && !options_.served_model_names.empty()) {
+      aliases = options_.served_model_names;
+      source.name = aliases.front();
+    }
+    models_.Add(LoadServedModel(source, options_.engine, options_.chat_template), aliases);
+  }
+  StartJobs();
+  is_loading_ = false;
+}
+
+void App::StartJobs() {
+  if (options_.data_dir.empty() || !options_.admin_key) return;
+  jobs_ = std::make_unique<JobSupervisor>(
+      JobStore::Open(std::filesystem::absolute(options_.data_dir)), options_.jobs,
+      [this](const Job& job) { PublishJobModel(job); });
+  // Models of earlier jobs, oldest first: where two have one name, the newest stays.
+  JobFilter filter;
+  filter.type = JobType::kTrain;
+  filter.status = JobStatus::kSucceeded;
+  filter.limit = kMaxRestoredModels;
+  std::vector<Job> finished = jobs_->List(filter).jobs;
+  for (auto job = finished.rbegin(); job != finished.rend(); ++job) {
+    try {
+      PublishJobModel(*job);
+    } catch (const Error& error) {
+      spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job->id, error.what());
+    }
+  }
+  context_.jobs = jobs_.get();
+}
+
+void App::PublishJobModel(const Job& job) {
+  if (job.type != JobType::kTrain || !job.result_json) return;
+  const auto result = nlohmann::json::parse(*job.result_json, nullptr, false);
+  if (!result.is_object() || !result.contains("model_dir") || !result["model_dir"].is_string()) {
+    return;
+  }
+  const std::string path = result["model_dir"].get<std::string>();
+  if (path.empty()) return;  // the spec asked for no export
+
+  std::string id = ModelIdOfJob(job.request_json, job.id);
+  // A name that another model has taken since the job was accepted is not taken from it.
+  if (models_.Contains(id) && models_.Find(id)->owned_by != "user") id = job.id;
+  ServedModelLabels labels;
+  labels.owned_by = "user";
+  models_.Publish(LoadServedModel({id, path}, options_.engine, "", labels), {job.id});
+  spdlog::info("job_model_published job={} model={}", job.id, id);
+}
+
+void App::ReloadKeys() {
+  try {
+    keys_.SetApiKeys(ReadApiKeys());
+    spdlog::info("api_keys_reloaded");
+  } catch (const Error& error) {
+    spdlog::warn("api_keys_kept reason=\"{}\"", error.what());
+  }
+}
+
+void App::Stop() {
+  if (is_draining_.exchange(true)) return;
+  http_->Drain();
+  drain_.Raise();
+  // Jobs write their checkpoints while requests end.
+  std::thread stop_jobs([this] {
+    if (jobs_) jobs_->Stop(JobSupervisor::StopMode::kInterruptJobs);
+  });
+  if (!http_->WaitDrained(options_.drain_timeout)) {
+    spdlog::warn("drain_timeout requests_left={}", http_->running_requests());
+  }
+  stop_jobs.join();
+  http_->Stop();
+  context_.jobs = nullptr;
+  jobs_.reset();
+  models_.Clear();
+}
+
+void BlockServerSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal_number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal_number);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+void RunUntilSignal(App& app) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal_number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal_number);
+  for (;;) {
+    int received = 0;
+    if (sigwait(&signals, &received) != 0) continue;
+    if (received == SIGHUP) {
+      app.ReloadKeys();
+      continue;
+    }
+    spdlog::info("stopping signal={}", received);
+    // From here on nobody waits for signals: the next one ends the process in its handler.
+    std::signal(SIGTERM, [](int) { _exit(1); });
+    std::signal(SIGINT, [](int) { _exit(1); });
+    sigset_t ending;
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGTERM);
+    sigaddset(&ending, SIGINT);
+    pthread_sigmask(SIG_UNBLOCK, &ending, nullptr);
+    app.Stop();
+    return;
+  }
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/options.h"
+#include "server/handlers/handlers.h"
+#include "server/http/api_keys.h"
+#include "server/http/http_server.h"
+#include "server/jobs/job_supervisor.h"
+#include "server/load_model.h"
+
+namespace tandem::server {
+
+// Everything `tandem serve` can be told.
+struct AppOptions {
+  HttpOptions http;
+  engine::EngineOptions engine;
+  std::vector<ModelSource> models;              // empty: the embedded default
+  std::vector<std::string> served_model_names;  // of the first model; the first one is canonical
+  bool any_model_name = false;
+  std::string chat_template;  // text that replaces every model's own; empty: theirs
+  std::vector<std::string> api_keys;
+  std::filesystem::path api_key_file;  // one key per line; read again on SIGHUP
+  std::optional<std::string> admin_key;
+  bool insecure = false;  // allow an open server on an address that others can reach
+  std::chrono::milliseconds drain_timeout{30'000};
+  std::chrono::milliseconds request_timeout{0};  // 0: none
+  // Jobs and their files; used, and locked, only when there is an admin key. Empty: no jobs.
+  std::filesystem::path data_dir;
+  std::filesystem::path model_root = ".";  // what paths in request bodies are relative to
+  JobSupervisorOptions jobs;
+};
+
+// The server as a whole: wiring and the order of starting and stopping. Built on one thread, which
+// also stops it.
+class App {
+ public:
+  // Checks the options and binds the port; nothing runs yet. Throws Error.
+  explicit App(AppOptions options);
+  ~App();
+  App(const App&) = delete;
+  App& operator=(const App&) = delete;
+
+  uint16_t port() const { return http_->port(); }
+  std::string base_url() const { return context_.base_url; }
+  ModelRegistry& models() { return models_; }
+  size_t open_connections() const { return http_->open_connections(); }
+  size_t running_requests() const { return http_->running_requests(); }
+
+  // Begins to answer (`/ready` says loading), then loads the models. Throws what loading throws.
+  void Start();
+  void ReloadKeys();
+  // Stops accepting, lets running requests end for up to `drain_timeout`, ends the rest.
+  void Stop();
+
+ private:
+  std::vector<std::string> ReadApiKeys() const;
+  void StartJobs();
+  // Loads what a finished training job has made and lets it answer.
+  void PublishJobModel(const Job& job);
+
+  const AppOptions options_;
+  ApiKeys keys_;
+  ModelRegistry models_;
+  std::atomic<bool> is_loading_{true};
+  std::atomic<bool> is_draining_{false};
+  DrainSignal drain_;
+  HandlerContext context_;
+  std::unique_ptr<JobSupervisor> jobs_;
+  std::unique_ptr<HttpServer> http_;
+};
+
+// Blocks the signals that RunUntilSignal waits for. Call before any thread exists.
+void BlockServerSignals();
+// Reloads keys on SIGHUP; on SIGTERM or SIGINT stops the app and returns. A second SIGTERM or
+// SIGINT ends the process at once.
+void RunUntilSignal(App& app);
+
+}  // namespace tandem::server

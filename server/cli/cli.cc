@@ -1,0 +1,54 @@
+#include "server/cli/cli.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "engine/base/error.h"
+#include "server/cli/verbs.h"
+
+namespace tandem::server {
+namespace {
+
+int ExitCodeOf(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kInvalidArgument:
+      return 2;
+    case ErrorCode::kDataLoss:
+      return 65;
+    case ErrorCode::kIo:
+      return 74;
+    case ErrorCode::kCancelled:
+      return 130;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+int RunCli(int argc, char** argv) {
+  try {
+    CLI::App app("Tandem trains and serves language models on one engine.", "tandem");
+    app.require_subcommand(1);
+    int exit_code = 0;
+    for (const Verb& verb : Verbs()) {
+      verb.add(*app.add_subcommand(verb.name, verb.description), exit_code);
+    }
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      // CLI11 prints help and version requests as "errors" with code 0.
+      return app.exit(error) == 0 ? 0 : 2;
+    }
+    return exit_code;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "tandem: %s\n", error.what());
+    return ExitCodeOf(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "tandem: %s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,132 @@
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdio>
+#include <future>
+#include <memory>
+#include <random>
+
+#include "config/embedded_models.h"
+#include "engine/base/log.h"
+#include "engine/engine.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/cli/model_options.h"
+#include "server/cli/verbs.h"
+#include "server/handlers/prompt.h"
+#include "server/load_model.h"
+
+namespace tandem::server {
+namespace {
+
+struct GenerateFlags {
+  std::string model{config::kDefaultModel};
+  ModelFlags options;
+  std::string prompt;
+  std::string tokens;
+  int64_t max_tokens = 128;
+  double temperature = 0;
+  double top_p = 1;
+  int top_k = 0;
+  uint64_t seed = 0;
+  bool has_seed = false;
+  bool print_ids = false;
+  std::string log_level = "warn";
+};
+
+std::vector<TokenId> ParseTokens(const std::string& text, int64_t vocab_size) {
+  std::vector<TokenId> out;
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  while (at < end) {
+    TokenId id = -1;
+    const auto [next, fault] = std::from_chars(at, end, id);
+    if (fault != std::errc() || id < 0 || id >= vocab_size || (next != end && *next != ',')) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "--tokens must be ids in [0, " + std::to_string(vocab_size - 1) +
+                      "] with commas between them, got '" + text.substr(0, 60) + "'");
+    }
+    out.push_back(id);
+    at = next == end ? end : next + 1;
+  }
+  return out;
+}
+
+int Generate(const GenerateFlags& flags) {
+  ConfigureLog(flags.log_level, LogFormat::kText);
+  engine::EngineOptions options = ToEngineOptions(flags.options);
+  options.max_seqs = 1;
+  const auto model =
+      LoadServedModel(ParseModelSource(flags.model), options, ReadChatTemplate(flags.options));
+  const engine::LoadedModel& loaded = model->loaded();
+
+  engine::GenerationRequest request;
+  request.prompt = flags.tokens.empty() ? EncodeText(*model, flags.prompt, true)
+                                        : ParseTokens(flags.tokens, loaded.vocab_size);
+  if (request.prompt.empty()) {
+    if (!loaded.bos) throw Error(ErrorCode::kInvalidArgument, "--prompt must not be empty");
+    request.prompt.push_back(*loaded.bos);
+  }
+  CheckPromptLength(*model, request.prompt.size(), "prompt");
+  request.sampling.temperature = static_cast<float>(flags.temperature);
+  request.sampling.top_p = static_cast<float>(flags.top_p);
+  request.sampling.top_k = flags.top_k;
+  request.sampling.seed = flags.has_seed ? flags.seed : std::random_device()();
+  request.stop.max_new_tokens = std::min(
+      flags.max_tokens, loaded.max_model_len - static_cast<int64_t>(request.prompt.size()));
+
+  const bool print_ids = flags.print_ids || !loaded.tokenizer;
+  std::promise<engine::RequestFinished> finished;
+  bool is_first = true;
+  model->engine->Submit(std::move(request), [&](RequestId, engine::GenerationEvent event) {
+    if (const auto* delta = std::get_if<engine::TextDelta>(&event)) {
+      if (print_ids) {
+        for (const TokenId id : delta->token_ids) {
+          std::printf(is_first ? "%d" : ",%d", id);
+          is_first = false;
+        }
+      } else {
+        std::fwrite(delta->text.data(), 1, delta->text.size(), stdout);
+      }
+      std::fflush(stdout);
+    } else if (const auto* end = std::get_if<engine::RequestFinished>(&event)) {
+      finished.set_value(*end);
+    }
+  });
+  const engine::RequestFinished end = finished.get_future().get();
+  std::printf("\n");
+  if (end.outcome == engine::RequestFinished::Outcome::kFailed) throw Error(end.code, end.message);
+  return 0;
+}
+
+}  // namespace
+
+void AddGenerate(CLI::App& command, int& exit_code) {
+  const auto flags = std::make_shared<GenerateFlags>();
+  command.add_option("--model,-m", flags->model, "model directory or embedded name")
+      ->capture_default_str();
+  AddModelFlags(command, flags->options);
+  auto* prompt = command.add_option("--prompt,-p", flags->prompt, "text to continue");
+  auto* tokens = command.add_option("--tokens", flags->tokens, "token ids to continue: 1,2,3");
+  prompt->excludes(tokens);
+  command.add_option("--max-tokens", flags->max_tokens, "tokens to generate at most")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
+  command.add_option("--temperature", flags->temperature, "0 is greedy")
+      ->check(CLI::Range(0.0, 2.0))
+      ->capture_default_str();
+  command.add_option("--top-p", flags->top_p)->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  command.add_option("--top-k", flags->top_k, "0: off")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  auto* seed = command.add_option("--seed", flags->seed, "same seed, same text (default: random)");
+  command.add_flag("--ids", flags->print_ids, "print token ids instead of text");
+  command.add_option("--log-level", flags->log_level)->capture_default_str();
+  command.callback([flags, prompt, tokens, seed, &exit_code] {
+    if (prompt->count() == 0 && tokens->count() == 0) {
+      throw Error(ErrorCode::kInvalidArgument, "give --prompt TEXT or --tokens 1,2,3");
+    }
+    flags->has_seed = seed->count() > 0;
+    exit_code = Generate(*flags);
+  });
+}
+
+}  // namespace tandem::server

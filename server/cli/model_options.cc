@@ -1,0 +1,85 @@
+#include "server/cli/model_options.h"
+
+#include <CLI/CLI.hpp>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+
+#include "engine/base/check.h"
+#include "engine/io/atomic_write.h"
+
+namespace tandem::server {
+namespace {
+
+// Packed weights are kept here and shared by all processes of the user.
+std::filesystem::path CacheDir() {
+  if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg != nullptr && *xdg != '\0') {
+    return std::filesystem::path(xdg) / "tandem";
+  }
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') {
+    return std::filesystem::path(home) / ".cache" / "tandem";
+  }
+  return {};
+}
+
+}  // namespace
+
+void AddModelFlags(CLI::App& command, ModelFlags& flags) {
+  command.add_option("--dtype", flags.dtype, "compute type: auto, f32 or bf16")
+      ->check(CLI::IsMember({"auto", "f32", "bf16"}))
+      ->capture_default_str();
+  command.add_option("--threads", flags.threads, "compute threads (0: one per physical core)")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command.add_option("--memory", flags.memory,
+                     "budget for weights, KV cache and scratch, such as 8G (default: 80 % of what "
+                     "is available)");
+  command.add_option("--cache-size", flags.cache_size,
+                     "bound of the packed-weight cache, such as 64G");
+  command
+      .add_option("--max-model-len", flags.max_model_len,
+                  "context bound in tokens (0: the model's own)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
+  command.add_option("--chat-template", flags.chat_template_file,
+                     "file with a Jinja chat template to use instead of the model's");
+}
+
+engine::EngineOptions ToEngineOptions(const ModelFlags& flags) {
+  engine::EngineOptions options;
+  if (flags.dtype == "f32") options.dtype = engine::DType::kF32;
+  if (flags.dtype == "bf16") options.dtype = engine::DType::kBF16;
+  options.threads = flags.threads;
+  options.cache_dir = CacheDir();
+  options.max_model_len = flags.max_model_len;
+  if (!flags.memory.empty()) options.memory_bytes = ParseBytes(flags.memory, "--memory");
+  if (!flags.cache_size.empty()) {
+    options.cache_limit_bytes = ParseBytes(flags.cache_size, "--cache-size");
+  }
+  return options;
+}
+
+std::string ReadChatTemplate(const ModelFlags& flags) {
+  if (flags.chat_template_file.empty()) return {};
+  return engine::ReadWholeFile(flags.chat_template_file, 1 << 20);
+}
+
+int64_t ParseBytes(const std::string& text, const std::string& flag) {
+  int64_t number = 0;
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
+  std::string unit(end, text.data() + text.size());
+  for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (unit.ends_with("ib")) unit.resize(unit.size() - 2);
+  if (unit.ends_with("b")) unit.resize(unit.size() - 1);
+  const std::string_view units = "kmgt";
+  const size_t power = unit.empty() ? 0 : units.find(unit) + 1;
+  if (fault != std::errc() || number <= 0 || unit.size() > 1 || (unit.size() == 1 && power == 0)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                flag + " must be a size such as 512M or 8G, got '" + text + "'");
+  }
+  for (size_t i = 0; i < power; ++i) number = CheckedMul<int64_t>(number, 1024, flag.c_str());
+  return number;
+}
+
+}  // namespace tandem::server

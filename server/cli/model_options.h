@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+
+#include "engine/options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tandem::server {
+
+// The flags that every verb which opens a model shares.
+struct ModelFlags {
+  std::string dtype = "auto";
+  int threads = 0;
+  std::string memory;
+  std::string cache_size;
+  int64_t max_model_len = 0;
+  std::string chat_template_file;
+};
+
+void AddModelFlags(CLI::App& command, ModelFlags& flags);
+// Throws kInvalidArgument naming the flag.
+engine::EngineOptions ToEngineOptions(const ModelFlags& flags);
+// The text of --chat-template; empty when it was not given.
+std::string ReadChatTemplate(const ModelFlags& flags);
+
+// "512M", "4G", "4GiB", "1000000": bytes. Throws kInvalidArgument naming `flag`.
+int64_t ParseBytes(const std::string& text, const std::string& flag);
+
+}  // namespace tandem::server

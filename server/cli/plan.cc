@@ -1,0 +1,26 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/cli/verbs.h"
+#include "training/run.h"
+
+namespace tandem::server {
+
+void AddPlan(CLI::App& command, int&) {
+  struct Flags {
+    std::string spec;
+    std::vector<std::string> overrides;
+  };
+  const auto flags = std::make_shared<Flags>();
+  command.add_option("spec", flags->spec, "training spec (YAML or JSON)")->required();
+  command.add_option("overrides", flags->overrides, "key=value words on top of the spec");
+  command.callback([flags] {
+    const training::TrainSpec spec = training::LoadTrainSpec(flags->spec, flags->overrides);
+    std::fputs(training::DescribePlan(spec).c_str(), stdout);
+  });
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,21 @@
+#include "server/cli/verbs.h"
+
+namespace tandem::server {
+namespace {
+
+constexpr Verb kVerbs[] = {
+    {"serve", "serve models over HTTP", AddServe},
+    {"generate", "print a model's continuation of a prompt", AddGenerate},
+    {"train", "train a model as a spec says", AddTrain},
+    {"plan", "print what a training spec would run: program, bytes, FLOPs", AddPlan},
+    {"tokenizer", "train a tokenizer, encode or decode with one", AddTokenizer},
+    {"doctor", "say what this machine offers and what would be used", AddDoctor},
+    {"bench", "measure this machine and what the program reaches on it", AddBench},
+    {"version", "print version, commit and build", AddVersion},
+};
+
+}  // namespace
+
+std::span<const Verb> Verbs() { return kVerbs; }
+
+}  // namespace tandem::server

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <span>
+
+namespace CLI {
+class App;
+}
+
+namespace tandem::server {
+
+// A verb of the program: one file in this room, one line in verbs.cc. `add` declares the verb's
+// options on its own subcommand and keeps what they fill; the function it returns runs the verb and
+// gives the exit code. Errors are thrown.
+struct Verb {
+  const char* name;
+  const char* description;
+  void (*add)(CLI::App& command, int& exit_code);
+};
+
+std::span<const Verb> Verbs();
+
+// Each declares its options and, through CLI11's callback, runs when its verb was given.
+void AddServe(CLI::App& command, int& exit_code);
+void AddGenerate(CLI::App& command, int& exit_code);
+void AddTrain(CLI::App& command, int& exit_code);
+void AddPlan(CLI::App& command, int& exit_code);
+void AddTokenizer(CLI::App& command, int& exit_code);
+void AddDoctor(CLI::App& command, int& exit_code);
+void AddBench(CLI::App& command, int& exit_code);
+void AddVersion(CLI::App& command, int& exit_code);
+
+}  // namespace tandem::server

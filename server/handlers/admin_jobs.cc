@@ -1,0 +1,238 @@
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "server/handlers/handlers.h"
+#include "server/handlers/job_spec.h"
+#include "server/jobs/job_supervisor.h"
+#include "server/wire/field_reader.h"
+
+namespace tandem::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+JobSupervisor& RequireJobs(const HandlerContext& context) {
+  JobSupervisor* jobs = context.jobs;
+  if (jobs == nullptr) {
+    throw Error(ErrorCode::kUnavailable, "the server is still starting")
+        .WithReason("model_loading");
+  }
+  return *jobs;
+}
+
+Error JobNotFound(const std::string& id) {
+  return Error(ErrorCode::kNotFound, "there is no job '" + id.substr(0, 80) + "'")
+      .WithParam("id")
+      .WithReason("job_not_found");
+}
+
+// The supervisor's object; the result of a training job says under which id its model answers.
+std::string JobBody(const Job& job) {
+  Json out = Json::parse(AdminJobJson(job));
+  if (job.type == JobType::kTrain && out["result"].is_object()) {
+    Json result;
+    result["model"] = ModelIdOfJob(job.request_json, job.id);
+    for (auto& [key, value] : out["result"].items()) {
+      result[key == "model_dir" ? "path" : key] = std::move(value);
+    }
+    out["result"] = std::move(result);
+  }
+  return out.dump();
+}
+
+Job FindJob(const HandlerContext& context, const Request& request) {
+  const std::string& id = request.path_params.at("id");
+  std::optional<Job> job = RequireJobs(context).Find(id);
+  if (!job) throw JobNotFound(id);
+  return std::move(*job);
+}
+
+int64_t QueryInt(const Request& request, const char* name, int64_t fallback, int64_t min,
+                 int64_t max) {
+  const std::string* text = request.FindQuery(name);
+  if (text == nullptr) return fallback;
+  int64_t value = 0;
+  const auto [end, fault] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (fault != std::errc() || end != text->data() + text->size() || value < min || value > max) {
+    throw BadValue(name, std::string(name) + " must be an integer in [" + std::to_string(min) +
+                             ", " + std::to_string(max) + "], got " +
+                             ShortForm(Json(text->substr(0, 60))));
+  }
+  return value;
+}
+
+// Sends a job's log as events while it grows. Works on the connection's strand: each pump reads a
+// piece, and what wakes it (the supervisor, a reader that caught up, the server stopping) only
+// posts. Kept alive by the connection's disconnect callback until the stream ends.
+class LogFollower : public std::enable_shared_from_this<LogFollower> {
+ public:
+  LogFollower(const HandlerContext& context, std::string id, int64_t offset, ResponseWriter writer)
+      : context_(context), id_(std::move(id)), offset_(offset), writer_(std::move(writer)) {}
+
+  void Start() {
+    const auto wake = [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->PostPump();
+    };
+    subscription_ = RequireJobs(context_).Subscribe(id_, wake);
+    on_drain_ = std::make_shared<std::function<void()>>(wake);
+    context_.drain->Subscribe(on_drain_);
+    writer_.OnDisconnect([self = shared_from_this()] { self->subscription_.Cancel(); });
+    stream_ = writer_.StartEventStream();
+    stream_->OnBackpressure([weak = weak_from_this()](bool paused) {
+      const auto self = weak.lock();
+      if (!self) return;
+      self->is_paused_ = paused;
+      if (!paused) self->PostPump();
+    });
+    PostPump();
+  }
+
+ private:
+  static constexpr size_t kPieceBytes = 64 << 10;
+
+  void PostPump() {
+    writer_.Post([self = shared_from_this()] { self->Pump(); });
+  }
+
+  void Pump() {
+    if (is_done_ || is_paused_) return;
+    JobSupervisor* jobs = context_.jobs;
+    if (jobs == nullptr) return End("queued");
+    const JobLog log = jobs->ReadLog(id_, offset_, kPieceBytes);
+    for (const LogLine& line : log.lines.lines) {
+      Json data;
+      data["offset"] = line.offset;
+      data["line"] = line.text;
+      stream_->SendNamed("log", data.dump());
+    }
+    offset_ = log.lines.next_offset;
+    if (!log.lines.at_end) return PostPump();
+    if (IsFinished(log.status) || context_.is_draining) End(std::string(NameOf(log.status)));
+  }
+
+  void End(const std::string& status) {
+    is_done_ = true;
+    stream_->SendNamed("end", Json{{"status", status}}.dump());
+    stream_->Close();  // lets go of this follower
+  }
+
+  const HandlerContext& context_;
+  const std::string id_;
+  int64_t offset_;
+  const ResponseWriter writer_;
+  std::optional<EventStream> stream_;
+  std::atomic<bool> is_paused_{false};
+  bool is_done_ = false;
+  std::shared_ptr<std::function<void()>> on_drain_;
+  JobSubscription subscription_;
+};
+
+}  // namespace
+
+// POST /admin/jobs
+void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const Json body = ParseJsonObject(request.body);
+  FieldReader reader(body);
+  const std::string type_name = reader.RequiredString("type");
+  const std::optional<JobType> type = ParseJobType(type_name);
+  if (type != JobType::kTrain && type != JobType::kConvert && type != JobType::kPipeline) {
+    throw BadValue("type",
+                   "type must be train, convert or pipeline, got " + ShortForm(Json(type_name)));
+  }
+  if (type != JobType::kTrain) {
+    throw Error(ErrorCode::kUnsupported,
+                "type '" + type_name + "' is not served by this version yet")
+        .WithParam("type")
+        .WithReason("unsupported_value");
+  }
+  const Json* spec = reader.Object("spec");
+  if (spec == nullptr) throw MissingField("spec");
+  const std::optional<std::string> model_id = reader.String("model_id");
+  if (reader.Bool("dry_run").value_or(false)) {
+    throw UnsupportedField("dry_run", "dry_run is not served by this version yet");
+  }
+  if (const std::vector<std::string> unknown = reader.unknown(); !unknown.empty()) {
+    throw BadValue(unknown.front(), "unknown field " + ShortForm(Json(unknown.front())) +
+                                        "; known are type, spec, model_id and dry_run");
+  }
+
+  Json named = *spec;
+  if (model_id) named["run_name"] = *model_id;
+  const std::string checked = CheckTrainSpec(std::move(named), context.model_root).dump();
+  const std::string id = ModelIdOfJob(checked, "");
+  if (!id.empty() && context.models.Contains(id) && context.models.Find(id)->owned_by != "user") {
+    throw Error(ErrorCode::kAlreadyExists,
+                "a model named '" + id + "' is served already: choose another run_name")
+        .WithParam("spec.run_name");
+  }
+  const Job job = RequireJobs(context).Submit(*type, checked);
+
+  Response response;
+  response.status = 202;
+  response.body = JobBody(job);
+  response.headers.emplace_back("location", "/admin/jobs/" + job.id);
+  writer.Send(std::move(response));
+}
+
+// GET /admin/jobs
+void ListJobs(const HandlerContext& context, Request request, ResponseWriter writer) {
+  JobFilter filter;
+  if (const std::string* type = request.FindQuery("type")) {
+    filter.type = ParseJobType(*type);
+    if (!filter.type) throw BadValue("type", "type is unknown: " + ShortForm(Json(*type)));
+  }
+  if (const std::string* status = request.FindQuery("status")) {
+    filter.status = ParseJobStatus(*status);
+    if (!filter.status) throw BadValue("status", "status is unknown: " + ShortForm(Json(*status)));
+  }
+  filter.limit = static_cast<size_t>(QueryInt(request, "limit", 20, 1, 100));
+  if (const std::string* after = request.FindQuery("after")) filter.after = *after;
+  const JobPage page = RequireJobs(context).List(filter);
+
+  Json body;
+  body["object"] = "list";
+  body["data"] = Json::array();
+  for (const Job& job : page.jobs) body["data"].push_back(Json::parse(JobBody(job)));
+  body["has_more"] = page.has_more;
+  writer.Json(200, body.dump());
+}
+
+// GET /admin/jobs/{id}
+void GetJob(const HandlerContext& context, Request request, ResponseWriter writer) {
+  writer.Json(200, JobBody(FindJob(context, request)));
+}
+
+// POST /admin/jobs/{id}/cancel
+void CancelJob(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const Job job = FindJob(context, request);
+  writer.Json(200, JobBody(RequireJobs(context).Cancel(job.id)));
+}
+
+// GET /admin/jobs/{id}/log
+void GetJobLog(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const Job job = FindJob(context, request);
+  int64_t offset = QueryInt(request, "offset", 0, 0, INT64_MAX);
+  const std::string* follow = request.FindQuery("follow");
+  if (follow != nullptr && (*follow == "true" || *follow == "1")) {
+    std::make_shared<LogFollower>(context, job.id, offset, std::move(writer))->Start();
+    return;
+  }
+
+  // Without `follow`: what is there now, in pieces of a bounded size.
+  constexpr size_t kMaxTextBytes = 8 << 20;
+  std::string text;
+  for (;;) {
+    const JobLog log = RequireJobs(context).ReadLog(job.id, offset, 1 << 20);
+    for (const LogLine& line : log.lines.lines) {
+      text += line.text;
+      text += '\n';
+    }
+    offset = log.lines.next_offset;
+    if (log.lines.at_end || text.size() >= kMaxTextBytes) break;
+  }
+  writer.AddHeader("x-next-offset", std::to_string(offset));
+  writer.Text(200, std::move(text));
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,81 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "engine/tokenizer/tokenizer.h"
+#include "server/handlers/generate.h"
+#include "server/handlers/handlers.h"
+#include "server/handlers/prompt.h"
+#include "server/wire/completion_request.h"
+
+namespace tandem::server {
+namespace {
+
+ReplyShape::PromptShape EncodePrompt(const ServedModel& model, const CompletionRequest& request,
+                                     const Prompt& prompt) {
+  ReplyShape::PromptShape out;
+  if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
+    out.ids = *ids;
+    if (request.echo && model.loaded().tokenizer) {
+      out.text =
+          engine::Decode(*model.loaded().tokenizer, *ids, request.generation.skip_special_tokens);
+    }
+    return out;
+  }
+  out.text = std::get<std::string>(prompt);
+  out.ids = EncodeText(model, out.text, request.add_special_tokens);
+  if (out.ids.empty()) {
+    // An empty string means "from the beginning", which only BOS can say.
+    if (!model.loaded().bos) {
+      throw BadValue("prompt", "prompt must not be empty: model '" + model.id +
+                                   "' has no beginning-of-text token");
+    }
+    out.ids.push_back(*model.loaded().bos);
+  }
+  return out;
+}
+
+}  // namespace
+
+// POST /v1/completions
+void Completions(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const nlohmann::ordered_json body = ParseJsonObject(request.body);
+  const auto model = context.models.Find(FieldReader(body).RequiredString("model"));
+  const CompletionRequest completion = ParseCompletionRequest(body, LimitsOf(*model));
+
+  ReplyShape shape = MakeReplyShape(*model, completion.generation, "cmpl-", request.id);
+  shape.kind = ReplyShape::Kind::kCompletion;
+  shape.n_candidates = completion.best_of;
+  shape.top_logprobs = completion.top_logprobs;
+  shape.echo = completion.echo;
+  for (const Prompt& prompt : completion.prompts) {
+    shape.prompts.push_back(EncodePrompt(*model, completion, prompt));
+    CheckPromptLength(*model, shape.prompts.back().ids.size(), "prompt");
+  }
+
+  const engine::SamplingParams sampling =
+      MakeSamplingParams(completion.generation, model->loaded().default_sampling);
+  std::vector<engine::GenerationRequest> requests;
+  for (size_t i = 0; i < shape.prompts.size(); ++i) {
+    engine::GenerationRequest generation = MakeGenerationRequest(
+        *model, completion.generation, sampling, shape.prompts[i].ids, completion.max_tokens);
+    generation.sampling.seed = SeedOfPrompt(sampling.seed, i);
+    generation.n = completion.best_of;
+    generation.top_logprobs = completion.top_logprobs;
+    // best_of ranks by log-probability, asked for or not.
+    if (completion.best_of > completion.generation.n) {
+      generation.top_logprobs = std::max(0, generation.top_logprobs);
+    }
+    if (completion.echo && completion.top_logprobs >= 0) {
+      generation.prompt_logprobs = std::max(generation.prompt_logprobs, completion.top_logprobs);
+    }
+    requests.push_back(std::move(generation));
+  }
+
+  if (!completion.ignored.empty()) {
+    writer.AddHeader("x-ignored-params", IgnoredParamsHeader(completion.ignored));
+  }
+  Generate(context, model, std::move(requests), std::move(shape), writer);
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "server/handlers/model_registry.h"
+#include "server/http/request.h"
+#include "server/http/response_writer.h"
+
+namespace tandem::server {
+
+class JobSupervisor;
+
+// Ends what would otherwise outlast the server: log followers are told here that it is stopping.
+class DrainSignal {
+ public:
+  // Called once at Raise, at once if that has happened. Weak: what is gone needs no telling.
+  void Subscribe(std::weak_ptr<std::function<void()>> callback);
+  void Raise();
+
+ private:
+  std::mutex mutex_;  // guards both
+  bool is_raised_ = false;
+  std::vector<std::weak_ptr<std::function<void()>>> callbacks_;
+};
+
+// What handlers may use. Owned by the app; outlives every request.
+struct HandlerContext {
+  ModelRegistry& models;
+  std::atomic<bool>& is_loading;
+  std::atomic<bool>& is_draining;
+  std::chrono::milliseconds request_timeout{0};  // 0: none
+  std::atomic<JobSupervisor*> jobs{nullptr};     // null: no data directory, or still starting
+  std::filesystem::path model_root;              // what paths in bodies are relative to
+  DrainSignal* drain = nullptr;                  // never null while requests run
+  std::string base_url;                          // "http://127.0.0.1:8080", for the text of GET /
+};
+
+// One per endpoint, in the file of its name. Each parses, acts and answers; faults are thrown as
+// Error and become bodies in the dispatch.
+void ChatCompletions(const HandlerContext& context, Request request, ResponseWriter writer);
+void Completions(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListModels(const HandlerContext& context, Request request, ResponseWriter writer);
+void GetModel(const HandlerContext& context, Request request, ResponseWriter writer);
+void Tokenize(const HandlerContext& context, Request request, ResponseWriter writer);
+void Detokenize(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListAdminModels(const HandlerContext& context, Request request, ResponseWriter writer);
+void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListJobs(const HandlerContext& context, Request request, ResponseWriter writer);
+void GetJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void CancelJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void GetJobLog(const HandlerContext& context, Request request, ResponseWriter writer);
+// These run on an io thread: they may not wait.
+void Health(const HandlerContext& context, Request request, ResponseWriter writer);
+void Ready(const HandlerContext& context, Request request, ResponseWriter writer);
+void Version(const HandlerContext& context, Request request, ResponseWriter writer);
+void Welcome(const HandlerContext& context, Request request, ResponseWriter writer);
+
+// Throws kInvalidArgument (unsupported_media_type) unless the body is declared as JSON.
+void RequireJson(const Request& request);
+
+}  // namespace tandem::server

@@ -1,0 +1,62 @@
+#include <nlohmann/json.hpp>
+
+#include "server/handlers/handlers.h"
+#include "server/handlers/version.h"
+#include "server/wire/error_body.h"
+
+namespace tandem::server {
+namespace {
+
+// An engine loop that has not beaten for this long is stuck, not busy: it beats between steps.
+constexpr double kStuckAfterSeconds = 10;
+
+void SendUnavailable(const ResponseWriter& writer, const char* status) {
+  Response response;
+  response.status = 503;
+  response.body = nlohmann::json{{"status", status}}.dump();
+  writer.Send(std::move(response));
+}
+
+}  // namespace
+
+void Health(const HandlerContext& context, Request, ResponseWriter writer) {
+  for (const auto& entry : context.models.List()) {
+    if (entry.model->engine->stats().seconds_since_heartbeat > kStuckAfterSeconds) {
+      return SendUnavailable(writer, "stuck");
+    }
+  }
+  writer.Json(200, R"({"status":"ok"})");
+}
+
+void Ready(const HandlerContext& context, Request, ResponseWriter writer) {
+  if (context.is_draining) return SendUnavailable(writer, "draining");
+  if (context.is_loading) return SendUnavailable(writer, "loading");
+  if (context.models.empty()) return SendUnavailable(writer, "no_model");
+  writer.Json(200, R"({"status":"ready"})");
+}
+
+void Version(const HandlerContext&, Request, ResponseWriter writer) {
+  nlohmann::ordered_json body;
+  body["version"] = VersionNumber();
+  body["commit"] = VersionCommit();
+  body["build"] = VersionBuild();
+  body["features"] = {"chat", "completions", "streaming", "logprobs", "prefix_cache", "jobs"};
+  writer.Json(200, body.dump());
+}
+
+void Welcome(const HandlerContext& context, Request, ResponseWriter writer) {
+  std::string model = "MODEL";
+  if (const auto entries = context.models.List(); !entries.empty()) model = entries.front().name;
+  std::string text = "Tandem " + VersionNumber() + ": one engine that trains and serves.\n\n";
+  text += "Models:  curl " + context.base_url + "/v1/models\n";
+  text += "Chat:    curl -N " + context.base_url +
+          "/v1/chat/completions -H 'content-type: application/json' \\\n"
+          "           -d '{\"model\": \"" +
+          model +
+          "\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": "
+          "\"a story about a dog\"}]}'\n";
+  text += "Docs:    README.md beside the source of this program\n";
+  writer.Text(200, std::move(text));
+}
+
+}  // namespace tandem::server

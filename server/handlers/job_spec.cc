@@ -1,0 +1,150 @@
+#include "server/handlers/job_spec.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+
+#include "engine/base/error.h"
+#include "server/wire/field_reader.h"
+#include "training/spec.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// The last words of the keys that name files, in our spelling and MaxText's.
+constexpr std::array<std::string_view, 12> kPathKeys = {
+    "load_parameters_path",
+    "config",
+    "config_path",
+    "tokenizer_path",
+    "chat_template",
+    "chat_template_path",
+    "train",
+    "path",
+    "dataset_path",
+    "train_files",
+    "eval",
+    "eval_files",
+};
+
+bool IsPathKey(std::string_view key) {
+  const size_t dot = key.rfind('.');
+  if (dot != std::string_view::npos) key.remove_prefix(dot + 1);
+  return key == "eval_dataset_path" ||
+         std::find(kPathKeys.begin(), kPathKeys.end(), key) != kPathKeys.end();
+}
+
+Error InvalidPath(const std::string& param, const std::string& why) {
+  return Error(ErrorCode::kInvalidArgument, param + " " + why)
+      .WithParam(param)
+      .WithReason("invalid_path");
+}
+
+void RefuseVariables(const Json& value) {
+  if (value.is_string() && value.get_ref<const std::string&>().find("${") != std::string::npos) {
+    throw BadValue("spec", "spec may not use variables (${…}) when it comes over the API");
+  }
+  if (value.is_structured()) {
+    for (const Json& element : value) RefuseVariables(element);
+  }
+}
+
+// Replaces the strings that the parsed spec took as paths. A key alone does not tell (`train` is
+// also a section), a value alone neither (a run may be called like a file).
+void MakePathsAbsolute(Json& object, const std::set<std::string>& paths, const fs::path& root,
+                       const std::string& where) {
+  for (auto& [key, value] : object.items()) {
+    const std::string param = where + "." + key;
+    if (value.is_object()) {
+      MakePathsAbsolute(value, paths, root, param);
+    } else if (value.is_string() && IsPathKey(key) && paths.contains(value.get<std::string>())) {
+      value = ResolvePath(root, value.get<std::string>(), param).string();
+    }
+  }
+}
+
+bool IsModelName(std::string_view name) {
+  return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+           c == '_' || c == '-';
+  });
+}
+
+}  // namespace
+
+fs::path ResolvePath(const fs::path& root, const std::string& path, const std::string& param) {
+  if (path.empty() || path.find('\0') != std::string::npos) {
+    throw InvalidPath(param, "must name a file below the model root");
+  }
+  const fs::path relative(path);
+  if (relative.is_absolute()) {
+    throw InvalidPath(param, "must be relative to the model root, got an absolute path");
+  }
+  for (const fs::path& part : relative) {
+    if (part == "..") throw InvalidPath(param, "may not contain '..'");
+  }
+  std::error_code failed;
+  const fs::path real_root = fs::canonical(root, failed);
+  if (failed) {
+    throw Error(ErrorCode::kNotFound, "the model root does not exist")
+        .WithParam(param)
+        .WithReason("path_not_found");
+  }
+  const fs::path real = fs::canonical(real_root / relative, failed);
+  if (failed) {
+    throw Error(ErrorCode::kNotFound,
+                param + ": there is no '" + path.substr(0, 200) + "' below the model root")
+        .WithParam(param)
+        .WithReason("path_not_found");
+  }
+  const auto [root_end, unused] =
+      std::mismatch(real_root.begin(), real_root.end(), real.begin(), real.end());
+  if (root_end != real_root.end()) {
+    throw InvalidPath(param, "leads out of the model root through a link");
+  }
+  return real;
+}
+
+Json CheckTrainSpec(Json spec, const fs::path& model_root) {
+  RefuseVariables(spec);
+  training::TrainSpec parsed;
+  try {
+    parsed = training::ParseTrainSpec(spec.dump(), "spec", {});
+  } catch (const Error& error) {
+    // The parser reports every fault, a line each; the API reports the first.
+    const std::string message = error.what();
+    throw Error(ErrorCode::kInvalidArgument, message.substr(0, message.find('\n')))
+        .WithParam("spec")
+        .WithReason("invalid_value");
+  }
+  if (spec.contains("run_name") && !IsModelName(parsed.run_name)) {
+    throw BadValue("spec.run_name",
+                   "spec.run_name must be 1 to 128 characters of [A-Za-z0-9._-], since it names "
+                   "the model");
+  }
+  std::set<std::string> paths;
+  for (const fs::path& path :
+       {parsed.model.load_parameters_path, parsed.model.config_path, parsed.model.tokenizer_path,
+        parsed.model.chat_template, parsed.data.train, parsed.data.eval}) {
+    if (!path.empty()) paths.insert(path.string());
+  }
+  MakePathsAbsolute(spec, paths, model_root, "spec");
+  return spec;
+}
+
+std::string ModelIdOfJob(const std::string& spec_json, const std::string& job_id) {
+  const Json spec = Json::parse(spec_json, nullptr, false);
+  if (!spec.is_object()) return job_id;
+  const auto name = spec.find("run_name");
+  if (name == spec.end() || !name->is_string() || !IsModelName(name->get<std::string>())) {
+    return job_id;
+  }
+  return name->get<std::string>();
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace tandem::server {
+
+// A file that a request body names, as an absolute path below `root`. Absolute paths, `..`, NUL and
+// links that leave the root throw kInvalidArgument (invalid_path); what is not there, kNotFound
+// (path_not_found). `param` is named in both.
+std::filesystem::path ResolvePath(const std::filesystem::path& root, const std::string& path,
+                                  const std::string& param);
+
+// Checks a training spec as the child will, and makes its paths absolute below `model_root`. Throws
+// kInvalidArgument with the first fault. Variables (`${…}`) are refused: the environment is the
+// server's, not the caller's.
+nlohmann::ordered_json CheckTrainSpec(nlohmann::ordered_json spec,
+                                      const std::filesystem::path& model_root);
+
+// The name under which the model of a train job is served: the spec's run_name, else the job's id.
+std::string ModelIdOfJob(const std::string& spec_json, const std::string& job_id);
+
+}  // namespace tandem::server

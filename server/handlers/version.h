@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+
+namespace tandem::server {
+
+// "0.1.0", the commit the build was configured at ("unknown" outside a checkout), the build type.
+std::string VersionNumber();
+std::string VersionCommit();
+std::string VersionBuild();
+
+}  // namespace tandem::server

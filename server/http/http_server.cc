@@ -1,0 +1,221 @@
+#include "server/http/http_server.h"
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <thread>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "server/http/connection.h"
+#include "server/http/net.h"
+
+namespace tandem::server {
+namespace {
+
+using namespace std::chrono_literals;
+
+tcp::endpoint ParseEndpoint(const HttpOptions& options) {
+  const std::string host = options.host == "localhost" ? "127.0.0.1" : options.host;
+  boost::system::error_code error;
+  const net::ip::address address = net::ip::make_address(host, error);
+  if (error) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--host must be an IP address or 'localhost', got '" + options.host + "'");
+  }
+  return {address, options.port};
+}
+
+// A client that vanished without a word is found by the kernel: unacknowledged bytes and silent
+// peers end the connection after about a minute.
+void TuneSocket(StrandSocket& socket) {
+  boost::system::error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  socket.set_option(net::socket_base::keep_alive(true), ignored);
+  const int idle_s = 30;
+  const int interval_s = 10;
+  const int n_probes = 3;
+  const unsigned int unacknowledged_ms = 60'000;
+  const int fd = socket.native_handle();
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &n_probes, sizeof(n_probes));
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof(unacknowledged_ms));
+}
+
+std::string RemoteName(const StrandSocket& socket) {
+  boost::system::error_code error;
+  const tcp::endpoint endpoint = socket.remote_endpoint(error);
+  if (error) return "unknown";
+  return endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
+}
+
+// Nothing a client sends may end the process: what escapes a callback (memory, in practice) costs
+// one operation of one connection.
+void RunIo(net::io_context& io) {
+  for (;;) {
+    try {
+      io.run();
+      return;
+    } catch (const std::exception& exception) {
+      spdlog::error("http_io_exception what=\"{}\"", exception.what());
+    }
+  }
+}
+
+}  // namespace
+
+struct HttpServer::State {
+  State(HttpOptions options, std::vector<Route> routes, HttpPolicy policy)
+      : shared(std::make_shared<ConnectionShared>(std::move(options), std::move(routes),
+                                                  std::move(policy))),
+        strand(net::make_strand(shared->io)),
+        acceptor(strand),
+        retry_timer(strand),
+        work(net::make_work_guard(shared->io)) {}
+
+  void Accept();
+  void OnAccepted(StrandSocket socket);
+  std::vector<std::shared_ptr<Connection>> Connections();
+
+  std::shared_ptr<ConnectionShared> shared;
+  Strand strand;  // of the acceptor
+  net::basic_socket_acceptor<tcp, Strand> acceptor;
+  StrandTimer retry_timer;
+  net::executor_work_guard<net::io_context::executor_type> work;
+  std::vector<std::thread> threads;
+  uint16_t port = 0;
+  bool stopped = false;
+};
+
+void HttpServer::State::Accept() {
+  acceptor.async_accept(net::make_strand(shared->io), [this](const boost::system::error_code& error,
+                                                             StrandSocket socket) {
+    if (!acceptor.is_open() || error == net::error::operation_aborted) return;
+    if (error) {
+      // Out of descriptors, most likely: wait for some to come back instead of spinning.
+      spdlog::warn("accept_failed error=\"{}\"", error.message());
+      retry_timer.expires_after(100ms);
+      retry_timer.async_wait([this](const boost::system::error_code& cancelled) {
+        if (!cancelled && acceptor.is_open()) Accept();
+      });
+      return;
+    }
+    OnAccepted(std::move(socket));
+    Accept();
+  });
+}
+
+void HttpServer::State::OnAccepted(StrandSocket socket) {
+  TuneSocket(socket);
+  std::string remote = RemoteName(socket);
+  const auto executor = socket.get_executor();
+  const auto connection =
+      std::make_shared<Connection>(std::move(socket), std::move(remote), shared);
+  size_t n_open = 0;
+  {
+    const std::lock_guard lock(shared->mutex);
+    n_open = shared->connections.size();
+    shared->connections.emplace(connection.get(), connection);
+  }
+  // Beyond the limit a few are told why; a flood is just closed.
+  if (n_open >= shared->options.max_connections + 64) return;
+  const bool is_overloaded = n_open >= shared->options.max_connections;
+  net::post(executor, [connection, is_overloaded] {
+    is_overloaded ? connection->StartOverloaded() : connection->Start();
+  });
+}
+
+std::vector<std::shared_ptr<Connection>> HttpServer::State::Connections() {
+  std::vector<std::shared_ptr<Connection>> out;
+  const std::lock_guard lock(shared->mutex);
+  for (const auto& [pointer, weak] : shared->connections) {
+    if (std::shared_ptr<Connection> connection = weak.lock()) out.push_back(std::move(connection));
+  }
+  return out;
+}
+
+HttpServer::HttpServer(HttpOptions options, std::vector<Route> routes, HttpPolicy policy)
+    : state_(std::make_unique<State>(std::move(options), std::move(routes), std::move(policy))) {
+  const HttpOptions& limits = state_->shared->options;
+  const tcp::endpoint endpoint = ParseEndpoint(limits);
+  boost::system::error_code error;
+  state_->acceptor.open(endpoint.protocol(), error);
+  if (!error) state_->acceptor.set_option(net::socket_base::reuse_address(true), error);
+  if (!error) state_->acceptor.bind(endpoint, error);
+  if (!error) state_->acceptor.listen(net::socket_base::max_listen_connections, error);
+  if (error) {
+    throw Error(ErrorCode::kUnavailable, "cannot listen on " + limits.host + ":" +
+                                             std::to_string(limits.port) + ": " + error.message() +
+                                             "; choose another with --host and --port");
+  }
+  state_->port = state_->acceptor.local_endpoint().port();
+}
+
+HttpServer::~HttpServer() { Stop(); }
+
+uint16_t HttpServer::port() const { return state_->port; }
+
+void HttpServer::Start() {
+  ConnectionShared& shared = *state_->shared;
+  shared.pool = std::make_unique<RequestPool>(shared.options.n_request_threads,
+                                              shared.options.max_queued_requests);
+  net::post(state_->strand, [state = state_.get()] { state->Accept(); });
+  for (int i = 0; i < std::max(1, shared.options.n_io_threads); ++i) {
+    state_->threads.emplace_back([&shared] { RunIo(shared.io); });
+  }
+}
+
+void HttpServer::Drain() {
+  if (state_->shared->draining.exchange(true)) return;
+  net::post(state_->strand, [state = state_.get()] {
+    boost::system::error_code ignored;
+    state->acceptor.close(ignored);
+    state->retry_timer.cancel();
+  });
+  for (const auto& connection : state_->Connections()) connection->CloseIfIdle();
+}
+
+bool HttpServer::WaitDrained(std::chrono::milliseconds timeout) {
+  ConnectionShared& shared = *state_->shared;
+  std::unique_lock lock(shared.mutex);
+  return shared.changed.wait_for(lock, timeout, [&] { return shared.n_running == 0; });
+}
+
+void HttpServer::Stop() {
+  if (state_->stopped) return;
+  state_->stopped = true;
+  ConnectionShared& shared = *state_->shared;
+  if (state_->threads.empty()) return;
+  Drain();
+  for (const auto& connection : state_->Connections()) connection->AbortRequests();
+  WaitDrained(1s);
+  {
+    // Give the last bytes a moment to leave; lingering connections count until they close.
+    std::unique_lock lock(shared.mutex);
+    shared.changed.wait_for(lock, shared.options.linger_timeout,
+                            [&] { return shared.connections.empty(); });
+  }
+  for (const auto& connection : state_->Connections()) connection->CloseNow();
+  // Handlers that still run may answer into closed connections; after this nobody posts but
+  // producers outside this room, and those find no connection to post to.
+  shared.pool->Stop();
+  state_->work.reset();
+  for (std::thread& thread : state_->threads) thread.join();
+  state_->threads.clear();
+}
+
+size_t HttpServer::open_connections() const {
+  const std::lock_guard lock(state_->shared->mutex);
+  return state_->shared->connections.size();
+}
+
+size_t HttpServer::running_requests() const {
+  const std::lock_guard lock(state_->shared->mutex);
+  return state_->shared->n_running;
+}
+
+bool HttpServer::is_draining() const { return state_->shared->draining; }
+
+}  // namespace tandem::server

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http/options.h"
+#include "server/http/request.h"
+#include "server/http/router.h"
+
+namespace tandem::server {
+
+// What this room cannot know: how a fault looks as a body, and who may come in.
+struct HttpPolicy {
+  // The answer to a request that no handler sees. An empty code is null in the body.
+  std::function<Response(int status, std::string_view code, std::string_view message)> refusal;
+  // The answer to an exception that left a handler.
+  std::function<Response(std::exception_ptr exception, const Request& request)> exception;
+  // Checked after the route is known and before the body counts; an answer refuses the request.
+  std::function<std::optional<Response>(const Request& request, Access access)> gate;
+};
+
+// Listens, reads requests, runs their handlers and sends the answers. Built in order: construct
+// (binds, so `port()` is known), Start, …, Drain, WaitDrained, Stop. Methods may be called from any
+// thread, but not from handlers.
+class HttpServer {
+ public:
+  // Throws kInvalidArgument for a bad address and kUnavailable when the port cannot be bound,
+  // naming the flag that changes it.
+  HttpServer(HttpOptions options, std::vector<Route> routes, HttpPolicy policy);
+  ~HttpServer();  // as Stop
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  uint16_t port() const;
+  void Start();
+
+  // Stops accepting, closes idle connections; requests that still arrive on open connections get
+  // 503 `shutting_down`, except on open-access routes.
+  void Drain();
+  // True when every accepted request has been answered and sent within the time.
+  bool WaitDrained(std::chrono::milliseconds timeout);
+  // Ends what is left: an error event in streams, 503 elsewhere; then closes everything and joins
+  // the threads. Handlers still running are waited for.
+  void Stop();
+
+  size_t open_connections() const;
+  size_t running_requests() const;  // accepted and not completely sent
+  bool is_draining() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tandem::server

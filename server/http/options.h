@@ -1,0 +1,40 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace tandem::server {
+
+// What one HTTP server allows and how long it waits. Tests use small values; the defaults are
+// CONTRACT §5.
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8080;  // 0 picks a free one
+  int n_io_threads = 1;
+  int n_request_threads = 2;          // run handlers: parsing, templates, tokenising
+  size_t max_queued_requests = 4096;  // waiting for a request thread; further ones get 503
+
+  size_t max_connections = 4096;
+  size_t max_request_line_bytes = 8 << 10;
+  size_t max_header_bytes = 32 << 10;
+  size_t max_headers = 100;
+  size_t max_body_bytes = 32 << 20;
+  size_t max_pipelined_requests = 16;
+  size_t max_output_bytes = 1 << 20;  // of one connection; beyond it the producer is told to pause
+
+  std::chrono::milliseconds header_timeout{10'000};      // from the first byte, dribble or not
+  std::chrono::milliseconds body_idle_timeout{30'000};   // without a byte
+  std::chrono::milliseconds keep_alive_timeout{75'000};  // between requests
+  std::chrono::milliseconds write_timeout{60'000};       // without progress, then reset
+  std::chrono::milliseconds linger_timeout{2'000};       // reading on after a refusal, then close
+  std::chrono::milliseconds ping_interval{15'000};       // `: ping` in a silent event stream
+
+  // Cross-origin answers (CONTRACT §3): a fixed origin wins; else `*` when every caller needs a
+  // key; else only pages from this machine are let in.
+  std::string cors_origin;
+  bool requires_key = false;
+};
+
+}  // namespace tandem::server

@@ -1,0 +1,263 @@
+#include "server/http/request_parser.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "server/http/net.h"
+#include "server/http/url.h"
+
+namespace tandem::server {
+namespace {
+
+// RFC 9110: tchar.
+bool IsTokenChar(char c) {
+  if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return true;
+  return std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+}
+
+std::string LowerCase(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
+
+bool IsClientRequestId(std::string_view id) {
+  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+           c == '_' || c == '-';
+  });
+}
+
+// Digits only: no sign, no space, no list. nullopt when it does not fit.
+std::optional<uint64_t> ParseLength(std::string_view text) {
+  if (text.empty() || text.size() > 18) return std::nullopt;
+  uint64_t value = 0;
+  for (const char c : text) {
+    if (c < '0' || c > '9') return std::nullopt;
+    value = value * 10 + static_cast<uint64_t>(c - '0');
+  }
+  return value;
+}
+
+Refusal BadRequest(std::string message) {
+  return Refusal{400, "invalid_request", std::move(message)};
+}
+
+}  // namespace
+
+void RequestParser::Stop() {
+  phase_ = Phase::kRefused;
+  input_.clear();
+  input_.shrink_to_fit();
+  consumed_ = 0;
+}
+
+RequestParser::Result RequestParser::Refuse(int status, std::string code, std::string message) {
+  Stop();
+  return Refusal{status, std::move(code), std::move(message)};
+}
+
+void RequestParser::DropConsumed() {
+  if (consumed_ == input_.size()) {
+    input_.clear();
+    consumed_ = 0;
+    // A big body must not leave its buffer with an idle connection.
+    if (input_.capacity() > (16 << 10)) input_.shrink_to_fit();
+  } else if (consumed_ > (64 << 10)) {
+    input_.erase(0, consumed_);
+    consumed_ = 0;
+  }
+}
+
+std::optional<Refusal> RequestParser::ScanHead(size_t* head_bytes) {
+  const std::string_view head = std::string_view(input_).substr(consumed_);
+  *head_bytes = 0;
+  for (; scanned_ < head.size(); ++scanned_) {
+    const char c = head[scanned_];
+    if (n_lines_ == 0 && scanned_ - line_begin_ >= options_.max_request_line_bytes) {
+      return Refusal{414, "uri_too_long",
+                     "the request line is longer than " +
+                         std::to_string(options_.max_request_line_bytes) + " bytes"};
+    }
+    if (n_lines_ > 0 && scanned_ - request_line_bytes_ >= options_.max_header_bytes) {
+      return Refusal{431, "headers_too_large",
+                     "the headers are longer than " + std::to_string(options_.max_header_bytes) +
+                         " bytes in all"};
+    }
+    if (n_lines_ == 0 && scanned_ == line_begin_ && !IsTokenChar(c)) {
+      // A TLS hello or some other protocol: say so now, not after the header timeout.
+      return BadRequest("this is not an HTTP/1.1 request");
+    }
+    if (c != '\n') continue;
+
+    if (scanned_ == line_begin_ || head[scanned_ - 1] != '\r') {
+      return BadRequest("lines of the request head must end with CR LF");
+    }
+    const size_t line_bytes = scanned_ - 1 - line_begin_;
+    if (n_lines_ == 0) request_line_bytes_ = scanned_ + 1;
+    if (line_bytes == 0) {
+      *head_bytes = ++scanned_;
+      return std::nullopt;
+    }
+    const char first = head[line_begin_];
+    if (n_lines_ > 0 && (first == ' ' || first == '\t')) {
+      return BadRequest("header lines may not be folded");
+    }
+    if (n_lines_ > options_.max_headers) {
+      return Refusal{
+          431, "headers_too_large",
+          "the request has more than " + std::to_string(options_.max_headers) + " headers"};
+    }
+    ++n_lines_;
+    line_begin_ = scanned_ + 1;
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
+  beast_http::request_parser<beast_http::empty_body> parser;
+  parser.header_limit(static_cast<uint32_t>(head.size() + 1));
+  // Bodies are ours to limit. (Beast 1.74 takes "no limit" for a limit of nothing.)
+  parser.body_limit(std::numeric_limits<uint64_t>::max());
+  boost::system::error_code error;
+  parser.put(net::buffer(head.data(), head.size()), error);
+  if (error && error != beast_http::error::need_more) {
+    return BadRequest("the request head is malformed: " + error.message());
+  }
+  if (!parser.is_header_done()) return BadRequest("the request head is malformed");
+
+  request_ = Request();
+  awaits_continue_ = false;
+  chunked_.reset();
+  remaining_bytes_ = 0;
+  request_.received = std::chrono::steady_clock::now();
+  const auto& message = parser.get();
+  request_.method = std::string(message.method_string());
+  request_.http_1_0 = message.version() == 10;
+  request_.keep_alive = parser.keep_alive();
+
+  std::optional<std::string> length;
+  std::optional<std::string> coding;
+  size_t n_hosts = 0;
+  std::optional<Refusal> fault;
+  for (const auto& field : message) {
+    std::string name = LowerCase({field.name_string().data(), field.name_string().size()});
+    std::string value(field.value().data(), field.value().size());
+    if (name == "content-length") {
+      if (length && *length != value) return BadRequest("two different Content-Length headers");
+      length = value;
+    } else if (name == "transfer-encoding") {
+      if (coding) return BadRequest("two Transfer-Encoding headers");
+      coding = LowerCase(value);
+    } else if (name == "host") {
+      ++n_hosts;
+    } else if (name == "expect") {
+      if (LowerCase(value) != "100-continue") {
+        fault = Refusal{417, "invalid_request", "only 'Expect: 100-continue' is known"};
+      } else {
+        awaits_continue_ = !request_.http_1_0;
+      }
+    } else if (name == "x-request-id" && request_.id.empty() && IsClientRequestId(value)) {
+      request_.id = value;
+    }
+    request_.headers.emplace_back(std::move(name), std::move(value));
+  }
+  if (length && coding) {
+    return BadRequest("a request may have Content-Length or Transfer-Encoding, not both");
+  }
+  if (coding && (*coding != "chunked" || request_.http_1_0)) {
+    return BadRequest("the only transfer coding served is 'chunked', in HTTP/1.1");
+  }
+  if (n_hosts > 1 || (n_hosts == 0 && !request_.http_1_0)) {
+    return BadRequest("an HTTP/1.1 request needs exactly one Host header");
+  }
+  const auto target_text = message.target();
+  std::optional<Target> target = ParseTarget({target_text.data(), target_text.size()});
+  if (!target) return BadRequest("the path of the request is not acceptable");
+  request_.path = std::move(target->path);
+  request_.query = std::move(target->query);
+  if (fault) return fault;
+
+  if (length) {
+    const std::optional<uint64_t> bytes = ParseLength(*length);
+    if (!bytes) return BadRequest("Content-Length must be a plain decimal number");
+    if (*bytes > options_.max_body_bytes) {
+      return Refusal{413, "request_too_large",
+                     "the body has " + *length + " bytes; the limit is " +
+                         std::to_string(options_.max_body_bytes)};
+    }
+    remaining_bytes_ = static_cast<size_t>(*bytes);
+  } else if (coding) {
+    chunked_.emplace(options_.max_body_bytes);
+  }
+  return std::nullopt;
+}
+
+RequestParser::Result RequestParser::Next() {
+  if (phase_ == Phase::kRefused) return NeedMore{};
+
+  if (phase_ != Phase::kBody) {
+    // RFC 9112 2.2: an empty line before the request line is ignored.
+    while (phase_ == Phase::kIdle && input_.size() - consumed_ >= 2 && input_[consumed_] == '\r' &&
+           input_[consumed_ + 1] == '\n') {
+      consumed_ += 2;
+    }
+    if (consumed_ == input_.size()) {
+      DropConsumed();
+      return NeedMore{};
+    }
+    if (phase_ == Phase::kIdle && input_.size() - consumed_ == 1 && input_[consumed_] == '\r') {
+      return NeedMore{};
+    }
+    phase_ = Phase::kHead;
+    size_t head_bytes = 0;
+    if (std::optional<Refusal> refusal = ScanHead(&head_bytes)) {
+      return Refuse(refusal->status, std::move(refusal->code), std::move(refusal->message));
+    }
+    if (head_bytes == 0) return NeedMore{};
+    const std::string_view head = std::string_view(input_).substr(consumed_, head_bytes);
+    if (std::optional<Refusal> refusal = ParseHead(head)) {
+      return Refuse(refusal->status, std::move(refusal->code), std::move(refusal->message));
+    }
+    consumed_ += head_bytes;
+    scanned_ = line_begin_ = n_lines_ = request_line_bytes_ = 0;
+    phase_ = Phase::kBody;
+    const bool has_body = chunked_ || remaining_bytes_ > 0;
+    if (awaits_continue_ && has_body && consumed_ == input_.size()) {
+      awaits_continue_ = false;
+      return AwaitsContinue{};
+    }
+  }
+
+  std::string_view rest = std::string_view(input_).substr(consumed_);
+  bool done = false;
+  if (chunked_) {
+    const size_t before = rest.size();
+    const ChunkedDecoder::Status status = chunked_->Consume(rest, request_.body);
+    consumed_ += before - rest.size();
+    if (status == ChunkedDecoder::Status::kBad) {
+      return Refuse(400, "invalid_request", "the chunked body is malformed");
+    }
+    if (status == ChunkedDecoder::Status::kTooLarge) {
+      return Refuse(
+          413, "request_too_large",
+          "the body is longer than " + std::to_string(options_.max_body_bytes) + " bytes");
+    }
+    done = status == ChunkedDecoder::Status::kDone;
+  } else {
+    const size_t n = std::min(rest.size(), remaining_bytes_);
+    request_.body.append(rest.substr(0, n));
+    consumed_ += n;
+    remaining_bytes_ -= n;
+    done = remaining_bytes_ == 0;
+  }
+  DropConsumed();
+  if (!done) return NeedMore{};
+  phase_ = Phase::kIdle;
+  return std::move(request_);
+}
+
+}  // namespace tandem::server

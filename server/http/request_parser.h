@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "server/http/chunked_decoder.h"
+#include "server/http/options.h"
+#include "server/http/request.h"
+
+namespace tandem::server {
+
+// A request that cannot be answered by a handler. The connection closes after it: what follows on
+// the wire is never looked at.
+struct Refusal {
+  int status = 400;
+  std::string code;  // null in the body when empty
+  std::string message;
+};
+
+// Turns the bytes of one connection into requests, however they are cut. Knows no sockets and no
+// clock. Beast parses the header block; the checks around it are what RFC 9112 asks of a server
+// that wants no two readings of one message.
+class RequestParser {
+ public:
+  explicit RequestParser(const HttpOptions& options) : options_(options) {}
+
+  struct NeedMore {};
+  // The head of a request that waits for `100 Continue` before it sends its body.
+  struct AwaitsContinue {};
+  using Result = std::variant<NeedMore, AwaitsContinue, Request, Refusal>;
+
+  void Append(std::string_view bytes) { input_.append(bytes); }
+  // Call until it answers NeedMore. After a Refusal the parser stays silent.
+  Result Next();
+
+  enum class Phase { kIdle, kHead, kBody, kRefused };
+  Phase phase() const { return phase_; }
+  // Of the request being read: valid in Phase::kBody.
+  const Request& head() const { return request_; }
+  // Reads nothing more: what follows on the wire is not a request any more.
+  void Stop();
+  size_t buffered_bytes() const { return input_.size() - consumed_; }
+
+ private:
+  Result Refuse(int status, std::string code, std::string message);
+  // Looks for the end of the head, line by line; nullopt while it is not there.
+  std::optional<Refusal> ScanHead(size_t* head_bytes);
+  std::optional<Refusal> ParseHead(std::string_view head);
+  void DropConsumed();
+
+  const HttpOptions options_;
+  Phase phase_ = Phase::kIdle;
+  std::string input_;
+  size_t consumed_ = 0;    // bytes of input_ that are done with
+  size_t scanned_ = 0;     // bytes of the current head already looked at
+  size_t line_begin_ = 0;  // within the head
+  size_t n_lines_ = 0;
+  size_t request_line_bytes_ = 0;
+  Request request_;
+  bool awaits_continue_ = false;
+  size_t remaining_bytes_ = 0;  // of a body with a length
+  std::optional<ChunkedDecoder> chunked_;
+};
+
+}  // namespace tandem::server

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace tandem::server {
+
+// A few threads that run handlers, so that parsing, templates and tokenising never hold up a
+// socket. The queue is bounded: TryPost answers false when it is full.
+class RequestPool {
+ public:
+  RequestPool(int n_threads, size_t max_queued);
+  ~RequestPool();
+  RequestPool(const RequestPool&) = delete;
+  RequestPool& operator=(const RequestPool&) = delete;
+
+  // Tasks must not throw.
+  bool TryPost(std::function<void()> task);
+  // Finishes the task in hand of each thread, drops what is queued, joins. After it TryPost answers
+  // false. The destructor does the same.
+  void Stop();
+
+ private:
+  void Run();
+
+  const size_t max_queued_;
+  std::mutex mutex_;  // guards stopping_ and tasks_
+  std::condition_variable arrived_;
+  bool stopping_ = false;
+  std::deque<std::function<void()>> tasks_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace tandem::server

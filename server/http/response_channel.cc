@@ -1,0 +1,192 @@
+#include "server/http/response_channel.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::server {
+
+ResponseChannel::ResponseChannel(size_t max_unsent_bytes, std::function<void()> wake)
+    : max_unsent_bytes_(max_unsent_bytes), wake_(std::move(wake)) {}
+
+bool ResponseChannel::Respond(Response response) {
+  std::function<void()> released;  // destroyed outside the lock: it may own the producer
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::kWaiting || disconnected_) return false;
+    phase_ = Phase::kFinished;
+    head_ = std::move(response);
+    released = std::move(on_disconnect_);
+    on_disconnect_ = nullptr;
+  }
+  wake_();
+  return true;
+}
+
+bool ResponseChannel::BeginStream(Response head) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::kWaiting || disconnected_) return false;
+    phase_ = Phase::kStreaming;
+    head.body.clear();
+    head_ = std::move(head);
+    head_is_stream_ = true;
+  }
+  wake_();
+  return true;
+}
+
+void ResponseChannel::Append(std::string_view text) {
+  if (text.empty()) return;
+  bool needs_wake = false;
+  bool give_up = false;
+  std::function<void(bool)> pause;
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::kStreaming || disconnected_) return;
+    needs_wake = pending_.empty();  // otherwise a wake-up is already on its way
+    pending_.append(text);
+    unsent_bytes_ += text.size();
+    if (unsent_bytes_ > max_unsent_bytes_ && !paused_) {
+      paused_ = true;
+      pause = on_backpressure_;
+    }
+    give_up = unsent_bytes_ > 4 * max_unsent_bytes_;
+  }
+  if (pause) pause(true);
+  if (give_up) Disconnect();
+  if (needs_wake || give_up) wake_();
+}
+
+void ResponseChannel::Finish() {
+  std::function<void()> released;
+  std::function<void(bool)> released_backpressure;
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::kStreaming) return;
+    phase_ = Phase::kFinished;
+    released = std::move(on_disconnect_);
+    released_backpressure = std::move(on_backpressure_);
+    on_disconnect_ = nullptr;
+    on_backpressure_ = nullptr;
+  }
+  wake_();
+}
+
+bool ResponseChannel::has_begun() const {
+  const std::lock_guard lock(mutex_);
+  return phase_ != Phase::kWaiting;
+}
+
+bool ResponseChannel::is_streaming() const {
+  const std::lock_guard lock(mutex_);
+  return phase_ == Phase::kStreaming;
+}
+
+bool ResponseChannel::disconnected() const {
+  const std::lock_guard lock(mutex_);
+  return disconnected_;
+}
+
+void ResponseChannel::OnDisconnect(std::function<void()> callback) {
+  std::function<void()> replaced;
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ == Phase::kFinished) return;
+    if (!disconnected_) {
+      replaced = std::exchange(on_disconnect_, std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
+void ResponseChannel::OnBackpressure(std::function<void(bool)> callback) {
+  const std::lock_guard lock(mutex_);
+  if (phase_ != Phase::kFinished) on_backpressure_ = std::move(callback);
+}
+
+void ResponseChannel::Post(std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (disconnected_) return;
+    tasks_.push_back(std::move(task));
+    if (tasks_.size() > 1) return;  // a wake-up is already on its way
+  }
+  wake_();
+}
+
+void ResponseChannel::RunTasks() {
+  std::vector<std::function<void()>> tasks;
+  {
+    const std::lock_guard lock(mutex_);
+    tasks.swap(tasks_);
+  }
+  for (const auto& task : tasks) task();
+}
+
+ResponseChannel::Output ResponseChannel::Take() {
+  Output out;
+  const std::lock_guard lock(mutex_);
+  if (head_) {
+    out.head = std::move(head_);
+    out.is_stream = head_is_stream_;
+    head_.reset();
+  }
+  out.bytes = std::exchange(pending_, {});
+  out.finished = phase_ == Phase::kFinished;
+  return out;
+}
+
+void ResponseChannel::Sent(size_t body_bytes) {
+  std::function<void(bool)> resume;
+  {
+    const std::lock_guard lock(mutex_);
+    unsent_bytes_ -= std::min(unsent_bytes_, body_bytes);
+    if (paused_ && unsent_bytes_ <= max_unsent_bytes_ / 2) {
+      paused_ = false;
+      resume = on_backpressure_;
+    }
+  }
+  if (resume) resume(false);
+}
+
+void ResponseChannel::Disconnect() {
+  std::function<void()> callback;
+  std::function<void(bool)> released;
+  std::vector<std::function<void()>> dropped;  // may own the producer, as the callbacks may
+  {
+    const std::lock_guard lock(mutex_);
+    if (disconnected_) return;
+    disconnected_ = true;
+    dropped.swap(tasks_);
+    pending_.clear();
+    callback = std::move(on_disconnect_);
+    released = std::move(on_backpressure_);
+    on_disconnect_ = nullptr;
+    on_backpressure_ = nullptr;
+  }
+  if (callback) callback();
+}
+
+void ResponseChannel::Abort(Response response, std::string_view error_events) {
+  std::function<void()> callback;
+  std::function<void(bool)> released;
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ == Phase::kFinished || disconnected_) return;
+    if (phase_ == Phase::kWaiting) {
+      head_ = std::move(response);
+    } else {
+      pending_.append(error_events);
+    }
+    phase_ = Phase::kFinished;
+    callback = std::move(on_disconnect_);
+    released = std::move(on_backpressure_);
+    on_disconnect_ = nullptr;
+    on_backpressure_ = nullptr;
+  }
+  if (callback) callback();
+  wake_();
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http/request.h"
+
+namespace tandem::server {
+
+// Where the answer to one request passes from whichever thread produces it to the connection that
+// sends it. Thread-safe; knows no sockets, so tests read it directly.
+//
+// The producer's side is ResponseWriter and EventStream. The connection's side is Take, Sent and
+// Disconnect, called on its strand. `wake` is called (from the producer's thread, outside the lock)
+// when there is something new to take; it must only post.
+class ResponseChannel {
+ public:
+  // What has become ready since the last Take.
+  struct Output {
+    std::optional<Response> head;  // once; of a stream its body is empty
+    bool is_stream = false;        // valid with head
+    std::string bytes;             // of the stream's body
+    bool finished = false;         // nothing will follow
+  };
+
+  ResponseChannel(size_t max_unsent_bytes, std::function<void()> wake);
+
+  // ---- producer ----
+  // The whole answer. False when an answer has begun already or the client is gone.
+  bool Respond(Response response);
+  bool BeginStream(Response head);
+  // Text of a begun stream. Above the bound the producer is asked to pause; at four times the bound
+  // it has not listened, and the connection is given up.
+  void Append(std::string_view text);
+  void Finish();
+  bool has_begun() const;
+  bool is_streaming() const;  // begun as a stream and not finished
+  bool disconnected() const;
+  // Called once when the client is gone before the answer is finished; at once if it already is.
+  // Must not block (it runs on an io thread) and must not own the writer.
+  void OnDisconnect(std::function<void()> callback);
+  // Called with true when more than the bound waits unsent, with false once half of it is gone.
+  void OnBackpressure(std::function<void(bool paused)> callback);
+
+  // Runs a task where the connection lives (STYLE §6): what shapes an answer costs the engine thread
+  // nothing. Tasks run in order; they are dropped, not run, once the client is gone. What a task
+  // throws becomes the answer.
+  void Post(std::function<void()> task);
+
+  // ---- connection ----
+  // Runs what Post has brought; call before Take.
+  void RunTasks();
+  Output Take();
+  void Sent(size_t body_bytes);  // bytes of Take that have left
+  void Disconnect();
+  // The server is stopping: answers for the producer (`response`, or `error_events` at the end of a
+  // begun stream) and tells it, through OnDisconnect, that nobody listens any more.
+  void Abort(Response response, std::string_view error_events);
+
+ private:
+  enum class Phase { kWaiting, kStreaming, kFinished };
+
+  const size_t max_unsent_bytes_;
+  const std::function<void()> wake_;
+  mutable std::mutex mutex_;  // guards everything below
+  Phase phase_ = Phase::kWaiting;
+  bool disconnected_ = false;
+  bool paused_ = false;
+  std::optional<Response> head_;
+  bool head_is_stream_ = false;
+  std::string pending_;
+  size_t unsent_bytes_ = 0;  // pending_ and what the connection has taken but not sent
+  std::vector<std::function<void()>> tasks_;
+  std::function<void()> on_disconnect_;
+  std::function<void(bool)> on_backpressure_;
+};
+
+}  // namespace tandem::server

@@ -1,0 +1,98 @@
+#include "server/http/response_writer.h"
+
+#include <mutex>
+#include <utility>
+
+#include "server/http/sse.h"
+
+namespace tandem::server {
+
+// Shared by every copy of a writer and its stream; its end is the end of all of them.
+struct EventStream::Guard {
+  Guard(std::shared_ptr<ResponseChannel> the_channel,
+        std::function<ResponseWriter::Abandoned()> the_make_abandoned)
+      : channel(std::move(the_channel)), make_abandoned(std::move(the_make_abandoned)) {}
+  ~Guard() {
+    if (channel->disconnected()) return;
+    if (!channel->has_begun()) {
+      channel->Respond(make_abandoned().response);
+    } else if (channel->is_streaming()) {
+      channel->Append(make_abandoned().error_events);
+      channel->Finish();
+    }
+  }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  Headers TakeHeaders() {
+    const std::lock_guard lock(mutex);
+    return std::exchange(headers, {});
+  }
+
+  const std::shared_ptr<ResponseChannel> channel;
+  const std::function<ResponseWriter::Abandoned()> make_abandoned;
+  std::mutex mutex;  // guards headers
+  Headers headers;
+};
+
+void EventStream::Send(std::string_view data) const { guard_->channel->Append(SseData(data)); }
+
+void EventStream::SendNamed(std::string_view event, std::string_view data) const {
+  guard_->channel->Append(SseNamed(event, data));
+}
+
+void EventStream::Comment(std::string_view text) const {
+  guard_->channel->Append(SseComment(text));
+}
+
+void EventStream::Close() const { guard_->channel->Finish(); }
+
+bool EventStream::disconnected() const { return guard_->channel->disconnected(); }
+
+void EventStream::OnBackpressure(std::function<void(bool)> callback) const {
+  guard_->channel->OnBackpressure(std::move(callback));
+}
+
+ResponseWriter::ResponseWriter(std::shared_ptr<ResponseChannel> channel,
+                               std::function<Abandoned()> make_abandoned)
+    : guard_(std::make_shared<EventStream::Guard>(std::move(channel), std::move(make_abandoned))) {}
+
+void ResponseWriter::AddHeader(std::string name, std::string value) const {
+  const std::lock_guard lock(guard_->mutex);
+  guard_->headers.emplace_back(std::move(name), std::move(value));
+}
+
+void ResponseWriter::Send(Response response) const {
+  for (auto& header : guard_->TakeHeaders()) response.headers.push_back(std::move(header));
+  guard_->channel->Respond(std::move(response));
+}
+
+void ResponseWriter::Json(int status, std::string body) const {
+  Send(Response{status, std::move(body), "application/json", {}});
+}
+
+void ResponseWriter::Text(int status, std::string body) const {
+  Send(Response{status, std::move(body), "text/plain; charset=utf-8", {}});
+}
+
+EventStream ResponseWriter::StartEventStream() const {
+  Response head;
+  head.content_type = "text/event-stream; charset=utf-8";
+  head.headers = guard_->TakeHeaders();
+  head.headers.emplace_back("cache-control", "no-cache");
+  head.headers.emplace_back("x-accel-buffering", "no");
+  guard_->channel->BeginStream(std::move(head));
+  return EventStream(guard_);
+}
+
+void ResponseWriter::Post(std::function<void()> task) const {
+  guard_->channel->Post(std::move(task));
+}
+
+bool ResponseWriter::disconnected() const { return guard_->channel->disconnected(); }
+
+void ResponseWriter::OnDisconnect(std::function<void()> callback) const {
+  guard_->channel->OnDisconnect(std::move(callback));
+}
+
+}  // namespace tandem::server

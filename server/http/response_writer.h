@@ -1,0 +1,68 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "server/http/request.h"
+#include "server/http/response_channel.h"
+
+namespace tandem::server {
+
+// A begun event stream. Copies share it; any thread may write. Dropping the last copy without
+// Close ends the stream with the server's error event: a client never waits for nothing.
+class EventStream {
+ public:
+  // `data: <text>` and a blank line. REQUIRES: one line.
+  void Send(std::string_view data) const;
+  // The same with an `event:` line before it.
+  void SendNamed(std::string_view event, std::string_view data) const;
+  void Comment(std::string_view text) const;
+  void Close() const;
+
+  // True when the client is gone: what is sent goes nowhere.
+  bool disconnected() const;
+  void OnBackpressure(std::function<void(bool paused)> callback) const;
+
+ private:
+  friend class ResponseWriter;
+  struct Guard;
+  explicit EventStream(std::shared_ptr<Guard> guard) : guard_(std::move(guard)) {}
+
+  std::shared_ptr<Guard> guard_;
+};
+
+// The handle through which one request is answered, exactly once. Copies share it; any thread may
+// use it. When the last copy goes without an answer the client gets `abandoned` (an internal
+// error), so no request is ever left without one.
+class ResponseWriter {
+ public:
+  struct Abandoned {
+    Response response;         // sent when no answer has begun
+    std::string error_events;  // sent when a stream was not closed: whole SSE frames
+  };
+  ResponseWriter(std::shared_ptr<ResponseChannel> channel,
+                 std::function<Abandoned()> make_abandoned);
+
+  // Added to whatever answer comes. Call before answering.
+  void AddHeader(std::string name, std::string value) const;
+
+  void Send(Response response) const;
+  void Json(int status, std::string body) const;
+  void Text(int status, std::string body) const;
+  // Sends the head of a text/event-stream; call it only once nothing can be refused any more.
+  EventStream StartEventStream() const;
+
+  // Runs a task on the connection's strand, in order; dropped once the client is gone.
+  void Post(std::function<void()> task) const;
+
+  bool disconnected() const;
+  // Called once, on an io thread, when the client leaves before the answer is complete.
+  void OnDisconnect(std::function<void()> callback) const;
+
+ private:
+  std::shared_ptr<EventStream::Guard> guard_;
+};
+
+}  // namespace tandem::server

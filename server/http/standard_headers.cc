@@ -1,0 +1,177 @@
+#include "server/http/standard_headers.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <random>
+#include <string_view>
+
+namespace tandem::server {
+namespace {
+
+bool HasHeader(const Response& response, std::string_view name) {
+  return std::any_of(response.headers.begin(), response.headers.end(),
+                     [&](const auto& header) { return header.first == name; });
+}
+
+void AddMissing(Response& response, std::string_view name, std::string value) {
+  if (!HasHeader(response, name)) response.headers.emplace_back(name, std::move(value));
+}
+
+// Pages served from this very machine may use an open server; the rest of the web may not.
+bool IsLocalOrigin(std::string_view origin) {
+  const size_t scheme = origin.find("://");
+  if (scheme == std::string_view::npos) return false;
+  std::string_view host = origin.substr(scheme + 3);
+  if (host.starts_with('[')) {
+    const size_t end = host.find(']');
+    if (end == std::string_view::npos) return false;
+    const std::string_view after = host.substr(end + 1);
+    return host.substr(0, end + 1) == "[::1]" && (after.empty() || after.starts_with(':'));
+  }
+  host = host.substr(0, host.find(':'));
+  return host == "localhost" || host == "127.0.0.1";
+}
+
+std::string_view ReasonPhrase(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 202:
+      return "Accepted";
+    case 204:
+      return "No Content";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 409:
+      return "Conflict";
+    case 413:
+      return "Content Too Large";
+    case 414:
+      return "URI Too Long";
+    case 415:
+      return "Unsupported Media Type";
+    case 417:
+      return "Expectation Failed";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 500:
+      return "Internal Server Error";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return "Status";
+  }
+}
+
+// A value that came from a client must not be able to start a header of its own.
+void AppendHeader(std::string& out, std::string_view name, std::string_view value) {
+  out.append(name);
+  out.append(": ");
+  for (const char c : value) {
+    out.push_back(static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c);
+  }
+  out.append("\r\n");
+}
+
+}  // namespace
+
+std::string NewRequestId() {
+  static constexpr std::string_view kAlphabet =
+      "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  static std::mutex mutex;  // guards generator
+  static std::mt19937_64 generator = [] {
+    std::random_device device;
+    std::seed_seq seed{device(), device(), device(), device()};
+    return std::mt19937_64(seed);
+  }();
+  std::string id = "req_";
+  const std::lock_guard lock(mutex);
+  for (int i = 0; i < 24; ++i) id.push_back(kAlphabet[generator() % kAlphabet.size()]);
+  return id;
+}
+
+void AddStandardHeaders(const HttpOptions& options, const Request& request, Response& response) {
+  AddMissing(response, "x-request-id", request.id);
+  AddMissing(response, "server", "tandem");
+  if (request.path.starts_with("/v1/")) {
+    const auto elapsed = std::chrono::steady_clock::now() - request.received;
+    AddMissing(
+        response, "openai-processing-ms",
+        std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(elapsed).count()));
+  }
+  if (response.status == 429 || response.status == 503) {
+    AddMissing(response, "retry-after", "1");
+    AddMissing(response, "retry-after-ms", "1000");
+  }
+  if (response.status == 409) AddMissing(response, "x-should-retry", "false");
+
+  std::string origin;
+  if (!options.cors_origin.empty()) {
+    origin = options.cors_origin;
+  } else if (options.requires_key) {
+    origin = "*";
+  } else {
+    const std::string* asked = request.FindHeader("origin");
+    if (asked != nullptr && IsLocalOrigin(*asked)) origin = *asked;
+    AddMissing(response, "vary", "Origin");
+  }
+  if (!origin.empty()) {
+    AddMissing(response, "access-control-allow-origin", origin);
+    AddMissing(response, "access-control-expose-headers",
+               "x-request-id, openai-processing-ms, retry-after, x-ignored-params");
+  }
+}
+
+Response PreflightAnswer(const std::string& allow) {
+  Response response;
+  response.status = 204;
+  response.headers = {
+      {"allow", allow},
+      {"access-control-allow-methods", "GET, POST, DELETE, OPTIONS"},
+      // Browsers take no wildcard inside a name, so the SDK's headers are listed one by one.
+      {"access-control-allow-headers",
+       "authorization, content-type, x-request-id, openai-organization, openai-project, "
+       "x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, "
+       "x-stainless-helper-method, x-stainless-lang, x-stainless-os, x-stainless-package-version, "
+       "x-stainless-poll-helper, x-stainless-read-timeout, x-stainless-retry-count, "
+       "x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout"},
+      {"access-control-max-age", "600"},
+  };
+  return response;
+}
+
+std::string SerializeHead(const Response& response, long long body_bytes, bool add_length,
+                          bool keep_alive) {
+  std::string out = "HTTP/1.1 " + std::to_string(response.status) + " ";
+  out.append(ReasonPhrase(response.status));
+  out.append("\r\n");
+  if (response.status != 204) {
+    AppendHeader(out, "content-type", response.content_type);
+    if (body_bytes >= 0) {
+      AppendHeader(out, "content-length", std::to_string(body_bytes));
+    } else if (add_length) {
+      AppendHeader(out, "transfer-encoding", "chunked");
+    }
+  }
+  for (const auto& [name, value] : response.headers) AppendHeader(out, name, value);
+  if (!keep_alive) AppendHeader(out, "connection", "close");
+  out.append("\r\n");
+  return out;
+}
+
+}  // namespace tandem::server

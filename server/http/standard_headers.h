@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "server/http/options.h"
+#include "server/http/request.h"
+
+namespace tandem::server {
+
+// A new `req_…` id, unique with overwhelming probability.
+std::string NewRequestId();
+
+// Adds what every answer carries (CONTRACT §3): x-request-id, server, CORS, retry-after on 429 and
+// 503, x-should-retry on 409, openai-processing-ms on /v1. Headers that are set already stay.
+void AddStandardHeaders(const HttpOptions& options, const Request& request, Response& response);
+
+// The answer to OPTIONS on a known route, CORS preflight included.
+Response PreflightAnswer(const std::string& allow);
+
+// Status line and headers as they go on the wire. `body_bytes` < 0 means chunked;
+// `add_length` is false for HTTP/1.0 streams, which end with the connection.
+std::string SerializeHead(const Response& response, long long body_bytes, bool add_length,
+                          bool keep_alive);
+
+}  // namespace tandem::server

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/jobs/child_process.h"
+#include "server/jobs/job.h"
+#include "server/jobs/unique_fd.h"
+
+namespace tandem::server {
+
+// A job, and what the supervisor must remember of it over a restart.
+struct JobRecord {
+  Job job;
+  std::optional<ProcessIdentity> process;  // while it runs
+  bool cancel_requested = false;
+  int restarts = 0;           // since the last checkpoint it reported
+  int64_t events_offset = 0;  // bytes of events.jsonl already counted
+};
+
+struct JobFilter {
+  std::optional<JobType> type;
+  std::optional<JobStatus> status;
+  size_t limit = 20;
+  std::string after;  // id of the last job of the page before; empty: the first page
+};
+
+struct JobPage {
+  std::vector<Job> jobs;  // newest first
+  bool has_more = false;
+};
+
+// The table of jobs: SQLite in DATA_DIR/tandem.db. One process per data directory, which
+// DATA_DIR/lock sees to; a child never opens it. Not thread-safe: the supervisor's lock guards it.
+// Every method throws kIo when the disk refuses and kDataLoss when the file turns out corrupt.
+class JobStore {
+ public:
+  // Creates the directory and the database where missing. Throws kFailedPrecondition if another
+  // server uses the directory or a newer program has written the database, and kDataLoss if the
+  // file is corrupt or not a job database.
+  static JobStore Open(const std::filesystem::path& data_dir);
+  ~JobStore();
+  JobStore(JobStore&&) noexcept;
+  JobStore& operator=(JobStore&&) = delete;
+
+  std::filesystem::path JobDir(std::string_view id) const;
+
+  // On disk when it returns. REQUIRES: the id is new.
+  void Create(const JobRecord& record);
+  // Everything but id, type, creation time and request. REQUIRES: the job exists.
+  void Update(const JobRecord& record);
+
+  std::optional<JobRecord> Find(std::string_view id);
+  // Throws kInvalidArgument if `after` names no job. REQUIRES: limit > 0.
+  JobPage List(const JobFilter& filter);
+  // Oldest first.
+  std::vector<JobRecord> WithStatus(JobStatus status);
+  size_t CountWithStatus(JobStatus status);
+
+ private:
+  struct Database;
+  JobStore(std::filesystem::path data_dir, UniqueFd lock, std::unique_ptr<Database> database);
+
+  std::filesystem::path data_dir_;
+  UniqueFd lock_;  // DATA_DIR/lock
+  std::unique_ptr<Database> database_;
+};
+
+}  // namespace tandem::server

@@ -1,0 +1,566 @@
+#include "server/jobs/job_supervisor.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+
+namespace tandem::server {
+namespace {
+
+constexpr size_t kMaxSpecBytes = 1024 * 1024;
+constexpr int kPiecesPerStep = 4;     // of events.jsonl, 256 KiB each
+constexpr int kPiecesAtTheEnd = 256;  // what lies beyond is not worth a stuck supervisor
+constexpr std::chrono::milliseconds kPauseAfterFailure{1000};
+
+int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string NewJobId() {
+  unsigned char bytes[12];
+  TANDEM_CHECK(::getrandom(bytes, sizeof bytes, 0) == static_cast<ssize_t>(sizeof bytes));
+  std::string id = "job-";
+  for (const unsigned char byte : bytes) {
+    id += "0123456789abcdef"[byte >> 4];
+    id += "0123456789abcdef"[byte & 15];
+  }
+  return id;
+}
+
+// Empty: no child process does this kind of job.
+std::string_view VerbFor(JobType type) {
+  switch (type) {
+    case JobType::kTrain:
+      return "train";
+    case JobType::kConvert:
+      return "convert";
+    default:
+      return "";
+  }
+}
+
+std::filesystem::path SpecFile(const std::filesystem::path& dir) { return dir / "spec.json"; }
+std::filesystem::path EventsFile(const std::filesystem::path& dir) { return dir / "events.jsonl"; }
+std::filesystem::path ResultFile(const std::filesystem::path& dir) { return dir / "result.json"; }
+std::filesystem::path LogFile(const std::filesystem::path& dir) { return dir / "log.txt"; }
+
+// What a batch of events says about the job as a whole.
+struct Progress {
+  std::optional<double> fraction;
+  bool checkpoint = false;
+
+  void Add(const ProgressEvent& event) {
+    if (event.total_steps > 0) {
+      fraction =
+          std::min(1.0, static_cast<double>(event.step) / static_cast<double>(event.total_steps));
+    }
+    checkpoint = checkpoint || event.kind == "checkpoint";
+  }
+};
+
+void EndJob(JobRecord& record, JobStatus status) {
+  record.job.status = status;
+  record.job.finished_at = UnixSeconds();
+  record.process.reset();
+}
+
+void LogEnd(const Job& job) {
+  if (job.error) {
+    // The message quotes the job's output, which may hold samples of text: only the code is logged.
+    spdlog::warn("job ended id={} status={} code={}", job.id, NameOf(job.status), job.error->code);
+  } else {
+    spdlog::info("job ended id={} status={}", job.id, NameOf(job.status));
+  }
+}
+
+}  // namespace
+
+JobSupervisor::JobSupervisor(JobStore store, JobSupervisorOptions options, OnSucceeded on_succeeded)
+    : options_(std::move(options)),
+      on_succeeded_(std::move(on_succeeded)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      watchers_(std::make_shared<JobWatchers>()),
+      store_(std::move(store)) {
+  TANDEM_CHECK(options_.max_running > 0);
+  if (!wake_) throw Error(ErrorCode::kIo, "could not create an eventfd for the job supervisor");
+  AdoptRunningJobs();
+  thread_ = std::thread([this] { Run(); });
+}
+
+JobSupervisor::~JobSupervisor() { Stop(StopMode::kInterruptJobs); }
+
+Job JobSupervisor::Submit(JobType type, std::string_view spec_json) {
+  if (VerbFor(type).empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                "jobs of type '" + std::string(NameOf(type)) + "' cannot be submitted")
+        .WithParam("type");
+  }
+  if (spec_json.size() > kMaxSpecBytes) {
+    throw Error(ErrorCode::kInvalidArgument, "spec has " + std::to_string(spec_json.size()) +
+                                                 " bytes, the limit is " +
+                                                 std::to_string(kMaxSpecBytes))
+        .WithParam("spec");
+  }
+  if (!IsBoundedJsonObject(spec_json)) {
+    throw Error(ErrorCode::kInvalidArgument, "spec must be a JSON object").WithParam("spec");
+  }
+
+  JobRecord record;
+  Job& job = record.job;
+  job.id = NewJobId();
+  job.type = type;
+  job.created_at = UnixSeconds();
+  job.request_json = spec_json;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_) throw Error(ErrorCode::kUnavailable, "the server is stopping");
+    const size_t queued = store_.CountWithStatus(JobStatus::kQueued);
+    if (queued >= options_.max_queued) {
+      throw Error(ErrorCode::kUnavailable, "the queue of jobs is full (" + std::to_string(queued) +
+                                               " of " + std::to_string(options_.max_queued) + ")");
+    }
+    // The directory first: a job in the store always has its spec. After a crash in between, a
+    // directory that no row names remains, and is harmless.
+    job.dir = store_.JobDir(job.id);
+    if (::mkdir(job.dir.c_str(), 0700) != 0) ThrowIo("create", job.dir, errno);
+    try {
+      WriteJobFile(SpecFile(job.dir), spec_json);
+      store_.Create(record);
+    } catch (...) {
+      std::error_code ignored;
+      std::filesystem::remove_all(job.dir, ignored);
+      throw;
+    }
+    changed_.insert(job.id);
+  }
+  spdlog::info("job submitted id={} type={}", job.id, NameOf(type));
+  Wake();
+  return job;
+}
+
+Job JobSupervisor::Cancel(std::string_view id) {
+  JobRecord record;
+  {
+    const std::lock_guard lock(mutex_);
+    record = FindRecord(id);
+    if (IsFinished(record.job.status) || ending_.contains(record.job.id)) {
+      const std::string_view status =
+          IsFinished(record.job.status) ? NameOf(record.job.status) : "about to end";
+      throw Error(ErrorCode::kFailedPrecondition,
+                  "job " + record.job.id + " is not active: it is " + std::string(status))
+          .WithReason("job_not_active");
+    }
+    record.cancel_requested = true;
+    if (record.job.status != JobStatus::kRunning) EndJob(record, JobStatus::kCancelled);
+    store_.Update(record);
+    changed_.insert(record.job.id);
+  }
+  spdlog::info("job cancel requested id={}", record.job.id);
+  Wake();
+  return record.job;
+}
+
+std::optional<Job> JobSupervisor::Find(std::string_view id) {
+  const std::lock_guard lock(mutex_);
+  auto record = store_.Find(id);
+  if (!record) return std::nullopt;
+  return std::move(record->job);
+}
+
+JobPage JobSupervisor::List(const JobFilter& filter) {
+  const std::lock_guard lock(mutex_);
+  return store_.List(filter);
+}
+
+JobRecord JobSupervisor::FindRecord(std::string_view id) {
+  auto record = store_.Find(id);
+  if (!record) {
+    throw Error(ErrorCode::kNotFound, "no job '" + std::string(id) + "'")
+        .WithReason("job_not_found");
+  }
+  return std::move(*record);
+}
+
+namespace {
+
+JobLog ReadFileOf(const Job& job, const std::filesystem::path& file, int64_t offset,
+                  size_t max_bytes) {
+  if (offset < 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "offset must not be negative, got " + std::to_string(offset))
+        .WithParam("offset");
+  }
+  return {job.status, ReadLogLines(file, offset, max_bytes, IsFinished(job.status))};
+}
+
+}  // namespace
+
+JobLog JobSupervisor::ReadLog(std::string_view id, int64_t offset, size_t max_bytes) {
+  std::unique_lock lock(mutex_);
+  const Job job = FindRecord(id).job;
+  lock.unlock();
+  return ReadFileOf(job, LogFile(job.dir), offset, max_bytes);
+}
+
+JobLog JobSupervisor::ReadEvents(std::string_view id, int64_t offset, size_t max_bytes) {
+  std::unique_lock lock(mutex_);
+  const Job job = FindRecord(id).job;
+  lock.unlock();
+  return ReadFileOf(job, EventsFile(job.dir), offset, max_bytes);
+}
+
+JobSubscription JobSupervisor::Subscribe(std::string_view id, std::function<void()> callback) {
+  const std::lock_guard lock(mutex_);
+  return watchers_->Add(FindRecord(id).job.id, std::move(callback));
+}
+
+void JobSupervisor::Stop(StopMode mode) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stop_) stop_ = mode;
+  }
+  Wake();
+  const std::lock_guard join_lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
+void JobSupervisor::Wake() {
+  // Can only fail when the counter is full, and then the thread is awake anyway.
+  (void)::eventfd_write(wake_.get(), 1);
+}
+
+void JobSupervisor::Run() {
+  while (true) {
+    try {
+      const bool go_on = Step();
+      NotifyOfChanges();
+      if (!go_on) return;
+      failed_ = false;
+    } catch (const std::exception& error) {
+      // A full disk, most likely. Nothing is lost: every step starts from the store, the files and
+      // the processes, so the next one does what this one could not.
+      spdlog::error("job supervisor error=\"{}\"", error.what());
+      failed_ = true;
+      const std::lock_guard lock(mutex_);
+      if (stop_ == StopMode::kLeaveJobs || (stop_deadline_ && Clock::now() >= *stop_deadline_)) {
+        return;
+      }
+    }
+    Wait();
+  }
+}
+
+void JobSupervisor::Wait() {
+  using std::chrono::milliseconds;
+  std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
+  std::optional<milliseconds> timeout;
+  const auto at_most = [&](milliseconds limit) {
+    timeout = std::max(milliseconds(0), std::min(timeout.value_or(limit), limit));
+  };
+  const auto until = [&](Clock::time_point time) {
+    at_most(std::chrono::ceil<milliseconds>(time - Clock::now()));
+  };
+
+  if (failed_) {
+    // Without the process descriptors: one that stays readable would make this a busy loop.
+    at_most(kPauseAfterFailure);
+  } else {
+    for (const RunningJob& running : running_) fds.push_back({running.child.poll_fd(), POLLIN, 0});
+    if (!running_.empty()) at_most(more_events_ ? milliseconds(0) : options_.poll_interval);
+    if (running_.size() < options_.max_running) {
+      for (const auto& [id, time] : not_before_) until(time);
+    }
+  }
+  if (stop_deadline_) until(*stop_deadline_);
+
+  ::poll(fds.data(), fds.size(), timeout ? static_cast<int>(timeout->count()) : -1);
+  eventfd_t ignored = 0;
+  (void)::eventfd_read(wake_.get(), &ignored);
+}
+
+bool JobSupervisor::Step() {
+  std::optional<StopMode> stop;
+  {
+    const std::lock_guard lock(mutex_);
+    stop = stop_;
+  }
+  if (stop == StopMode::kLeaveJobs) return false;
+  if (stop && !stop_deadline_) {
+    stop_deadline_ = Clock::now() + options_.stop_grace;
+    for (RunningJob& running : running_) running.child.Terminate();
+  }
+
+  more_events_ = false;
+  for (auto running = running_.begin(); running != running_.end();) {
+    ObeyCancel(*running);
+    IngestEvents(*running);
+    NotifyOfGrowth(*running);
+    running = FinishIfEnded(*running) ? running_.erase(running) : running + 1;
+  }
+
+  if (stop) {
+    if (running_.empty()) return false;
+    if (Clock::now() < *stop_deadline_) return true;
+    spdlog::warn("jobs still running after stop_grace, left to the next server n={}",
+                 running_.size());
+    return false;
+  }
+  StartQueuedJobs();
+  return true;
+}
+
+void JobSupervisor::AdoptRunningJobs() {
+  for (JobRecord& record : store_.WithStatus(JobStatus::kRunning)) {
+    const std::filesystem::path& dir = record.job.dir;
+    std::optional<ChildProcess> child;
+    if (std::filesystem::is_directory(dir)) child = ChildProcess::Find(dir, record.process);
+    spdlog::info("job found again id={} alive={}", record.job.id, child.has_value());
+    running_.push_back({record.job.id, dir, child ? std::move(*child) : ChildProcess::Ended(),
+                        EventTail(EventsFile(dir), record.events_offset)});
+  }
+}
+
+void JobSupervisor::StartQueuedJobs() {
+  while (running_.size() < options_.max_running && StartNextJob()) {
+  }
+}
+
+// Takes the oldest queued job that need not wait; false if there is none.
+bool JobSupervisor::StartNextJob() {
+  std::vector<JobRecord> queued;
+  {
+    const std::lock_guard lock(mutex_);
+    queued = store_.WithStatus(JobStatus::kQueued);
+  }
+  // Cancelled ones drop out here.
+  std::erase_if(not_before_, [&](const auto& entry) {
+    return std::none_of(queued.begin(), queued.end(),
+                        [&](const JobRecord& record) { return record.job.id == entry.first; });
+  });
+  for (JobRecord& record : queued) {
+    const auto wait = not_before_.find(record.job.id);
+    if (wait != not_before_.end() && Clock::now() < wait->second) continue;
+    not_before_.erase(record.job.id);
+    Start(std::move(record));
+    return true;
+  }
+  return false;
+}
+
+void JobSupervisor::Start(JobRecord record) {
+  const std::string id = record.job.id;
+  const std::filesystem::path dir = record.job.dir;
+  {
+    // Running before there is a process: killed in between, the next server looks for one, and
+    // finds it by run.lock or not at all.
+    const std::lock_guard lock(mutex_);
+    record = FindRecord(id);
+    if (record.job.status != JobStatus::kQueued) return;  // cancelled a moment ago
+    record.job.status = JobStatus::kRunning;
+    if (!record.job.started_at) record.job.started_at = UnixSeconds();
+    store_.Update(record);
+    changed_.insert(id);
+  }
+
+  std::optional<ChildProcess> child;
+  std::optional<Outcome> outcome;
+  try {
+    child = ChildProcess::Find(dir, std::nullopt);
+    if (!child) {
+      child = ChildProcess::Spawn(
+          {options_.program,
+           {"tandem", std::string(VerbFor(record.job.type)), "--job", dir.string()},
+           dir,
+           LogFile(dir)});
+    }
+    spdlog::info("job started id={} pid={} restarts={}", id,
+                 child->identity() ? child->identity()->pid : 0, record.restarts);
+  } catch (const Error& error) {
+    const bool again =
+        error.code() == ErrorCode::kUnavailable && record.restarts < options_.max_restarts;
+    outcome = Outcome{again ? Outcome::Next::kRestart : Outcome::Next::kFail,
+                      {error.what(), "not_started"}};
+  }
+  running_.push_back({id, dir, child ? std::move(*child) : ChildProcess::Ended(),
+                      EventTail(EventsFile(dir), record.events_offset)});
+  RunningJob& running = running_.back();
+  running.outcome = outcome;
+  if (outcome) {
+    // Recorded at once if the disk allows, else by the next step.
+    Record(running);
+    running_.pop_back();
+    return;
+  }
+
+  const std::lock_guard lock(mutex_);
+  record = FindRecord(id);  // a cancel may have come meanwhile
+  record.process = running.child.identity();
+  store_.Update(record);
+}
+
+void JobSupervisor::ObeyCancel(RunningJob& running) {
+  if (running.outcome) return;
+  if (!running.terminated) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!FindRecord(running.id).cancel_requested) return;
+    }
+    running.child.Terminate();
+    running.terminated = true;
+    running.kill_at = Clock::now() + options_.cancel_grace;
+  } else if (!running.killed && Clock::now() >= running.kill_at) {
+    spdlog::warn("job ignores SIGTERM, killing it id={}", running.id);
+    running.child.Kill();
+    running.killed = true;
+  }
+}
+
+void JobSupervisor::IngestEvents(RunningJob& running) {
+  Progress progress;
+  const auto add = [&](const ProgressEvent& event) { progress.Add(event); };
+  const int64_t before = running.events.offset();
+  // Asked before the file is read: what an ended process wrote is then all there.
+  int pieces = running.child.Poll() ? kPiecesAtTheEnd : kPiecesPerStep;
+  bool more = true;
+  while (more && pieces-- > 0) more = running.events.Read(add);
+  more_events_ = more_events_ || more;
+  if (running.events.offset() == before) return;
+
+  const std::lock_guard lock(mutex_);
+  JobRecord record = FindRecord(running.id);
+  if (progress.fraction) record.job.progress = *progress.fraction;
+  if (progress.checkpoint) record.restarts = 0;
+  record.events_offset = running.events.offset();
+  store_.Update(record);
+  // Not left to NotifyOfGrowth: it may have seen these bytes one step before they were read.
+  changed_.insert(running.id);
+}
+
+void JobSupervisor::NotifyOfGrowth(RunningJob& running) {
+  const int64_t bytes = FileBytes(LogFile(running.dir)) + FileBytes(EventsFile(running.dir));
+  if (bytes == std::exchange(running.seen_bytes, bytes)) return;
+  const std::lock_guard lock(mutex_);
+  changed_.insert(running.id);
+}
+
+bool JobSupervisor::FinishIfEnded(RunningJob& running) {
+  if (!running.outcome) {
+    const auto exit = running.child.Poll();
+    if (!exit) return false;
+    IngestEvents(running);  // it may have ended between the reading and now
+    Decide(running, *exit);
+    // Not published, the job stays as it is for the next server, which reads result.json again.
+    if (running.outcome->next == Outcome::Next::kSucceed && !Publish(running)) return true;
+  }
+  Record(running);
+  return true;
+}
+
+void JobSupervisor::Decide(RunningJob& running, const ExitStatus& exit) {
+  EndedRun run;
+  run.exit = exit;
+  run.result = ReadJobResult(ResultFile(running.dir));
+  run.last_log_lines = LastLogLines(LogFile(running.dir));
+  run.max_restarts = options_.max_restarts;
+
+  const std::lock_guard lock(mutex_);
+  const JobRecord record = FindRecord(running.id);
+  run.cancel_requested = record.cancel_requested;
+  run.restarts = record.restarts;
+  // Who was interrupted by our own stop has not used up a restart.
+  if (stop_) run.max_restarts = std::numeric_limits<int>::max();
+  running.outcome = DecideOutcome(run);
+  running.result_json = std::move(run.result.result_json);
+  // A job that is to be resumed can still be cancelled.
+  if (running.outcome->next != Outcome::Next::kRestart) ending_.insert(running.id);
+}
+
+// False if the server is stopping. TODO(max_running > 1 with slow publishing): while this runs, no
+// other job is watched; give it a thread of its own.
+bool JobSupervisor::Publish(RunningJob& running) {
+  Job job;
+  {
+    const std::lock_guard lock(mutex_);
+    // The next server has an engine to publish into; this one is taking it apart.
+    if (stop_) return false;
+    job = FindRecord(running.id).job;
+  }
+  job.progress = 1;
+  job.result_json = running.result_json;
+  try {
+    if (on_succeeded_) on_succeeded_(job);
+  } catch (const std::exception& error) {
+    running.outcome = Outcome{
+        Outcome::Next::kFail,
+        {std::string("the job is done, but its result could not be published: ") + error.what(),
+         "publish_failed"}};
+  }
+  return true;
+}
+
+void JobSupervisor::Record(const RunningJob& running) {
+  const std::lock_guard lock(mutex_);
+  const Outcome& outcome = *running.outcome;
+  JobRecord record = FindRecord(running.id);
+  record.process.reset();
+  switch (outcome.next) {
+    case Outcome::Next::kSucceed:
+      record.job.progress = 1;
+      record.job.result_json = running.result_json;
+      EndJob(record, JobStatus::kSucceeded);
+      break;
+    case Outcome::Next::kFail:
+      record.job.error = outcome.error;
+      EndJob(record, JobStatus::kFailed);
+      break;
+    case Outcome::Next::kCancel:
+      EndJob(record, JobStatus::kCancelled);
+      break;
+    case Outcome::Next::kRestart:
+      // A cancel that came after the decision finds nothing left to end.
+      if (record.cancel_requested) {
+        EndJob(record, JobStatus::kCancelled);
+        break;
+      }
+      record.job.status = JobStatus::kQueued;
+      if (!stop_) ++record.restarts;
+      break;
+  }
+  store_.Update(record);
+  ending_.erase(running.id);
+  changed_.insert(running.id);
+  if (IsFinished(record.job.status)) {
+    LogEnd(record.job);
+  } else if (!stop_) {
+    not_before_[running.id] = Clock::now() + options_.restart_delay;
+    spdlog::warn("job interrupted id={} code={} restarts={}", running.id, outcome.error.code,
+                 record.restarts);
+    AppendLogLine(LogFile(running.dir), "tandem: " + outcome.error.message +
+                                            "; resuming, restart " +
+                                            std::to_string(record.restarts) + " of " +
+                                            std::to_string(options_.max_restarts));
+  }
+}
+
+void JobSupervisor::NotifyOfChanges() {
+  std::set<std::string> changed;
+  {
+    const std::lock_guard lock(mutex_);
+    changed.swap(changed_);
+  }
+  for (const std::string& id : changed) watchers_->Notify(id);
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/io/model_dir.h"
+#include "engine/options.h"
+#include "server/handlers/model_registry.h"
+
+namespace tandem::server {
+
+// A model as the command line names it: `PATH`, `NAME=PATH`, or the name of an embedded model.
+struct ModelSource {
+  std::string name;  // empty: the last part of the path, or the embedded name
+  std::string path;
+};
+ModelSource ParseModelSource(const std::string& text);
+
+// An existing path wins over an embedded name. Throws kNotFound saying what was looked for.
+engine::ModelDir OpenModelSource(const ModelSource& source);
+std::string NameOf(const ModelSource& source);
+
+// How the model list describes where a model comes from.
+struct ServedModelLabels {
+  std::string owned_by = "local";
+  std::optional<std::string> parent;
+};
+
+// Opens, packs and starts a model. `chat_template` is a template's text, or empty for the model's
+// own.
+std::shared_ptr<const ServedModel> LoadServedModel(const ModelSource& source,
+                                                   const engine::EngineOptions& options,
+                                                   const std::string& chat_template,
+                                                   const ServedModelLabels& labels = {});
+
+}  // namespace tandem::server

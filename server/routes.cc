@@ -1,0 +1,52 @@
+#include "server/routes.h"
+
+namespace tandem::server {
+namespace {
+
+using HandlerFunction = void (*)(const HandlerContext&, Request, ResponseWriter);
+
+Handler Bind(const HandlerContext& context, HandlerFunction function) {
+  return [&context, function](Request request, ResponseWriter writer) {
+    function(context, std::move(request), std::move(writer));
+  };
+}
+
+}  // namespace
+
+std::vector<Route> AllRoutes(const HandlerContext& context) {
+  struct Line {
+    const char* method;
+    const char* pattern;
+    HandlerFunction function;
+    Access access = Access::kApiKey;
+    RunsOn runs_on = RunsOn::kRequestPool;
+  };
+  // clang-format off
+  const Line lines[] = {
+      {"GET",  "/",                    Welcome,         Access::kOpen, RunsOn::kIoThread},
+      {"GET",  "/health",              Health,          Access::kOpen, RunsOn::kIoThread},
+      {"GET",  "/ready",               Ready,           Access::kOpen, RunsOn::kIoThread},
+      {"GET",  "/version",             Version,         Access::kOpen, RunsOn::kIoThread},
+      {"GET",  "/v1/models",           ListModels},
+      {"GET",  "/v1/models/{id+}",     GetModel},
+      {"POST", "/v1/chat/completions", ChatCompletions},
+      {"POST", "/v1/completions",      Completions},
+      {"POST", "/tokenize",            Tokenize},
+      {"POST", "/detokenize",          Detokenize},
+      {"GET",  "/admin/models",             ListAdminModels, Access::kAdminKey},
+      {"POST", "/admin/jobs",               CreateJob,       Access::kAdminKey},
+      {"GET",  "/admin/jobs",               ListJobs,        Access::kAdminKey},
+      {"GET",  "/admin/jobs/{id}",          GetJob,          Access::kAdminKey},
+      {"POST", "/admin/jobs/{id}/cancel",   CancelJob,       Access::kAdminKey},
+      {"GET",  "/admin/jobs/{id}/log",      GetJobLog,       Access::kAdminKey},
+  };
+  // clang-format on
+  std::vector<Route> routes;
+  for (const Line& line : lines) {
+    routes.push_back(
+        {line.method, line.pattern, Bind(context, line.function), line.access, line.runs_on});
+  }
+  return routes;
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,95 @@
+#include "server/wire/completion_request.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace tandem::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxPrompts = 2048;
+
+std::vector<Prompt> ReadPrompts(const Json& value, const ModelLimits& limits) {
+  std::vector<Prompt> out;
+  if (value.is_string()) {
+    out.emplace_back(value.get<std::string>());
+    return out;
+  }
+  if (!value.is_array()) {
+    throw WrongType("prompt", "a string, an array of strings, or one or more arrays of token ids",
+                    value);
+  }
+  if (value.empty()) throw BadValue("prompt", "prompt must not be an empty array");
+  if (value[0].is_number()) {
+    out.emplace_back(ReadTokenIds(value, "prompt", limits.vocab_size));
+    return out;
+  }
+  if (value.size() > kMaxPrompts) {
+    throw BadValue("prompt", "prompt must have at most " + std::to_string(kMaxPrompts) +
+                                 " prompts, got " + std::to_string(value.size()));
+  }
+  const bool is_text = value[0].is_string();
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string param = "prompt[" + std::to_string(i) + "]";
+    const Json& prompt = value[i];
+    if (is_text) {
+      if (!prompt.is_string()) throw WrongType(param, "a string like the first", prompt);
+      out.emplace_back(prompt.get<std::string>());
+    } else {
+      if (!prompt.is_array()) throw WrongType(param, "an array of token ids", prompt);
+      if (prompt.empty()) throw BadValue(param, param + " must not be empty");
+      out.emplace_back(ReadTokenIds(prompt, param, limits.vocab_size));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+CompletionRequest ParseCompletionRequest(const Json& body, const ModelLimits& limits) {
+  FieldReader reader(body);
+  reader.Accept({"model"});
+  CompletionRequest request;
+  const Json* prompt = reader.Any("prompt");
+  if (prompt == nullptr) throw MissingField("prompt");
+  request.prompts = ReadPrompts(*prompt, limits);
+
+  request.max_tokens = reader.Int("max_tokens", 0, limits.max_model_len).value_or(16);
+  request.generation = ReadGenerationFields(reader, limits);
+  if (request.generation.stop.min_new_tokens > request.max_tokens) {
+    throw BadValue("min_tokens", "min_tokens must not exceed max_tokens (" +
+                                     std::to_string(request.max_tokens) + "), got " +
+                                     std::to_string(request.generation.stop.min_new_tokens));
+  }
+  if (const auto logprobs = reader.Int("logprobs", 0, 20)) {
+    request.top_logprobs = static_cast<int>(*logprobs);
+  }
+  request.echo = reader.Bool("echo").value_or(false);
+  const auto best_of = reader.Int("best_of", 1, 20);
+  request.best_of = std::max(request.generation.n, static_cast<int>(best_of.value_or(1)));
+  if (best_of && *best_of < request.generation.n) {
+    throw BadValue("best_of", "best_of must be at least n (" +
+                                  std::to_string(request.generation.n) + "), got " +
+                                  std::to_string(*best_of));
+  }
+  if (best_of && *best_of > 1 && request.generation.stream) {
+    throw BadValue("best_of", "best_of greater than 1 cannot be streamed");
+  }
+  if (request.prompts.size() * static_cast<size_t>(request.best_of) > kMaxPrompts) {
+    throw BadValue("n", "prompts times max(n, best_of) must be at most " +
+                            std::to_string(kMaxPrompts) + ", got " +
+                            std::to_string(request.prompts.size()) + " times " +
+                            std::to_string(request.best_of));
+  }
+  if (const auto suffix = reader.String("suffix"); suffix && !suffix->empty()) {
+    throw UnsupportedField("suffix", "suffix is not served: the model has no infill tokens");
+  }
+  RefuseStructuredOutput(reader);
+  request.add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
+  reader.Accept({"user", "metadata", "store", "service_tier", "safety_identifier"});
+  request.ignored = reader.unknown();
+  return request;
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "server/wire/generation_fields.h"
+
+namespace tandem::server {
+
+// A prompt of /v1/completions: text, or token ids (checked against the vocabulary).
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+// POST /v1/completions, checked (CONTRACT §9).
+struct CompletionRequest {
+  std::vector<Prompt> prompts;  // at least one
+  int64_t max_tokens = 16;      // 0: only the prompt is scored
+  int top_logprobs = -1;        // -1: no logprobs
+  bool echo = false;
+  int best_of = 1;  // candidates per prompt; >= generation.n
+  bool add_special_tokens = true;
+  GenerationFields generation;
+  std::vector<std::string> ignored;
+};
+
+CompletionRequest ParseCompletionRequest(const nlohmann::ordered_json& body,
+                                         const ModelLimits& limits);
+
+}  // namespace tandem::server

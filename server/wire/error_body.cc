@@ -1,0 +1,117 @@
+#include "server/wire/error_body.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tandem::server {
+namespace {
+
+constexpr size_t kMaxMessageBytes = 2000;  // the whole body stays under 4 KiB
+
+struct Mapping {
+  int status;
+  std::string_view default_code;
+};
+
+Mapping MappingOf(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kInvalidArgument:
+      if (error.reason() == "unsupported_media_type") return {415, {}};
+      return {400, "invalid_value"};
+    case ErrorCode::kUnsupported:
+      return {400, "unsupported_parameter"};
+    case ErrorCode::kFailedPrecondition:
+      return {400, "invalid_value"};
+    case ErrorCode::kUnauthenticated:
+      return {401, "invalid_api_key"};
+    case ErrorCode::kPermissionDenied:
+      return {403, "insufficient_permissions"};
+    case ErrorCode::kNotFound:
+      return {404, "path_not_found"};
+    case ErrorCode::kAlreadyExists:
+      return {409, "already_exists"};
+    case ErrorCode::kResourceExhausted:
+      return {429, "rate_limit_exceeded"};
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kDeadlineExceeded:
+    case ErrorCode::kCancelled:
+      return {503, "server_overloaded"};
+    case ErrorCode::kDataLoss:
+    case ErrorCode::kIo:
+    case ErrorCode::kInternal:
+      break;
+  }
+  return {500, "internal_error"};
+}
+
+std::string_view TypeOf(int status) {
+  switch (status) {
+    case 403:
+      return "permission_error";
+    case 409:
+      return "conflict_error";
+    case 429:
+      return "rate_limit_error";
+    default:
+      return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+nlohmann::ordered_json StringOrNull(std::string_view text) {
+  return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
+}
+
+std::string GenericMessage(std::string_view request_id) {
+  return "internal error; the request id is " + std::string(request_id);
+}
+
+}  // namespace
+
+ErrorReply MakeErrorReply(int status, std::string_view code, std::string_view message,
+                          std::string_view param) {
+  nlohmann::ordered_json error;
+  error["message"] = message.substr(0, kMaxMessageBytes);
+  error["type"] = TypeOf(status);
+  error["param"] = StringOrNull(param.substr(0, 200));
+  error["code"] = StringOrNull(code);
+  nlohmann::ordered_json body;
+  body["error"] = std::move(error);
+  ErrorReply reply;
+  reply.status = status;
+  // Cutting may have split a character, and a path may hold anything: the body stays UTF-8.
+  reply.body = body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  if (status == 401) reply.headers.emplace_back("www-authenticate", "Bearer");
+  return reply;
+}
+
+ErrorReply MakeErrorReply(const Error& error, std::string_view request_id) {
+  const Mapping mapping = MappingOf(error);
+  if (mapping.status == 500) {
+    return MakeErrorReply(500, mapping.default_code, GenericMessage(request_id));
+  }
+  const std::string_view code = error.reason().empty() ? mapping.default_code : error.reason();
+  return MakeErrorReply(mapping.status, code, error.what(), error.param());
+}
+
+ErrorReply MakeErrorReply(std::exception_ptr exception, std::string_view request_id) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    return MakeErrorReply(error, request_id);
+  } catch (const std::bad_alloc&) {
+    return MakeErrorReply(503, "out_of_memory", "not enough memory for this request");
+  } catch (...) {
+    return MakeErrorReply(500, "internal_error", GenericMessage(request_id));
+  }
+}
+
+std::string DescribeException(std::exception_ptr exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "unknown exception";
+  }
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/wire/field_reader.h"
+
+namespace tandem::server {
+
+// What of a model a request is checked against.
+struct ModelLimits {
+  int64_t max_model_len = 0;
+  int64_t vocab_size = 0;
+};
+
+// The fields that chat and completions share (CONTRACT §8.1, §9). Unset means: the model's default.
+struct GenerationFields {
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<int64_t> top_k;
+  std::optional<double> presence_penalty;
+  std::optional<double> frequency_penalty;
+  std::optional<double> repetition_penalty;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::optional<uint64_t> seed;
+  int n = 1;
+  engine::StopSpec stop;  // max_new_tokens is not set here
+  std::optional<int64_t> prompt_logprobs;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool skip_special_tokens = true;
+  bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;
+  int priority = 0;
+};
+
+// Reads and checks them, in the table's order. Throws as FieldReader does.
+GenerationFields ReadGenerationFields(FieldReader& reader, const ModelLimits& limits);
+
+// The model's defaults with the request's values over them. A missing seed is drawn at random.
+engine::SamplingParams MakeSamplingParams(const GenerationFields& fields,
+                                          const engine::SamplingParams& defaults);
+// Prompt j of a list draws from its own seed; prompt 0 from the request's.
+uint64_t SeedOfPrompt(uint64_t seed, size_t prompt_idx);
+
+// Structured output is the next step of the order of work: anything but text is refused, never
+// answered with free text.
+void RefuseStructuredOutput(FieldReader& reader);
+
+// `param` names the array. Every element must be an id of the vocabulary.
+std::vector<TokenId> ReadTokenIds(const nlohmann::ordered_json& array, const std::string& param,
+                                  int64_t vocab_size);
+
+}  // namespace tandem::server

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace tandem::engine {
+class Tokenizer;
+}
+
+namespace tandem::server {
+
+// How tokens are named in answers: by their text, or `token_id:123` when asked for, or when the
+// model has no tokenizer. Bytes that are not UTF-8 by themselves are written `bytes:\xe2\x80`, as
+// OpenAI does, so that two such tokens stay two.
+struct TokenNames {
+  std::shared_ptr<const engine::Tokenizer> tokenizer;  // may be null
+  bool as_ids = false;
+
+  std::string Name(TokenId id) const;
+};
+
+// -inf has no JSON form and is written -9999.0.
+double JsonLogprob(float logprob);
+
+// One entry of chat's `logprobs.content` (CONTRACT §8.5).
+nlohmann::ordered_json ChatLogprob(const engine::TokenLogprob& token, int top_logprobs,
+                                   const TokenNames& names);
+
+// The `prompt_logprobs` array: first null, then objects id -> {logprob, rank, decoded_token}.
+nlohmann::ordered_json PromptLogprobs(std::span<const engine::TokenLogprob> tokens,
+                                      int prompt_logprobs, const TokenNames& names);
+
+// The `logprobs` object of a completion: arrays of equal length. Offsets count Unicode characters
+// of the choice's text; tokens that add no text (skipped control tokens) count none.
+class CompletionLogprobs {
+ public:
+  CompletionLogprobs(TokenNames names, int top_logprobs, bool skip_special);
+
+  // `has_logprob` is false for the first prompt token, which nothing predicts.
+  void Add(const engine::TokenLogprob& token, bool has_logprob);
+  bool empty() const;
+  // What was added since the last call.
+  nlohmann::ordered_json Take();
+
+ private:
+  TokenNames names_;
+  int top_logprobs_;
+  bool skip_special_;
+  bool at_start_ = true;
+  int64_t offset_ = 0;
+  std::shared_ptr<nlohmann::ordered_json> arrays_;
+};
+
+}  // namespace tandem::server

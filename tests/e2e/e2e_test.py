@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""The program as its users see it: started on a free port, asked over HTTP.
+
+Standard library only. `e2e_test.py BINARY [unittest arguments]`.
+"""
+
+import http.client
+import json
+import math
+import os
+import pathlib
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+BINARY = ""
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+ADMIN_KEY = "e2e-admin-key"
+# Generous: sanitizer builds on a busy machine are slow. Nothing waits this long when it works.
+PATIENCE_S = 240
+
+
+class Server:
+    """`tandem serve` in a process of its own."""
+
+    def __init__(self, data_dir, *arguments, env=None):
+        environment = dict(os.environ)
+        environment.update({"TANDEM_ADMIN_KEY": ADMIN_KEY, "XDG_CACHE_HOME": str(data_dir / "cache")})
+        environment.update(env or {})
+        self.log_path = data_dir / "server.log"
+        self.log = open(self.log_path, "ab")
+        self.process = subprocess.Popen(
+            [BINARY, "serve", "--port", "0", "--data-dir", str(data_dir / "data"), *arguments],
+            stdout=subprocess.PIPE, stderr=self.log, env=environment, text=True)
+        line = self.process.stdout.readline()
+        match = re.fullmatch(r"listening on http://([\d.]+):(\d+)\n", line)
+        if not match:
+            self.process.kill()
+            raise AssertionError(f"no ready line, got {line!r}; log:\n{self.log_path.read_text()}")
+        self.address = (match[1], int(match[2]))
+
+    def request(self, method, path, body=None, admin=False, timeout=PATIENCE_S):
+        """(status, headers, parsed JSON or text)"""
+        connection = http.client.HTTPConnection(*self.address, timeout=timeout)
+        headers = {}
+        if admin:
+            headers["Authorization"] = f"Bearer {ADMIN_KEY}"
+        if body is not None:
+            body = json.dumps(body)
+            headers["Content-Type"] = "application/json"
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        if response.headers.get_content_type() == "application/json":
+            return response.status, response.headers, json.loads(text)
+        return response.status, response.headers, text
+
+    def post(self, path, body, admin=False):
+        status, _, answer = self.request("POST", path, body, admin)
+        assert status == 200, answer
+        return answer
+
+    def stream(self, path, body):
+        """The JSON objects of a stream, and whether it ended with [DONE]."""
+        connection = http.client.HTTPConnection(*self.address, timeout=PATIENCE_S)
+        connection.request("POST", path, json.dumps(dict(body, stream=True)),
+                           {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        lines = response.read().decode().split("\n\n")
+        connection.close()
+        data = [line[len("data: "):] for line in lines if line.startswith("data: ")]
+        return [json.loads(entry) for entry in data if entry != "[DONE]"], data[-1] == "[DONE]"
+
+    def stop(self):
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(PATIENCE_S)
+        self.close()
+        return code
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.close()
+
+    def close(self):
+        self.process.stdout.close()
+        self.log.close()
+
+
+def read_safetensors(path):
+    """name -> (shape, floats); f32 only."""
+    raw = path.read_bytes()
+    (size,) = struct.unpack_from("<Q", raw)
+    header = json.loads(raw[8:8 + size])
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__" or entry["dtype"] != "F32":
+            continue
+        begin, end = entry["data_offsets"]
+        tensors[name] = (entry["shape"],
+                         struct.unpack_from(f"<{(end - begin) // 4}f", raw, 8 + size + begin))
+    return tensors
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self.directory.name)
+        self.servers = []
+
+    def tearDown(self):
+        for server in self.servers:
+            if server.process.poll() is None:
+                server.kill()
+        self.directory.cleanup()
+
+    def serve(self, *arguments, **options):
+        server = Server(self.path, *arguments, **options)
+        self.servers.append(server)
+        return server
+
+    def wait_until(self, what, condition):
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            if condition():
+                return
+            time.sleep(0.05)
+        self.fail(f"still not: {what}\n{self.servers[-1].log_path.read_text()[-4000:]}")
+
+
+class Goldens(Case):
+    """Reference numbers through --dtype f32 and /v1/completions with token ids."""
+
+    def check(self, name):
+        golden = json.loads((GOLDEN / name / "golden" / "golden.json").read_text())
+        forward = read_safetensors(GOLDEN / name / "golden" / "forward.safetensors")
+        server = self.serve("--model", str(GOLDEN / name), "--dtype", "f32")
+        for index, sequence in enumerate(golden["sequences"]):
+            ids = sequence["input_ids"]
+            common = {"model": name, "prompt": ids, "temperature": 0,
+                      "return_tokens_as_token_ids": True, "ignore_eos": True}
+
+            scored = server.post("/v1/completions",
+                                 dict(common, max_tokens=0, echo=True, logprobs=1))
+            logprobs = scored["choices"][0]["logprobs"]
+            self.assertEqual(logprobs["tokens"], [f"token_id:{i}" for i in ids])
+            self.assertIsNone(logprobs["token_logprobs"][0])
+            (_, vocab), logits = forward[f"logits.{index}"]
+            for position in range(1, len(ids)):
+                row = logits[(position - 1) * vocab:position * vocab]
+                top = max(row)
+                lse = top + math.log(sum(math.exp(x - top) for x in row))
+                self.assertAlmostEqual(logprobs["token_logprobs"][position],
+                                       row[ids[position]] - lse, delta=1e-3)
+
+            greedy = sequence["greedy_ids"]
+            answer = server.post("/v1/completions",
+                                 dict(common, max_tokens=len(greedy), logprobs=1))
+            logprobs = answer["choices"][0]["logprobs"]
+            self.assertEqual(logprobs["tokens"], [f"token_id:{i}" for i in greedy])
+            for got, want in zip(logprobs["token_logprobs"], sequence["greedy_logprobs"]):
+                self.assertAlmostEqual(got, want, delta=1e-3)
+        self.assertEqual(server.stop(), 0)
+
+    def test_llama2_two_shards(self):
+        self.check("llama2-tiny-two-shards")
+
+    def test_llama3_rope_scaling(self):
+        self.check("llama3-tiny-rope-scaling")
+
+    def test_minigpt(self):
+        self.check("minigpt-tiny")
+
+    def test_a_model_without_tokenizer_says_so_when_text_is_asked_for(self):
+        server = self.serve("--model", str(GOLDEN / "minigpt-tiny"))
+
+        status, _, answer = server.request(
+            "POST", "/v1/completions", {"model": "minigpt-tiny", "prompt": "text"})
+
+        self.assertEqual(status, 400)
+        self.assertIn("tokenizer", answer["error"]["message"])
+
+
+def story(content="Tell me a story about a dog.", **more):
+    return dict({"model": "tandem-stories", "max_tokens": 60,
+                 "messages": [{"role": "user", "content": content}]}, **more)
+
+
+class EmbeddedModel(Case):
+    def test_streamed_and_plain_answers_are_the_same_text(self):
+        server = self.serve()
+        for sampling in ({"temperature": 0}, {"temperature": 0.9, "seed": 11}):
+            plain = server.post("/v1/chat/completions", story(**sampling))
+            chunks, done = server.stream(
+                "/v1/chat/completions",
+                story(stream_options={"include_usage": True}, **sampling))
+
+            self.assertTrue(done)
+            text = "".join(c["choices"][0]["delta"].get("content") or ""
+                           for c in chunks if c["choices"])
+            self.assertEqual(text, plain["choices"][0]["message"]["content"])
+            self.assertGreater(len(text), 40)
+            usage = chunks[-1]["usage"]
+            self.assertEqual(usage["completion_tokens"], plain["usage"]["completion_tokens"])
+            self.assertEqual(usage["prompt_tokens"], plain["usage"]["prompt_tokens"])
+        self.assertEqual(server.stop(), 0)
+
+    def test_half_of_many_clients_vanish_and_nobody_else_notices(self):
+        server = self.serve()
+        body = json.dumps(story(stream=True, max_tokens=200, ignore_eos=True, temperature=0))
+        request = ("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
+                   f"\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}").encode()
+        want = server.post("/v1/chat/completions",
+                           story(max_tokens=200, ignore_eos=True, temperature=0))
+        want = want["choices"][0]["message"]["content"]
+        texts = []
+
+        def client(stays):
+            with socket.create_connection(server.address, PATIENCE_S) as connection:
+                connection.sendall(request)
+                got = connection.recv(4096)
+                if not stays:
+                    return
+                while piece := connection.recv(65536):
+                    got += piece
+            body_text = got.split(b"\r\n\r\n", 1)[1]
+            # Chunk sizes stand on lines of their own between the events.
+            events = re.findall(rb"data: (\{.*\})", body_text)
+            texts.append("".join(json.loads(e)["choices"][0]["delta"].get("content") or ""
+                                 for e in events))
+
+        threads = [threading.Thread(target=client, args=(i % 2 == 0,)) for i in range(200)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        self.assertEqual(len(texts), 100)
+        self.assertEqual(set(texts), {want})
+        self.wait_until("everything returned", lambda: self.drained(server))
+        self.assertEqual(server.stop(), 0)
+
+    def drained(self, server):
+        model = server.request("GET", "/admin/models", admin=True)[2]["data"][0]
+        return (model["running"], model["waiting"], model["kv_blocks_used"]) == (0, 0, 0)
+
+    def test_second_start_is_quick_to_answer(self):
+        # No wall time is asserted; that both starts serve is.
+        for _ in range(2):
+            server = self.serve()
+            self.assertEqual(server.request("GET", "/ready")[0], 200)
+            self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    BINARY = sys.argv[1]
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:], verbosity=2)

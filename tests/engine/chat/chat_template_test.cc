@@ -1,0 +1,255 @@
+#include "engine/chat/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/engine/chat/rendering.h"
+
+namespace tandem::engine {
+
+// For readable failures: client text in «».
+void PrintTo(const RenderedPiece& piece, std::ostream* out) {
+  *out << (piece.from_client ? "«" : "") << piece.text << (piece.from_client ? "»" : "");
+}
+bool operator==(const RenderedPiece& a, const RenderedPiece& b) {
+  return a.text == b.text && a.from_client == b.from_client;
+}
+
+namespace testing {
+namespace {
+
+using Pieces = std::vector<RenderedPiece>;
+
+const Json kUser = Json::parse(R"([{"role": "user", "content": " <|im_end|> A,b "}])");
+
+// ---- origin of the text
+
+TEST(ChatTemplate, MessageTextIsKeptApartFromTheTemplates) {
+  const Pieces pieces = RenderPieces(
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' }}"
+      "{% endfor %}",
+      kUser);
+
+  EXPECT_EQ(pieces, (Pieces{{"<|im_start|>", false},
+                            {"user", true},
+                            {"\n", false},
+                            {" <|im_end|> A,b ", true},
+                            {"<|im_end|>", false}}));
+}
+
+TEST(ChatTemplate, AdjacentPiecesOfOneOriginAreOne) {
+  const Pieces pieces =
+      RenderPieces("{{ bos_token }}a{{ 'b' }}{{ messages[0].role }}{{ messages[0].role }}", kUser);
+
+  EXPECT_EQ(pieces, (Pieces{{"<s>ab", false}, {"useruser", true}}));
+}
+
+TEST(ChatTemplate, ClientTextStaysTheClientsThroughEveryTransformation) {
+  const std::vector<std::pair<const char*, Pieces>> cases = {
+      {"c | trim", {{"<|im_end|> A,b", true}}},
+      {"c.strip()[2:8]", {{"im_end", true}}},
+      {"c[::-1]", {{" b,A >|dne_mi|< ", true}}},
+      {"c[1]", {{"<", true}}},
+      {"c | lower | upper", {{" <|IM_END|> A,B ", true}}},
+      {"c | title", {{" <|im_end|> A,b ", true}}},
+      {"c.replace('|', '')", {{" <im_end> A,b ", true}}},
+      {"c.replace(',', '<|x|>')", {{" <|im_end|> A", true}, {"<|x|>", false}, {"b ", true}}},
+      {"'<|x|>'.replace('x', c[2:4])", {{"<|", false}, {"|i", true}, {"|>", false}}},
+      {"'-' ~ c[13:] ~ '-'", {{"-", false}, {",b ", true}, {"-", false}}},
+      {"c.split(',')[0].split()",
+       {{"[", false}, {"'<|im_end|>'", true}, {", ", false}, {"'A'", true}, {"]", false}}},
+      {"c.split() | join('+')", {{"<|im_end|>", true}, {"+", false}, {"A,b", true}}},
+      {"c | list | last", {{" ", true}}},
+      {"c | tojson", {{"\" <|im_end|> A,b \"", true}}},
+      {"messages | tojson", {{R"([{"role": "user", "content": " <|im_end|> A,b "}])", true}}},
+      {"{'k': c[12]} | tojson", {{"{\"k\": ", false}, {"\"A\"", true}, {"}", false}}},
+      {"messages[0].keys() | first", {{"role", true}}},
+      {"'%s|' % c[12:]", {{"A,b ", true}, {"|", false}}},
+      {"'{}|'.format(c[12:])", {{"A,b ", true}, {"|", false}}},
+      {"c[12:] | indent(2, true)", {{"  ", false}, {"A,b ", true}}},
+      {"c[1:2] | escape", {{"&lt;", true}}},
+      {"c[12:] * 2", {{"A,b A,b ", true}}},
+      {"[c[12], 1] | string", {{"[", false}, {"'A'", true}, {", 1]", false}}},
+      {"messages | map(attribute='role') | map('upper') | first", {{"USER", true}}},
+      {"c | batch(20) | first | join", {{" <|im_end|> A,b ", true}}},
+      {"c | default('x') | string | safe", {{" <|im_end|> A,b ", true}}},
+      {"(c ~ '~') | sort | last", {{"~", false}}},
+  };
+  for (const auto& [expression, expected] : cases) {
+    SCOPED_TRACE(expression);
+    const std::string source =
+        "{% set c = messages[0].content %}{{ " + std::string(expression) + " }}";
+    EXPECT_EQ(RenderPieces(source, kUser), expected);
+  }
+}
+
+TEST(ChatTemplate, ClientTextStaysTheClientsThroughCapturesAndMacros) {
+  const Pieces pieces = RenderPieces(
+      "{% macro f(x) %}[{{ x }}]{% endmacro %}{% set s %}{{ f(messages[0].role) }}{% endset %}"
+      "{% filter upper %}{{ s }}{% endfilter %}",
+      kUser);
+
+  EXPECT_EQ(pieces, (Pieces{{"[", false}, {"USER", true}, {"]", false}}));
+}
+
+TEST(ChatTemplate, ToolsAndExtraAreTheClientsToo) {
+  const Json tools = Json::parse(R"([{"function": {"name": "<|x|>"}}])");
+  const Json extra = Json::parse(R"({"date": "<|y|>", "enable_thinking": false})");
+
+  const Pieces pieces = RenderPieces(
+      "{{ tools[0].function.name }};{{ date }}{% if enable_thinking is false %}!{% endif %}", kUser,
+      extra, tools);
+
+  EXPECT_EQ(pieces, (Pieces{{"<|x|>", true}, {";", false}, {"<|y|>", true}, {"!", false}}));
+}
+
+// ---- input
+
+TEST(ChatTemplate, ReservedNamesCannotBeShadowed) {
+  for (const char* name :
+       {"messages", "tools", "bos_token", "eos_token", "add_generation_prompt"}) {
+    SCOPED_TRACE(name);
+    try {
+      Render("x", kUser, Json{{name, "<|im_start|>"}});
+      ADD_FAILURE() << "rendered";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_EQ(error.param(), "chat_template_kwargs");
+    }
+  }
+}
+
+TEST(ChatTemplate, AbsentToolsAreUndefined) {
+  EXPECT_EQ(Render("{{ tools is defined }}", kUser), "False");
+  EXPECT_EQ(Render("{{ tools is defined }}{{ tools }}", kUser, Json(), Json::array()), "True[]");
+}
+
+TEST(ChatTemplate, RaiseExceptionShowsTheTemplatesWords) {
+  try {
+    Render("{{ raise_exception('roles must alternate') }}", kUser);
+    FAIL() << "rendered";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_STREQ(error.what(), "roles must alternate");
+    EXPECT_EQ(error.param(), "messages");
+  }
+}
+
+TEST(ChatTemplate, NumbersOfJsonKeepTheirKind) {
+  const Json messages = Json::parse(R"([[1, 1.0, -2, 9223372036854775807, 18446744073709551615]])");
+
+  EXPECT_EQ(Render("{{ messages[0][:4] }}", messages), "[1, 1.0, -2, 9223372036854775807]");
+  EXPECT_EQ(Render("{{ messages[0][4] }}", messages), "1.8446744073709552e+19");
+}
+
+TEST(ChatTemplate, MentionsLooksIntoTheSource) {
+  const auto compiled = ChatTemplate::Compile("{% if enable_thinking %}<think>{% endif %}");
+
+  EXPECT_TRUE(compiled->Mentions("enable_thinking"));
+  EXPECT_FALSE(compiled->Mentions("developer"));
+}
+
+// ---- whole templates
+
+// The prompt of the embedded model: three content words of the last user message.
+constexpr const char* kStoryTemplate = R"({%- set stop_words = [
+    'tell', 'me', 'a', 'an', 'the', 'story', 'stories', 'about', 'please', 'write', 'and', 'of',
+    'with', 'to', 'in', 'who', 'is', 'can', 'you', 'i', 'want'] -%}
+{%- set found = namespace(question='', words=[]) -%}
+{%- for message in messages -%}
+  {%- if message.role == 'user' -%}{%- set found.question = message.content -%}{%- endif -%}
+{%- endfor -%}
+{%- for word in found.question.lower().split() -%}
+  {%- set word = word.strip('.,;:!?"\'()') -%}
+  {%- if word and word not in stop_words and word not in found.words -%}
+    {%- set found.words = found.words + [word] -%}
+  {%- endif -%}
+{%- endfor -%}
+{{- bos_token }}{{ found.words[:3] | join(', ') -}}
+)";
+
+TEST(ChatTemplate, StoryTemplateKeepsThreeContentWords) {
+  const auto ask = [](const char* question) {
+    const Json messages = {{{"role", "user"}, {"content", "Hi!"}},
+                           {{"role", "assistant"}, {"content", "Hello."}},
+                           {{"role", "user"}, {"content", question}}};
+    return Render(kStoryTemplate, messages);
+  };
+
+  EXPECT_EQ(ask("Tell me a story about a brave dog!"), "<s>brave, dog");
+  EXPECT_EQ(ask("  Please, write \"The Big, red BALL\" and the (little) cat...\n"),
+            "<s>big, red, ball");
+  EXPECT_EQ(ask("tell me a story"), "<s>");
+}
+
+TEST(ChatTemplate, StoryTemplateMarksTheWordsAsTheClients) {
+  const Json messages = {{{"role", "user"}, {"content", "A brave <s> dog."}}};
+
+  EXPECT_EQ(RenderPieces(kStoryTemplate, messages), (Pieces{{"<s>", false},
+                                                            {"brave", true},
+                                                            {", ", false},
+                                                            {"<s>", true},
+                                                            {", ", false},
+                                                            {"dog", true}}));
+}
+
+// ---- recorded vectors of real templates (see tests/golden and the data's own README)
+
+std::filesystem::path SharedData() {
+  if (const char* dir = std::getenv("TANDEM_SHARED_DIR"))
+    return std::filesystem::path(dir) / "data";
+  return std::filesystem::path(TANDEM_SOURCE_DIR) / ".." / "shared" / "data";
+}
+
+std::string ReadFile(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(ChatTemplate, RealTemplatesMatchTheRecordedVectors) {
+  const std::filesystem::path vectors_path = SharedData() / "chat_template_vectors/vectors.jsonl";
+  if (!std::filesystem::exists(vectors_path)) GTEST_SKIP() << "absent: " << vectors_path;
+  const Json scenarios =
+      Json::parse(ReadFile(SharedData() / "chat_template_vectors/scenarios.json"))["scenarios"];
+
+  int checked = 0;
+  std::istringstream lines(ReadFile(vectors_path));
+  for (std::string line; std::getline(lines, line); ++checked) {
+    const Json vector = Json::parse(line);
+    const std::string name = vector["template"];
+    SCOPED_TRACE(name + " / " + vector["scenario"].get<std::string>());
+    Json extra = scenarios.at(vector["scenario"].get<std::string>());
+    const Json messages = extra["messages"];
+    const Json tools = extra.value("tools", Json());
+    extra.erase("messages");
+    extra.erase("tools");
+    RenderInput input;
+    input.messages = &messages;
+    input.tools = &tools;
+    input.extra = &extra;
+    input.add_generation_prompt = vector["add_generation_prompt"];
+    input.bos_token = vector["bos_token"];
+    input.eos_token = vector["eos_token"];
+    input.now_unix_s = kNoonOf20250115;
+    const auto compiled = ChatTemplate::Compile(ReadFile(SharedData() / "chat_templates" / name));
+    try {
+      const std::string text = JoinPieces(compiled->Render(input));
+      ASSERT_FALSE(vector.contains("raises"));
+      EXPECT_EQ(text, vector["expected"].get<std::string>());
+    } catch (const Error& error) {
+      ASSERT_TRUE(vector.contains("raises")) << error.what();
+      EXPECT_EQ(error.what(), vector["raises"].get<std::string>());
+    }
+  }
+  EXPECT_EQ(checked, 176);
+}
+
+}  // namespace
+}  // namespace testing
+}  // namespace tandem::engine

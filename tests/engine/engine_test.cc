@@ -1,0 +1,411 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <latch>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/chat/chat_template.h"
+#include "engine/io/model_dir.h"
+#include "engine/model/model.h"
+#include "engine/model/random_model.h"
+#include "tests/support/engine_client.h"
+#include "tests/support/model_harness.h"
+
+namespace tandem::engine {
+namespace {
+
+using tests::Answer;
+using tests::Bits;
+using tests::Start;
+
+constexpr TokenId kEnd = 256;
+
+// Stops the engine thread inside the first event of a request until the test opens the gate, so
+// that what the test posts meanwhile is there before the next step. (Real sinks must not block.)
+class Gate {
+ public:
+  // The request's events, gated.
+  std::shared_ptr<tests::PendingAnswer> Start(Engine& engine, GenerationRequest request) {
+    auto pending = std::make_shared<tests::PendingAnswer>();
+    pending->id = engine.Submit(std::move(request), [this, pending](RequestId, GenerationEvent e) {
+      if (!std::exchange(entered_once_, true)) {
+        entered_.count_down();
+        open_.wait();
+      }
+      pending->Take(std::move(e));
+    });
+    entered_.wait();
+    return pending;
+  }
+  void Open() { open_.count_down(); }
+
+ private:
+  bool entered_once_ = false;  // engine thread only
+  std::latch entered_{1};
+  std::latch open_{1};
+};
+
+class EngineTest : public testing::Test {
+ protected:
+  EngineTest() {
+    RandomModelSpec spec;
+    spec.config = TinyLlamaConfig();
+    spec.with_tokenizer = true;
+    WriteRandomModel(spec, path());
+    options_.threads = 1;
+    options_.max_seqs = 4;
+    options_.kv_cache_bytes = 8 << 20;
+  }
+
+  std::filesystem::path path() const { return dir_.path() / "model"; }
+  LoadedModel Open() const { return OpenModel(ModelDir::Open(path()), options_, ""); }
+  void WriteFile(const std::string& name, const std::string& text) const {
+    std::ofstream(path() / name) << text;
+  }
+
+  // Greedy, 8 tokens, nothing special.
+  static GenerationRequest Simple(int64_t prompt_len = 20, int64_t max_new_tokens = 8) {
+    GenerationRequest request;
+    for (int64_t i = 0; i < prompt_len; ++i) {
+      request.prompt.push_back(static_cast<TokenId>('a' + i % 26));
+    }
+    request.sampling.temperature = 0;
+    request.stop.max_new_tokens = max_new_tokens;
+    request.stop.ignore_end_tokens = true;
+    return request;
+  }
+
+  // Always draws `token`.
+  static void Force(GenerationRequest& request, TokenId token) {
+    request.sampling.logit_bias = {{token, 100.0f}};
+  }
+
+  static ErrorCode SubmitError(Engine& engine, GenerationRequest request, std::string* reason) {
+    try {
+      engine.Submit(std::move(request), [](RequestId, GenerationEvent) {});
+    } catch (const Error& error) {
+      *reason = error.reason();
+      return error.code();
+    }
+    ADD_FAILURE() << "accepted";
+    return ErrorCode::kInternal;
+  }
+
+  tests::TemporaryDir dir_;
+  EngineOptions options_;
+};
+
+TEST_F(EngineTest, AnswersWithTokensUsageAndOneTerminalEvent) {
+  Engine engine(Open(), options_);
+
+  const Answer answer = tests::Run(engine, Simple());
+
+  EXPECT_EQ(answer.terminal_events, 1);
+  EXPECT_FALSE(answer.event_after_terminal);
+  EXPECT_EQ(answer.end.outcome, RequestFinished::Outcome::kCompleted);
+  EXPECT_EQ(answer.only().token_ids.size(), 8u);
+  EXPECT_EQ(answer.only().finished->reason, ChoiceFinished::Reason::kLength);
+  EXPECT_EQ(answer.only().finished->usage.prompt_tokens, 20);
+  EXPECT_EQ(answer.only().finished->usage.completion_tokens, 8);
+  const EngineStats stats = engine.stats();
+  EXPECT_EQ(stats.prompt_tokens_total, 20);
+  EXPECT_EQ(stats.generation_tokens_total, 8);
+  EXPECT_EQ(stats.requests_running, 0);
+  EXPECT_EQ(stats.kv_blocks_used, 0);
+}
+
+TEST_F(EngineTest, TextOfDeltasIsTheTokensText) {
+  Engine engine(Open(), options_);
+  GenerationRequest request = Simple();
+  Force(request, 'x');
+
+  EXPECT_EQ(tests::Run(engine, request).only().text, "xxxxxxxx");
+}
+
+TEST_F(EngineTest, EndTokenStopsAndCounts) {
+  Engine engine(Open(), options_);
+  GenerationRequest request = Simple();
+  request.stop.ignore_end_tokens = false;
+  Force(request, kEnd);
+
+  const Answer answer = tests::Run(engine, request);
+
+  EXPECT_EQ(answer.only().finished->reason, ChoiceFinished::Reason::kStop);
+  EXPECT_EQ(answer.only().finished->stop_token, kEnd);
+  EXPECT_EQ(answer.only().finished->usage.completion_tokens, 1);
+  EXPECT_EQ(answer.only().text, "");
+}
+
+TEST_F(EngineTest, MinimumKeepsTheEndTokenFromBeingDrawn) {
+  Engine engine(Open(), options_);
+  GenerationRequest request = Simple();
+  request.stop.ignore_end_tokens = false;
+  request.stop.min_new_tokens = 3;
+  request.sampling.logit_bias = {{kEnd, 100.0f}, {'y', 100.0f}};
+
+  const Answer answer = tests::Run(engine, request);
+
+  EXPECT_GE(answer.only().finished->usage.completion_tokens, 4);
+  EXPECT_EQ(answer.only().text.substr(0, 3), "yyy");
+}
+
+TEST_F(EngineTest, NothingLeftToDrawFailsTheRequestAndNotTheLoop) {
+  Engine engine(Open(), options_);
+  GenerationRequest request = Simple();
+  request.stop.ignore_end_tokens = false;
+  request.stop.min_new_tokens = 2;
+  Force(request, kEnd);
+
+  const Answer answer = tests::Run(engine, request);
+
+  EXPECT_EQ(answer.end.outcome, RequestFinished::Outcome::kFailed);
+  EXPECT_EQ(answer.end.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(tests::Run(engine, Simple()).end.outcome, RequestFinished::Outcome::kCompleted);
+}
+
+TEST_F(EngineTest, ChoicesShareThePromptAndDrawTheirOwnTokens) {
+  Engine engine(Open(), options_);
+  GenerationRequest request = Simple();
+  request.sampling.temperature = 1.5f;
+  request.n = 9;  // more than there are places
+
+  const Answer answer = tests::Run(engine, request);
+
+  ASSERT_EQ(answer.choices.size(), 9u);
+  EXPECT_NE(answer.choices.at(0).token_ids, answer.choices.at(1).token_ids);
+  for (const auto& [index, choice] : answer.choices) {
+    EXPECT_EQ(choice.finished->usage.completion_tokens, 8);
+  }
+  EXPECT_EQ(engine.stats().prompt_tokens_total, 20);
+}
+
+TEST_F(EngineTest, PromptScoresAreTheScoresOfGeneration) {
+  Engine engine(Open(), options_);
+  GenerationRequest request = Simple(100, 30);
+  request.top_logprobs = 3;
+  const Answer generated = tests::Run(engine, request);
+
+  // The continuation, read back as a prompt, is scored as it was when it was drawn.
+  GenerationRequest echo = request;
+  const std::vector<TokenId>& tokens = generated.only().token_ids;
+  echo.prompt.insert(echo.prompt.end(), tokens.begin(), tokens.end());
+  echo.prompt_logprobs = 3;
+  echo.stop.max_new_tokens = 0;
+  const Answer scored = tests::Run(engine, echo);
+
+  ASSERT_TRUE(scored.prompt_scores);
+  EXPECT_TRUE(scored.scores_came_first);
+  ASSERT_EQ(scored.prompt_scores->tokens.size(), 130u);
+  for (size_t i = 0; i < 30; ++i) {
+    const TokenLogprob& expected = generated.only().logprobs[i];
+    const TokenLogprob& actual = scored.prompt_scores->tokens[100 + i];
+    EXPECT_EQ(actual.token, expected.token);
+    EXPECT_EQ(actual.logprob, expected.logprob);
+    EXPECT_EQ(actual.rank, 1);
+    EXPECT_EQ(actual.top, expected.top);
+  }
+  EXPECT_EQ(scored.only().finished->usage.completion_tokens, 0);
+  EXPECT_EQ(scored.only().finished->usage.cached_tokens, 0);
+}
+
+TEST_F(EngineTest, LogprobsAreNormalised) {
+  Engine engine(Open(), options_);
+  GenerationRequest request = Simple(10, 1);
+  request.top_logprobs = 272;
+
+  const Answer answer = tests::Run(engine, request);
+
+  double sum = 0;
+  for (const auto& [token, logprob] : answer.only().logprobs.at(0).top) {
+    sum += std::exp(static_cast<double>(logprob));
+  }
+  EXPECT_NEAR(sum, 1, 1e-5);
+  EXPECT_EQ(answer.only().logprobs.at(0).top.size(), 272u);
+}
+
+TEST_F(EngineTest, LimitIsClampedToTheContext) {
+  options_.max_model_len = 64;
+  Engine engine(Open(), options_);
+
+  const Answer answer = tests::Run(engine, Simple(60, 1000));
+
+  EXPECT_EQ(answer.only().finished->usage.completion_tokens, 4);
+  EXPECT_EQ(answer.only().finished->reason, ChoiceFinished::Reason::kLength);
+}
+
+TEST_F(EngineTest, UnusableRequestsAreRefused) {
+  options_.max_model_len = 64;
+  Engine engine(Open(), options_);
+  std::string reason;
+
+  EXPECT_EQ(SubmitError(engine, Simple(0), &reason), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(SubmitError(engine, Simple(64), &reason), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(reason, "context_length_exceeded");
+  GenerationRequest out_of_range = Simple();
+  out_of_range.prompt[3] = 272;
+  EXPECT_EQ(SubmitError(engine, out_of_range, &reason), ErrorCode::kInvalidArgument);
+  GenerationRequest bias = Simple();
+  bias.sampling.logit_bias = {{-1, 1.0f}};
+  EXPECT_EQ(SubmitError(engine, bias, &reason), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(EngineTest, FullQueueRefuses) {
+  options_.max_seqs = 1;
+  options_.max_queue = 2;
+  Engine engine(Open(), options_);
+  Gate gate;
+  std::vector<std::shared_ptr<tests::PendingAnswer>> pending;
+  std::string reason;
+
+  pending.push_back(gate.Start(engine, Simple()));
+  pending.push_back(Start(engine, Simple()));
+  pending.push_back(Start(engine, Simple()));
+
+  EXPECT_EQ(SubmitError(engine, Simple(), &reason), ErrorCode::kUnavailable);
+  EXPECT_EQ(reason, "server_overloaded");
+  EXPECT_EQ(engine.stats().requests_waiting, 2);
+  gate.Open();
+  for (const auto& one : pending) EXPECT_EQ(one->Wait().terminal_events, 1);
+  EXPECT_EQ(tests::Run(engine, Simple()).end.outcome, RequestFinished::Outcome::kCompleted);
+}
+
+TEST_F(EngineTest, CancelEndsARunningAndAWaitingRequestBeforeTheNextStep) {
+  options_.max_seqs = 1;
+  Engine engine(Open(), options_);
+  Gate gate;
+  const auto running = gate.Start(engine, Simple(20, 200));
+  const auto waiting = Start(engine, Simple(20, 200));
+
+  engine.Cancel(waiting->id);
+  engine.Cancel(running->id);
+  engine.Cancel(running->id);
+  gate.Open();
+
+  for (const auto& one : {running, waiting}) {
+    const Answer answer = one->Wait();
+    EXPECT_EQ(answer.end.outcome, RequestFinished::Outcome::kCancelled);
+    EXPECT_FALSE(answer.event_after_terminal);
+  }
+  EXPECT_EQ(running->Wait().only().token_ids.size(), 1u);
+  EXPECT_EQ(engine.stats().kv_blocks_used, 0);
+}
+
+TEST_F(EngineTest, PausedRequestLetsOthersPassAndResumes) {
+  options_.max_seqs = 1;
+  Engine engine(Open(), options_);
+  const Answer undisturbed = tests::Run(engine, Simple(20, 50));
+  Gate gate;
+  const auto slow = gate.Start(engine, Simple(20, 50));
+
+  engine.SetPaused(slow->id, true);
+  gate.Open();
+  EXPECT_EQ(tests::Run(engine, Simple(20, 3)).only().token_ids.size(), 3u);
+  EXPECT_FALSE(slow->done());
+  engine.SetPaused(slow->id, false);
+
+  EXPECT_EQ(slow->Wait().only().token_ids, undisturbed.only().token_ids);
+}
+
+TEST_F(EngineTest, PassedDeadlineFailsTheRequest) {
+  Engine engine(Open(), options_);
+  GenerationRequest request = Simple(20, 200);
+  request.deadline = std::chrono::steady_clock::now() - std::chrono::seconds(1);
+
+  const Answer answer = tests::Run(engine, request);
+
+  EXPECT_EQ(answer.end.outcome, RequestFinished::Outcome::kFailed);
+  EXPECT_EQ(answer.end.code, ErrorCode::kDeadlineExceeded);
+}
+
+TEST_F(EngineTest, DestructionCancelsWhatIsLeft) {
+  std::vector<std::shared_ptr<tests::PendingAnswer>> pending;
+  {
+    Engine engine(Open(), options_);
+    for (int i = 0; i < 8; ++i) pending.push_back(Start(engine, Simple(20, 200)));
+    pending[0]->WaitForFirstDelta();
+  }
+
+  for (const auto& one : pending) {
+    ASSERT_TRUE(one->done());
+    EXPECT_EQ(one->Wait().terminal_events, 1);
+  }
+}
+
+TEST_F(EngineTest, TooLittleMemoryNamesNumbersAndFlags) {
+  options_.kv_cache_bytes = 1000;
+  const LoadedModel model = Open();
+  try {
+    Engine engine(model, options_);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+    EXPECT_NE(std::string(error.what()).find("--max-model-len"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("256 tokens"), std::string::npos);
+  }
+}
+
+TEST_F(EngineTest, OpenModelReadsGenerationConfig) {
+  WriteFile("generation_config.json",
+            R"({"eos_token_id": [256, 7], "temperature": 0.6, "top_p": 0.9, "top_k": 40})");
+
+  const LoadedModel model = Open();
+
+  EXPECT_EQ(model.end_tokens, (std::vector<TokenId>{7, 256}));
+  EXPECT_FLOAT_EQ(model.default_sampling.temperature, 0.6f);
+  EXPECT_FLOAT_EQ(model.default_sampling.top_p, 0.9f);
+  EXPECT_EQ(model.default_sampling.top_k, 40);
+}
+
+TEST_F(EngineTest, BrokenGenerationConfigNamesFileAndField) {
+  WriteFile("generation_config.json", R"({"eos_token_id": "end"})");
+  try {
+    (void)Open();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("generation_config.json"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("eos_token_id"), std::string::npos);
+  }
+}
+
+TEST_F(EngineTest, UnusableChatTemplateLeavesTheModelUsable) {
+  WriteFile("chat_template.jinja", "{% for m in messages %}");
+
+  const LoadedModel model = Open();
+
+  EXPECT_EQ(model.chat_template, nullptr);
+  EXPECT_FALSE(model.chat_template_error.empty());
+  EXPECT_NE(OpenModel(ModelDir::Open(path()), options_, "{{ bos_token }}").chat_template, nullptr);
+}
+
+TEST_F(EngineTest, FingerprintDependsOnWeightsAndDtype) {
+  const LoadedModel a = Open();
+  options_.dtype = DType::kF32;
+  const LoadedModel b = Open();
+
+  EXPECT_EQ(a.fingerprint.substr(0, 3), "fp_");
+  EXPECT_EQ(b.fingerprint, Open().fingerprint);
+  EXPECT_NE(a.fingerprint == b.fingerprint, a.weights_dtype != b.weights_dtype);
+}
+
+TEST_F(EngineTest, ModelWithoutTokenizerServesIds) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    std::filesystem::remove(path() / name);
+  }
+  Engine engine(Open(), options_);
+
+  const Answer answer = tests::Run(engine, Simple());
+
+  EXPECT_EQ(engine.loaded().tokenizer, nullptr);
+  EXPECT_EQ(answer.only().token_ids.size(), 8u);
+  EXPECT_EQ(answer.only().text, "");
+}
+
+}  // namespace
+}  // namespace tandem::engine

@@ -1,0 +1,291 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "engine/model/family.h"
+#include "engine/model/random_model.h"
+#include "tests/support/golden.h"
+
+namespace tandem::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+ModelConfig Parse(const Json& json) {
+  return FindFamily(json, "config.json").parse_config(json, "config.json");
+}
+
+// The message of the Error that parsing throws; empty when it does not.
+std::string Fault(const Json& json, ErrorCode expected) {
+  try {
+    Parse(json);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), expected) << error.what();
+    return error.what();
+  }
+}
+
+Json LlamaJson() {
+  return Json::parse(R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 256,
+    "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4})");
+}
+
+Json MiniGptJson() {
+  return Json::parse(R"({"model_type": "minigpt", "vocab_size": 256, "maxlen": 64,
+    "embed_dim": 48, "num_heads": 4, "feed_forward_dim": 48, "num_transformer_blocks": 3})");
+}
+
+Json With(Json json, const char* field, const Json& value) {
+  json[field] = value;
+  return json;
+}
+
+bool Same(const ModelConfig& a, const ModelConfig& b) {
+  const FamilySpec& family = FindFamilyByName(a.family);
+  return a.family == b.family && family.write_config(a) == family.write_config(b) &&
+         a.norm_eps == b.norm_eps && a.attention.scale == b.attention.scale &&
+         a.dropout == b.dropout && a.activation == b.activation;
+}
+
+TEST(LlamaConfig, AbsentKeysHaveTheDefaultsOfTransformers) {
+  const ModelConfig c = Parse(Json{{"model_type", "llama"}});
+
+  EXPECT_EQ(c.vocab_size, 32000);
+  EXPECT_EQ(c.hidden_dim, 4096);
+  EXPECT_EQ(c.ffn_dim, 11008);
+  EXPECT_EQ(c.n_layers, 32);
+  EXPECT_EQ(c.attention.n_heads, 32);
+  EXPECT_EQ(c.attention.n_kv_heads, 32);
+  EXPECT_EQ(c.attention.head_dim, 128);
+  EXPECT_EQ(c.max_context_len, 2048);
+  EXPECT_EQ(c.norm_eps, 1e-6f);
+  EXPECT_EQ(c.rope_theta, 10000);
+  EXPECT_EQ(c.bos_token, 1);
+  EXPECT_EQ(c.eos_tokens, std::vector<TokenId>{2});
+  EXPECT_FALSE(c.tied_embeddings);
+}
+
+TEST(LlamaConfig, NullMeansAbsentAndHeadDimMayDifferFromWidth) {
+  Json json = With(LlamaJson(), "head_dim", nullptr);
+  EXPECT_EQ(Parse(json).attention.head_dim, 12);
+
+  json["head_dim"] = 16;
+  json["num_key_value_heads"] = 2;
+  const ModelConfig c = Parse(json);
+
+  EXPECT_EQ(c.attention.head_dim, 16);
+  EXPECT_EQ(c.attention.n_kv_heads, 2);
+  EXPECT_EQ(c.attention.scale, 0.25f);
+}
+
+TEST(LlamaConfig, EndTokensAreAnIntAListOrNothing) {
+  EXPECT_EQ(Parse(With(LlamaJson(), "eos_token_id", 7)).eos_tokens, std::vector<TokenId>{7});
+  EXPECT_EQ(Parse(With(LlamaJson(), "eos_token_id", {2, 0})).eos_tokens,
+            (std::vector<TokenId>{2, 0}));
+  EXPECT_TRUE(Parse(With(LlamaJson(), "eos_token_id", nullptr)).eos_tokens.empty());
+}
+
+TEST(LlamaConfig, BothWaysToWriteRopeMeanTheSame) {
+  const Json llama3{{"rope_type", "llama3"},
+                    {"factor", 8.0},
+                    {"low_freq_factor", 1.0},
+                    {"high_freq_factor", 4.0},
+                    {"original_max_position_embeddings", 64}};
+  Json old_way = With(LlamaJson(), "rope_scaling", llama3);
+  old_way["rope_theta"] = 500000.0;
+  const Json new_way = With(LlamaJson(), "rope_parameters", With(llama3, "rope_theta", 500000.0));
+  Json oldest_way = old_way;
+  oldest_way["rope_scaling"].erase("rope_type");
+  oldest_way["rope_scaling"]["type"] = "llama3";
+
+  const ModelConfig c = Parse(old_way);
+
+  EXPECT_EQ(c.rope_theta, 500000);
+  EXPECT_EQ(c.rope_scaling.factor, 8);
+  EXPECT_EQ(c.rope_scaling.original_max_positions, 64);
+  EXPECT_TRUE(Same(c, Parse(new_way)));
+  EXPECT_TRUE(Same(c, Parse(oldest_way)));
+  EXPECT_EQ(Parse(With(LlamaJson(), "rope_parameters", {{"rope_type", "default"}})).rope_theta,
+            10000);
+}
+
+TEST(LlamaConfig, RopeScalingSlowsLongWavesKeepsShortOnesAndBlendsBetween) {
+  ModelConfig c = TinyLlamaConfig();
+  c.attention.head_dim = 16;
+  const FamilySpec& family = FindFamilyByName("llama");
+  const std::vector<double> plain = family.rope_frequencies(c);
+  c.rope_scaling = {.factor = 8, .original_max_positions = 64};
+
+  const std::vector<double> scaled = family.rope_frequencies(c);
+
+  EXPECT_EQ(plain[0], 1);
+  EXPECT_DOUBLE_EQ(plain[4], 0.01);
+  EXPECT_EQ(scaled[0], plain[0]) << "64 / 2pi turns in the old context: kept";
+  EXPECT_DOUBLE_EQ(scaled[7], plain[7] / 8) << "less than one turn: slowed";
+  EXPECT_GT(scaled[1], plain[1] / 8);
+  EXPECT_LT(scaled[1], plain[1]) << "3.2 turns: between";
+}
+
+TEST(LlamaConfig, WhatWeDoNotComputeIsRefusedByName) {
+  const auto unsupported = [](const char* field, const Json& value) {
+    return Fault(With(LlamaJson(), field, value), ErrorCode::kUnsupported);
+  };
+
+  EXPECT_NE(unsupported("attention_bias", true).find("attention_bias"), std::string::npos);
+  EXPECT_NE(unsupported("mlp_bias", true).find("mlp_bias"), std::string::npos);
+  EXPECT_NE(unsupported("hidden_act", "gelu").find("'gelu'"), std::string::npos);
+  EXPECT_NE(unsupported("rope_scaling", {{"type", "linear"}, {"factor", 2}}).find("'linear'"),
+            std::string::npos);
+  EXPECT_NE(unsupported("rope_parameters", {{"rope_type", "yarn"}}).find("'yarn'"),
+            std::string::npos);
+  EXPECT_NE(unsupported("partial_rotary_factor", 0.5).find("partial_rotary_factor"),
+            std::string::npos);
+  EXPECT_NE(unsupported("quantization_config", {{"bits", 4}}).find("quantization_config"),
+            std::string::npos);
+}
+
+TEST(LlamaConfig, HostileNumbersAreRefusedNamingTheField) {
+  const struct {
+    const char* field;
+    Json value;
+  } cases[] = {
+      {"vocab_size", -1},
+      {"vocab_size", 1e300},
+      {"hidden_size", 0},
+      {"hidden_size", 1LL << 40},
+      {"hidden_size", "48"},
+      {"intermediate_size", 9223372036854775807},
+      {"num_hidden_layers", 1'000'000'000},
+      {"num_attention_heads", 0},
+      {"num_key_value_heads", 3},
+      {"num_key_value_heads", 8},
+      {"head_dim", 13},
+      {"head_dim", 1 << 20},
+      {"max_position_embeddings", 1LL << 60},
+      {"rms_norm_eps", -1},
+      {"rope_theta", 0},
+      {"rope_scaling", 3},
+      {"eos_token_id", 256},
+      {"eos_token_id", Json::array({1, "x"})},
+      {"eos_token_id", std::vector<int>(100, 1)},
+      {"tie_word_embeddings", "yes"},
+  };
+  for (const auto& [field, value] : cases) {
+    const std::string fault = Fault(With(LlamaJson(), field, value), ErrorCode::kDataLoss);
+    EXPECT_NE(fault.find(field), std::string::npos) << field << " = " << value << ": " << fault;
+    EXPECT_EQ(fault.find("config.json"), 0u) << fault;
+  }
+  Json scaling = With(LlamaJson(), "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}});
+  EXPECT_NE(Fault(scaling, ErrorCode::kDataLoss).find("low_freq_factor"), std::string::npos);
+  scaling["rope_scaling"].update(Json{
+      {"low_freq_factor", 4}, {"high_freq_factor", 4}, {"original_max_position_embeddings", 64}});
+  EXPECT_NE(Fault(scaling, ErrorCode::kDataLoss).find("high_freq_factor"), std::string::npos);
+}
+
+TEST(MiniGptConfig, ReadsItsKeys) {
+  const ModelConfig c = Parse(With(MiniGptJson(), "dropout_rate", 0.25));
+
+  EXPECT_EQ(c.family, "minigpt");
+  EXPECT_EQ(c.max_context_len, 64);
+  EXPECT_EQ(c.attention.n_heads, 4);
+  EXPECT_EQ(c.attention.n_kv_heads, 4);
+  EXPECT_EQ(c.attention.head_dim, 12);
+  EXPECT_EQ(c.n_layers, 3);
+  EXPECT_EQ(c.norm_eps, 1e-6f);
+  EXPECT_EQ(c.dropout, 0.25f);
+  EXPECT_EQ(c.activation, Activation::kRelu);
+  EXPECT_EQ(c.bos_token, -1);
+  EXPECT_TRUE(c.eos_tokens.empty());
+}
+
+TEST(MiniGptConfig, HostileNumbersAreRefusedNamingTheField) {
+  for (const char* field : {"vocab_size", "maxlen", "embed_dim", "num_heads", "feed_forward_dim",
+                            "num_transformer_blocks"}) {
+    Json missing = MiniGptJson();
+    missing.erase(field);
+    EXPECT_NE(Fault(missing, ErrorCode::kDataLoss).find(field), std::string::npos);
+    for (const Json& value : {Json(0), Json(-5), Json(1LL << 50), Json("many")}) {
+      const std::string fault = Fault(With(MiniGptJson(), field, value), ErrorCode::kDataLoss);
+      EXPECT_NE(fault.find(field), std::string::npos) << field << " = " << value << ": " << fault;
+    }
+  }
+  EXPECT_NE(Fault(With(MiniGptJson(), "num_heads", 5), ErrorCode::kDataLoss).find("num_heads"),
+            std::string::npos);
+  EXPECT_NE(Fault(With(MiniGptJson(), "dropout_rate", 1), ErrorCode::kDataLoss).find("dropout"),
+            std::string::npos);
+}
+
+TEST(MiniGptConfig, ThePresetOfTheTutorialHasItsParameterCount) {
+  Json json = MiniGptJson();
+  json.update(Json{{"vocab_size", 50257},
+                   {"maxlen", 256},
+                   {"embed_dim", 256},
+                   {"num_heads", 8},
+                   {"feed_forward_dim", 256},
+                   {"num_transformer_blocks", 4}});
+  int64_t count = 0;
+  for (const WeightSpec& spec : FindFamilyByName("minigpt").list_weights(Parse(json))) {
+    EXPECT_EQ(spec.n * spec.k, ElementCount(spec.source_shape)) << spec.name;
+    count += spec.n * spec.k;
+  }
+
+  EXPECT_EQ(count, 27430481);
+}
+
+TEST(Families, AWrittenConfigParsesBackToTheSame) {
+  ModelConfig scaled = Llama1BConfig();
+  ModelConfig no_tokens = TinyLlamaConfig();
+  no_tokens.eos_tokens = {};
+  no_tokens.bos_token = -1;
+  no_tokens.norm_eps = 1e-5f;
+  for (const ModelConfig& config :
+       {TinyLlamaConfig(), TinyMiniGptConfig(), scaled, no_tokens,
+        Parse(Json::parse(ReadWholeFile(
+            tests::LoadGolden("llama3-tiny-rope-scaling").dir / "config.json", 1 << 20)))}) {
+    const Json written = FindFamilyByName(config.family).write_config(config);
+    EXPECT_TRUE(Same(config, Parse(Json::parse(written.dump())))) << written;
+  }
+}
+
+TEST(Families, ListedWeightsAreExactlyTheGoldenTensorsAndTheRightOnesDecay) {
+  for (const std::string& name : tests::GoldenNames()) {
+    const tests::Golden golden = tests::LoadGolden(name);
+    const auto gradients = tests::OpenGoldenTensors(golden, "gradients");
+    const Json json = Json::parse(ReadWholeFile(golden.dir / "config.json", 1 << 20));
+    std::vector<std::string> decayed;
+    size_t n_listed = 0;
+    for (const WeightSpec& spec : FindFamily(json, name).list_weights(Parse(json))) {
+      ++n_listed;
+      const ConstTensorView* tensor = gradients.Find(spec.name);
+      ASSERT_NE(tensor, nullptr) << spec.name;
+      EXPECT_EQ(tensor->shape, spec.source_shape) << spec.name;
+      if (spec.decays) decayed.push_back(spec.name);
+    }
+    std::sort(decayed.begin(), decayed.end());
+
+    EXPECT_EQ(n_listed, gradients.names().size());
+    EXPECT_EQ(decayed, golden.training.decayed_parameters);
+  }
+}
+
+TEST(Families, AnUnknownArchitectureIsAnsweredWithTheKnownOnes) {
+  const std::string fault =
+      Fault(Json{{"architectures", {"LlamaForSequenceClassification"}}, {"model_type", "llama"}},
+            ErrorCode::kUnsupported);
+
+  EXPECT_NE(fault.find("LlamaForSequenceClassification"), std::string::npos);
+  EXPECT_NE(fault.find("LlamaForCausalLM, MiniGPT"), std::string::npos);
+  EXPECT_NE(Fault(Json::object(), ErrorCode::kUnsupported), "");
+  EXPECT_NE(Fault(Json::array(), ErrorCode::kDataLoss), "");
+  EXPECT_THROW(FindFamilyByName("gpt5"), Error);
+}
+
+}  // namespace
+}  // namespace tandem::engine

@@ -1,0 +1,350 @@
+#include "engine/model/model.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "engine/kernels/kernels.h"
+#include "engine/model/random_model.h"
+#include "tests/support/golden.h"
+#include "tests/support/model_harness.h"
+
+namespace tandem::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ModelLoad : public ::testing::Test {
+ protected:
+  fs::path path(const std::string& name) const { return dir_.path() / name; }
+
+  std::shared_ptr<const Model> Load(const fs::path& model, const LoadOptions& options = {}) {
+    return Model::Load(ModelDir::Open(model), options, ops_);
+  }
+  std::string Fault(const fs::path& model, ErrorCode expected) {
+    try {
+      Load(model);
+      return "";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), expected) << error.what();
+      return error.what();
+    }
+  }
+  fs::path WriteTiny(const std::string& name, const RandomModelSpec& spec) {
+    WriteRandomModel(spec, path(name));
+    return path(name);
+  }
+  // Rewrites config.json of a model.
+  static void Edit(const fs::path& model,
+                   const std::function<void(nlohmann::ordered_json&)>& edit) {
+    auto json = nlohmann::ordered_json::parse(ReadWholeFile(model / "config.json", 1 << 20));
+    edit(json);
+    WriteFileAtomically(model / "config.json", json.dump());
+  }
+  std::vector<fs::path> PackedFiles() const {
+    std::vector<fs::path> files;
+    std::error_code none_yet;
+    for (const auto& entry : fs::directory_iterator(path("cache") / "packed", none_yet)) {
+      files.push_back(entry.path() / "weights");
+    }
+    return files;
+  }
+
+  tests::TemporaryDir dir_;
+  ThreadPool pool_{1};
+  OpsContext ops_{Kernels(), pool_};
+};
+
+TEST_F(ModelLoad, DTypeFollowsTheCheckpointUnlessItIsGiven) {
+  const fs::path f32 = WriteTiny("f32", {.config = TinyLlamaConfig(), .stored = DType::kF32});
+  const fs::path bf16 = WriteTiny("bf16", {.config = TinyLlamaConfig(), .stored = DType::kBF16});
+
+  EXPECT_EQ(Load(f32)->dtype(), DType::kF32);
+  EXPECT_EQ(Load(bf16)->dtype(), DType::kBF16);
+  EXPECT_EQ(Load(bf16, {.dtype = DType::kF32})->dtype(), DType::kF32);
+  EXPECT_THROW(Load(bf16, {.dtype = DType::kI8}), Error);
+}
+
+TEST_F(ModelLoad, PackedWeightsHoldTheNumbersOfTheCheckpoint) {
+  for (const std::string& name : tests::GoldenNames()) {
+    const ModelDir dir = ModelDir::Open(tests::LoadGolden(name).dir);
+    const auto model = Model::Load(dir, {.dtype = DType::kF32}, ops_);
+    for (const Weight& weight : model->weights()) {
+      const WeightSpec& spec = *weight.spec;
+      const ConstTensorView* source = dir.FindTensor(spec.name);
+      std::vector<float> expected(static_cast<size_t>(source->elements()));
+      ConvertToF32(*source, expected);
+      std::vector<float> actual(expected.size());
+      if (spec.kind == WeightKind::kVector) {
+        std::copy_n(weight.vector, spec.n, actual.begin());
+      } else {
+        UnpackPanels(weight.panels, actual.data());
+      }
+      if (spec.layout == SourceLayout::kInOut) {
+        std::vector<float> turned(expected.size());
+        for (int64_t n = 0; n < spec.n; ++n) {
+          for (int64_t k = 0; k < spec.k; ++k) {
+            turned[static_cast<size_t>(n * spec.k + k)] =
+                expected[static_cast<size_t>(k * spec.n + n)];
+          }
+        }
+        expected = turned;
+      }
+      EXPECT_EQ(actual, expected) << name << " " << spec.name;
+    }
+  }
+}
+
+TEST_F(ModelLoad, AMissingTensorIsNamed) {
+  // Three layers are asked of a checkpoint of two.
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  Edit(model, [](auto& json) { json["num_hidden_layers"] = 3; });
+
+  const std::string fault = Fault(model, ErrorCode::kDataLoss);
+
+  EXPECT_NE(fault.find("'model.layers.2.input_layernorm.weight' is missing"), std::string::npos)
+      << fault;
+}
+
+TEST_F(ModelLoad, AWrongShapeIsNamedWithBothShapes) {
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  Edit(model, [](auto& json) { json["intermediate_size"] = 81; });
+
+  const std::string fault = Fault(model, ErrorCode::kDataLoss);
+
+  EXPECT_NE(fault.find("mlp.gate_proj.weight"), std::string::npos) << fault;
+  EXPECT_NE(fault.find("[80, 48]"), std::string::npos) << fault;
+  EXPECT_NE(fault.find("[81, 48]"), std::string::npos) << fault;
+}
+
+TEST_F(ModelLoad, ATensorOfIntegersIsRefused) {
+  const ModelConfig config = TinyMiniGptConfig();
+  const fs::path model = WriteTiny("m", {.config = config});
+  fs::remove(model / "model.safetensors");
+  const std::vector<std::byte> zeros(1 << 20);
+  std::vector<NamedTensor> tensors;
+  for (const WeightSpec& spec : FindFamilyByName("minigpt").list_weights(config)) {
+    tensors.push_back({spec.name, {zeros.data(), DType::kF32, spec.source_shape}});
+  }
+  tensors[3].view.dtype = DType::kI32;
+  WriteSafetensors(model / "model.safetensors", tensors, {});
+
+  const std::string fault = Fault(model, ErrorCode::kUnsupported);
+
+  EXPECT_NE(fault.find(tensors[3].name), std::string::npos) << fault;
+  EXPECT_NE(fault.find("i32"), std::string::npos) << fault;
+}
+
+TEST_F(ModelLoad, FingerprintNamesWeightsDTypeConfigAndArithmetic) {
+  const fs::path a = WriteTiny("a", {.config = TinyLlamaConfig(), .seed = 1});
+  const fs::path same = WriteTiny("same", {.config = TinyLlamaConfig(), .seed = 1});
+  const fs::path weights = WriteTiny("weights", {.config = TinyLlamaConfig(), .seed = 2});
+  const fs::path config = WriteTiny("config", {.config = TinyLlamaConfig(), .seed = 1});
+  Edit(config, [](auto& json) { json["rope_theta"] = 20000.0; });
+  const std::string fingerprint = Load(a)->fingerprint();
+
+  EXPECT_EQ(Load(same)->fingerprint(), fingerprint);
+  EXPECT_NE(Load(weights)->fingerprint(), fingerprint);
+  EXPECT_NE(Load(config)->fingerprint(), fingerprint);
+  EXPECT_NE(Load(a, {.dtype = DType::kF32})->fingerprint(), fingerprint);
+  for (const KernelTable* kernels : RunnableKernelTables()) {
+    OpsContext other(*kernels, pool_);
+    EXPECT_EQ(Model::Load(ModelDir::Open(a), {}, other)->fingerprint() == fingerprint,
+              kernels->key == Kernels().key);
+  }
+}
+
+TEST_F(ModelLoad, ContextCanBeLoweredButNotRaised) {
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+
+  EXPECT_EQ(Load(model, {.max_context_len = 100})->config().max_context_len, 100);
+  EXPECT_EQ(Load(model, {.max_context_len = 100})->rope()->max_positions(), 100);
+  EXPECT_EQ(Load(model, {.max_context_len = 1000})->config().max_context_len, 256);
+}
+
+TEST_F(ModelLoad, ProgressRisesToOne) {
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  double last = 0;
+
+  Load(model, {.progress = [&](double fraction) {
+         EXPECT_GT(fraction, last);
+         last = fraction;
+       }});
+
+  EXPECT_NEAR(last, 1, 0.05);
+}
+
+TEST_F(ModelLoad, TheSecondLoadMapsTheFileThatTheFirstOneMade) {
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const LoadOptions options{.cache_dir = path("cache")};
+  const auto first = Load(model, options);
+  ASSERT_EQ(PackedFiles().size(), 1u);
+  const auto made = fs::last_write_time(PackedFiles()[0]);
+
+  const auto second = Load(model, options);
+
+  EXPECT_TRUE(first->is_mapped());
+  EXPECT_TRUE(second->is_mapped());
+  EXPECT_EQ(fs::last_write_time(PackedFiles()[0]), made) << "packed again";
+  EXPECT_EQ(first->weight_bytes(), static_cast<int64_t>(fs::file_size(PackedFiles()[0])));
+  EXPECT_FALSE(Load(model)->is_mapped());
+}
+
+TEST_F(ModelLoad, MappedAndOwnedWeightsAreTheSameBytes) {
+  const fs::path model = WriteTiny("m", {.config = TinyMiniGptConfig()});
+  const auto owned = Load(model), mapped = Load(model, {.cache_dir = path("cache")});
+
+  for (size_t i = 0; i < owned->weights().size(); ++i) {
+    const Weight &a = owned->weights()[i], &b = mapped->weights()[i];
+    if (a.vector != nullptr) {
+      EXPECT_EQ(std::memcmp(a.vector, b.vector, static_cast<size_t>(a.spec->n) * 4), 0);
+    } else {
+      const auto bytes = static_cast<size_t>(PanelBytes(a.panels.dtype, a.panels.n, a.panels.k));
+      EXPECT_EQ(std::memcmp(a.panels.panels, b.panels.panels, bytes), 0);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(b.panels.panels) % 64, 0u);
+    }
+  }
+}
+
+TEST_F(ModelLoad, DTypesAndCheckpointsHaveFilesOfTheirOwn) {
+  const fs::path a = WriteTiny("a", {.config = TinyLlamaConfig(), .seed = 1});
+  const fs::path b = WriteTiny("b", {.config = TinyLlamaConfig(), .seed = 2});
+
+  Load(a, {.dtype = DType::kBF16, .cache_dir = path("cache")});
+  Load(a, {.dtype = DType::kF32, .cache_dir = path("cache")});
+  Load(b, {.dtype = DType::kBF16, .cache_dir = path("cache")});
+
+  EXPECT_EQ(PackedFiles().size(), 3u);
+}
+
+TEST_F(ModelLoad, ADamagedFileIsMadeAgain) {
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const LoadOptions options{.cache_dir = path("cache")};
+  Load(model, options);
+  const fs::path packed = PackedFiles().at(0);
+  const std::string good = ReadWholeFile(packed, 1 << 24);
+  const auto damage = [&](const std::string& bytes) {
+    std::ofstream(packed, std::ios::binary | std::ios::trunc) << bytes;
+  };
+  std::string flipped = good;
+  flipped[20] ^= 1;
+
+  for (const std::string& bad :
+       {good.substr(0, good.size() - 64), good.substr(0, 10), std::string(), flipped,
+        std::string("not ours at all"), good + good}) {
+    damage(bad);
+    EXPECT_TRUE(Load(model, options)->is_mapped());
+    EXPECT_EQ(ReadWholeFile(packed, 1 << 24), good);
+  }
+}
+
+TEST_F(ModelLoad, ACacheThatCannotBeWrittenCostsOnlySharing) {
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  std::ofstream(path("cache")) << "a file where a directory should be";
+
+  EXPECT_FALSE(Load(model, {.cache_dir = path("cache")})->is_mapped());
+}
+
+TEST_F(ModelLoad, TheCacheKeepsItsLimitAndDropsTheLeastRecentlyUsed) {
+  std::vector<fs::path> models;
+  for (const uint64_t seed : {1, 2, 3}) {
+    const std::string name = "m" + std::to_string(seed);
+    models.push_back(WriteTiny(name, {.config = TinyLlamaConfig(), .seed = seed}));
+  }
+  const int64_t one = Load(models[0], {.cache_dir = path("cache")})->weight_bytes();
+  const LoadOptions options{.cache_dir = path("cache"), .cache_limit_bytes = 2 * one + 1000};
+  // Give each use a time of its own, without waiting for the clock.
+  const auto use = [&](size_t which, int minute) {
+    std::vector<fs::path> before = PackedFiles();
+    const auto model = Load(models[which], options);
+    EXPECT_TRUE(model->is_mapped());
+    for (const fs::path& file : PackedFiles()) {
+      const fs::path entry = file.parent_path();
+      const auto age = fs::file_time_type::clock::now() - fs::last_write_time(entry);
+      if (age < std::chrono::minutes(30)) {
+        fs::last_write_time(entry, fs::file_time_type::clock::now() - std::chrono::hours(24) +
+                                       std::chrono::minutes(minute));
+      }
+    }
+  };
+  use(0, 1);
+  const std::string first = PackedFiles().at(0);
+  use(1, 2);
+  use(0, 3);
+  use(2, 4);  // drops model 1, which was used before model 0 was used again
+
+  const std::vector<fs::path> left = PackedFiles();
+
+  EXPECT_EQ(left.size(), 2u);
+  EXPECT_NE(std::find(left.begin(), left.end(), fs::path(first)), left.end());
+  EXPECT_FALSE(
+      Load(models[1], {.cache_dir = path("cache"), .cache_limit_bytes = one - 1})->is_mapped())
+      << "larger than the whole cache";
+}
+
+// S3, the sharing half: pages of the packed file appear as shared, clean file pages in both
+// processes rather than as memory of their own.
+TEST_F(ModelLoad, TwoProcessesShareThePagesOfOnePackedFile) {
+  ModelConfig config = TinyLlamaConfig();
+  config.vocab_size = 20000;
+  const fs::path model = WriteTiny("m", {.config = config});
+  const LoadOptions options{.cache_dir = path("cache")};
+  const auto mine = Load(model, options);
+  const auto touch = [](const Model& loaded) {
+    uint64_t sum = 0;
+    const std::byte* bytes = loaded.weights()[0].panels.panels;
+    for (int64_t i = 0; i < PanelBytes(DType::kBF16, 20000, 48); i += 64) {
+      sum += static_cast<uint64_t>(bytes[i]);
+    }
+    return sum;
+  };
+  const auto field_of_smaps = [&](const std::string& field) {
+    std::ifstream smaps("/proc/self/smaps");
+    int64_t kib = 0;
+    bool ours = false;
+    for (std::string line; std::getline(smaps, line);) {
+      if (line.find('-') < 20 && line.find(' ') > line.find('-') && line.find(':') > 20) {
+        ours = line.ends_with("/weights");
+      }
+      if (ours && line.starts_with(field)) kib += std::stoll(line.substr(field.size()));
+    }
+    return kib;
+  };
+  const uint64_t sum = touch(*mine);
+  int to_parent[2];
+  ASSERT_EQ(pipe(to_parent), 0);
+
+  const pid_t child = fork();
+  if (child == 0) {
+    ThreadPool pool(1);
+    OpsContext ops(Kernels(), pool);
+    const auto theirs = Model::Load(ModelDir::Open(model), options, ops);
+    const bool same = theirs->is_mapped() && touch(*theirs) == sum;
+    const int64_t report[3] = {same, field_of_smaps("Private_Dirty:"),
+                               field_of_smaps("Shared_Clean:") + field_of_smaps("Shared_Dirty:")};
+    const bool sent = write(to_parent[1], report, sizeof(report)) == sizeof(report);
+    _exit(sent ? 0 : 1);
+  }
+  int64_t report[3] = {};
+  ASSERT_EQ(read(to_parent[0], report, sizeof(report)), static_cast<ssize_t>(sizeof(report)));
+  int status = 0;
+  waitpid(child, &status, 0);
+  close(to_parent[0]);
+  close(to_parent[1]);
+
+  EXPECT_EQ(report[0], 1) << "the child read other bytes";
+  EXPECT_EQ(report[1], 0) << "KiB that the child owns alone";
+  EXPECT_GE(report[2], 1800) << "KiB of the file that it shares";
+}
+
+}  // namespace
+}  // namespace tandem::engine

@@ -1,0 +1,197 @@
+#include "tests/house/include_rules.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+// Reads the sources and fails on any include that points up or sideways, and on any third-party
+// header outside its door.
+
+namespace tandem::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Include {
+  std::string path;
+  bool quoted = false;
+};
+
+bool IsInside(std::string_view path, std::string_view folder) {
+  return folder.empty() || path == folder ||
+         (path.starts_with(folder) && path.size() > folder.size() && path[folder.size()] == '/');
+}
+
+// The longest room that contains the path.
+const RoomRule& RoomOf(std::string_view path) {
+  const RoomRule* best = nullptr;
+  for (const RoomRule& rule : kRoomRules) {
+    if (!IsInside(path, rule.room)) continue;
+    if (best == nullptr || rule.room.size() > best->room.size()) best = &rule;
+  }
+  return *best;
+}
+
+bool IsHeader(const std::string& file) { return file.ends_with(".h"); }
+
+std::optional<std::string> FaultOfOwnHeader(const std::string& file, const std::string& included) {
+  const RoomRule &from = RoomOf(file), &to = RoomOf(included);
+  if (from.room == to.room && !from.room.empty()) return std::nullopt;
+  for (const std::string_view allowed : from.may_include) {
+    if (allowed == "*" || allowed == to.room || allowed == included) return std::nullopt;
+  }
+  return std::string(from.room) + " may not include " + included;
+}
+
+std::optional<std::string> FaultOfForeignHeader(const std::string& file,
+                                                const std::string& included) {
+  if (included.find_first_of("./") == std::string::npos) return std::nullopt;  // <vector>
+  for (const DoorRule& door : kDoorRules) {
+    if (!included.starts_with(door.prefix)) continue;
+    if (door.only_in_sources && IsHeader(file) && !IsInside(file, "tests")) {
+      return "<" + included + "> belongs in a .cc file, not in a header";
+    }
+    const std::string stem = file.substr(0, file.rfind('.'));
+    for (const std::string_view room : door.rooms) {
+      if (room == "*" || IsInside(file, room) || stem == room) return std::nullopt;
+    }
+    return "<" + included + "> has its door elsewhere";
+  }
+  for (const std::string_view system : kSystemHeaders) {
+    if (included.starts_with(system)) return std::nullopt;
+  }
+  return "<" + included + "> is a third-party header without a door";
+}
+
+std::optional<std::string> Fault(const std::string& file, const Include& include) {
+  return include.quoted ? FaultOfOwnHeader(file, include.path)
+                        : FaultOfForeignHeader(file, include.path);
+}
+
+std::vector<Include> IncludesOf(const fs::path& path) {
+  static const std::regex kPattern(R"re(^\s*#\s*include\s*(<([^>]+)>|"([^"]+)"))re");
+  std::vector<Include> includes;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::smatch match;
+    if (!std::regex_search(line, match, kPattern)) continue;
+    includes.push_back({match[2].matched ? match[2].str() : match[3].str(), match[3].matched});
+  }
+  return includes;
+}
+
+// Every source of ours, relative to the repository.
+std::vector<std::string> Sources() {
+  const fs::path root = TANDEM_SOURCE_DIR;
+  std::vector<std::string> files;
+  for (const char* top : {"server", "engine", "training", "convert", "config", "bench", "tests"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension == ".h" || extension == ".cc" || extension == ".inc") {
+        files.push_back(fs::relative(entry.path(), root).string());
+      }
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+TEST(IncludeRules, EveryIncludeOfTheHouseObeysTheTable) {
+  const fs::path root = TANDEM_SOURCE_DIR;
+  const std::vector<std::string> sources = Sources();
+  ASSERT_GT(sources.size(), 50u) << "the sources were not found";
+
+  for (const std::string& file : sources) {
+    for (const Include& include : IncludesOf(root / file)) {
+      const auto fault = Fault(file, include);
+      EXPECT_FALSE(fault.has_value()) << file << ": " << *fault;
+      if (include.quoted) {
+        EXPECT_TRUE(fs::exists(root / include.path))
+            << file << ": \"" << include.path << "\" is not rooted at the repository";
+      }
+    }
+  }
+}
+
+TEST(IncludeRules, EveryHeaderBeginsWithPragmaOnce) {
+  for (const std::string& file : Sources()) {
+    if (!IsHeader(file)) continue;
+    std::ifstream stream(fs::path(TANDEM_SOURCE_DIR) / file);
+    std::string first;
+    std::getline(stream, first);
+    EXPECT_EQ(first, "#pragma once") << file;
+  }
+}
+
+// The table itself: these edges are the walls that the design lives by.
+TEST(IncludeRules, TheTableForbidsWhatItShould) {
+  const struct {
+    const char* file;
+    Include include;
+  } forbidden[] = {
+      {"engine/base/ids.h", {"engine/tensor/dtype.h", true}},
+      {"engine/kernels/dispatch.cc", {"engine/ops/rows.h", true}},
+      {"engine/kernels/avx2/table.cc", {"engine/ops/rows.h", true}},
+      {"engine/kv/kv_cache.cc", {"engine/ops/attention.h", true}},
+      {"engine/sched/scheduler.cc", {"engine/tensor/tensor.h", true}},
+      {"engine/sched/scheduler.cc", {"engine/model/model.h", true}},
+      {"engine/sched/scheduler.cc", {"engine/sampling/sampler.h", true}},
+      {"engine/model/families/llama.cc", {"engine/sched/scheduler.h", true}},
+      {"engine/model/model.cc", {"engine/tokenizer/tokenizer.h", true}},
+      {"engine/loop/step.cc", {"server/http/router.h", true}},
+      {"training/trainer.cc", {"engine/sched/scheduler.h", true}},
+      {"training/trainer.cc", {"engine/engine.h", true}},
+      {"training/trainer.cc", {"convert/run.h", true}},
+      {"convert/run.cc", {"training/spec.h", true}},
+      {"server/wire/chat_request.cc", {"server/http/router.h", true}},
+      {"server/handlers/health.cc", {"engine/model/model.h", true}},
+      {"server/jobs/job_store.cc", {"server/http/router.h", true}},
+      {"server/handlers/models.cc", {"config/app_config.h", true}},
+      {"engine/loop/step.cc", {"boost/asio.hpp", false}},
+      {"server/handlers/health.cc", {"boost/beast.hpp", false}},
+      {"engine/io/json.h", {"nlohmann/json.hpp", false}},
+      {"engine/ops/rows.cc", {"immintrin.h", false}},
+      {"engine/model/model.cc", {"spdlog/spdlog.h", false}},
+      {"server/routes.cc", {"sqlite3.h", false}},
+      {"engine/io/json.cc", {"rapidjson/document.h", false}},
+      {"somewhere/new.cc", {"engine/base/error.h", true}},
+  };
+  for (const auto& [file, include] : forbidden) {
+    EXPECT_TRUE(Fault(file, include).has_value()) << file << " includes " << include.path;
+  }
+}
+
+TEST(IncludeRules, TheTableAllowsWhatItShould) {
+  const struct {
+    const char* file;
+    Include include;
+  } allowed[] = {
+      {"engine/sched/scheduler.h", {"engine/sampling/sampling_params.h", true}},
+      {"engine/model/families/llama.cc", {"engine/model/family.h", true}},
+      {"engine/kernels/avx2/table.cc", {"engine/kernels/kernels.h", true}},
+      {"training/ops/linear.cc", {"engine/ops/matmul.h", true}},
+      {"training/run.cc", {"engine/model/model.h", true}},
+      {"server/handlers/health.cc", {"engine/engine.h", true}},
+      {"server/cli/serve.cc", {"engine/loop/engine_loop.h", true}},
+      {"server/app.cc", {"boost/asio.hpp", false}},
+      {"engine/io/json.h", {"nlohmann/json_fwd.hpp", false}},
+      {"engine/io/json.cc", {"nlohmann/json.hpp", false}},
+      {"engine/base/log.h", {"spdlog/spdlog.h", false}},
+      {"engine/base/error.h", {"string", false}},
+      {"engine/io/mapped_file.cc", {"sys/mman.h", false}},
+      {"training/spec.cc", {"yaml-cpp/yaml.h", false}},
+  };
+  for (const auto& [file, include] : allowed) {
+    const auto fault = Fault(file, include);
+    EXPECT_FALSE(fault.has_value()) << file << ": " << *fault;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::tests

@@ -1,0 +1,129 @@
+// Seam S1: the logits that training computes for packed segments are, bit for bit, those that
+// serving computes for the same tokens, whichever table of kernels does it.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "engine/io/atomic_write.h"
+#include "engine/io/json.h"
+#include "tests/support/golden.h"
+#include "tests/support/model_harness.h"
+#include "training/model_files.h"
+#include "training/trainer.h"
+
+namespace tandem {
+namespace {
+
+using engine::DType;
+using tests::ModelHarness;
+
+struct Case {
+  std::string model;
+  DType dtype;
+};
+
+class TrainEqualsServe : public testing::TestWithParam<Case> {};
+
+// Three segments of unequal length in one packed row, none a multiple of a block or a tile.
+std::vector<std::vector<TokenId>> Segments(int64_t vocab) {
+  std::vector<std::vector<TokenId>> segments;
+  uint32_t state = 12345;
+  for (const size_t length : {19u, 3u, 41u}) {
+    std::vector<TokenId> tokens(length);
+    for (TokenId& token : tokens) {
+      state = state * 1664525u + 1013904223u;
+      token = static_cast<TokenId>((state >> 8) % static_cast<uint32_t>(vocab));
+    }
+    segments.push_back(tokens);
+  }
+  return segments;
+}
+
+training::MicroBatch Pack(const std::vector<std::vector<TokenId>>& segments) {
+  training::MicroBatch batch;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    batch.segments.push_back(
+        {static_cast<int64_t>(batch.tokens.size()), static_cast<int64_t>(segments[s].size())});
+    for (size_t i = 0; i < segments[s].size(); ++i) {
+      batch.tokens.push_back(segments[s][i]);
+      batch.positions.push_back(static_cast<int32_t>(i));
+      batch.targets.push_back(-1);
+      batch.weights.push_back(0);
+      batch.sources.push_back({s, static_cast<uint32_t>(i)});
+    }
+  }
+  return batch;
+}
+
+// What training would export, as a model directory.
+void Export(const training::ParameterStore& parameters, const std::string& config,
+            const std::filesystem::path& dir) {
+  std::vector<std::vector<std::byte>> bytes;
+  engine::WriteSafetensors(dir / "model.safetensors", training::ExportedTensors(parameters, &bytes),
+                           {{"format", "pt"}});
+  engine::WriteFileAtomically(dir / "config.json", config);
+}
+
+TEST_P(TrainEqualsServe, LogitsOfPackedSegmentsAreBitwiseThoseOfServing) {
+  const tests::Golden golden = tests::LoadGolden(GetParam().model);
+  const engine::ModelDir source = engine::ModelDir::Open(golden.dir);
+  const std::string config_text = *source.ReadText("config.json");
+  const auto json = engine::ParseUntrustedJson(config_text, golden.name);
+  const engine::FamilySpec& family = engine::FindFamily(json, golden.name);
+  const engine::ModelConfig config = family.parse_config(json, golden.name);
+  const auto segments = Segments(config.vocab_size);
+  const training::MicroBatch batch = Pack(segments);
+
+  for (const engine::KernelTable* table : engine::RunnableKernelTables()) {
+    SCOPED_TRACE(table->isa);
+    training::TrainerOptions options;
+    options.row_length = static_cast<int64_t>(batch.tokens.size());
+    options.max_segments = 3;
+    ThreadPool pool(2);
+    engine::OpsContext ops(*table, pool);
+    training::Trainer trainer(family, config, GetParam().dtype, options, ops);
+    trainer.parameters().LoadFrom(source);
+    trainer.MastersChanged();
+    std::vector<float> trained(batch.tokens.size() * static_cast<size_t>(config.vocab_size));
+    trainer.executor().ForwardLogits(batch.View(0), trained.data());
+
+    const tests::TemporaryDir exported;
+    Export(trainer.parameters(), config_text, exported.path());
+    ModelHarness harness(exported.path(), {.dtype = GetParam().dtype, .kernels = table});
+    std::vector<float> served;
+    for (const auto& tokens : segments) {
+      const std::vector<float> logits = harness.Prefill(tokens, 7);  // in chunks, as serving may
+      served.insert(served.end(), logits.begin(), logits.end());
+    }
+
+    ASSERT_EQ(trained.size(), served.size());
+    size_t differing = 0;
+    for (size_t i = 0; i < trained.size(); ++i) {
+      differing += std::memcmp(&trained[i], &served[i], sizeof(float)) != 0 ? 1 : 0;
+    }
+    EXPECT_EQ(differing, 0u) << "of " << trained.size() << " logits";
+  }
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const std::string& model : tests::GoldenNames()) {
+    cases.push_back({model, DType::kF32});
+    cases.push_back({model, DType::kBF16});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(AllModels, TrainEqualsServe, testing::ValuesIn(Cases()),
+                         [](const auto& instance) {
+                           std::string name = instance.param.model + "_" +
+                                              std::string(engine::DTypeName(instance.param.dtype));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace tandem

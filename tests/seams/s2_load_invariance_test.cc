@@ -1,0 +1,263 @@
+// S2: what a request gets depends on the request alone. Alone, in a batch, with any prefill chunk,
+// from the prefix cache, preempted and recomputed, with one or two threads: the same tokens, the
+// same text, the same bits of every log-probability.
+
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/io/model_dir.h"
+#include "engine/kernels/kernels.h"
+#include "engine/model/random_model.h"
+#include "tests/support/engine_client.h"
+#include "tests/support/model_harness.h"
+
+namespace tandem::engine {
+namespace {
+
+using tests::Answer;
+using tests::Bits;
+
+constexpr int64_t kMaxModelLen = 192;
+constexpr int64_t kVocab = 272;
+
+struct Case {
+  std::string family;
+  DType dtype;
+  const KernelTable* kernels;
+};
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const KernelTable* kernels : RunnableKernelTables()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const char* family : {"llama", "minigpt"}) cases.push_back({family, dtype, kernels});
+    }
+  }
+  return cases;
+}
+
+std::string CaseName(const testing::TestParamInfo<Case>& info) {
+  std::string name = info.param.family + "_" + std::string(DTypeName(info.param.dtype)) + "_" +
+                     std::string(info.param.kernels->key);
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return name;
+}
+
+// Prompts with shared beginnings and of all lengths; greedy and seeded; one and several choices.
+std::vector<GenerationRequest> Requests() {
+  std::mt19937 random(20261120);
+  const auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  std::vector<TokenId> shared;
+  for (int i = 0; i < 120; ++i) shared.push_back(pick(0, kVocab - 1));
+  std::vector<GenerationRequest> requests;
+  for (int i = 0; i < 12; ++i) {
+    GenerationRequest request;
+    const int length = i == 0 ? 1 : pick(2, 130);
+    for (int p = 0; p < length; ++p) {
+      const bool from_shared = i % 2 == 0 && p < 100;
+      request.prompt.push_back(from_shared ? shared[static_cast<size_t>(p)] : pick(0, kVocab - 1));
+    }
+    request.stop.max_new_tokens = pick(8, 40);
+    request.stop.ignore_end_tokens = true;
+    request.sampling.seed = static_cast<uint64_t>(1000 + i);
+    switch (i % 4) {
+      case 0:
+        request.sampling.temperature = 0;
+        break;
+      case 1:
+        request.n = 3;
+        break;
+      case 2:
+        request.sampling.temperature = 1.4f;
+        request.sampling.top_p = 0.9f;
+        request.sampling.repetition_penalty = 1.2f;
+        break;
+      default:
+        request.sampling.top_k = 40;
+        request.sampling.presence_penalty = 0.5f;
+    }
+    request.top_logprobs = i % 3;
+    if (i % 5 == 3) request.prompt_logprobs = 2;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+class S2LoadInvariance : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    RandomModelSpec spec;
+    spec.config = GetParam().family == "llama" ? TinyLlamaConfig() : TinyMiniGptConfig();
+    spec.seed = 7;
+    spec.stored = DType::kF32;
+    spec.with_tokenizer = true;
+    WriteRandomModel(spec, dir_.path() / "model");
+    options_.dtype = GetParam().dtype;
+    options_.kernels = GetParam().kernels;
+    options_.max_model_len = kMaxModelLen;
+    options_.threads = 1;
+    model_ = OpenModel(ModelDir::Open(dir_.path() / "model"), options_, "");
+  }
+
+  // One after the other, each in one chunk, nothing cached.
+  std::vector<std::string> Alone() {
+    options_.prefix_cache = false;
+    options_.max_seqs = 4;
+    options_.prefill_chunk_tokens = 512;
+    Engine engine(model_, options_);
+    std::vector<std::string> bits;
+    for (const GenerationRequest& request : Requests())
+      bits.push_back(Bits(tests::Run(engine, request)));
+    return bits;
+  }
+
+  static std::vector<Answer> Together(Engine& engine) {
+    std::vector<std::shared_ptr<tests::PendingAnswer>> pending;
+    for (const GenerationRequest& request : Requests()) {
+      pending.push_back(tests::Start(engine, request));
+    }
+    std::vector<Answer> answers;
+    for (const auto& one : pending) answers.push_back(one->Wait());
+    return answers;
+  }
+
+  static void ExpectEqual(const std::vector<std::string>& alone,
+                          const std::vector<Answer>& answers) {
+    ASSERT_EQ(alone.size(), answers.size());
+    for (size_t i = 0; i < alone.size(); ++i) {
+      EXPECT_EQ(alone[i], Bits(answers[i])) << "request " << i;
+      EXPECT_EQ(answers[i].end.outcome, RequestFinished::Outcome::kCompleted);
+      EXPECT_EQ(answers[i].terminal_events, 1);
+    }
+  }
+
+  tests::TemporaryDir dir_;
+  EngineOptions options_;
+  LoadedModel model_;
+};
+
+TEST_P(S2LoadInvariance, BatchChunkCachePreemptionAndThreadsChangeNoBit) {
+  const std::vector<std::string> alone = Alone();
+
+  // All at once, on one and two threads, and once more from the cache.
+  for (const int threads : {1, 2}) {
+    for (const int64_t chunk : {int64_t{7}, int64_t{64}}) {
+      SCOPED_TRACE("threads " + std::to_string(threads) + " chunk " + std::to_string(chunk));
+      options_.threads = threads;
+      options_.prefill_chunk_tokens = chunk;
+      options_.max_seqs = 16;
+      options_.prefix_cache = true;
+      Engine engine(model_, options_);
+      ExpectEqual(alone, Together(engine));
+
+      const std::vector<Answer> again = Together(engine);
+
+      ExpectEqual(alone, again);
+      EXPECT_GT(again[2].only().finished->usage.cached_tokens, 0);
+      EXPECT_EQ(engine.stats().preemptions_total, 0);
+    }
+  }
+
+  // With memory for little more than one sequence.
+  options_.kv_cache_bytes = ModelRunner::KvShape(*model_.model, 1).n_layers * 2 *
+                            ModelRunner::KvShape(*model_.model, 1).n_kv_heads *
+                            ModelRunner::KvShape(*model_.model, 1).head_block_bytes *
+                            (kMaxModelLen / 16 + 4);
+  Engine engine(model_, options_);
+  ExpectEqual(alone, Together(engine));
+  EXPECT_GT(engine.stats().preemptions_total, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Everywhere, S2LoadInvariance, testing::ValuesIn(Cases()), CaseName);
+
+// Acceptance 6. The same greedy and the same seeded request, 500 times each, amid requests that
+// come, go, fork and are cancelled at random: one completion, one set of bits.
+TEST(S2CoLoad, ThousandRequestsHaveOneCompletionEach) {
+  const tests::TemporaryDir dir;
+  RandomModelSpec spec;
+  spec.config = TinyLlamaConfig();
+  spec.with_tokenizer = true;
+  WriteRandomModel(spec, dir.path() / "model");
+  EngineOptions options;
+  options.dtype = DType::kBF16;
+  options.threads = 2;
+  options.max_seqs = 12;
+  options.prefill_chunk_tokens = 48;
+  options.max_model_len = kMaxModelLen;
+  const LoadedModel model = OpenModel(ModelDir::Open(dir.path() / "model"), options, "");
+  const KvCache::Shape block = ModelRunner::KvShape(*model.model, 1);
+  options.kv_cache_bytes = 2 * block.n_layers * block.n_kv_heads * block.head_block_bytes * 45;
+  Engine engine(model, options);
+
+  std::mt19937 random(99);
+  const auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  GenerationRequest greedy;
+  for (int i = 0; i < 37; ++i) greedy.prompt.push_back(pick(0, kVocab - 1));
+  greedy.stop.max_new_tokens = 20;
+  greedy.stop.ignore_end_tokens = true;
+  greedy.top_logprobs = 3;
+  greedy.sampling.temperature = 0;
+  GenerationRequest seeded = greedy;
+  seeded.sampling.temperature = 1;
+  seeded.sampling.seed = 4711;
+
+  std::set<std::string> completions[2];
+  std::vector<std::pair<int, std::shared_ptr<tests::PendingAnswer>>> flying;
+  int64_t cancelled = 0;
+  const auto collect = [&](size_t leave) {
+    while (flying.size() > leave) {
+      const size_t i = static_cast<size_t>(pick(0, static_cast<int>(flying.size()) - 1));
+      const auto [kind, pending] = flying[i];
+      flying.erase(flying.begin() + static_cast<std::ptrdiff_t>(i));
+      const Answer answer = pending->Wait();
+      EXPECT_EQ(answer.terminal_events, 1);
+      if (kind < 2) {
+        completions[kind].insert(Bits(answer));
+      } else {
+        cancelled += answer.end.outcome == RequestFinished::Outcome::kCancelled ? 1 : 0;
+      }
+    }
+  };
+  for (int i = 0; i < 1000; ++i) {
+    flying.emplace_back(i % 2, tests::Start(engine, i % 2 == 0 ? greedy : seeded));
+    if (pick(0, 1) == 0) {
+      GenerationRequest other;
+      for (int p = pick(1, 150); p > 0; --p) other.prompt.push_back(pick(0, kVocab - 1));
+      if (pick(0, 2) == 0) other.prompt = {greedy.prompt.begin(), greedy.prompt.begin() + 33};
+      other.stop.max_new_tokens = pick(0, 24);
+      other.n = pick(0, 3) == 0 ? 3 : 1;
+      other.sampling.seed = static_cast<uint64_t>(i);
+      if (pick(0, 5) == 0) other.prompt_logprobs = 1;
+      auto pending = tests::Start(engine, std::move(other));
+      if (pick(0, 3) == 0) engine.Cancel(pending->id);
+      flying.emplace_back(2, std::move(pending));
+    }
+    collect(static_cast<size_t>(pick(10, 30)));
+  }
+  collect(0);
+
+  EXPECT_EQ(completions[0].size(), 1u);
+  EXPECT_EQ(completions[1].size(), 1u);
+  EXPECT_NE(completions[0], completions[1]);
+  EXPECT_GT(cancelled, 0);
+  const EngineStats stats = engine.stats();
+  EXPECT_GT(stats.preemptions_total, 0);
+  EXPECT_GT(stats.prefix_hit_tokens_total, 0);
+  EXPECT_EQ(stats.requests_running, 0);
+  EXPECT_EQ(stats.requests_waiting, 0);
+  EXPECT_EQ(stats.kv_blocks_used, 0);
+}
+
+}  // namespace
+}  // namespace tandem::engine

@@ -1,0 +1,214 @@
+// Seam S4: a training program that is killed (-9) at any moment, also while it writes a checkpoint,
+// goes on where it was: the losses of all steps and the exported weights are bit for bit those of a
+// run that nobody disturbed.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/io/atomic_write.h"
+#include "engine/model/random_model.h"
+#include "tests/support/model_harness.h"
+
+extern char** environ;
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The program with its standard output in a pipe.
+class TrainProcess {
+ public:
+  explicit TrainProcess(const std::vector<std::string>& words) {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+    out_ = ends[0];
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    std::vector<char*> argv = {const_cast<char*>(TANDEM_BINARY)};
+    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    EXPECT_EQ(posix_spawn(&pid_, TANDEM_BINARY, &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+  }
+
+  ~TrainProcess() {
+    if (pid_ > 0) Kill(SIGKILL);
+    close(out_);
+  }
+  TrainProcess(const TrainProcess&) = delete;
+  TrainProcess& operator=(const TrainProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+  // Reads until `n` lines have come; false when the output ended before.
+  bool ReadLines(int n) {
+    char byte = 0;
+    while (n > 0) {
+      if (read(out_, &byte, 1) != 1) return false;
+      if (byte == '\n') --n;
+    }
+    return true;
+  }
+
+  // Lets the child run on until it has something to say, at most this long.
+  void WaitForOutput(int ms) const {
+    pollfd fd{out_, POLLIN, 0};
+    poll(&fd, 1, ms);
+  }
+
+  void Kill(int signal_number) {
+    kill(pid_, signal_number);
+    Wait();
+  }
+
+  // The exit code, or -1 when a signal ended it.
+  int Wait() {
+    char byte = 0;
+    while (read(out_, &byte, 1) == 1) {
+    }
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1;
+};
+
+class ExactResume : public testing::Test {
+ protected:
+  ExactResume() {
+    engine::RandomModelSpec model;
+    model.config = engine::TinyLlamaConfig();
+    model.with_tokenizer = true;
+    engine::WriteRandomModel(model, dir_.path() / "base");
+    std::ofstream text(dir_.path() / "train.txt");
+    for (int i = 0; i < 50; ++i) {
+      text << "Story " << i << ": the " << (i % 3 != 0 ? "dog" : "cat")
+           << " ran home and slept.\n<|endoftext|>\n";
+    }
+    std::ofstream spec(dir_.path() / "spec.yaml");
+    spec << "base_output_directory: " << dir_.path().string() << "/runs\n"
+         << "model: {n_layers: 1, hidden_dim: 32, n_heads: 2, dropout: 0.1, tokenizer_path: "
+         << (dir_.path() / "base").string() << "}\n"
+         << "data: {train: " << (dir_.path() / "train.txt").string()
+         << ", max_target_length: 32, eos_token: \"<|endoftext|>\"}\n"
+         << "train: {steps: 120, per_device_batch_size: 2, gradient_accumulation_steps: 2}\n"
+         << "checkpoint: {period: 3, keep: 2}\nresources: {threads: 1}\n";
+  }
+
+  std::vector<std::string> TrainWords(const std::string& run_name) const {
+    return {"train", (dir_.path() / "spec.yaml").string(), "run_name=" + run_name};
+  }
+
+  fs::path Run(const std::string& name) const { return dir_.path() / "runs" / name; }
+
+  // Every loss that was ever recorded for a step, in order.
+  std::multimap<int64_t, double> Losses(const std::string& name) const {
+    std::multimap<int64_t, double> losses;
+    std::ifstream file(Run(name) / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto json = nlohmann::json::parse(line, nullptr, false);
+      if (json.is_discarded() || !json.contains("learning/loss")) continue;  // a line cut by a kill
+      losses.emplace(json["step"], json["learning/loss"]);
+    }
+    return losses;
+  }
+
+  tests::TemporaryDir dir_;
+};
+
+TEST_F(ExactResume, TwentyKillsChangeNoBitOfAnyLoss) {
+  ASSERT_EQ(TrainProcess(TrainWords("whole")).Wait(), 0);
+
+  const auto seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  int kills = 0;
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    TrainProcess process(TrainWords("killed"));
+    if (!process.ReadLines(1 + static_cast<int>(random() % 10))) break;
+    // Half of the kills come at once, half somewhere in the work between two lines.
+    if (random() % 2 != 0) process.WaitForOutput(static_cast<int>(random() % 20));
+    process.Kill(SIGKILL);
+    ++kills;
+  }
+  EXPECT_EQ(kills, 20);
+  ASSERT_EQ(TrainProcess(TrainWords("killed")).Wait(), 0);
+
+  const auto undisturbed = Losses("whole");
+  ASSERT_EQ(undisturbed.size(), 120u);
+  const auto killed = Losses("killed");
+  for (const auto& [step, loss] : killed) {
+    EXPECT_EQ(loss, undisturbed.find(step)->second) << "step " << step;
+  }
+  for (const auto& [step, loss] : undisturbed) EXPECT_GE(killed.count(step), 1u) << step;
+  const auto weights = [&](const char* name) {
+    return engine::ReadWholeFile(Run(name) / "hf" / "model.safetensors", 1 << 28);
+  };
+  EXPECT_EQ(weights("killed"), weights("whole"));
+}
+
+TEST_F(ExactResume, SigtermSavesAndSaysTryAgain) {
+  TrainProcess process(TrainWords("stopped"));
+  ASSERT_TRUE(process.ReadLines(6));
+  kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.Wait(), 75);
+
+  // No result: whoever started it is to start it again.
+  EXPECT_FALSE(fs::exists(Run("stopped") / "result.json"));
+  EXPECT_TRUE(fs::exists(Run("stopped") / "checkpoints" / "LATEST"));
+}
+
+TEST_F(ExactResume, AJobDirectoryHoldsAllThatAWatcherNeeds) {
+  const fs::path job = dir_.path() / "job";
+  fs::create_directories(job);
+  fs::copy_file(dir_.path() / "spec.yaml", job / "spec.yaml");
+  TrainProcess process({"train", "--job", job.string(), "steps=4"});
+  EXPECT_EQ(process.Wait(), 0);
+
+  const auto result = nlohmann::json::parse(engine::ReadWholeFile(job / "result.json", 1 << 20));
+  EXPECT_EQ(result["status"], "succeeded");
+  EXPECT_TRUE(fs::exists(fs::path(result["model_dir"].get<std::string>()) / "config.json"));
+  std::ifstream events(job / "events.jsonl");
+  int steps = 0;
+  for (std::string line; std::getline(events, line);) {
+    steps += nlohmann::json::parse(line)["kind"] == "step" ? 1 : 0;
+  }
+  EXPECT_EQ(steps, 4);
+}
+
+TEST_F(ExactResume, AFailedJobSaysWhy) {
+  const fs::path job = dir_.path() / "job";
+  fs::create_directories(job);
+  std::ofstream(job / "spec.json") << "{\"train\": {\"stepz\": 3}}";
+  TrainProcess process({"train", "--job", job.string()});
+  EXPECT_EQ(process.Wait(), 2);
+
+  const auto result = nlohmann::json::parse(engine::ReadWholeFile(job / "result.json", 1 << 20));
+  EXPECT_EQ(result["status"], "failed");
+  EXPECT_EQ(result["error"]["code"], "invalid_spec");
+  EXPECT_NE(result["error"]["message"].get<std::string>().find("train.steps"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem

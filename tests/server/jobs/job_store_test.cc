@@ -1,0 +1,227 @@
+#include "server/jobs/job_store.h"
+
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/engine/io/temporary_dir.h"
+
+namespace tandem::server {
+namespace {
+
+using engine::ExpectError;
+using engine::FileText;
+using engine::TemporaryDir;
+using engine::WriteFile;
+
+JobRecord NewJob(const std::string& id, JobType type = JobType::kTrain) {
+  JobRecord record;
+  record.job.id = id;
+  record.job.type = type;
+  record.job.created_at = 1'700'000'000;
+  record.job.request_json = R"({"steps":5})";
+  return record;
+}
+
+std::vector<std::string> Ids(const JobPage& page) {
+  std::vector<std::string> ids;
+  for (const Job& job : page.jobs) ids.push_back(job.id);
+  return ids;
+}
+
+void RunSql(const std::filesystem::path& path, const char* sql) {
+  sqlite3* handle = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &handle), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(handle, sql, nullptr, nullptr, nullptr), SQLITE_OK)
+      << sqlite3_errmsg(handle);
+  sqlite3_close(handle);
+}
+
+TEST(JobStore, EveryFieldSurvivesReopening) {
+  const TemporaryDir dir;
+  JobRecord written = NewJob("job-1");
+  {
+    JobStore store = JobStore::Open(dir.path());
+    store.Create(written);
+    written.job.status = JobStatus::kRunning;
+    written.job.started_at = 1'700'000'001;
+    written.job.finished_at = 1'700'000'002;
+    written.job.progress = 0.25;
+    written.job.error = JobError{"it's \"quoted\"", "bad_data"};
+    written.job.result_json = R"({"model_dir":"artifact"})";
+    written.process = ProcessIdentity{12, 345, "boot"};
+    written.cancel_requested = true;
+    written.restarts = 2;
+    written.events_offset = 678;
+    store.Update(written);
+  }
+
+  JobStore store = JobStore::Open(dir.path());
+  const auto read = store.Find("job-1");
+
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->job.id, "job-1");
+  EXPECT_EQ(read->job.type, JobType::kTrain);
+  EXPECT_EQ(read->job.status, JobStatus::kRunning);
+  EXPECT_EQ(read->job.created_at, 1'700'000'000);
+  EXPECT_EQ(read->job.started_at, 1'700'000'001);
+  EXPECT_EQ(read->job.finished_at, 1'700'000'002);
+  EXPECT_EQ(read->job.progress, 0.25);
+  ASSERT_TRUE(read->job.error);
+  EXPECT_EQ(read->job.error->message, "it's \"quoted\"");
+  EXPECT_EQ(read->job.error->code, "bad_data");
+  EXPECT_EQ(read->job.request_json, R"({"steps":5})");
+  EXPECT_EQ(read->job.result_json, R"({"model_dir":"artifact"})");
+  EXPECT_EQ(read->job.dir, dir / "jobs/job-1");
+  ASSERT_TRUE(read->process);
+  EXPECT_EQ(read->process->pid, 12);
+  EXPECT_EQ(read->process->start_ticks, 345u);
+  EXPECT_EQ(read->process->boot_id, "boot");
+  EXPECT_TRUE(read->cancel_requested);
+  EXPECT_EQ(read->restarts, 2);
+  EXPECT_EQ(read->events_offset, 678);
+}
+
+TEST(JobStore, AbsentFieldsStayAbsent) {
+  const TemporaryDir dir;
+  JobStore store = JobStore::Open(dir.path());
+  store.Create(NewJob("job-1"));
+
+  const auto read = store.Find("job-1");
+
+  ASSERT_TRUE(read);
+  EXPECT_FALSE(read->job.started_at);
+  EXPECT_FALSE(read->job.finished_at);
+  EXPECT_FALSE(read->job.error);
+  EXPECT_FALSE(read->job.result_json);
+  EXPECT_FALSE(read->process);
+  EXPECT_FALSE(store.Find("job-2"));
+}
+
+TEST(JobStore, PagesRunFromNewestToOldestWithoutGaps) {
+  const TemporaryDir dir;
+  JobStore store = JobStore::Open(dir.path());
+  for (const char* id : {"job-a", "job-b", "job-c", "job-d", "job-e"}) store.Create(NewJob(id));
+  JobFilter filter;
+  filter.limit = 2;
+
+  const JobPage first = store.List(filter);
+  filter.after = first.jobs.back().id;
+  const JobPage second = store.List(filter);
+  filter.after = second.jobs.back().id;
+  const JobPage third = store.List(filter);
+
+  EXPECT_EQ(Ids(first), (std::vector<std::string>{"job-e", "job-d"}));
+  EXPECT_TRUE(first.has_more);
+  EXPECT_EQ(Ids(second), (std::vector<std::string>{"job-c", "job-b"}));
+  EXPECT_TRUE(second.has_more);
+  EXPECT_EQ(Ids(third), std::vector<std::string>{"job-a"});
+  EXPECT_FALSE(third.has_more);
+}
+
+TEST(JobStore, FullLastPageHasNoMore) {
+  const TemporaryDir dir;
+  JobStore store = JobStore::Open(dir.path());
+  for (const char* id : {"job-a", "job-b"}) store.Create(NewJob(id));
+  JobFilter filter;
+  filter.limit = 2;
+
+  EXPECT_FALSE(store.List(filter).has_more);
+}
+
+TEST(JobStore, FiltersByTypeAndStatus) {
+  const TemporaryDir dir;
+  JobStore store = JobStore::Open(dir.path());
+  JobRecord done = NewJob("job-a");
+  store.Create(done);
+  store.Create(NewJob("job-b", JobType::kConvert));
+  store.Create(NewJob("job-c"));
+  done.job.status = JobStatus::kSucceeded;
+  store.Update(done);
+
+  JobFilter trains;
+  trains.type = JobType::kTrain;
+  JobFilter queued_trains = trains;
+  queued_trains.status = JobStatus::kQueued;
+
+  EXPECT_EQ(Ids(store.List(trains)), (std::vector<std::string>{"job-c", "job-a"}));
+  EXPECT_EQ(Ids(store.List(queued_trains)), std::vector<std::string>{"job-c"});
+  EXPECT_EQ(store.CountWithStatus(JobStatus::kQueued), 2u);
+  EXPECT_EQ(store.WithStatus(JobStatus::kQueued).front().job.id, "job-b");
+}
+
+TEST(JobStore, UnknownAfterIsTheCallersFault) {
+  const TemporaryDir dir;
+  JobStore store = JobStore::Open(dir.path());
+  JobFilter filter;
+  filter.after = "job-nobody";
+
+  ExpectError(ErrorCode::kInvalidArgument, {"after", "job-nobody"}, [&] { store.List(filter); });
+}
+
+TEST(JobStore, SecondServerOnADataDirIsRefusedWithThePidOfTheFirst) {
+  const TemporaryDir dir;
+  const JobStore store = JobStore::Open(dir.path());
+
+  ExpectError(ErrorCode::kFailedPrecondition,
+              {dir.path().string(), "process " + std::to_string(::getpid())},
+              [&] { JobStore::Open(dir.path()); });
+}
+
+TEST(JobStore, NewerSchemaIsRefusedAndLeftAlone) {
+  const TemporaryDir dir;
+  { JobStore::Open(dir.path()); }
+  RunSql(dir / "tandem.db", "PRAGMA user_version = 7");
+
+  ExpectError(ErrorCode::kFailedPrecondition, {"tandem.db", "schema version 7", "up to 1"},
+              [&] { JobStore::Open(dir.path()); });
+}
+
+TEST(JobStore, ForeignDatabaseIsRefused) {
+  const TemporaryDir dir;
+  RunSql(dir / "tandem.db", "CREATE TABLE theirs (x)");
+
+  ExpectError(ErrorCode::kDataLoss, {"tandem.db", "not one of jobs"},
+              [&] { JobStore::Open(dir.path()); });
+}
+
+TEST(JobStore, FileThatIsNoDatabaseIsRefusedAndLeftAlone) {
+  const TemporaryDir dir;
+  const std::string text(5000, 'x');
+  WriteFile(dir / "tandem.db", text);
+
+  ExpectError(ErrorCode::kDataLoss, {"tandem.db", "corrupt", "move it away"},
+              [&] { JobStore::Open(dir.path()); });
+  EXPECT_EQ(FileText(dir / "tandem.db"), text);
+}
+
+TEST(JobStore, DamagedPagesAreNoticedAtOpening) {
+  const TemporaryDir dir;
+  {
+    JobStore store = JobStore::Open(dir.path());
+    for (int i = 0; i < 200; ++i) store.Create(NewJob("job-" + std::to_string(i)));
+  }
+  std::string bytes = FileText(dir / "tandem.db");
+  ASSERT_GT(bytes.size(), 5 * 4096u);
+  for (size_t page = 2; page < 5; ++page) {
+    bytes.replace(page * 4096, 200, std::string(200, '\xEE'));
+  }
+  WriteFile(dir / "tandem.db", bytes);
+
+  ExpectError(ErrorCode::kDataLoss, {"tandem.db", "corrupt"}, [&] { JobStore::Open(dir.path()); });
+}
+
+TEST(JobStore, DataDirThatCannotBeMadeIsNamed) {
+  const TemporaryDir dir;
+  WriteFile(dir / "file", "");
+
+  ExpectError(ErrorCode::kIo, {(dir / "file").string()},
+              [&] { JobStore::Open(dir / "file/data"); });
+}
+
+}  // namespace
+}  // namespace tandem::server

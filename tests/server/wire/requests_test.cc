@@ -1,0 +1,297 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "server/wire/chat_request.h"
+#include "server/wire/completion_request.h"
+#include "server/wire/error_body.h"
+#include "server/wire/tokenize_request.h"
+
+namespace tandem::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr ModelLimits kLimits = {128, 1000};
+
+struct BadBody {
+  const char* fields;  // members besides messages or prompt
+  const char* param;
+  const char* code;
+};
+
+// Each bad body must give exactly this status, param and code.
+void ExpectRefusal(const std::function<void()>& parse, const BadBody& bad) {
+  SCOPED_TRACE(bad.fields);
+  try {
+    parse();
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    const ErrorReply reply = MakeErrorReply(error, "req_1");
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    const Json body = Json::parse(reply.body)["error"];
+    EXPECT_EQ(body["param"], bad.param) << reply.body;
+    EXPECT_EQ(body["code"], bad.code) << reply.body;
+    EXPECT_EQ(body["type"], "invalid_request_error");
+    EXPECT_LT(reply.body.size(), 4096u);
+  }
+}
+
+const BadBody kBadCommonFields[] = {
+    {R"("temperature": "hot")", "temperature", "invalid_type"},
+    {R"("temperature": true)", "temperature", "invalid_type"},
+    {R"("temperature": 2.1)", "temperature", "invalid_value"},
+    {R"("temperature": -0.1)", "temperature", "invalid_value"},
+    {R"("top_p": 1.5)", "top_p", "invalid_value"},
+    {R"("top_k": -2)", "top_k", "invalid_value"},
+    {R"("top_k": 1.5)", "top_k", "invalid_type"},
+    {R"("min_p": 2)", "min_p", "invalid_value"},
+    {R"("n": 0)", "n", "invalid_value"},
+    {R"("n": 129)", "n", "invalid_value"},
+    {R"("n": 1e30)", "n", "invalid_value"},
+    {R"("seed": 18446744073709551615)", "seed", "invalid_value"},
+    {R"("seed": "1")", "seed", "invalid_type"},
+    {R"("stop": "")", "stop", "invalid_value"},
+    {R"("stop": [])", "stop", "invalid_value"},
+    {R"("stop": [1])", "stop[0]", "invalid_type"},
+    {R"("stop": ["a", ""])", "stop[1]", "invalid_value"},
+    {R"("stop": {})", "stop", "invalid_type"},
+    {R"("stop_token_ids": [1000])", "stop_token_ids[0]", "invalid_value"},
+    {R"("stop_token_ids": 3)", "stop_token_ids", "invalid_type"},
+    {R"("ignore_eos": 1)", "ignore_eos", "invalid_type"},
+    {R"("min_tokens": 129)", "min_tokens", "invalid_value"},
+    {R"("max_tokens": 4, "min_tokens": 5)", "min_tokens", "invalid_value"},
+    {R"("max_tokens": 129)", "max_tokens", "invalid_value"},
+    {R"("max_tokens": "4")", "max_tokens", "invalid_type"},
+    {R"("presence_penalty": 3)", "presence_penalty", "invalid_value"},
+    {R"("frequency_penalty": -3)", "frequency_penalty", "invalid_value"},
+    {R"("repetition_penalty": 0)", "repetition_penalty", "invalid_value"},
+    {R"("logit_bias": {"x": 1})", "logit_bias", "invalid_value"},
+    {R"("logit_bias": {"1000": 1})", "logit_bias", "invalid_value"},
+    {R"("logit_bias": {"-1": 1})", "logit_bias", "invalid_value"},
+    {R"("logit_bias": {"1": 101})", "logit_bias", "invalid_value"},
+    {R"("logit_bias": {"1": "1"})", "logit_bias", "invalid_type"},
+    {R"("logit_bias": [1])", "logit_bias", "invalid_type"},
+    {R"("prompt_logprobs": 21)", "prompt_logprobs", "invalid_value"},
+    {R"("stream": "yes")", "stream", "invalid_type"},
+    {R"("stream_options": {"include_usage": true})", "stream_options", "invalid_value"},
+    {R"("stream": true, "stream_options": {"include_usage": 1})", "stream_options.include_usage",
+     "invalid_type"},
+    {R"("response_format": {"type": "json_object"})", "response_format", "unsupported_parameter"},
+    {R"("response_format": {"type": "yaml"})", "response_format.type", "invalid_value"},
+    {R"("response_format": {})", "response_format.type", "missing_required_parameter"},
+};
+
+TEST(ChatRequest, NamesTheFieldAtFault) {
+  const BadBody only_chat[] = {
+      {R"("max_tokens": 0)", "max_tokens", "invalid_value"},
+      {R"("max_completion_tokens": 0)", "max_completion_tokens", "invalid_value"},
+      {R"("top_logprobs": 2)", "top_logprobs", "invalid_value"},
+      {R"("logprobs": true, "top_logprobs": 21)", "top_logprobs", "invalid_value"},
+      {R"("logprobs": 2)", "logprobs", "invalid_type"},
+      {R"("tools": [{"type": "function"}])", "tools", "unsupported_parameter"},
+      {R"("tool_choice": "required")", "tool_choice", "invalid_value"},
+      {R"("functions": [])", "functions", "unsupported_parameter"},
+      {R"("audio": {})", "audio", "unsupported_parameter"},
+      {R"("modalities": ["text", "audio"])", "modalities", "unsupported_parameter"},
+      {R"("continue_final_message": true)", "continue_final_message", "invalid_value"},
+      {R"("chat_template_kwargs": {"messages": []})", "chat_template_kwargs", "invalid_value"},
+      {R"("reasoning_effort": "huge")", "reasoning_effort", "invalid_value"},
+  };
+  const auto parse = [](const BadBody& bad) {
+    const std::string text =
+        std::string(R"({"messages": [{"role": "user", "content": "hi"}], )") + bad.fields + "}";
+    const Json body = ParseJsonObject(text);
+    ExpectRefusal([&] { ParseChatRequest(body, kLimits); }, bad);
+  };
+  for (const BadBody& bad : kBadCommonFields) parse(bad);
+  for (const BadBody& bad : only_chat) parse(bad);
+}
+
+TEST(CompletionRequest, NamesTheFieldAtFault) {
+  const BadBody only_completions[] = {
+      {R"("max_tokens": -1)", "max_tokens", "invalid_value"},
+      {R"("logprobs": 21)", "logprobs", "invalid_value"},
+      {R"("logprobs": true)", "logprobs", "invalid_type"},
+      {R"("n": 3, "best_of": 2)", "best_of", "invalid_value"},
+      {R"("best_of": 2, "stream": true)", "best_of", "invalid_value"},
+      {R"("suffix": "end")", "suffix", "unsupported_parameter"},
+  };
+  const auto parse = [](const BadBody& bad) {
+    const Json body = ParseJsonObject(std::string(R"({"prompt": "hi", )") + bad.fields + "}");
+    ExpectRefusal([&] { ParseCompletionRequest(body, kLimits); }, bad);
+  };
+  for (const BadBody& bad : kBadCommonFields) parse(bad);
+  for (const BadBody& bad : only_completions) parse(bad);
+}
+
+TEST(CompletionRequest, ChecksEveryKindOfPrompt) {
+  const std::pair<const char*, BadBody> cases[] = {
+      {"{}", {"missing", "prompt", "missing_required_parameter"}},
+      {R"({"prompt": null})", {"null", "prompt", "missing_required_parameter"}},
+      {R"({"prompt": 5})", {"number", "prompt", "invalid_type"}},
+      {R"({"prompt": []})", {"empty", "prompt", "invalid_value"}},
+      {R"({"prompt": [[]]})", {"empty ids", "prompt[0]", "invalid_value"}},
+      {R"({"prompt": ["a", 1]})", {"mixed", "prompt[1]", "invalid_type"}},
+      {R"({"prompt": [1, "a"]})", {"mixed ids", "prompt[1]", "invalid_value"}},
+      {R"({"prompt": [[1], "a"]})", {"mixed lists", "prompt[1]", "invalid_type"}},
+      {R"({"prompt": [-1]})", {"negative", "prompt[0]", "invalid_value"}},
+      {R"({"prompt": [1.5]})", {"fraction", "prompt[0]", "invalid_value"}},
+      {R"({"prompt": [1000]})", {"too big", "prompt[0]", "invalid_value"}},
+      {R"({"prompt": [[3], [1e300]]})", {"huge", "prompt[1][0]", "invalid_value"}},
+      {R"({"prompt": [true]})", {"bool", "prompt[0]", "invalid_type"}},
+  };
+  for (const auto& [text, bad] : cases) {
+    const Json body = ParseJsonObject(text);
+    BadBody named = bad;
+    named.fields = text;
+    ExpectRefusal([&] { ParseCompletionRequest(body, kLimits); }, named);
+  }
+
+  const auto prompts = [](const char* text) {
+    return ParseCompletionRequest(ParseJsonObject(text), kLimits).prompts;
+  };
+  EXPECT_EQ(std::get<std::string>(prompts(R"({"prompt": ""})")[0]), "");
+  EXPECT_EQ(prompts(R"({"prompt": ["a", "b"]})").size(), 2u);
+  EXPECT_EQ(std::get<std::vector<TokenId>>(prompts(R"({"prompt": [1, 2.0]})")[0]),
+            (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(std::get<std::vector<TokenId>>(prompts(R"({"prompt": [[1], [999]]})")[1]),
+            (std::vector<TokenId>{999}));
+}
+
+TEST(ChatRequest, ChecksMessagesBeforeOtherFields) {
+  const std::pair<const char*, BadBody> cases[] = {
+      {R"({"temperature": 9})", {"", "messages", "missing_required_parameter"}},
+      {R"({"messages": "hi"})", {"", "messages", "invalid_type"}},
+      {R"({"messages": [], "n": 0})", {"", "messages", "invalid_value"}},
+      {R"({"messages": ["hi"]})", {"", "messages[0]", "invalid_type"}},
+      {R"({"messages": [{"content": "hi"}]})",
+       {"", "messages[0].role", "missing_required_parameter"}},
+      {R"({"messages": [{"role": "robot", "content": "hi"}]})",
+       {"", "messages[0].role", "invalid_value"}},
+      {R"({"messages": [{"role": "user"}]})",
+       {"", "messages[0].content", "missing_required_parameter"}},
+      {R"({"messages": [{"role": "user", "content": 5}]})",
+       {"", "messages[0].content", "invalid_type"}},
+      {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
+       {"", "messages[0].content[0]", "unsupported_value"}},
+      {R"({"messages": [{"role": "user", "content": [{"type": "smell"}]}]})",
+       {"", "messages[0].content[0].type", "invalid_value"}},
+      {R"({"messages": [{"role": "tool", "content": "x"}]})",
+       {"", "messages[0].tool_call_id", "missing_required_parameter"}},
+  };
+  for (const auto& [text, bad] : cases) {
+    const Json body = ParseJsonObject(text);
+    BadBody named = bad;
+    named.fields = text;
+    ExpectRefusal([&] { ParseChatRequest(body, kLimits); }, named);
+  }
+}
+
+TEST(ChatRequest, NormalisesMessagesForTemplates) {
+  const Json body = ParseJsonObject(R"({"messages": [
+      {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+      {"role": "assistant", "content": null, "tool_calls": [
+          {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}},
+          {"id": "d", "type": "function", "function": {"name": "g", "arguments": "not json"}}]},
+      {"role": "tool", "tool_call_id": "c", "content": "3"}]})");
+
+  const ChatRequest request = ParseChatRequest(body, kLimits);
+
+  const Json& messages = *request.messages;
+  EXPECT_EQ(messages[0]["role"], "system");
+  EXPECT_EQ(messages[0]["content"], "a\nb");
+  EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["arguments"]["x"], 1);
+  EXPECT_EQ(messages[1]["tool_calls"][1]["function"]["arguments"], "not json");
+  EXPECT_EQ(messages[2]["tool_call_id"], "c");
+}
+
+TEST(ChatRequest, TakesDefaultsNullsAndWholeFloats) {
+  const Json body = ParseJsonObject(R"({"model": "m", "messages": [{"role": "user", "content": ""}],
+      "temperature": null, "n": 2.0, "max_tokens": 7, "max_completion_tokens": 9,
+      "stop": "x", "logit_bias": {"3": -100}, "logprobs": true, "response_format": {"type": "text"},
+      "tools": [], "tool_choice": "auto", "user": "u", "foo": 1, "bar": null})");
+
+  const ChatRequest request = ParseChatRequest(body, kLimits);
+
+  EXPECT_FALSE(request.generation.temperature);
+  EXPECT_EQ(request.generation.n, 2);
+  EXPECT_EQ(request.max_tokens, 9);
+  EXPECT_EQ(request.generation.stop.strings, std::vector<std::string>{"x"});
+  EXPECT_EQ(request.generation.logit_bias[0].first, 3);
+  EXPECT_EQ(request.top_logprobs, 0);
+  EXPECT_TRUE(request.add_generation_prompt);
+  EXPECT_EQ(request.ignored, (std::vector<std::string>{"foo", "bar"}));
+  EXPECT_EQ(IgnoredParamsHeader({"foo", "a\r\nb"}), "foo, a??b");
+}
+
+TEST(JsonBody, RefusesWhatIsNotOneObject) {
+  const std::string cases[] = {
+      "",
+      "{",
+      "[]",
+      "1",
+      "{} x",
+      "{\"a\": NaN}",
+      "{\"a\": 1e999}",
+      "{\"a\": \"\xff\"}",
+      "{'a': 1}",
+      "{\"a\": 1,}",
+      "{\"a\": " + std::string(70, '[') + std::string(70, ']') + "}",
+      std::string(1 << 20, '['),
+  };
+  for (const std::string& text : cases) {
+    SCOPED_TRACE(text.substr(0, 40));
+    try {
+      ParseJsonObject(text);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.reason(), "invalid_json");
+    }
+  }
+  EXPECT_EQ(ParseJsonObject("{\"a\": \"]]]]]\\\"[[\"}")["a"], "]]]]]\"[[");
+}
+
+TEST(ErrorBody, AlwaysHasItsFourKeysAndHidesOurOwnFaults) {
+  const auto body = [](const ErrorReply& reply) { return Json::parse(reply.body)["error"]; };
+
+  const Json refused = body(MakeErrorReply(404, "unknown_url", "no such path \xff"));
+  const ErrorReply internal =
+      MakeErrorReply(Error(ErrorCode::kInternal, "check failed: secret at file.cc:3"), "req_7");
+  const ErrorReply unauthorised = MakeErrorReply(Error(ErrorCode::kUnauthenticated, "no"), "r");
+
+  EXPECT_EQ(refused.size(), 4u);
+  EXPECT_TRUE(refused["param"].is_null());
+  EXPECT_EQ(refused["code"], "unknown_url");
+  EXPECT_EQ(internal.status, 500);
+  EXPECT_EQ(internal.body.find("secret"), std::string::npos);
+  EXPECT_NE(internal.body.find("req_7"), std::string::npos);
+  EXPECT_EQ(body(internal)["type"], "server_error");
+  EXPECT_EQ(unauthorised.headers[0].first, "www-authenticate");
+  EXPECT_EQ(MakeErrorReply(Error(ErrorCode::kAlreadyExists, "x"), "r").status, 409);
+  EXPECT_EQ(body(MakeErrorReply(Error(ErrorCode::kUnavailable, "x"), "r"))["code"],
+            "server_overloaded");
+  EXPECT_LT(MakeErrorReply(400, "c", std::string(100000, 'x')).body.size(), 4096u);
+}
+
+TEST(TokenizeRequest, TakesPromptOrMessages) {
+  EXPECT_EQ(*ParseTokenizeRequest(ParseJsonObject(R"({"content": "a"})")).prompt, "a");
+  EXPECT_TRUE(
+      ParseTokenizeRequest(ParseJsonObject(R"({"messages": [{"role": "user", "content": "a"}]})"))
+          .messages);
+  EXPECT_THROW(ParseTokenizeRequest(ParseJsonObject("{}")), Error);
+  EXPECT_THROW(ParseDetokenizeRequest(ParseJsonObject(R"({"tokens": [5]})"), 5), Error);
+  EXPECT_EQ(ParseDetokenizeRequest(ParseJsonObject(R"({"tokens": [4]})"), 5),
+            std::vector<TokenId>{4});
+}
+
+TEST(Seeds, DifferPerPromptButNotForTheFirst) {
+  EXPECT_EQ(SeedOfPrompt(42, 0), 42u);
+  EXPECT_NE(SeedOfPrompt(42, 1), SeedOfPrompt(42, 2));
+  EXPECT_NE(SeedOfPrompt(42, 1), SeedOfPrompt(43, 1));
+}
+
+}  // namespace
+}  // namespace tandem::server

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace tandem::tests {
+
+struct TinyModelOptions {
+  int64_t vocab_size = 320;  // <bos>, <end>, <turn>, 256 bytes and a few merges
+  int64_t hidden_dim = 32;
+  int64_t n_layers = 2;
+  int64_t max_context_len = 256;
+  bool with_tokenizer = true;
+  std::string chat_template =
+      "{{ bos_token }}{% for m in messages %}<turn>{{ m['role'] }}: {{ m['content'] }}\n{% endfor "
+      "%}{% if add_generation_prompt %}<turn>assistant: {% endif %}";
+};
+
+// Writes a small Llama model with random weights (the same every time) and a byte-level tokenizer
+// into `dir`. What it says is noise; that it says it
+// the same way every time is what tests need.
+void WriteTinyModel(const std::filesystem::path& dir, const TinyModelOptions& options);
+
+// A fresh directory, removed with everything in it at the end of the scope.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace tandem::tests

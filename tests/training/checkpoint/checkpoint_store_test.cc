@@ -1,0 +1,157 @@
+#include "training/checkpoint/checkpoint_store.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "tests/support/model_harness.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Checkpoints : public testing::Test {
+ protected:
+  CheckpointContents Contents(int64_t step) {
+    CheckpointContents contents;
+    contents.step = step;
+    contents.arch = "llama";
+    contents.isa_key = "reference";
+    contents.texts["config.json"] = "{}";
+    contents.texts["train_state.json"] = "{\"step\": " + std::to_string(step) + "}";
+    contents.tensor_files.push_back(
+        {"model.safetensors",
+         {{"w",
+           {reinterpret_cast<const std::byte*>(values_.data()), engine::DType::kF32, {256}}}}});
+    return contents;
+  }
+
+  std::optional<FoundCheckpoint> Newest(const CheckpointStore& store) {
+    warnings_.clear();
+    return store.FindNewest([this](const std::string& what) { warnings_.push_back(what); });
+  }
+
+  fs::path Dir() const { return dir_.path() / "checkpoints"; }
+
+  static void Spoil(const fs::path& file) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(-4, std::ios::end);
+    stream.write("oops", 4);
+  }
+
+  tests::TemporaryDir dir_;
+  std::vector<float> values_ = std::vector<float>(256, 1.5f);
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(Checkpoints, TheNewestIsFoundAndOldOnesGo) {
+  CheckpointStore store(Dir(), 2);
+  for (const int64_t step : {10, 20, 30}) store.Save(Contents(step));
+
+  const auto found = Newest(store);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->step, 30);
+  EXPECT_EQ(found->isa_key, "reference");
+  EXPECT_EQ(engine::ReadWholeFile(Dir() / "LATEST", 100), "000000000030\n");
+  EXPECT_FALSE(fs::exists(Dir() / "000000000010"));
+  EXPECT_TRUE(fs::exists(Dir() / "000000000020"));
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(Checkpoints, ASpoiledOneIsPassedOverLoudly) {
+  CheckpointStore store(Dir(), 3);
+  for (const int64_t step : {10, 20, 30}) store.Save(Contents(step));
+  Spoil(Dir() / "000000000030" / "model.safetensors");
+  fs::resize_file(Dir() / "000000000020" / "train_state.json", 3);
+
+  const auto found = Newest(store);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->step, 10);
+  ASSERT_EQ(warnings_.size(), 2u);
+  EXPECT_NE(warnings_[0].find("000000000030"), std::string::npos);
+  EXPECT_NE(warnings_[0].find("SHA-256"), std::string::npos);
+}
+
+TEST_F(Checkpoints, AMissingFileOrManifestIsPassedOver) {
+  CheckpointStore store(Dir(), 3);
+  for (const int64_t step : {10, 20, 30}) store.Save(Contents(step));
+  fs::remove(Dir() / "000000000030" / "model.safetensors");
+  fs::remove(Dir() / "000000000020" / "manifest.json");
+
+  EXPECT_EQ(Newest(store)->step, 10);
+}
+
+TEST_F(Checkpoints, ALaterFormatIsRefusedNotSkipped) {
+  CheckpointStore store(Dir(), 3);
+  store.Save(Contents(10));
+  const fs::path manifest = store.Save(Contents(20)) / "manifest.json";
+  auto json = nlohmann::ordered_json::parse(engine::ReadWholeFile(manifest, 1 << 20));
+  json["version"] = 2;
+  engine::WriteFileAtomically(manifest, json.dump());
+
+  EXPECT_THROW(Newest(store), Error);
+}
+
+TEST_F(Checkpoints, AManifestMayNotNameFilesElsewhere) {
+  CheckpointStore store(Dir(), 3);
+  const fs::path manifest = store.Save(Contents(10)) / "manifest.json";
+  auto json = nlohmann::ordered_json::parse(engine::ReadWholeFile(manifest, 1 << 20));
+  json["files"][0]["name"] = "../LATEST";
+  engine::WriteFileAtomically(manifest, json.dump());
+
+  EXPECT_FALSE(Newest(store));
+  EXPECT_EQ(warnings_.size(), 1u);
+}
+
+TEST_F(Checkpoints, SavingAStepAgainKeepsAValidOneAndReplacesASpoiledOne) {
+  CheckpointStore store(Dir(), 3);
+  const fs::path dir = store.Save(Contents(10));
+  EXPECT_NO_THROW(store.Save(Contents(10)));
+  Spoil(dir / "model.safetensors");
+
+  store.Save(Contents(10));
+  EXPECT_EQ(Newest(store)->step, 10);
+}
+
+TEST_F(Checkpoints, AFullDiskLeavesTheOldOnesAndNoLitter) {
+  CheckpointStore store(Dir(), 3);
+  store.Save(Contents(10));
+  // A file-size limit fails a write like a full disk does.
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit small{512, old.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  ErrorCode code = ErrorCode::kInternal;
+  try {
+    store.Save(Contents(20));
+  } catch (const Error& error) {
+    code = error.code();
+  }
+  setrlimit(RLIMIT_FSIZE, &old);
+
+  EXPECT_EQ(code, ErrorCode::kIo);
+  EXPECT_EQ(Newest(store)->step, 10);
+  for (const auto& entry : fs::directory_iterator(Dir())) {
+    EXPECT_EQ(entry.path().string().find(".tmp-"), std::string::npos) << entry.path();
+  }
+  EXPECT_NO_THROW(store.Save(Contents(20)));
+}
+
+TEST_F(Checkpoints, WhatAKilledWriterLeftIsRemoved) {
+  { const CheckpointStore store(Dir(), 3); }
+  fs::create_directories(Dir() / "000000000010.tmp-0123456789abcdef");
+
+  const CheckpointStore store(Dir(), 3);
+  EXPECT_FALSE(fs::exists(Dir() / "000000000010.tmp-0123456789abcdef"));
+  EXPECT_FALSE(Newest(store));
+}
+
+}  // namespace
+}  // namespace tandem::training

@@ -1,0 +1,100 @@
+#include "training/program/program.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "engine/model/random_model.h"
+
+namespace tandem::training {
+namespace {
+
+using engine::DType;
+
+Program RecordTiny(const char* family_name, DType dtype, std::vector<bool> trained = {}) {
+  const engine::FamilySpec& family = engine::FindFamilyByName(family_name);
+  const engine::ModelConfig config = std::string_view(family_name) == "llama"
+                                         ? engine::TinyLlamaConfig()
+                                         : engine::TinyMiniGptConfig();
+  RecordOptions options;
+  options.rows = 64;
+  options.row_length = 32;
+  options.max_segments = 6;
+  options.dtype = dtype;
+  options.trained = std::move(trained);
+  return Record(family, config, options);
+}
+
+std::string ReadGolden(const std::string& name) {
+  const std::ifstream file(std::string(TANDEM_SOURCE_DIR) + "/tests/golden/programs/" + name);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// On a wanted change, look at the difference and copy the file that the failure names.
+void ExpectGolden(const Program& program, const std::string& name) {
+  const std::string text = Print(program);
+  if (text == ReadGolden(name)) return;
+  const std::string now = testing::TempDir() + name;
+  std::ofstream(now) << text;
+  ADD_FAILURE() << "tests/golden/programs/" << name << " differs from " << now;
+}
+
+TEST(Program, PrintsAsRecordedForLlama) {
+  ExpectGolden(RecordTiny("llama", DType::kBF16), "llama-tiny-bf16.txt");
+}
+
+TEST(Program, PrintsAsRecordedForMiniGpt) {
+  ExpectGolden(RecordTiny("minigpt", DType::kBF16), "minigpt-tiny-bf16.txt");
+}
+
+TEST(Program, BuffersThatLiveTogetherDoNotOverlap) {
+  for (const char* family : {"llama", "minigpt"}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const Program program = RecordTiny(family, dtype);
+
+      for (size_t i = 0; i < program.buffers.size(); ++i) {
+        const Buffer& a = program.buffers[i];
+        if (a.first_step < 0) continue;
+        EXPECT_LE(a.offset + a.bytes, program.arena_bytes);
+        EXPECT_EQ(a.offset % 64, 0);
+        for (size_t j = i + 1; j < program.buffers.size(); ++j) {
+          const Buffer& b = program.buffers[j];
+          if (b.first_step < 0) continue;
+          const bool together = a.first_step <= b.last_step && b.first_step <= a.last_step;
+          const bool overlap = a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+          EXPECT_FALSE(together && overlap) << a.role << " and " << b.role;
+        }
+      }
+    }
+  }
+}
+
+TEST(Program, ArenaIsSmallerThanTheSumOfItsBuffers) {
+  const Program program = RecordTiny("llama", DType::kBF16);
+
+  int64_t sum = 0;
+  for (const Buffer& buffer : program.buffers) sum += buffer.bytes;
+  EXPECT_LT(program.arena_bytes, sum / 2);
+}
+
+TEST(Program, TrainingCostsThreeForwardsWhenAllIsTrained) {
+  const Program program = RecordTiny("llama", DType::kF32);
+
+  EXPECT_EQ(program.training_flops(), 3 * program.forward_flops());
+}
+
+TEST(Program, NothingIsRecordedBelowTheLowestTrainedWeight) {
+  const Program all = RecordTiny("llama", DType::kF32);
+  std::vector<bool> head_only(all.weight_specs.size(), false);
+  head_only[head_only.size() - 1] = true;  // the final norm or the head
+  const Program program = RecordTiny("llama", DType::kF32, head_only);
+
+  EXPECT_LE(program.backward.size(), 1u);
+  EXPECT_LT(program.arena_bytes, all.arena_bytes);
+}
+
+}  // namespace
+}  // namespace tandem::training

@@ -1,0 +1,268 @@
+#include "training/run.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stop_token>
+
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "engine/kernels/kernels.h"
+#include "engine/model/model.h"
+#include "engine/model/random_model.h"
+#include "tests/support/model_harness.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A few seconds of a tiny model on a tiny text.
+class RunTrainingTest : public testing::Test {
+ protected:
+  RunTrainingTest() {
+    engine::RandomModelSpec model;
+    model.config = engine::TinyLlamaConfig();
+    model.with_tokenizer = true;
+    engine::WriteRandomModel(model, dir_.path() / "base");
+    std::ofstream text(dir_.path() / "train.txt");
+    for (int i = 0; i < 40; ++i) {
+      text << "The " << (i % 2 != 0 ? "dog" : "cat") << " number " << i
+           << " ran to the river and back.\n<|endoftext|>\n";
+    }
+  }
+
+  TrainSpec Spec(const std::vector<std::string>& overrides = {}) const {
+    std::vector<std::string> words = {
+        "model.tokenizer_path=" + (dir_.path() / "base").string(),
+        "data.train=" + (dir_.path() / "train.txt").string(),
+    };
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    return ParseTrainSpec(
+        "model: {n_layers: 2, hidden_dim: 32, n_heads: 2, n_kv_heads: 1, dropout: 0.1}\n"
+        "data: {max_target_length: 64, eos_token: \"<|endoftext|>\"}\n"
+        "train: {steps: 12, per_device_batch_size: 2, learning_rate: 3e-3}\n"
+        "resources: {threads: 1}\n",
+        "spec", words);
+  }
+
+  TrainOutcome Run(const TrainSpec& spec, const std::string& name,
+                   std::function<void(const ProgressEvent&)> watch = {}) {
+    JobContext context;
+    context.dir = dir_.path() / name;
+    context.stop = stop_.get_token();
+    context.report = [&, watch](const ProgressEvent& event) {
+      events_.push_back(event);
+      if (watch) watch(event);
+    };
+    return RunTraining(spec, context);
+  }
+
+  // The last recorded loss of each step.
+  std::map<int64_t, double> Losses(const std::string& name) const {
+    std::map<int64_t, double> losses;
+    std::ifstream file(dir_.path() / name / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto json = nlohmann::json::parse(line);
+      if (json.contains("learning/loss")) losses[json["step"]] = json["learning/loss"];
+    }
+    return losses;
+  }
+
+  std::string Weights(const std::string& name) const {
+    return engine::ReadWholeFile(dir_.path() / name / "hf" / "model.safetensors", 1 << 28);
+  }
+
+  int CountEvents(const std::string& kind, const std::string& part) const {
+    int count = 0;
+    for (const ProgressEvent& event : events_) {
+      if (event.kind == kind && event.message.find(part) != std::string::npos) ++count;
+    }
+    return count;
+  }
+
+  tests::TemporaryDir dir_;
+  std::stop_source stop_;
+  std::vector<ProgressEvent> events_;
+};
+
+TEST_F(RunTrainingTest, TheLossFallsAndTheExportLoads) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const TrainOutcome outcome =
+        Run(Spec({"steps=40", std::string("dtype=") + dtype}), std::string("run-") + dtype);
+
+    const auto losses = Losses(std::string("run-") + dtype);
+    ASSERT_EQ(losses.size(), 40u);
+    EXPECT_LT(losses.at(39), losses.at(0) - 1);
+    EXPECT_EQ(outcome.status, TrainOutcome::Status::kCompleted);
+    tests::ModelHarness served(outcome.model_dir, {});
+    EXPECT_EQ(served.model().dtype(),
+              std::string_view(dtype) == "float32" ? engine::DType::kF32 : engine::DType::kBF16);
+  }
+}
+
+TEST_F(RunTrainingTest, StepLinesAreMaxTexts) {
+  Run(Spec({"steps=2"}), "run");
+
+  EXPECT_EQ(CountEvents("step", "completed step: 0, seconds: "), 1);
+  EXPECT_EQ(CountEvents("step", "completed step: 1, seconds: "), 1);
+  for (const char* field :
+       {", TFLOP/s/device: ", ", Tokens/s/device: ", ", total_weights: ", ", loss: "}) {
+    EXPECT_EQ(CountEvents("step", field), 2) << field;
+  }
+}
+
+TEST_F(RunTrainingTest, AStoppedRunGoesOnBitwise) {
+  for (const char* packing : {"best_fit", "concat_then_split"}) {
+    for (const char* accumulation : {"1", "3"}) {
+      const std::string tag = std::string(packing) + accumulation;
+      const TrainSpec spec = Spec({std::string("data.packing=") + packing,
+                                   std::string("gradient_accumulation_steps=") + accumulation});
+      Run(spec, "whole-" + tag);
+
+      const TrainOutcome first = Run(spec, "parts-" + tag, [&](const ProgressEvent& event) {
+        if (event.kind == "step" && event.step == 4) stop_.request_stop();
+      });
+      EXPECT_EQ(first.status, TrainOutcome::Status::kStopped);
+      EXPECT_EQ(first.step, 5);
+      EXPECT_TRUE(first.model_dir.empty());
+      stop_ = std::stop_source();
+      Run(spec, "parts-" + tag);
+
+      EXPECT_EQ(Losses("parts-" + tag), Losses("whole-" + tag));
+      EXPECT_EQ(Weights("parts-" + tag), Weights("whole-" + tag));
+    }
+  }
+}
+
+TEST_F(RunTrainingTest, ASpoiledCheckpointFallsBackToTheOneBefore) {
+  const TrainSpec spec = Spec({"checkpoint_period=4"});
+  Run(spec, "whole");
+  Run(spec, "parts", [&](const ProgressEvent& event) {
+    if (event.kind == "step" && event.step == 8) stop_.request_stop();
+  });
+  stop_ = std::stop_source();
+  const fs::path newest = dir_.path() / "parts" / "checkpoints" / "000000000009";
+  ASSERT_TRUE(fs::exists(newest));
+  fs::resize_file(newest / "optim.safetensors", 100);
+  events_.clear();
+
+  Run(spec, "parts");
+
+  EXPECT_EQ(CountEvents("warning", "000000000009 is not usable"), 1);
+  EXPECT_EQ(CountEvents("message", "resumed after step 8"), 1);
+  EXPECT_EQ(Losses("parts"), Losses("whole"));
+  EXPECT_EQ(Weights("parts"), Weights("whole"));
+}
+
+TEST_F(RunTrainingTest, AFullDiskDoesNotEndTheRun) {
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit small{16 << 10, old.rlim_max};
+
+  const TrainOutcome outcome =
+      Run(Spec({"checkpoint_period=4"}), "run", [&](const ProgressEvent& event) {
+        if (event.kind == "step" && event.step == 6) setrlimit(RLIMIT_FSIZE, &small);
+        if (event.kind == "warning") setrlimit(RLIMIT_FSIZE, &old);
+      });
+  setrlimit(RLIMIT_FSIZE, &old);
+
+  EXPECT_EQ(outcome.step, 12);
+  EXPECT_EQ(CountEvents("warning", "saving a checkpoint failed, training goes on"), 1);
+  EXPECT_TRUE(fs::exists(dir_.path() / "run" / "checkpoints" / "000000000004"));
+  EXPECT_FALSE(fs::exists(dir_.path() / "run" / "checkpoints" / "000000000008"));
+  EXPECT_TRUE(fs::exists(dir_.path() / "run" / "checkpoints" / "000000000012"));
+}
+
+TEST_F(RunTrainingTest, ResumingAnotherModelIsRefused) {
+  Run(Spec({"steps=2"}), "run");
+
+  EXPECT_THROW(Run(Spec({"steps=4", "model.n_layers=1"}), "run"), Error);
+  EXPECT_THROW(Run(Spec({"steps=4", "dtype=float32"}), "run"), Error);
+}
+
+TEST_F(RunTrainingTest, ResumingWithOtherSettingsSaysSo) {
+  Run(Spec({"steps=2", "learning_rate=1e-3"}), "run");
+  events_.clear();
+  Run(Spec({"steps=4", "learning_rate=2e-3", "train.schedule.schedule_steps=2"}), "run");
+
+  EXPECT_EQ(CountEvents("warning", "another learning_rate"), 1);
+  EXPECT_EQ(CountEvents("warning", "another"), 1);
+}
+
+TEST_F(RunTrainingTest, EarlyStoppingExportsTheBestEvaluation) {
+  const std::string eval = "data.eval=" + (dir_.path() / "train.txt").string();
+  // A rate this high is sure to get worse after a while.
+  const TrainOutcome outcome = Run(
+      Spec({eval, "steps=200", "eval_interval=4", "train.early_stopping_patience=3",
+            "learning_rate=0.5", "train.schedule.type=constant", "gradient_clipping_threshold=0"}),
+      "run");
+
+  EXPECT_LT(outcome.step, 200);
+  EXPECT_EQ(CountEvents("message", "stopping early"), 1);
+  EXPECT_LE(outcome.best_eval_loss, outcome.eval_loss);
+  EXPECT_EQ(Weights("run"),
+            engine::ReadWholeFile(dir_.path() / "run" / "best" / "model.safetensors", 1 << 28));
+}
+
+TEST_F(RunTrainingTest, TheDataEndsTheRunAfterItsEpochs) {
+  const TrainOutcome outcome = Run(Spec({"steps=1000", "num_epoch=1"}), "run");
+
+  EXPECT_LT(outcome.step, 40);
+  EXPECT_EQ(CountEvents("message", "all epochs are done"), 1);
+}
+
+TEST_F(RunTrainingTest, SamplesComeFromTheServingPath) {
+  Run(Spec({"steps=2", "train.sample.every=1", "train.sample.prompts=[The, A]",
+            "train.sample.max_tokens=5"}),
+      "run");
+
+  EXPECT_EQ(CountEvents("sample", ""), 4);
+  EXPECT_FALSE(fs::exists(dir_.path() / "run" / "sample-model"));
+}
+
+TEST_F(RunTrainingTest, FineTuningStartsFromTheGivenWeights) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  const TrainOutcome outcome =
+      Run(Spec({from, "steps=1", "learning_rate=0", "train.schedule.type=constant"}), "run");
+
+  const auto before = engine::ModelDir::Open(dir_.path() / "base");
+  const auto after = engine::ModelDir::Open(outcome.model_dir);
+  ASSERT_EQ(before.tensor_names(), after.tensor_names());
+  for (const std::string& name : before.tensor_names()) {
+    const auto* a = before.FindTensor(name);
+    const auto* b = after.FindTensor(name);
+    ASSERT_EQ(a->bytes(), b->bytes()) << name;
+    EXPECT_EQ(std::memcmp(a->data, b->data, a->bytes()), 0) << name;
+  }
+}
+
+TEST_F(RunTrainingTest, OnlyTheNamedWeightsAreTrained) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  const TrainOutcome outcome =
+      Run(Spec({from, "steps=2", "model.trainable=[mlp]", "learning_rate=1e-2"}), "run");
+
+  const auto before = engine::ModelDir::Open(dir_.path() / "base");
+  const auto after = engine::ModelDir::Open(outcome.model_dir);
+  for (const std::string& name : before.tensor_names()) {
+    const auto* a = before.FindTensor(name);
+    const bool same = std::memcmp(a->data, after.FindTensor(name)->data, a->bytes()) == 0;
+    EXPECT_EQ(same, name.find("mlp") == std::string::npos) << name;
+  }
+}
+
+TEST_F(RunTrainingTest, ThePlanNamesParametersAndMemory) {
+  const std::string plan = DescribePlan(Spec());
+
+  EXPECT_NE(plan.find("program llama rows=128 row_length=64 compute=bf16"), std::string::npos);
+  EXPECT_NE(plan.find("parameters "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem::training

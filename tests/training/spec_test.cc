@@ -1,0 +1,142 @@
+#include "training/spec.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "engine/base/error.h"
+
+namespace tandem::training {
+namespace {
+
+const std::string kMinimal = "steps: 10\ndataset_path: a.txt\ntokenizer_path: tok\n";
+
+TrainSpec Parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return ParseTrainSpec(text, "spec", overrides);
+}
+
+std::string FaultsOf(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  try {
+    Parse(text, overrides);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return {};
+}
+
+TEST(TrainSpec, MaxTextKeysAndOursMeanTheSame) {
+  const TrainSpec a = Parse(
+      "steps: 100\nlearning_rate: 2e-5\nper_device_batch_size: 3\nmax_target_length: 64\n"
+      "gradient_accumulation_steps: 2\nwarmup_steps_fraction: 0.2\nadam_b1: 0.8\nadam_b2: 0.9\n"
+      "adam_eps: 1e-6\nadam_weight_decay: 0.05\nbase_output_directory: out\nrun_name: r\n"
+      "checkpoint_period: 7\ndataset_path: d.txt\neval_interval: -1\ntokenizer_path: t\n"
+      "cosine_learning_rate_final_fraction: 0.3\n");
+  const TrainSpec b = Parse(
+      "run_name: r\nbase_output_directory: out\nmodel: {tokenizer_path: t}\n"
+      "data: {train: d.txt, max_target_length: 64}\n"
+      "train:\n  steps: 100\n  learning_rate: 2e-5\n  per_device_batch_size: 3\n"
+      "  gradient_accumulation_steps: 2\n"
+      "  schedule: {warmup_fraction: 0.2, final_fraction: 0.3}\n"
+      "  optimizer: {b1: 0.8, b2: 0.9, eps: 1e-6, weight_decay: 0.05}\n"
+      "checkpoint: {period: 7}\n");
+
+  for (const TrainSpec& spec : {a, b}) {
+    EXPECT_EQ(spec.train.steps, 100);
+    EXPECT_EQ(spec.train.schedule.learning_rate, 2e-5);
+    EXPECT_EQ(spec.train.schedule.schedule_steps, 100);
+    EXPECT_EQ(spec.train.schedule.warmup_fraction, 0.2);
+    EXPECT_EQ(spec.train.schedule.final_fraction, 0.3);
+    EXPECT_EQ(spec.train.per_device_batch_size, 3);
+    EXPECT_EQ(spec.train.gradient_accumulation_steps, 2);
+    EXPECT_EQ(spec.train.optimizer.b1, 0.8);
+    EXPECT_EQ(spec.train.optimizer.b2, 0.9);
+    EXPECT_EQ(spec.train.optimizer.eps, 1e-6);
+    EXPECT_EQ(spec.train.optimizer.weight_decay, 0.05);
+    EXPECT_EQ(spec.data.max_target_length, 64);
+    EXPECT_EQ(spec.checkpoint.period, 7);
+    EXPECT_EQ(spec.train.eval_interval, 0);
+    EXPECT_EQ(spec.run_dir(), std::filesystem::path("out/r"));
+  }
+}
+
+TEST(TrainSpec, JsonIsReadToo) {
+  const TrainSpec spec = Parse(
+      "{\"train\": {\"steps\": 5, \"sample\": {\"prompts\": [\"a\", \"b\"]}}, "
+      "\"data\": {\"train\": \"x\"}, \"model\": {\"tokenizer_path\": \"t\"}}");
+
+  EXPECT_EQ(spec.train.steps, 5);
+  EXPECT_EQ(spec.train.sample.prompts, (std::vector<std::string>{"a", "b"}));
+}
+
+TEST(TrainSpec, OverridesWinOverTheFile) {
+  const TrainSpec spec = Parse(kMinimal, {"steps=20", "train.learning_rate=0.5",
+                                          "train.sample.prompts=[x, y]", "data.seed=1"});
+
+  EXPECT_EQ(spec.train.steps, 20);
+  EXPECT_EQ(spec.train.schedule.learning_rate, 0.5);
+  EXPECT_EQ(spec.train.sample.prompts.size(), 2u);
+  EXPECT_EQ(spec.data.seed, 1u);
+}
+
+TEST(TrainSpec, UnknownKeysComeWithTheNearestKnownOne) {
+  EXPECT_NE(FaultsOf(kMinimal + "learning_rat: 1\n").find("did you mean learning_rate?"),
+            std::string::npos);
+  EXPECT_NE(FaultsOf(kMinimal, {"train.optimizer.b3=1"}).find("train.optimizer.b"),
+            std::string::npos);
+}
+
+TEST(TrainSpec, AllFaultsAreInOneMessage) {
+  const std::string message = FaultsOf(
+      "steps: -1\nadam_b1: nine\nmodel: {n_heads: 3, hidden_dim: 64}\ndata: {packing: tight}\n"
+      "precision: {compute: fp4}\nmax_target_length: 1.5\n",
+      {"oops"});
+
+  for (const char* part : {"steps: must be in [1", "adam_b1: must be a number", "n_heads: 3",
+                           "data.packing: must be one of none", "precision.compute",
+                           "max_target_length: must be a whole number", "data.train",
+                           "model.tokenizer_path", "an override is key=value"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << part << " in:\n" << message;
+  }
+}
+
+TEST(TrainSpec, AKeyGivenTwiceUnderTwoNamesIsAFault) {
+  EXPECT_NE(FaultsOf(kMinimal + "train: {steps: 3}\n").find("given twice"), std::string::npos);
+}
+
+TEST(TrainSpec, EnvironmentVariablesAreReplaced) {
+  setenv("TANDEM_TEST_DIR", "/data", 1);
+  const TrainSpec spec = Parse(kMinimal + "run_name: \"${TANDEM_TEST_DIR}-${NOT_SET:-x}\"\n");
+  EXPECT_EQ(spec.run_name, "/data-x");
+
+  EXPECT_NE(FaultsOf(kMinimal + "run_name: \"${NOT_SET_AT_ALL}\"\n").find("NOT_SET_AT_ALL"),
+            std::string::npos);
+  unsetenv("TANDEM_TEST_DIR");
+}
+
+TEST(TrainSpec, KeysOfMaxTextsBackendAreNotedAndIgnored) {
+  const TrainSpec spec = Parse(kMinimal + "hardware: tpu\nscan_layers: true\n");
+  EXPECT_EQ(spec.notes.size(), 2u);
+}
+
+TEST(TrainSpec, BrokenYamlIsOneFaultNotACrash) {
+  EXPECT_FALSE(FaultsOf("a: [1, 2\nb: }").empty());
+  EXPECT_FALSE(FaultsOf("- 1\n- 2\n").empty());
+  EXPECT_FALSE(FaultsOf("").empty());
+}
+
+TEST(TrainSpec, TheMiniGptPresetIsTheTutorials) {
+  const TrainSpec spec =
+      LoadTrainSpec(std::string(TANDEM_SOURCE_DIR) + "/config/presets/minigpt-tinystories.yaml",
+                    std::vector<std::string>{"tokenizer_path=t"});
+
+  EXPECT_EQ(spec.model.family, "minigpt");
+  EXPECT_EQ(spec.model.n_layers, 4);
+  EXPECT_EQ(spec.data.max_target_length, 256);
+  EXPECT_EQ(spec.train.per_device_batch_size * spec.train.gradient_accumulation_steps, 144);
+  EXPECT_EQ(spec.train.optimizer.kind, OptimizerKind::kAdam);
+  EXPECT_EQ(spec.train.schedule.learning_rate, 1e-3);
+}
+
+}  // namespace
+}  // namespace tandem::training

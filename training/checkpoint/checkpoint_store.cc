@@ -1,0 +1,190 @@
+#include "training/checkpoint/checkpoint_store.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/check.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/json.h"
+#include "engine/io/mapped_file.h"
+#include "engine/io/sha256.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr int64_t kVersion = 1;
+constexpr size_t kMaxManifestBytes = 16 << 20;
+constexpr const char* kManifest = "manifest.json";
+
+std::string StepName(int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "%012lld", static_cast<long long>(step));
+  return name;
+}
+
+bool IsStepName(const std::string& name) {
+  return name.size() == 12 &&
+         std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+void WriteText(const fs::path& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  out.flush();
+  if (!out) throw Error(ErrorCode::kIo, path.string() + ": " + std::strerror(errno));
+}
+
+std::string HashOfFile(const fs::path& path) {
+  return engine::ToHex(engine::Sha256Of(engine::MappedFile::Open(path)->bytes()));
+}
+
+// Plain names only: a manifest must not make us read outside its directory.
+bool IsPlainName(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+void VerifyFile(const fs::path& dir, const ordered_json& file, const std::string& source) {
+  const std::string name = engine::JsonStringOr(file, "name", "", source);
+  if (!IsPlainName(name)) throw Error(ErrorCode::kDataLoss, source + ": bad file name");
+  const fs::path path = dir / name;
+  std::error_code failed;
+  const uintmax_t bytes = fs::file_size(path, failed);
+  if (failed) throw Error(ErrorCode::kDataLoss, path.string() + ": " + failed.message());
+  const int64_t expected = engine::JsonInt(file, "bytes", 0, INT64_MAX, source);
+  if (bytes != static_cast<uintmax_t>(expected)) {
+    throw Error(ErrorCode::kDataLoss, path.string() + ": has " + std::to_string(bytes) +
+                                          " bytes instead of " + std::to_string(expected));
+  }
+  if (HashOfFile(path) != engine::JsonStringOr(file, "sha256", "", source)) {
+    throw Error(ErrorCode::kDataLoss, path.string() + ": content does not match its SHA-256");
+  }
+}
+
+}  // namespace
+
+FoundCheckpoint VerifyCheckpoint(const fs::path& dir) {
+  const fs::path path = dir / kManifest;
+  const std::string source = path.string();
+  const ordered_json manifest =
+      engine::ParseUntrustedJson(engine::ReadWholeFile(path, kMaxManifestBytes), source);
+  if (!manifest.is_object() ||
+      engine::JsonStringOr(manifest, "format", "", source) != "tandem-checkpoint") {
+    throw Error(ErrorCode::kDataLoss, source + ": not a checkpoint manifest");
+  }
+  const int64_t version = engine::JsonInt(manifest, "version", 0, INT64_MAX, source);
+  if (version != kVersion) {
+    throw Error(ErrorCode::kUnsupported, source + ": checkpoint format version " +
+                                             std::to_string(version) + ", this program reads " +
+                                             std::to_string(kVersion));
+  }
+  FoundCheckpoint found;
+  found.dir = dir;
+  found.step = engine::JsonInt(manifest, "step", 0, INT64_MAX, source);
+  const auto producer = manifest.find("producer");
+  if (producer != manifest.end() && producer->is_object()) {
+    found.isa_key = engine::JsonStringOr(*producer, "isa", "", source);
+  }
+  const auto files = manifest.find("files");
+  if (files == manifest.end() || !files->is_array() || files->empty()) {
+    throw Error(ErrorCode::kDataLoss, source + ": field files is missing");
+  }
+  for (const ordered_json& file : *files) VerifyFile(dir, file, source);
+  return found;
+}
+
+CheckpointStore::CheckpointStore(fs::path dir, int64_t keep)
+    : dir_(std::move(dir)), keep_(std::max<int64_t>(keep, 1)) {
+  std::error_code failed;
+  fs::create_directories(dir_, failed);
+  if (failed) throw Error(ErrorCode::kIo, dir_.string() + ": " + failed.message());
+  engine::RemoveStaleTemporaries(dir_);
+}
+
+std::vector<fs::path> CheckpointStore::Steps() const {
+  std::vector<fs::path> steps;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir_)) {
+    if (IsStepName(entry.path().filename().string())) steps.push_back(entry.path());
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+fs::path CheckpointStore::Save(const CheckpointContents& contents) {
+  const fs::path final_dir = dir_ / StepName(contents.step);
+  if (fs::exists(final_dir)) {
+    try {
+      VerifyCheckpoint(final_dir);
+      return final_dir;
+    } catch (const Error&) {
+      // A broken one must not block its own replacement.
+      fs::rename(final_dir, dir_ / (".trash-" + StepName(contents.step)));
+      DeleteOld();
+    }
+  }
+
+  engine::PublishDirectory(final_dir, [&](const fs::path& temporary) {
+    ordered_json files = ordered_json::array();
+    const auto list = [&](const std::string& name, const std::string& sha256) {
+      files.push_back({{"name", name},
+                       {"bytes", static_cast<int64_t>(fs::file_size(temporary / name))},
+                       {"sha256", sha256}});
+    };
+    for (const CheckpointContents::TensorFile& file : contents.tensor_files) {
+      list(file.name,
+           engine::WriteSafetensors(temporary / file.name, file.tensors, {{"format", "pt"}}));
+    }
+    for (const auto& [name, text] : contents.texts) {
+      WriteText(temporary / name, text);
+      list(name, engine::ToHex(engine::Sha256Of(std::as_bytes(std::span(text)))));
+    }
+    const ordered_json manifest = {{"format", "tandem-checkpoint"},
+                                   {"version", kVersion},
+                                   {"kind", contents.kind},
+                                   {"layout", "unstacked"},
+                                   {"arch", contents.arch},
+                                   {"step", contents.step},
+                                   {"producer", {{"name", "tandem"}, {"isa", contents.isa_key}}},
+                                   {"files", files}};
+    WriteText(temporary / kManifest, manifest.dump(2) + "\n");
+  });
+  engine::WriteFileAtomically(dir_ / "LATEST", StepName(contents.step) + "\n");
+  DeleteOld();
+  return final_dir;
+}
+
+// Renamed first, so that nobody takes a half-deleted directory for a checkpoint.
+void CheckpointStore::DeleteOld() const {
+  const std::vector<fs::path> steps = Steps();
+  std::error_code ignored;  // what cannot be deleted now is tried again after the next save
+  for (size_t i = static_cast<size_t>(keep_); i < steps.size(); ++i) {
+    fs::rename(steps[i], dir_ / (".trash-" + steps[i].filename().string()), ignored);
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir_)) {
+    if (entry.path().filename().string().starts_with(".trash-")) {
+      fs::remove_all(entry.path(), ignored);
+    }
+  }
+}
+
+std::optional<FoundCheckpoint> CheckpointStore::FindNewest(
+    const std::function<void(const std::string& what)>& warn) const {
+  for (const fs::path& step : Steps()) {
+    try {
+      return VerifyCheckpoint(step);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kUnsupported) throw;
+      warn("checkpoint " + step.filename().string() + " is not usable: " + error.what());
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace tandem::training

@@ -1,0 +1,167 @@
+#include "training/data/packer.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "training/data/permutation.h"
+
+namespace tandem::training {
+namespace {
+
+constexpr size_t kNone = static_cast<size_t>(-1);
+
+void Pad(int64_t row_length, TokenId pad, PackedRow* row) {
+  const int64_t room = row_length - static_cast<int64_t>(row->tokens.size());
+  if (room == 0) return;
+  for (int64_t p = 0; p < room; ++p) {
+    row->tokens.push_back(pad);
+    row->positions.push_back(static_cast<int32_t>(p));
+    row->targets.push_back(-1);
+    row->weights.push_back(0);
+    row->samples.push_back(-1);
+  }
+  row->segment_lengths.push_back(room);
+}
+
+}  // namespace
+
+PackedRow PaddingRow(int64_t row_length, TokenId pad) {
+  PackedRow row;
+  Pad(row_length, pad, &row);
+  return row;
+}
+
+Packer::Packer(const PackerOptions& options, std::function<Sample(int64_t index)> make)
+    : options_(options), make_(std::move(make)) {
+  TANDEM_CHECK(options.row_length > 0 && options.n_samples > 0);
+  if (options_.max_segments <= 0) options_.max_segments = options.row_length;
+  if (options_.packing == Packing::kNone) options_.max_segments = 1;
+}
+
+void Packer::Restore(PackerState state) {
+  state_ = std::move(state);
+  made_.clear();
+}
+
+double Packer::epoch() const {
+  return static_cast<double>(state_.next) / static_cast<double>(options_.n_samples);
+}
+
+const Sample& Packer::Pending(size_t i) {
+  const int64_t number = state_.pending[i];
+  if (const auto it = made_.find(number); it != made_.end()) return it->second;
+  const int64_t epoch = number / options_.n_samples;
+  const int64_t within = number % options_.n_samples;
+  const int64_t index = options_.shuffle ? Permute(options_.seed + static_cast<uint64_t>(epoch),
+                                                   options_.n_samples, within)
+                                         : within;
+  return made_.emplace(number, make_(index)).first->second;
+}
+
+int64_t Packer::PlacesOf(const Sample& sample) const {
+  return static_cast<int64_t>(sample.tokens.size()) - 1;
+}
+
+// Takes samples until `wanted` are pending or the epochs are over.
+void Packer::Fill(size_t wanted) {
+  while (state_.pending.size() < wanted) {
+    if (options_.n_epochs > 0 && state_.next >= options_.n_epochs * options_.n_samples) return;
+    state_.pending.push_back(state_.next++);
+    const Sample& sample = Pending(state_.pending.size() - 1);
+
+    const bool too_long = PlacesOf(sample) > options_.row_length;
+    if (too_long && options_.packing != Packing::kConcatThenSplit) {
+      if (options_.overflow == Overflow::kError) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "a sample has " + std::to_string(sample.tokens.size()) +
+                        " tokens and a row only " + std::to_string(options_.row_length) +
+                        "; choose overflow truncate, drop or split");
+      }
+      if (options_.overflow == Overflow::kTruncate) ++truncated_;
+    }
+    const bool drop = too_long && options_.packing != Packing::kConcatThenSplit &&
+                      options_.overflow == Overflow::kDrop;
+    const auto trained = std::count(sample.trained.begin() + (sample.trained.empty() ? 0 : 1),
+                                    sample.trained.end(), 1);
+    if (!drop && trained > 0) {
+      fruitless_ = 0;
+      continue;
+    }
+    dropped_ += drop ? 1 : 0;
+    if (++fruitless_ > options_.n_samples) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "no sample has a token to train on that fits into a row of " +
+                      std::to_string(options_.row_length));
+    }
+    made_.erase(state_.pending.back());
+    state_.pending.pop_back();
+  }
+}
+
+// Which pending sample goes next into a row with `room` places left; kNone ends the row.
+size_t Packer::Choose(int64_t room) {
+  const bool by_fit =
+      options_.packing == Packing::kFirstFit || options_.packing == Packing::kBestFit;
+  Fill(by_fit ? static_cast<size_t>(options_.window) : 1);
+  if (state_.pending.empty()) return kNone;
+  // The oldest opens every row, so that none waits for ever; a cut sample goes on at once.
+  if (room == options_.row_length || !by_fit) return 0;
+
+  size_t best = kNone;
+  int64_t best_places = 0;
+  for (size_t i = 0; i < state_.pending.size(); ++i) {
+    const int64_t places = PlacesOf(Pending(i)) - (i == 0 ? state_.offset : 0);
+    if (places > room) continue;
+    if (options_.packing == Packing::kFirstFit) return i;
+    if (best == kNone || places > best_places) {
+      best = i;
+      best_places = places;
+    }
+  }
+  return best;
+}
+
+// Appends the sample, or as much of it as fits. True when the sample is used up.
+bool Packer::AddSegment(size_t i, PackedRow* row) {
+  const Sample& sample = Pending(i);
+  const int64_t from = i == 0 ? state_.offset : 0;
+  const int64_t room = options_.row_length - static_cast<int64_t>(row->tokens.size());
+  const int64_t places = std::min(room, PlacesOf(sample) - from);
+  for (int64_t p = 0; p < places; ++p) {
+    const auto at = static_cast<size_t>(from + p);
+    const bool trained = sample.trained[at + 1] != 0;
+    row->tokens.push_back(sample.tokens[at]);
+    row->positions.push_back(static_cast<int32_t>(p));
+    row->targets.push_back(trained ? sample.tokens[at + 1] : -1);
+    row->weights.push_back(trained ? 1.0f : 0.0f);
+    row->samples.push_back(state_.pending[i]);
+  }
+  row->segment_lengths.push_back(places);
+
+  const bool cuts =
+      options_.packing == Packing::kConcatThenSplit || options_.overflow == Overflow::kSplit;
+  if (cuts && from + places < PlacesOf(sample)) {
+    TANDEM_CHECK(i == 0);  // only the oldest can be longer than what is left of a row
+    state_.offset = from + places;
+    return false;
+  }
+  return true;
+}
+
+bool Packer::Next(PackedRow* row) {
+  *row = {};
+  while (static_cast<int64_t>(row->tokens.size()) < options_.row_length &&
+         static_cast<int64_t>(row->segment_lengths.size()) < options_.max_segments) {
+    const size_t i = Choose(options_.row_length - static_cast<int64_t>(row->tokens.size()));
+    if (i == kNone) break;
+    if (!AddSegment(i, row)) continue;
+    made_.erase(state_.pending[i]);
+    state_.pending.erase(state_.pending.begin() + static_cast<std::ptrdiff_t>(i));
+    if (i == 0) state_.offset = 0;
+  }
+  if (row->tokens.empty()) return false;
+  Pad(options_.row_length, options_.pad, row);
+  return true;
+}
+
+}  // namespace tandem::training

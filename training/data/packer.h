@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "training/data/sample.h"
+
+namespace tandem::training {
+
+enum class Packing {
+  kNone,             // one sample per row
+  kConcatThenSplit,  // samples follow each other and are cut where a row ends
+  kFirstFit,         // whole samples; the first pending one that fits
+  kBestFit,          // whole samples; the longest pending one that fits
+};
+enum class Overflow { kTruncate, kDrop, kError, kSplit };  // samples longer than a row
+
+struct PackerOptions {
+  int64_t row_length = 0;
+  int64_t max_segments = 0;  // per row
+  Packing packing = Packing::kBestFit;
+  Overflow overflow = Overflow::kTruncate;
+  bool shuffle = true;
+  uint64_t seed = 0;
+  int64_t n_samples = 0;
+  int64_t n_epochs = 0;  // 0: for ever
+  int64_t window = 64;   // samples looked at by first and best fit
+  TokenId pad = 0;
+};
+
+// Where a packer stands: all that must be saved to go on exactly. Samples are counted over all
+// epochs; number g is sample Permute(seed + epoch, n, g % n) of epoch g / n.
+struct PackerState {
+  int64_t next = 0;              // the next sample to take
+  std::vector<int64_t> pending;  // taken, not yet in a row, oldest first
+  int64_t offset = 0;            // rows of pending[0] already used (cut samples)
+
+  bool operator==(const PackerState&) const = default;
+};
+
+// `row_length` tokens: segments one after the other, then perhaps padding as a last segment. In a
+// segment the target of a token is the one after it in its sample; positions begin at 0.
+struct PackedRow {
+  std::vector<TokenId> tokens;
+  std::vector<int32_t> positions;
+  std::vector<TokenId> targets;  // -1 where nothing is trained
+  std::vector<float> weights;    // 1 or 0
+  std::vector<int64_t> samples;  // number of the sample; -1 for padding
+  std::vector<int64_t> segment_lengths;
+};
+
+// A row of nothing but padding: completes the last batch of the last epoch.
+PackedRow PaddingRow(int64_t row_length, TokenId pad);
+
+// Makes rows out of samples. A sample of n tokens takes n - 1 places (its last token is only ever a
+// target). Deterministic: a function of options, samples and state.
+class Packer {
+ public:
+  // `make` gives the sample by its index in the corpus.
+  Packer(const PackerOptions& options, std::function<Sample(int64_t index)> make);
+
+  // The next row, or false when all epochs are through. Throws kInvalidArgument on a sample longer
+  // than a row with Overflow::kError, and when no sample has two tokens.
+  bool Next(PackedRow* row);
+
+  const PackerState& state() const { return state_; }
+  void Restore(PackerState state);
+
+  double epoch() const;  // how many times through the corpus
+  int64_t dropped() const { return dropped_; }
+  int64_t truncated() const { return truncated_; }
+
+ private:
+  const Sample& Pending(size_t i);
+  int64_t PlacesOf(const Sample& sample) const;
+  void Fill(size_t wanted);
+  size_t Choose(int64_t room);
+  bool AddSegment(size_t i, PackedRow* row);
+
+  PackerOptions options_;
+  std::function<Sample(int64_t)> make_;
+  PackerState state_;
+  std::map<int64_t, Sample> made_;  // of state_.pending, by number
+  int64_t fruitless_ = 0;           // samples in a row that had nothing to train
+  int64_t dropped_ = 0;
+  int64_t truncated_ = 0;
+};
+
+}  // namespace tandem::training

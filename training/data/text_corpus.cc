@@ -1,0 +1,66 @@
+#include "training/data/text_corpus.h"
+
+#include "engine/base/error.h"
+
+namespace tandem::training {
+namespace {
+
+constexpr std::string_view kSpace = " \t\r\n\v\f";
+
+std::string_view Trim(std::string_view text) {
+  const size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+}  // namespace
+
+std::vector<std::string_view> SplitAtDelimiterLines(std::string_view text,
+                                                    std::string_view delimiter) {
+  std::vector<std::string_view> samples;
+  const auto keep = [&](std::string_view piece) {
+    piece = Trim(piece);
+    if (!piece.empty()) samples.push_back(piece);
+  };
+  if (delimiter.empty()) {
+    keep(text);
+    return samples;
+  }
+
+  size_t begin = 0;
+  size_t from = 0;
+  while (true) {
+    const size_t at = text.find(delimiter, from);
+    if (at == std::string_view::npos) break;
+    from = at + delimiter.size();
+    // A delimiter inside a line is text: only a line of its own separates.
+    const bool starts_line = at == 0 || text[at - 1] == '\n';
+    const bool ends_line = from == text.size() || text[from] == '\n' || text[from] == '\r';
+    if (!starts_line || !ends_line) continue;
+    keep(text.substr(begin, at - begin));
+    begin = from;
+  }
+  keep(text.substr(begin));
+  return samples;
+}
+
+TextCorpus TextCorpus::Open(const std::filesystem::path& path, std::string_view delimiter) {
+  TextCorpus corpus;
+  corpus.file_ = engine::MappedFile::Open(path);
+  corpus.name_ = path.string();
+  const std::span<const std::byte> bytes = corpus.file_->bytes();
+  corpus.samples_ =
+      SplitAtDelimiterLines({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, delimiter);
+  if (corpus.samples_.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, corpus.name_ + ": no text to train on");
+  }
+  return corpus;
+}
+
+int64_t TextCorpus::bytes() const {
+  int64_t bytes = 0;
+  for (const std::string_view sample : samples_) bytes += static_cast<int64_t>(sample.size());
+  return bytes;
+}
+
+}  // namespace tandem::training

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/io/mapped_file.h"
+
+namespace tandem::training {
+
+// A text file cut into samples at lines that consist of a delimiter. White space around a sample is
+// removed, empty ones are left out. The file stays mapped; samples are views into it. Immutable.
+class TextCorpus {
+ public:
+  // An empty delimiter makes the whole file one sample. Throws kNotFound / kIo, and
+  // kInvalidArgument when no sample is left.
+  static TextCorpus Open(const std::filesystem::path& path, std::string_view delimiter);
+
+  int64_t size() const { return static_cast<int64_t>(samples_.size()); }
+  std::string_view sample(int64_t i) const { return samples_[static_cast<size_t>(i)]; }
+  int64_t bytes() const;  // of all samples
+  const std::string& name() const { return name_; }
+
+ private:
+  std::shared_ptr<const engine::MappedFile> file_;
+  std::vector<std::string_view> samples_;
+  std::string name_;
+};
+
+// The cutting rule, for tests.
+std::vector<std::string_view> SplitAtDelimiterLines(std::string_view text,
+                                                    std::string_view delimiter);
+
+}  // namespace tandem::training

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "training/data/packer.h"
+#include "training/program/executor.h"
+
+namespace tandem::training {
+
+// Packed rows side by side: what one run of the program reads. Owns its memory.
+struct MicroBatch {
+  std::vector<TokenId> tokens;
+  std::vector<int32_t> positions;
+  std::vector<TokenId> targets;
+  std::vector<float> weights;
+  std::vector<Segment> segments;
+  std::vector<DropoutRow> sources;
+
+  void Clear();
+  void Append(const PackedRow& row);
+  double weight() const;
+  // Borrows.
+  ProgramBatch View(uint64_t dropout_seed) const;
+};
+
+}  // namespace tandem::training

@@ -1,0 +1,265 @@
+#include "training/program/executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/check.h"
+#include "training/ops/norm.h"
+
+namespace tandem::training {
+
+using engine::ConstMatrix;
+using engine::DType;
+using engine::Matrix;
+
+Executor::Executor(const Program& program, engine::OpsContext& ops, const engine::RopeTable* rope,
+                   const engine::Weights& weights, std::span<float* const> gradients)
+    : program_(program),
+      ops_(ops),
+      rope_(rope),
+      weights_(weights),
+      gradients_(gradients.begin(), gradients.end()),
+      arena_(static_cast<size_t>(program.arena_bytes)) {
+  TANDEM_CHECK(weights.size() == program.weight_specs.size());
+  TANDEM_CHECK(gradients_.size() == weights.size());
+}
+
+CrossEntropyResult Executor::Train(const ProgramBatch& batch, float scale) {
+  Check(batch);
+  Forward(batch, true);
+  const CrossEntropyResult result = Head(batch, scale, true, nullptr);
+  for (const BackwardStep& step : program_.backward) BackwardNode(step, batch);
+  return result;
+}
+
+CrossEntropyResult Executor::Evaluate(const ProgramBatch& batch, float* token_logprobs) {
+  Check(batch);
+  Forward(batch, false);
+  return Head(batch, 1, false, token_logprobs);
+}
+
+void Executor::ForwardLogits(const ProgramBatch& batch, float* logits) {
+  Check(batch);
+  Forward(batch, false);
+  const Node& head = program_.nodes.back();
+  const engine::PanelMatrix& panels = weights_[head.weights[0]].panels;
+  engine::MatMul(ops_, MatrixOf(head.inputs[0]), panels, VectorOf(head, 1), logits, panels.n);
+}
+
+// Reached by tests and by the packer only, never by a client; still, a wrong segment would read
+// another one's keys without a sign.
+void Executor::Check(const ProgramBatch& batch) const {
+  const auto rows = static_cast<size_t>(program_.rows);
+  TANDEM_CHECK(batch.tokens.size() == rows && batch.positions.size() == rows);
+  TANDEM_CHECK(batch.segments.size() <= static_cast<size_t>(program_.max_segments));
+  int64_t next = 0;
+  for (const Segment& segment : batch.segments) {
+    TANDEM_CHECK(segment.first_row == next && segment.n_rows > 0);
+    next += segment.n_rows;
+  }
+  TANDEM_CHECK(next == program_.rows);
+}
+
+void Executor::Forward(const ProgramBatch& batch, bool dropout) {
+  for (size_t i = 0; i + 1 < program_.nodes.size(); ++i) {
+    ForwardNode(program_.nodes[i], batch, dropout);
+  }
+}
+
+void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dropout) {
+  const Matrix y = MatrixOf(node.outputs[0]);
+  switch (node.op) {
+    case OpKind::kEmbed:
+      engine::GatherRows(ops_, weights_[node.weights[0]].panels, batch.tokens,
+                         F32Of(node.outputs[0]), y.stride);
+      return;
+    case OpKind::kEmbedPositions:
+      engine::GatherRows(ops_, weights_[node.weights[0]].panels, batch.positions,
+                         F32Of(node.outputs[0]), y.stride);
+      return;
+    case OpKind::kRmsNorm:
+      engine::RmsNorm(ops_, F32Of(node.inputs[0]), y.cols, VectorOf(node, 0), node.eps, y,
+                      Floats(node.saved));
+      return;
+    case OpKind::kLayerNorm:
+      engine::LayerNorm(ops_, F32Of(node.inputs[0]), y.cols, VectorOf(node, 0), VectorOf(node, 1),
+                        node.eps, y, Floats(node.saved));
+      return;
+    case OpKind::kRound:
+      engine::RoundRows(ops_, F32Of(node.inputs[0]), y.cols, y);
+      return;
+    case OpKind::kLinear:
+      engine::MatMul(ops_, MatrixOf(node.inputs[0]), weights_[node.weights[0]].panels,
+                     VectorOf(node, 1), F32Of(node.outputs[0]), y.stride);
+      return;
+    case OpKind::kRope:
+      TANDEM_CHECK(rope_ != nullptr);
+      engine::Rope(ops_, F32Of(node.inputs[0]), y.cols, batch.positions, *rope_, y);
+      return;
+    case OpKind::kAttention:
+      AttentionForward(ops_, node.attention, MatrixOf(node.inputs[0]), MatrixOf(node.inputs[1]),
+                       MatrixOf(node.inputs[2]), batch.segments, At(node.forward_scratch), y,
+                       Floats(node.saved));
+      return;
+    case OpKind::kGatedActivation:
+      engine::GatedActivation(ops_, F32Of(node.inputs[0]), F32Of(node.inputs[1]), y.cols,
+                              node.activation, y);
+      return;
+    case OpKind::kActivate:
+      engine::Activate(ops_, F32Of(node.inputs[0]), y.cols, node.activation, y);
+      return;
+    case OpKind::kAdd:
+      engine::AddRows(ops_, F32Of(node.inputs[0]), F32Of(node.inputs[1]), y.rows * y.cols,
+                      F32Of(node.outputs[0]));
+      return;
+    case OpKind::kDropout:
+      if (dropout) {
+        Dropout(ops_, F32Of(node.inputs[0]), batch.sources, y.cols, node.rate, KeyOf(node, batch),
+                F32Of(node.outputs[0]), false);
+      } else {
+        engine::RoundRows(ops_, F32Of(node.inputs[0]), y.cols, y);  // f32 to f32: a copy
+      }
+      return;
+    case OpKind::kCrossEntropy:
+      break;
+  }
+  TANDEM_CHECK(false);
+}
+
+CrossEntropyResult Executor::Head(const ProgramBatch& batch, float scale, bool train,
+                                  float* token_logprobs) {
+  const Node& node = program_.nodes.back();
+  CrossEntropyArgs args;
+  args.hidden = MatrixOf(node.inputs[0]);
+  args.head = weights_[node.weights[0]].panels;
+  args.bias = VectorOf(node, 1);
+  args.targets = batch.targets;
+  args.weights = batch.weights;
+  args.scale = scale;
+  const bool backward = train && program_.values[node.inputs[0]].needs_gradient;
+  float* dhidden = backward ? GradientOf(node.inputs[0]) : nullptr;
+  float* dhead = backward ? WeightGradient(node.weights[0]) : nullptr;
+  float* dbias = backward && node.weights.size() > 1 ? WeightGradient(node.weights[1]) : nullptr;
+  return CrossEntropy(ops_, head_workspace_, args, dhidden, dhead, dbias, token_logprobs);
+}
+
+void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch) {
+  const Node& node = program_.nodes[step.node];
+  for (const int32_t buffer : step.zero) Zero(buffer);
+
+  const Value& out = program_.values[node.outputs[0]];
+  const float* dy = GradientOf(node.outputs[0]);
+  const int64_t rows = program_.rows;
+  const int64_t elements = rows * out.cols;
+  float* dx = node.inputs.empty() ? nullptr : GradientOf(node.inputs[0]);
+  switch (node.op) {
+    case OpKind::kEmbed:
+      EmbedBackward(ops_, batch.tokens, dy, out.cols, WeightGradient(node.weights[0]));
+      return;
+    case OpKind::kEmbedPositions:
+      EmbedBackward(ops_, batch.positions, dy, out.cols, WeightGradient(node.weights[0]));
+      return;
+    case OpKind::kRmsNorm:
+      RmsNormBackward(ops_, F32Of(node.inputs[0]), VectorOf(node, 0), Floats(node.saved), dy, rows,
+                      out.cols, dx, WeightGradient(node.weights[0]));
+      return;
+    case OpKind::kLayerNorm:
+      LayerNormBackward(ops_, F32Of(node.inputs[0]), VectorOf(node, 0), Floats(node.saved), dy,
+                        rows, out.cols, dx, WeightGradient(node.weights[0]),
+                        WeightGradient(node.weights[1]));
+      return;
+    case OpKind::kLinear:
+      BackwardLinear(step);
+      return;
+    case OpKind::kRope:
+      RopeBackward(ops_, dy, batch.positions, *rope_, rows, out.cols, dx);
+      return;
+    case OpKind::kAttention:
+      AttentionBackward(ops_, node.attention, MatrixOf(node.inputs[0]), MatrixOf(node.inputs[1]),
+                        MatrixOf(node.inputs[2]), MatrixOf(node.outputs[0]), Floats(node.saved), dy,
+                        batch.segments, dx, GradientOf(node.inputs[1]), GradientOf(node.inputs[2]));
+      return;
+    case OpKind::kGatedActivation:
+      GatedActivationBackward(ops_, F32Of(node.inputs[0]), F32Of(node.inputs[1]), node.activation,
+                              dy, elements, dx, GradientOf(node.inputs[1]));
+      return;
+    case OpKind::kActivate:
+      ActivateBackward(ops_, F32Of(node.inputs[0]), node.activation, dy, elements, dx);
+      return;
+    case OpKind::kAdd:
+      for (size_t side = 0; side < 2; ++side) {
+        if (!step.copy[side]) continue;
+        float* into = GradientOf(node.inputs[side]);
+        if (step.overwrite[side]) Zero(program_.values[node.inputs[side]].gradient);
+        Accumulate(ops_, dy, elements, into);
+      }
+      return;
+    case OpKind::kDropout:
+      Dropout(ops_, dy, batch.sources, out.cols, node.rate, KeyOf(node, batch), dx,
+              !step.overwrite[0]);
+      return;
+    case OpKind::kRound:
+    case OpKind::kCrossEntropy:
+      break;
+  }
+  TANDEM_CHECK(false);
+}
+
+void Executor::BackwardLinear(const BackwardStep& step) {
+  const Node& node = program_.nodes[step.node];
+  const engine::PanelMatrix& w = weights_[node.weights[0]].panels;
+  const float* dy32 = GradientOf(node.outputs[0]);
+  const int64_t rows = program_.rows;
+
+  Matrix dy{const_cast<float*>(dy32), DType::kF32, rows, w.n, w.n};
+  if (program_.dtype != DType::kF32) {
+    dy = {At(node.backward_scratch), program_.dtype, rows, w.n,
+          engine::RowStride(program_.dtype, w.n)};
+    engine::RoundRows(ops_, dy32, w.n, dy);
+  }
+
+  if (float* dx = GradientOf(node.inputs[0])) {
+    engine::MatMulInputGrad(ops_, dy, w, dx, w.k, !step.overwrite[0]);
+  }
+  if (float* dw = WeightGradient(node.weights[0])) {
+    engine::MatMulWeightGrad(ops_, dy, MatrixOf(node.inputs[0]), dw, true);
+  }
+  if (node.weights.size() > 1) {
+    if (float* db = WeightGradient(node.weights[1])) ColumnSums(ops_, dy32, rows, w.n, db);
+  }
+}
+
+void Executor::Zero(int32_t buffer) {
+  constexpr int64_t kChunk = 1 << 18;
+  std::byte* data = At(buffer);
+  const int64_t bytes = program_.buffers[buffer].bytes;
+  ops_.pool().ParallelFor((bytes + kChunk - 1) / kChunk, [&](int64_t i, int) {
+    std::memset(data + i * kChunk, 0, static_cast<size_t>(std::min(kChunk, bytes - i * kChunk)));
+  });
+}
+
+Matrix Executor::MatrixOf(int32_t value) {
+  const Value& v = program_.values[value];
+  return {At(v.buffer), v.dtype, program_.rows, v.cols, v.stride};
+}
+
+float* Executor::F32Of(int32_t value) { return Floats(program_.values[value].buffer); }
+
+float* Executor::GradientOf(int32_t value) {
+  const int32_t buffer = program_.values[value].gradient;
+  return buffer < 0 ? nullptr : Floats(buffer);
+}
+
+float* Executor::WeightGradient(int32_t weight) {
+  return program_.trained[weight] ? gradients_[weight] : nullptr;
+}
+
+const float* Executor::VectorOf(const Node& node, size_t i) const {
+  return i < node.weights.size() ? weights_[node.weights[i]].vector : nullptr;
+}
+
+DropoutKey Executor::KeyOf(const Node& node, const ProgramBatch& batch) const {
+  return {batch.dropout_seed, batch.epoch, static_cast<uint32_t>(&node - program_.nodes.data())};
+}
+
+}  // namespace tandem::training

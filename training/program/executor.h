@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/base/aligned_buffer.h"
+#include "engine/ops/ops_context.h"
+#include "training/ops/attention.h"
+#include "training/ops/cross_entropy.h"
+#include "training/ops/pointwise.h"
+#include "training/program/program.h"
+
+namespace tandem::training {
+
+// One micro-batch: `rows` tokens in packed segments that cover all rows in order (padding is a
+// segment of its own with weight 0).
+struct ProgramBatch {
+  std::span<const TokenId> tokens;      // [rows]
+  std::span<const int32_t> positions;   // [rows], from 0 in every segment
+  std::span<const Segment> segments;    // at most the program's max_segments
+  std::span<const TokenId> targets;     // [rows]; -1 where the row is not trained
+  std::span<const float> weights;       // [rows]; 0 where the row is not trained
+  std::span<const DropoutRow> sources;  // [rows]; only programs with dropout read it
+  uint64_t dropout_seed = 0;
+  uint32_t epoch = 0;
+};
+
+// Runs a program. All memory is taken at construction. Owned by one thread; borrows everything it
+// is given.
+class Executor {
+ public:
+  // `gradients[i]` is [n, k] f32 for trained weights (added to) and ignored for frozen ones. `rope`
+  // may be null for families without.
+  Executor(const Program& program, engine::OpsContext& ops, const engine::RopeTable* rope,
+           const engine::Weights& weights, std::span<float* const> gradients);
+
+  // Forward and backward: adds d(scale * sum of weighted losses) to the gradients.
+  CrossEntropyResult Train(const ProgramBatch& batch, float scale);
+  // Forward only, dropout off. `token_logprobs` [rows] may be null.
+  CrossEntropyResult Evaluate(const ProgramBatch& batch, float* token_logprobs);
+  // Logits of all rows [rows, vocab_size], dropout off: what serving computes, by the program.
+  void ForwardLogits(const ProgramBatch& batch, float* logits);
+
+  const Program& program() const { return program_; }
+
+ private:
+  void Check(const ProgramBatch& batch) const;
+  void Forward(const ProgramBatch& batch, bool dropout);
+  void ForwardNode(const Node& node, const ProgramBatch& batch, bool dropout);
+  CrossEntropyResult Head(const ProgramBatch& batch, float scale, bool train,
+                          float* token_logprobs);
+  void BackwardNode(const BackwardStep& step, const ProgramBatch& batch);
+  void BackwardLinear(const BackwardStep& step);
+  void Zero(int32_t buffer);
+
+  std::byte* At(int32_t buffer) { return arena_.data() + program_.buffers[buffer].offset; }
+  float* Floats(int32_t buffer) { return reinterpret_cast<float*>(At(buffer)); }
+  engine::Matrix MatrixOf(int32_t value);
+  float* F32Of(int32_t value);
+  float* GradientOf(int32_t value);       // null without
+  float* WeightGradient(int32_t weight);  // null when frozen
+  const float* VectorOf(const Node& node, size_t i) const;
+  DropoutKey KeyOf(const Node& node, const ProgramBatch& batch) const;
+
+  const Program& program_;
+  engine::OpsContext& ops_;
+  const engine::RopeTable* rope_;
+  const engine::Weights& weights_;
+  std::vector<float*> gradients_;
+  AlignedBuffer arena_;
+  CrossEntropyWorkspace head_workspace_;
+};
+
+}  // namespace tandem::training

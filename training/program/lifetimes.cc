@@ -1,0 +1,95 @@
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "training/program/passes.h"
+
+namespace tandem::training {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+// Steps: forward nodes in order (the head, last of them, also begins the backward pass), then the
+// backward steps.
+class Lifetimes {
+ public:
+  explicit Lifetimes(Program* program) : p_(program) {}
+
+  void Run() {
+    const auto n_forward = static_cast<int32_t>(p_->nodes.size());
+    for (int32_t i = 0; i < n_forward; ++i) Forward(i);
+    for (size_t i = 0; i < p_->backward.size(); ++i) {
+      Backward(p_->backward[i], n_forward + static_cast<int32_t>(i));
+    }
+  }
+
+ private:
+  void Touch(int32_t buffer, int32_t step) {
+    if (buffer < 0) return;
+    Buffer& b = p_->buffers[buffer];
+    b.first_step = b.first_step < 0 ? step : std::min(b.first_step, step);
+    b.last_step = std::max(b.last_step, step);
+  }
+
+  void Forward(int32_t step) {
+    const Node& node = p_->nodes[step];
+    for (const int32_t v : node.inputs) Touch(p_->values[v].buffer, step);
+    for (const int32_t v : node.outputs) Touch(p_->values[v].buffer, step);
+    Touch(node.saved, step);
+    Touch(node.forward_scratch, step);
+    if (node.op == OpKind::kCrossEntropy) Touch(p_->values[node.inputs[0]].gradient, step);
+  }
+
+  void Backward(const BackwardStep& backward, int32_t step) {
+    const Node& node = p_->nodes[backward.node];
+    const OpDescription& op = Describe(node.op);
+    for (size_t side = 0; side < node.inputs.size(); ++side) {
+      const Value& value = p_->values[node.inputs[side]];
+      if (op.reads_inputs_backward) Touch(value.buffer, step);
+      if (node.op != OpKind::kAdd || backward.copy[side]) Touch(value.gradient, step);
+    }
+    for (const int32_t v : node.outputs) {
+      if (op.reads_outputs_backward) Touch(p_->values[v].buffer, step);
+      Touch(p_->values[v].gradient, step);
+    }
+    Touch(node.saved, step);
+    Touch(node.backward_scratch, step);
+  }
+
+  Program* p_;
+};
+
+}  // namespace
+
+void AssignArena(Program* program) {
+  Lifetimes(program).Run();
+
+  std::vector<Buffer>& buffers = program->buffers;
+  std::vector<int32_t> order;
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    if (buffers[i].first_step >= 0) order.push_back(static_cast<int32_t>(i));
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return buffers[a].bytes > buffers[b].bytes; });
+
+  const auto by_offset = [&](int32_t a, int32_t b) {
+    return buffers[a].offset < buffers[b].offset;
+  };
+  std::vector<int32_t> placed;  // by offset
+  program->arena_bytes = 0;
+  for (const int32_t i : order) {
+    Buffer& buffer = buffers[i];
+    const int64_t bytes = RoundUp(buffer.bytes, kAlignment);
+    int64_t offset = 0;
+    for (const int32_t j : placed) {
+      const Buffer& other = buffers[j];
+      if (other.last_step < buffer.first_step || other.first_step > buffer.last_step) continue;
+      if (other.offset >= offset + bytes) break;
+      offset = std::max(offset, other.offset + RoundUp(other.bytes, kAlignment));
+    }
+    buffer.offset = offset;
+    program->arena_bytes = std::max(program->arena_bytes, offset + bytes);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), i, by_offset), i);
+  }
+}
+
+}  // namespace tandem::training

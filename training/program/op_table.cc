@@ -1,0 +1,59 @@
+#include <array>
+
+#include "training/program/program.h"
+
+namespace tandem::training {
+namespace {
+
+int64_t NoFlops(const Program&, const Node&) { return 0; }
+
+int64_t MatMulFlops(const Program& p, const Node& node) {
+  const engine::WeightSpec& w = p.weight_specs[node.weights[0]];
+  return 2 * p.rows * w.n * w.k;
+}
+
+// dX where the input needs one, dW where the weight is trained.
+int64_t LinearBackwardFlops(const Program& p, const Node& node) {
+  const int64_t once = MatMulFlops(p, node);
+  return (p.values[node.inputs[0]].needs_gradient ? once : 0) +
+         (p.trained[node.weights[0]] ? once : 0);
+}
+
+// MaxText's count of causal attention: scores and P.V over half of the square, per head.
+int64_t AttentionFlops(const Program& p, const Node& node) {
+  const engine::AttentionSpec& a = node.attention;
+  const int64_t length = p.row_length;
+  if (a.window == 0 || a.window >= length) {
+    return 2 * p.rows * length * a.n_heads * a.head_dim;
+  }
+  return 4 * (p.rows / length) * (length * a.window - a.window * a.window / 2) * a.n_heads *
+         a.head_dim;
+}
+
+int64_t AttentionBackwardFlops(const Program& p, const Node& node) {
+  return 2 * AttentionFlops(p, node);
+}
+
+// In the order of OpKind. Columns: name, reads inputs, reads outputs, can overwrite, FLOPs.
+constexpr std::array<OpDescription, 13> kOps = {{
+    {"embed", false, false, false, NoFlops, NoFlops},
+    {"embed_positions", false, false, false, NoFlops, NoFlops},
+    {"rms_norm", true, false, false, NoFlops, NoFlops},
+    {"layer_norm", true, false, false, NoFlops, NoFlops},
+    {"round", false, false, false, NoFlops, NoFlops},
+    {"linear", true, false, true, MatMulFlops, LinearBackwardFlops},
+    {"rope", false, false, false, NoFlops, NoFlops},
+    {"attention", true, true, false, AttentionFlops, AttentionBackwardFlops},
+    {"gated_activation", true, false, false, NoFlops, NoFlops},
+    {"activate", true, false, false, NoFlops, NoFlops},
+    {"add", false, false, true, NoFlops, NoFlops},
+    {"dropout", false, false, true, NoFlops, NoFlops},
+    // Forward and backward are one pass over the vocabulary (training/ops/cross_entropy.h).
+    {"cross_entropy", false, false, true, MatMulFlops, LinearBackwardFlops},
+}};
+
+}  // namespace
+
+const OpDescription& Describe(OpKind op) { return kOps[static_cast<size_t>(op)]; }
+
+}  // namespace tandem::training

@@ -1,0 +1,112 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "training/program/program.h"
+
+namespace tandem::training {
+namespace {
+
+class Printer {
+ public:
+  explicit Printer(const Program& program) : p_(program) {}
+
+  std::string Run() {
+    Line("program %s rows=%lld row_length=%lld compute=%s", p_.family.c_str(), Int(p_.rows),
+         Int(p_.row_length), std::string(engine::DTypeName(p_.dtype)).c_str());
+    Line("forward");
+    for (size_t i = 0; i < p_.nodes.size(); ++i) {
+      const Node& node = p_.nodes[i];
+      Line("  %3zu %-16s %-34s%s  %lld B  %lld FLOP", i, Describe(node.op).name,
+           Operands(node).c_str(), Weights(node).c_str(), Int(ForwardBytes(node)),
+           Int(Describe(node.op).forward_flops(p_, node)));
+    }
+    Line("backward");
+    for (const BackwardStep& step : p_.backward) {
+      const Node& node = p_.nodes[step.node];
+      Line("  %3d %-16s %-34s%s  %lld FLOP", step.node, Describe(node.op).name,
+           Gradients(step).c_str(), Weights(node, true).c_str(),
+           Int(Describe(node.op).backward_flops(p_, node)));
+    }
+    int64_t bytes = 0;
+    for (const Buffer& buffer : p_.buffers) {
+      if (buffer.first_step >= 0) bytes += buffer.bytes;
+    }
+    Line("arena %lld B for %lld B of buffers; %lld FLOP per micro-batch", Int(p_.arena_bytes),
+         Int(bytes), Int(p_.training_flops()));
+    return std::move(text_);
+  }
+
+ private:
+  static long long Int(int64_t value) { return static_cast<long long>(value); }
+
+  template <class... Args>
+  void Line(const char* format, Args... args) {
+    char line[512];
+    if constexpr (sizeof...(Args) == 0) {
+      std::snprintf(line, sizeof line, "%s", format);
+    } else {
+      std::snprintf(line, sizeof line, format, args...);
+    }
+    std::string trimmed(line);
+    trimmed.erase(trimmed.find_last_not_of(' ') + 1);
+    text_ += trimmed + "\n";
+  }
+
+  std::string Operands(const Node& node) const {
+    std::string text;
+    for (const int32_t v : node.outputs) {
+      const Value& value = p_.values[v];
+      text.append(Named('%', v)).append(":");
+      text += engine::DTypeName(value.dtype);
+      text.append("[").append(std::to_string(value.cols)).append("]");
+    }
+    if (node.outputs.empty()) text += "loss";
+    text += " <-";
+    for (const int32_t v : node.inputs) text.append(" ").append(Named('%', v));
+    return text;
+  }
+
+  // Gradients by buffer ("g5"), so that sharing is visible; "=" overwrites, "0+=" zeroes first.
+  std::string Gradients(const BackwardStep& step) const {
+    const Node& node = p_.nodes[step.node];
+    std::string text;
+    for (size_t side = 0; side < node.inputs.size(); ++side) {
+      const int32_t gradient = p_.values[node.inputs[side]].gradient;
+      if (gradient < 0 || (node.op == OpKind::kAdd && !step.copy[side])) continue;
+      const bool zeroes =
+          std::find(step.zero.begin(), step.zero.end(), gradient) != step.zero.end();
+      text += Named('g', gradient);
+      text += step.overwrite[side] ? " = " : (zeroes ? " 0+= " : " += ");
+    }
+    return text.append("d(").append(Named('g', p_.values[node.outputs[0]].gradient)).append(")");
+  }
+
+  static std::string Named(char letter, int32_t number) {
+    std::string name(1, letter);
+    return name.append(std::to_string(number));
+  }
+
+  std::string Weights(const Node& node, bool trained_only = false) const {
+    std::string text;
+    for (const int32_t w : node.weights) {
+      if (!trained_only || p_.trained[w]) text.append(" ").append(p_.weight_specs[w].name);
+    }
+    return text;
+  }
+
+  int64_t ForwardBytes(const Node& node) const {
+    int64_t bytes = 0;
+    for (const int32_t v : node.outputs) bytes += p_.buffers[p_.values[v].buffer].bytes;
+    if (node.saved >= 0) bytes += p_.buffers[node.saved].bytes;
+    return bytes;
+  }
+
+  const Program& p_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string Print(const Program& program) { return Printer(program).Run(); }
+
+}  // namespace tandem::training

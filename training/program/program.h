@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/model/family.h"
+
+namespace tandem::training {
+
+// A training step as data: what a family's forward pass does to `rows` tokens, and the backward
+// pass that follows from it mechanically. Built once (Record), printed, executed many times
+// (executor.h). Plain and immutable; knows neither the weights' values nor batches.
+
+enum class OpKind : uint8_t {
+  kEmbed,
+  kEmbedPositions,
+  kRmsNorm,
+  kLayerNorm,
+  kRound,
+  kLinear,
+  kRope,
+  kAttention,
+  kGatedActivation,
+  kActivate,
+  kAdd,
+  kDropout,
+  kCrossEntropy,
+};
+
+// Bytes of the arena that live from one step to another; offsets come from the lifetime pass.
+struct Buffer {
+  std::string role;  // "value 3", "rstd", … for the printout
+  int64_t bytes = 0;
+  int32_t first_step = -1;
+  int32_t last_step = -1;
+  int64_t offset = 0;
+};
+
+// An activation [rows, cols]. f32 values are dense; values in the compute dtype have its row
+// stride.
+struct Value {
+  engine::DType dtype = engine::DType::kF32;
+  int64_t cols = 0;
+  int64_t stride = 0;
+  int32_t buffer = -1;
+  int32_t producer = -1;  // node
+  bool needs_gradient = false;
+  // Buffer of d(loss)/d(value), f32, dense; -1 without. Values whose gradients are equal, or may be
+  // summed in place, share it: a rounded copy with its source, operands of an Add with its sum.
+  int32_t gradient = -1;
+};
+
+struct Node {
+  explicit Node(OpKind kind) : op(kind) {}
+
+  OpKind op;
+  std::vector<int32_t> inputs;   // values
+  std::vector<int32_t> outputs;  // values
+  std::vector<int32_t> weights;  // indexes in the family's list
+  int32_t saved = -1;            // buffer: row statistics kept for the backward pass
+  int32_t forward_scratch = -1;  // buffers that live within one step
+  int32_t backward_scratch = -1;
+
+  float eps = 0;
+  float rate = 0;
+  engine::Activation activation = engine::Activation::kSilu;
+  engine::AttentionSpec attention;
+};
+
+// One backward instruction: a node turned round.
+struct BackwardStep {
+  int32_t node = -1;
+  std::vector<int32_t> zero;    // gradient buffers that this step is the first to add to
+  std::vector<bool> overwrite;  // per input: first to write, and the op can do without zeros
+  std::vector<bool> copy;       // per input, kAdd: its gradient is a buffer of its own
+};
+
+struct RecordOptions {
+  int64_t rows = 0;          // tokens per micro-batch
+  int64_t row_length = 0;    // tokens of one packed row; attention FLOPs are stated for this length
+  int64_t max_segments = 1;  // of a micro-batch
+  engine::DType dtype = engine::DType::kBF16;  // compute
+  std::vector<bool> trained;                   // per weight; empty: all
+};
+
+struct Program {
+  std::string family;
+  engine::DType dtype = engine::DType::kBF16;
+  int64_t rows = 0;
+  int64_t row_length = 0;
+  int64_t max_segments = 1;
+  std::vector<engine::WeightSpec> weight_specs;
+  std::vector<bool> trained;
+  std::vector<Value> values;
+  std::vector<Node> nodes;  // forward; the last is kCrossEntropy
+  std::vector<BackwardStep> backward;
+  std::vector<Buffer> buffers;
+  int64_t arena_bytes = 0;
+
+  int64_t forward_flops() const;
+  int64_t training_flops() const;  // forward and backward of one micro-batch
+};
+
+// Lets the family speak its forward pass to a recorder and derives the rest.
+Program Record(const engine::FamilySpec& family, const engine::ModelConfig& config,
+               const RecordOptions& options);
+
+// One line per step: op, operands, weights, bytes and FLOPs; then the arena.
+std::string Print(const Program& program);
+
+// What the program needs to know about an op apart from how to run it; one entry per OpKind.
+struct OpDescription {
+  const char* name;
+  bool reads_inputs_backward;   // inputs must live until the backward step
+  bool reads_outputs_backward;  // likewise outputs
+  bool can_overwrite;           // backward can write its first gradient instead of adding to zeros
+  int64_t (*forward_flops)(const Program& program, const Node& node);
+  int64_t (*backward_flops)(const Program& program, const Node& node);
+};
+const OpDescription& Describe(OpKind op);
+
+}  // namespace tandem::training

@@ -1,0 +1,222 @@
+#include <map>
+
+#include "engine/base/check.h"
+#include "engine/model/layer_ops.h"
+#include "training/ops/attention.h"
+#include "training/program/passes.h"
+#include "training/program/program.h"
+
+namespace tandem::training {
+namespace {
+
+using engine::Act;
+using engine::DType;
+using engine::Weight;
+
+// The verbs of a family as nodes. Where an op wants the compute dtype and the operand is f32 a
+// kRound node is put in between, once per value, exactly where ServingOps rounds.
+class Recorder : public engine::LayerOps {
+ public:
+  explicit Recorder(Program* program) : p_(program) {}
+
+  Act Embed(const Weight& table) override {
+    Node node(OpKind::kEmbed);
+    node.weights = {table.index};
+    return Emit(std::move(node), DType::kF32, table.spec->k);
+  }
+
+  Act EmbedPositions(const Weight& table) override {
+    Node node(OpKind::kEmbedPositions);
+    node.weights = {table.index};
+    return Emit(std::move(node), DType::kF32, table.spec->k);
+  }
+
+  Act RmsNorm(Act x, const Weight& gamma, float eps) override {
+    Node node(OpKind::kRmsNorm);
+    node.inputs = {F32(x)};
+    node.weights = {gamma.index};
+    node.eps = eps;
+    node.saved = NewBuffer("rstd", p_->rows * sizeof(float));
+    return Emit(std::move(node), p_->dtype, Cols(x));
+  }
+
+  Act LayerNorm(Act x, const Weight& gamma, const Weight& beta, float eps) override {
+    Node node(OpKind::kLayerNorm);
+    node.inputs = {F32(x)};
+    node.weights = {gamma.index, beta.index};
+    node.eps = eps;
+    node.saved = NewBuffer("mean_rstd", p_->rows * 2 * sizeof(float));
+    return Emit(std::move(node), DType::kF32, Cols(x));
+  }
+
+  Act Linear(Act x, const Weight& w, const Weight* bias) override {
+    Node node(OpKind::kLinear);
+    node.inputs = {Rounded(x)};
+    node.weights = {w.index};
+    if (bias != nullptr) node.weights.push_back(bias->index);
+    node.backward_scratch = RoundedGradientScratch(w.spec->n);
+    return Emit(std::move(node), DType::kF32, w.spec->n);
+  }
+
+  Act Rope(Act x) override {
+    Node node(OpKind::kRope);
+    node.inputs = {F32(x)};
+    return Emit(std::move(node), p_->dtype, Cols(x));
+  }
+
+  Act Attention(Act q, Act k, Act v, const engine::AttentionSpec& spec, int64_t) override {
+    Node node(OpKind::kAttention);
+    node.inputs = {Rounded(q), Rounded(k), Rounded(v)};
+    node.attention = spec;
+    node.saved = NewBuffer("lse", p_->rows * spec.n_heads * sizeof(float));
+    node.forward_scratch =
+        NewBuffer("kv blocks", AttentionScratchBytes(spec, p_->dtype, p_->rows, p_->max_segments));
+    return Emit(std::move(node), p_->dtype, spec.n_heads * spec.head_dim);
+  }
+
+  Act GatedActivation(Act gate, Act up, engine::Activation activation) override {
+    Node node(OpKind::kGatedActivation);
+    node.inputs = {F32(gate), F32(up)};
+    node.activation = activation;
+    return Emit(std::move(node), p_->dtype, Cols(gate));
+  }
+
+  Act Activate(Act x, engine::Activation activation) override {
+    Node node(OpKind::kActivate);
+    node.inputs = {F32(x)};
+    node.activation = activation;
+    return Emit(std::move(node), p_->dtype, Cols(x));
+  }
+
+  Act Add(Act a, Act b) override {
+    TANDEM_CHECK(Cols(a) == Cols(b));
+    Node node(OpKind::kAdd);
+    node.inputs = {F32(a), F32(b)};
+    return Emit(std::move(node), DType::kF32, Cols(a));
+  }
+
+  Act Dropout(Act x, float rate) override {
+    if (rate == 0) return x;
+    Node node(OpKind::kDropout);
+    node.inputs = {F32(x)};
+    node.rate = rate;
+    return Emit(std::move(node), DType::kF32, Cols(x));
+  }
+
+  void Logits(Act x, const Weight& head, const Weight* bias) override {
+    Node node(OpKind::kCrossEntropy);
+    node.inputs = {Rounded(x)};
+    node.weights = {head.index};
+    if (bias != nullptr) node.weights.push_back(bias->index);
+    p_->nodes.push_back(std::move(node));
+  }
+
+ private:
+  int64_t Cols(Act x) const { return p_->values[x.index].cols; }
+
+  // With f32 compute a value "in the compute dtype" is f32 too; its rows are dense (see Emit).
+  int32_t F32(Act x) const {
+    TANDEM_CHECK(p_->values[x.index].dtype == DType::kF32);
+    return x.index;
+  }
+
+  int32_t Rounded(Act x) {
+    if (p_->values[x.index].dtype == p_->dtype) return x.index;
+    if (const auto it = rounded_.find(x.index); it != rounded_.end()) return it->second;
+    Node node(OpKind::kRound);
+    node.inputs = {x.index};
+    const Act y = Emit(std::move(node), p_->dtype, Cols(x));
+    rounded_[x.index] = y.index;
+    return y.index;
+  }
+
+  int32_t NewBuffer(std::string role, int64_t bytes) {
+    Buffer buffer;
+    buffer.role = std::move(role);
+    buffer.bytes = bytes;
+    p_->buffers.push_back(std::move(buffer));
+    return static_cast<int32_t>(p_->buffers.size()) - 1;
+  }
+
+  // dY enters two matrix products and is therefore rounded like any of their inputs.
+  int32_t RoundedGradientScratch(int64_t cols) {
+    if (p_->dtype == DType::kF32) return -1;
+    return NewBuffer("rounded dy", p_->rows * engine::RowStride(p_->dtype, cols) *
+                                       static_cast<int64_t>(engine::DTypeBytes(p_->dtype)));
+  }
+
+  Act Emit(Node node, DType dtype, int64_t cols) {
+    Value value;
+    value.dtype = dtype;
+    value.cols = cols;
+    value.stride = engine::RowStride(dtype, cols);
+    TANDEM_CHECK(dtype != DType::kF32 || value.stride == cols);
+    const auto index = static_cast<int32_t>(p_->values.size());
+    value.buffer =
+        NewBuffer("value " + std::to_string(index),
+                  p_->rows * value.stride * static_cast<int64_t>(engine::DTypeBytes(dtype)));
+    value.producer = static_cast<int32_t>(p_->nodes.size());
+    node.outputs = {index};
+    p_->values.push_back(value);
+    p_->nodes.push_back(std::move(node));
+    return Act{index};
+  }
+
+  Program* p_;
+  std::map<int32_t, int32_t> rounded_;  // f32 value -> its rounded copy
+};
+
+// Weights that exist in name only: enough for a family to state its forward pass.
+engine::Weights NamesOnly(const std::vector<engine::WeightSpec>& specs) {
+  engine::Weights weights(specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    weights[i].index = static_cast<int32_t>(i);
+    weights[i].spec = &specs[i];
+  }
+  return weights;
+}
+
+}  // namespace
+
+Program Record(const engine::FamilySpec& family, const engine::ModelConfig& config,
+               const RecordOptions& options) {
+  TANDEM_CHECK(options.rows > 0 && options.row_length > 0 &&
+               options.rows % options.row_length == 0);
+
+  Program program;
+  program.family = std::string(family.name);
+  program.dtype = options.dtype;
+  program.rows = options.rows;
+  program.row_length = options.row_length;
+  program.max_segments = options.max_segments;
+  program.weight_specs = family.list_weights(config);
+  program.trained = options.trained;
+  if (program.trained.empty()) program.trained.assign(program.weight_specs.size(), true);
+  TANDEM_CHECK(program.trained.size() == program.weight_specs.size());
+
+  const engine::Weights weights = NamesOnly(program.weight_specs);
+  Recorder recorder(&program);
+  family.forward(config, weights, recorder);
+  TANDEM_CHECK(!program.nodes.empty() && program.nodes.back().op == OpKind::kCrossEntropy);
+
+  AppendBackward(&program);
+  AssignArena(&program);
+  return program;
+}
+
+int64_t Program::forward_flops() const {
+  int64_t flops = 0;
+  for (const Node& node : nodes) flops += Describe(node.op).forward_flops(*this, node);
+  return flops;
+}
+
+int64_t Program::training_flops() const {
+  int64_t flops = forward_flops() + Describe(nodes.back().op).backward_flops(*this, nodes.back());
+  for (const BackwardStep& step : backward) {
+    const Node& node = nodes[step.node];
+    flops += Describe(node.op).backward_flops(*this, node);
+  }
+  return flops;
+}
+
+}  // namespace tandem::training

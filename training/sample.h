@@ -1,0 +1,23 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/model/model.h"
+#include "engine/ops/ops_context.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "training/spec.h"
+
+namespace tandem::training {
+
+// Continues `prompt` by up to max_tokens tokens with the serving path (ModelRunner over a KV
+// cache): what a user of the model as it stands would get. Deterministic for a seed; stops at an
+// end-of-text token.
+std::vector<TokenId> Generate(const std::shared_ptr<const engine::Model>& model,
+                              engine::OpsContext& ops, const std::vector<TokenId>& prompt,
+                              const SampleSection& options);
+
+}  // namespace tandem::training

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/tensor/dtype.h"
+#include "training/data/packer.h"
+#include "training/optim/optimizer.h"
+
+namespace tandem::training {
+
+// Where the weights come from and, for fresh ones, their shape.
+struct ModelSection {
+  std::filesystem::path load_parameters_path;  // Hugging Face directory; empty: fresh weights
+  std::filesystem::path config_path;           // config.json for fresh weights; empty: the fields
+  std::string family = "llama";
+  int64_t n_layers = 4;
+  int64_t hidden_dim = 256;
+  int64_t ffn_dim = 0;  // 0: 8/3 of hidden_dim, rounded up to 64 (llama); hidden_dim (minigpt)
+  int64_t n_heads = 4;
+  int64_t n_kv_heads = 0;       // 0: n_heads
+  int64_t head_dim = 0;         // 0: hidden_dim / n_heads
+  int64_t vocab_size = 0;       // 0: the tokenizer's
+  int64_t max_context_len = 0;  // 0: max_target_length
+  double norm_eps = 1e-5;
+  double rope_theta = 10000;
+  bool tied_embeddings = true;
+  double dropout = 0;
+  double init_std = 0.02;
+  uint64_t init_seed = 0;
+  std::filesystem::path tokenizer_path;  // directory or tokenizer.json; empty: load_parameters_path
+  std::filesystem::path chat_template;   // file; goes into the exported tokenizer_config.json
+  std::vector<std::string> trainable;    // regular expressions on weight names; empty: all
+};
+
+enum class Header { kNone, kContentWords };
+
+struct DataSection {
+  std::filesystem::path train;
+  std::filesystem::path eval;  // empty: none
+  std::string delimiter = "<|endoftext|>";
+  Header header = Header::kNone;
+  bool add_bos = false;
+  bool add_eos = true;
+  std::string eos_token;  // spelling; empty: the tokenizer's, else the delimiter's
+  std::string bos_token;  // spelling; empty: the tokenizer's, else the EOS
+  int64_t max_target_length = 1024;
+  Packing packing = Packing::kBestFit;
+  Overflow overflow = Overflow::kTruncate;
+  int64_t max_segments_per_seq = 64;
+  bool shuffle = true;
+  uint64_t seed = 0;
+  int64_t num_epoch = 0;  // 0: as many as the steps take
+};
+
+struct SampleSection {
+  int64_t every = 0;  // steps; 0: never
+  std::vector<std::string> prompts = {"Once upon a time"};
+  int64_t max_tokens = 64;
+  double temperature = 0.8;
+  int64_t top_k = 40;
+  uint64_t seed = 0;
+};
+
+struct TrainSection {
+  int64_t steps = 0;
+  int64_t per_device_batch_size = 8;  // rows per micro-batch
+  int64_t gradient_accumulation_steps = 1;
+  ScheduleSpec schedule;  // schedule_steps 0: steps
+  OptimizerSpec optimizer;
+  bool abort_on_nan_loss = true;
+  int64_t eval_interval = 0;  // steps; 0: never
+  int64_t eval_steps = 0;     // micro-batches; 0: all of the validation text
+  double target_eval_loss = 0;
+  int64_t early_stopping_patience = 0;  // evaluations without a better loss; 0: off
+  SampleSection sample;
+};
+
+struct CheckpointSection {
+  int64_t period = 0;  // steps; 0: only at the end or when told to stop
+  int64_t keep = 3;
+  bool resume = true;  // from the newest valid one, if there is any
+  bool export_model = true;
+  bool export_best = true;  // of the best evaluation, to best/
+};
+
+struct ResourceSection {
+  int64_t threads = 0;  // 0: one per physical core
+  // Ask the system to prefer everything else to this job.
+  bool lower_priority = false;
+  int64_t memory_max_bytes = 0;  // ceiling of the process's data; 0: none
+};
+
+// One training run, complete and checked. Plain; every default stands beside its field.
+struct TrainSpec {
+  std::string kind = "train.pretrain";
+  std::string run_name = "run";
+  std::filesystem::path base_output_directory = ".";
+  ModelSection model;
+  DataSection data;
+  TrainSection train;
+  CheckpointSection checkpoint;
+  ResourceSection resources;
+  engine::DType compute = engine::DType::kBF16;
+  int64_t log_period = 1;
+  std::vector<std::string> notes;  // keys that were accepted and have no effect here
+
+  std::filesystem::path run_dir() const { return base_output_directory / run_name; }
+};
+
+// Reads a spec (YAML, of which JSON is a part) and applies `key=value` words on top. Keys are
+// dotted ("train.learning_rate") or MaxText's at top level ("learning_rate"); `${VAR}` and
+// `${VAR:-default}` are replaced. Throws kInvalidArgument with every fault, one a line; an unknown
+// key comes with the nearest known one.
+TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
+                         std::span<const std::string> overrides);
+TrainSpec LoadTrainSpec(const std::filesystem::path& path, std::span<const std::string> overrides);
+
+}  // namespace tandem::training

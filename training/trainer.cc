@@ -1,0 +1,90 @@
+#include "training/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/check.h"
+
+namespace tandem::training {
+namespace {
+
+RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype) {
+  RecordOptions record;
+  record.rows = options.rows_per_batch * options.row_length;
+  record.row_length = options.row_length;
+  record.max_segments = options.rows_per_batch * (options.max_segments + 1);  // + padding
+  record.dtype = dtype;
+  record.trained = options.trained;
+  return record;
+}
+
+}  // namespace
+
+Trainer::Trainer(const engine::FamilySpec& family, const engine::ModelConfig& config,
+                 engine::DType dtype, const TrainerOptions& options, engine::OpsContext& ops)
+    : family_(family),
+      config_(config),
+      options_(options),
+      ops_(ops),
+      program_(Record(family, config_, RecordingOf(options, dtype))),
+      parameters_(program_.weight_specs, dtype, options.trained) {
+  const std::vector<double> frequencies = family.rope_frequencies(config_);
+  if (!frequencies.empty()) {
+    rope_ = std::make_unique<engine::RopeTable>(frequencies, options.row_length);
+  }
+  executor_ = std::make_unique<Executor>(program_, ops, rope_.get(), parameters_.weights(),
+                                         parameters_.gradients());
+}
+
+StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
+  StepResult result;
+  for (const MicroBatch& batch : batches) result.total_weights += batch.weight();
+  parameters_.ZeroGradients(ops_);
+  if (result.total_weights == 0) return result;
+
+  const auto scale = static_cast<float>(1 / result.total_weights);
+  double weighted_loss = 0;
+  for (const MicroBatch& batch : batches) {
+    weighted_loss += executor_->Train(batch.View(options_.dropout_seed), scale).weighted_loss;
+  }
+  result.loss = weighted_loss / result.total_weights;
+  return result;
+}
+
+StepResult Trainer::Step(std::span<const MicroBatch> batches) {
+  StepResult result = Gradients(batches);
+  result.learning_rate = LearningRate(options_.schedule, optimizer_steps_);
+  if (result.total_weights == 0) return result;
+
+  const double clip = options_.optimizer.clip_norm;
+  result.raw_grad_norm = GlobalNorm(ops_, parameters_.states());
+  if (!std::isfinite(result.loss) || !std::isfinite(result.raw_grad_norm)) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                "loss " + std::to_string(result.loss) + " with gradient norm " +
+                    std::to_string(result.raw_grad_norm) + " at optimiser step " +
+                    std::to_string(optimizer_steps_) +
+                    ": the weights were not updated; lower the learning rate or check the data");
+  }
+  const bool clips = clip > 0 && result.raw_grad_norm >= clip;
+  const double scale = clips ? clip / result.raw_grad_norm : 1;
+  result.grad_norm = result.raw_grad_norm * scale;
+  ApplyOptimizer(ops_, options_.optimizer, result.learning_rate, optimizer_steps_, scale,
+                 parameters_.states());
+  parameters_.Repack(ops_);
+  ++optimizer_steps_;
+  result.updated = true;
+  return result;
+}
+
+EvaluationResult Trainer::Evaluate(std::span<const MicroBatch> batches) {
+  EvaluationResult result;
+  for (const MicroBatch& batch : batches) {
+    const CrossEntropyResult one = executor_->Evaluate(batch.View(0), nullptr);
+    result.weighted_loss += one.weighted_loss;
+    result.total_weights += one.weight;
+  }
+  if (result.total_weights > 0) result.loss = result.weighted_loss / result.total_weights;
+  return result;
+}
+
+}  // namespace tandem::training

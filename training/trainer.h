@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/model/family.h"
+#include "engine/ops/ops_context.h"
+#include "training/micro_batch.h"
+#include "training/parameters.h"
+#include "training/program/executor.h"
+
+namespace tandem::training {
+
+struct TrainerOptions {
+  int64_t rows_per_batch = 1;  // packed rows in a micro-batch
+  int64_t row_length = 0;
+  int64_t max_segments = 1;  // of one row, padding not counted
+  OptimizerSpec optimizer;
+  ScheduleSpec schedule;
+  uint64_t dropout_seed = 0;
+  std::vector<bool> trained;  // per weight; empty: all
+};
+
+struct StepResult {
+  double loss = 0;           // mean over the trained tokens
+  double total_weights = 0;  // number of trained tokens
+  double raw_grad_norm = 0;  // before clipping
+  double grad_norm = 0;      // after
+  double learning_rate = 0;
+  bool updated = false;  // false when nothing was trained: the step counts, the weights stay
+};
+
+struct EvaluationResult {
+  double loss = 0;  // mean over tokens
+  double weighted_loss = 0;
+  double total_weights = 0;
+};
+
+// A model being trained: program, parameters and optimiser count. Knows no files and no data
+// source; one thread. Borrows `ops`.
+class Trainer {
+ public:
+  Trainer(const engine::FamilySpec& family, const engine::ModelConfig& config, engine::DType dtype,
+          const TrainerOptions& options, engine::OpsContext& ops);
+
+  // One optimiser step over micro-batches whose gradients are summed; the loss is divided by the
+  // weight of them all. A loss that is NaN or infinite leaves the weights alone and throws
+  // kFailedPrecondition naming the step.
+  StepResult Step(std::span<const MicroBatch> batches);
+  // Forward and backward without the update: the gradients stay in parameters().gradients().
+  StepResult Gradients(std::span<const MicroBatch> batches);
+  EvaluationResult Evaluate(std::span<const MicroBatch> batches);
+
+  ParameterStore& parameters() { return parameters_; }
+  // After the masters were changed from outside (loading, resuming).
+  void MastersChanged() { parameters_.Repack(ops_); }
+  Executor& executor() { return *executor_; }
+  const Program& program() const { return program_; }
+  const engine::ModelConfig& config() const { return config_; }
+  const engine::FamilySpec& family() const { return family_; }
+
+  int64_t optimizer_steps() const { return optimizer_steps_; }
+  void set_optimizer_steps(int64_t steps) { optimizer_steps_ = steps; }
+
+ private:
+  const engine::FamilySpec& family_;
+  const engine::ModelConfig config_;
+  const TrainerOptions options_;
+  engine::OpsContext& ops_;
+  const Program program_;
+  std::unique_ptr<engine::RopeTable> rope_;
+  ParameterStore parameters_;
+  std::unique_ptr<Executor> executor_;
+  int64_t optimizer_steps_ = 0;
+};
+
+}  // namespace tandem::training
