@@ -21,21 +21,28 @@ constexpr DType kDTypeOf = std::is_same_v<T, float> ? DType::kF32 : DType::kBF16
 // Product work (multiply-adds) below which a second core does not pay.
 constexpr int64_t kWorkPerTask = 1 << 16;
 
-// How a product of [m, k] by n_panels panels is cut: rows so that a task's x stays in the second
-// level cache, panels so that there are several tasks a thread and each is worth its start.
+// How a product of [m, k] by n_panels is cut.
 struct Cut {
   int64_t rows;
   int64_t panels;
 };
 
-Cut CutProduct(int64_t m, int64_t n_panels, int64_t k) {
-  const int64_t rows = std::min<int64_t>(m, 512);
-  // Multiples of the widest register tile.
-  const int64_t least =
-      std::max<int64_t>(1, kWorkPerTask / std::max<int64_t>(1, rows * k * kLanes));
-  const int64_t even = n_panels / 32;
-  return {rows,
-          RoundUp<int64_t>(std::clamp<int64_t>(even, least, std::max<int64_t>(least, 24)), 6)};
+// About as much of x as stays in the second level cache while panels pass by. Fewer rows than that
+// would read the panels too often.
+constexpr int64_t kTaskInputBytes = 1 << 20;
+constexpr int64_t kLeastTaskRows = 128;
+constexpr int64_t kMostTaskRows = 512;
+constexpr int64_t kMostTaskPanels = 24;
+
+Cut CutProduct(int64_t m, int64_t n_panels, int64_t k, int64_t element_bytes) {
+  const int64_t fitting =
+      std::clamp(kTaskInputBytes / (k * element_bytes), kLeastTaskRows, kMostTaskRows);
+  const int64_t row_tasks = (m + fitting - 1) / fitting;
+  const int64_t rows = RoundUp<int64_t>((m + row_tasks - 1) / row_tasks, 8);
+  // Several tasks a thread, each worth its start. Six panels are whole register tiles everywhere.
+  const int64_t least = std::max<int64_t>(1, kWorkPerTask / (std::min(m, rows) * k * kLanes));
+  const int64_t most = std::max(least, kMostTaskPanels);
+  return {rows, RoundUp<int64_t>(std::clamp<int64_t>(n_panels / 32, least, most), 6)};
 }
 
 template <class T>
@@ -43,7 +50,7 @@ void MatMulTyped(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, co
                  float* y, int64_t ldy) {
   const int64_t k = RowStride(w.dtype, w.k);
   const int64_t n_panels = PanelsOf(w.n);
-  const Cut cut = CutProduct(x.rows, n_panels, k);
+  const Cut cut = CutProduct(x.rows, n_panels, k, sizeof(T));
   const int64_t panel_tasks = (n_panels + cut.panels - 1) / cut.panels;
   const int64_t row_tasks = (x.rows + cut.rows - 1) / cut.rows;
   const T* panels = reinterpret_cast<const T*>(w.panels);

@@ -1,0 +1,54 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/kernels/kernels.h"
+
+namespace tandem::engine {
+namespace {
+
+TEST(Dispatch, TablesHaveKeysOfTheirOwnAndTheReferenceComesFirst) {
+  const auto tables = RunnableKernelTables();
+  ASSERT_FALSE(tables.empty());
+  EXPECT_EQ(tables.front()->key, "reference");
+  std::set<std::string_view> keys;
+  for (const KernelTable* table : tables) {
+    EXPECT_TRUE(keys.insert(table->key).second) << table->key;
+    EXPECT_TRUE(table->key.starts_with(table->isa));
+  }
+}
+
+// The choice is made once a process, so each case runs in a child.
+int ForcedIsaStatus(const char* isa) {
+  setenv("TANDEM_FORCE_ISA", isa, 1);
+  try {
+    return Kernels().isa == isa ? 0 : 1;
+  } catch (const Error& e) {
+    return e.code() == ErrorCode::kInvalidArgument ? 2 : 3;
+  }
+}
+
+TEST(DispatchDeathTest, ForcedIsaIsTakenOrRefused) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const KernelTable* table : RunnableKernelTables()) {
+    EXPECT_EXIT(std::exit(ForcedIsaStatus(std::string(table->isa).c_str())),
+                testing::ExitedWithCode(0), "");
+  }
+  EXPECT_EXIT(std::exit(ForcedIsaStatus("sse9")), testing::ExitedWithCode(2), "");
+}
+
+TEST(DispatchDeathTest, WithoutForceTheBestTableIsTaken) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        unsetenv("TANDEM_FORCE_ISA");
+        std::exit(&Kernels() == RunnableKernelTables().back() ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace tandem::engine
