@@ -52,8 +52,8 @@ std::vector<BlockId> PrefixIndex::Insert(std::span<const TokenId> tokens,
   TANDEM_CHECK(blocks.size() <= tokens.size() / static_cast<size_t>(kTokensPerBlock));
   std::vector<BlockId> indexed;
   Sha256Digest key = salt_;
-  // A growing sequence inserts again and again: its chain is taken up where it was left, so that the
-  // cost is that of the new blocks. The last known block is checked once more below.
+  // A growing sequence inserts again and again: its chain is taken up where it was left, so that
+  // the cost is that of the new blocks. The last known block is checked once more below.
   size_t first = blocks.size();
   while (first > 0 && !key_of_.contains(blocks[first - 1])) --first;
   first -= first > 0 ? 1 : 0;

@@ -116,10 +116,17 @@ Json CheckTrainSpec(Json spec, const fs::path& model_root) {
   try {
     parsed = training::ParseTrainSpec(spec.dump(), "spec", {});
   } catch (const Error& error) {
-    // The parser reports every fault, a line each; the API reports the first.
-    const std::string message = error.what();
-    throw Error(ErrorCode::kInvalidArgument, message.substr(0, message.find('\n')))
-        .WithParam("spec")
+    // "spec:" and then a line for every fault, "  field: what"; the API reports the first.
+    std::string message = error.what();
+    const size_t heading = message.find(":\n");
+    if (heading != std::string::npos) message.erase(0, heading + 2);
+    message.erase(std::min(message.find('\n'), message.size()));
+    message.erase(0, std::min(message.find_first_not_of(' '), message.size()));
+    const size_t field_end = message.find(": ");
+    const std::string param =
+        field_end == std::string::npos ? "spec" : "spec." + message.substr(0, field_end);
+    throw Error(ErrorCode::kInvalidArgument, "spec." + message)
+        .WithParam(param)
         .WithReason("invalid_value");
   }
   if (spec.contains("run_name") && !IsModelName(parsed.run_name)) {

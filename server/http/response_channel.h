@@ -48,9 +48,9 @@ class ResponseChannel {
   // Called with true when more than the bound waits unsent, with false once half of it is gone.
   void OnBackpressure(std::function<void(bool paused)> callback);
 
-  // Runs a task where the connection lives (STYLE §6): what shapes an answer costs the engine thread
-  // nothing. Tasks run in order; they are dropped, not run, once the client is gone. What a task
-  // throws becomes the answer.
+  // Runs a task where the connection lives (STYLE §6): what shapes an answer costs the engine
+  // thread nothing. Tasks run in order; they are dropped, not run, once the client is gone. What a
+  // task throws becomes the answer.
   void Post(std::function<void()> task);
 
   // ---- connection ----

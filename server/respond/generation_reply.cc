@@ -262,7 +262,7 @@ class GenerationReply::Renderer {
   Json Envelope(bool is_chunk) const {
     Json out;
     out["id"] = shape_.id;
-    out["object"] = !is_chat()  ? "text_completion"
+    out["object"] = !is_chat() ? "text_completion"
                     : is_chunk ? "chat.completion.chunk"
                                : "chat.completion";
     out["created"] = shape_.created;
@@ -386,8 +386,7 @@ class GenerationReply::Renderer {
 };
 
 std::shared_ptr<GenerationReply> GenerationReply::Create(ReplyShape shape, ResponseWriter writer) {
-  return std::shared_ptr<GenerationReply>(
-      new GenerationReply(std::move(shape), std::move(writer)));
+  return std::shared_ptr<GenerationReply>(new GenerationReply(std::move(shape), std::move(writer)));
 }
 
 GenerationReply::GenerationReply(ReplyShape shape, ResponseWriter writer)

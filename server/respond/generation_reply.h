@@ -43,7 +43,7 @@ struct ReplyShape {
   bool skip_special_tokens = true;
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
-  std::vector<TokenId> end_tokens;       // in effect: what ends a choice
+  std::vector<TokenId> end_tokens;        // in effect: what ends a choice
   std::vector<TokenId> asked_end_tokens;  // of these, the request's own stop_token_ids
   std::vector<PromptShape> prompts;
   std::shared_ptr<const engine::Tokenizer> tokenizer;  // may be null

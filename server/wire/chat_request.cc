@@ -36,8 +36,8 @@ Json ReadContent(const Json& message, const std::string& role, const std::string
     } else if (type == "refusal" && role == "assistant") {
       part_text = reader.RequiredString("refusal");
     } else if (type == "image_url" || type == "input_audio" || type == "file") {
-      throw Error(ErrorCode::kUnsupported, part_param + " of type '" + type +
-                                               "' is not served: this server takes text only")
+      throw Error(ErrorCode::kUnsupported,
+                  part_param + " of type '" + type + "' is not served: this server takes text only")
           .WithParam(part_param)
           .WithReason("unsupported_value");
     } else {
@@ -135,8 +135,8 @@ std::shared_ptr<const Json> ReadTemplateKwargs(FieldReader& reader) {
     }
   }
   if (effort) {
-    static constexpr std::array<std::string_view, 7> kEfforts = {
-        "none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    static constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
+                                                                 "high", "xhigh",   "max"};
     if (std::find(kEfforts.begin(), kEfforts.end(), *effort) == kEfforts.end()) {
       throw BadValue("reasoning_effort",
                      "reasoning_effort must be none, minimal, low, medium, high, xhigh or max, "

@@ -18,15 +18,16 @@ std::vector<std::string> ReadStop(FieldReader& reader) {
     if (!text.is_string()) throw WrongType(param, "a string", text);
     out.push_back(text.get<std::string>());
     if (out.back().empty() || out.back().size() > 256) {
-      throw BadValue(param, param + " must have 1 to 256 bytes, got " +
-                                std::to_string(out.back().size()));
+      throw BadValue(param,
+                     param + " must have 1 to 256 bytes, got " + std::to_string(out.back().size()));
     }
   };
   if (value->is_string()) {
     add(*value, "stop");
   } else if (value->is_array()) {
     if (value->empty() || value->size() > 16) {
-      throw BadValue("stop", "stop must have 1 to 16 strings, got " + std::to_string(value->size()));
+      throw BadValue("stop",
+                     "stop must have 1 to 16 strings, got " + std::to_string(value->size()));
     }
     for (size_t i = 0; i < value->size(); ++i) {
       add((*value)[i], "stop[" + std::to_string(i) + "]");
@@ -111,8 +112,8 @@ GenerationFields ReadGenerationFields(FieldReader& reader, const ModelLimits& li
   fields.stop.strings = ReadStop(reader);
   if (const Json* ids = reader.Array("stop_token_ids")) {
     if (ids->size() > 64) {
-      throw BadValue("stop_token_ids", "stop_token_ids must have at most 64 ids, got " +
-                                           std::to_string(ids->size()));
+      throw BadValue("stop_token_ids",
+                     "stop_token_ids must have at most 64 ids, got " + std::to_string(ids->size()));
     }
     fields.stop.token_ids = ReadTokenIds(*ids, "stop_token_ids", limits.vocab_size);
   }
