@@ -368,9 +368,9 @@ class Jobs(Case):
 
     def test_wrong_specs_are_refused_with_the_field(self):
         server = self.start()
-        steps = {"steps": 1}
-        for spec, needle in (({"train": steps, "data": {"train": "../x"}}, "data.train"),
-                             ({"train": steps, "data": {"train": "absent.txt"}}, "data.train"),
+        good = {"train": {"steps": 1}, "model": {"load_parameters_path": "base"}}
+        for spec, needle in ((dict(good, data={"train": "../x"}), "data.train"),
+                             (dict(good, data={"train": "absent.txt"}), "data.train"),
                              ({"learning_rat": 1}, "learning_rate")):
             status, _, answer = server.request("POST", "/admin/jobs",
                                                {"type": "train", "spec": spec}, admin=True)
