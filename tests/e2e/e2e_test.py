@@ -366,6 +366,28 @@ class Jobs(Case):
         self.assertEqual(answer["model"], "tuned")
         self.assertEqual(server.stop(), 0)
 
+    def test_the_readmes_examples_work(self):
+        bodies = [json.loads(body) for body in
+                  re.findall(r"-d '(\{.*?\})'", (ROOT / "README.md").read_text(), re.S)]
+        chat = next(b for b in bodies if "messages" in b)
+        job = next(b for b in bodies if b.get("type") == "train")
+        model = self.root / job["spec"]["model"]["load_parameters_path"]
+        model.parent.mkdir(parents=True)
+        (self.root / "base").rename(model)
+        (self.root / job["spec"]["data"]["train"]).write_text(TEXT)
+        server = self.start()
+
+        chunks, done = server.stream("/v1/chat/completions", chat)
+        self.assertTrue(done)
+        self.assertGreater(len(chunks), 20)
+
+        job["spec"]["train"]["steps"] = 2
+        status, _, submitted = server.request("POST", "/admin/jobs", job, admin=True)
+        self.assertEqual(status, 202, submitted)
+        self.assertEqual(self.wait_for_end(server, submitted["id"])["status"], "succeeded")
+        name = job["spec"]["run_name"]
+        self.assertEqual(server.post("/v1/chat/completions", story(model=name))["model"], name)
+
     def test_wrong_specs_are_refused_with_the_field(self):
         server = self.start()
         good = {"train": {"steps": 1}, "model": {"load_parameters_path": "base"}}
