@@ -143,7 +143,9 @@ inline constexpr std::array kZstd{Names("engine/io"), Names("convert")};
 inline constexpr std::array kMpi{Names("training/dist")};
 inline constexpr std::array kEigen{Names("training"), Names("tests")};
 // bench measures the machine's roof, which has to be written in its own instructions.
-inline constexpr std::array kIntrinsics{Names("engine/kernels"), Names("bench")};
+// The tests of the vector functions include them in a region of their own.
+inline constexpr std::array kIntrinsics{Names("engine/kernels"), Names("tests/engine/kernels"),
+                                        Names("bench")};
 inline constexpr std::array kGoogleTest{Names("tests")};
 inline constexpr std::array kGoogleBenchmark{Names("bench")};
 }  // namespace doors
