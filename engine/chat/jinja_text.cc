@@ -247,6 +247,7 @@ TextPtr Repeat(Runtime& rt, const Text& text, int64_t count) {
 size_t FindBytes(std::string_view haystack, std::string_view needle, size_t from) {
   if (from > haystack.size()) return std::string_view::npos;
   if (needle.empty()) return from;
+  if (needle.size() == 1) return haystack.find(needle[0], from);
   // memmem is a two-way search in glibc: std::string_view::find is quadratic on hostile input.
   const void* hit =
       memmem(haystack.data() + from, haystack.size() - from, needle.data(), needle.size());
