@@ -1,101 +1,19 @@
 #!/usr/bin/env python3
-"""The program as its users see it: started on a free port, asked over HTTP.
+"""The models, the streams and the jobs of a running program.
 
-Standard library only. `e2e_test.py BINARY [unittest arguments]`.
+`e2e_test.py BINARY [unittest arguments]`.
 """
 
 import http.client
 import json
 import math
-import os
-import pathlib
 import re
-import signal
 import socket
 import struct
-import subprocess
-import sys
-import tempfile
 import threading
-import time
-import unittest
 
-BINARY = ""
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "tests" / "golden"
-ADMIN_KEY = "e2e-admin-key"
-# Generous: sanitizer builds on a busy machine are slow. Nothing waits this long when it works.
-PATIENCE_S = 240
-
-
-class Server:
-    """`tandem serve` in a process of its own."""
-
-    def __init__(self, data_dir, *arguments, env=None):
-        environment = dict(os.environ)
-        environment.update({"TANDEM_ADMIN_KEY": ADMIN_KEY, "XDG_CACHE_HOME": str(data_dir / "cache")})
-        environment.update(env or {})
-        self.log_path = data_dir / "server.log"
-        self.log = open(self.log_path, "ab")
-        self.process = subprocess.Popen(
-            [BINARY, "serve", "--port", "0", "--data-dir", str(data_dir / "data"), *arguments],
-            stdout=subprocess.PIPE, stderr=self.log, env=environment, text=True)
-        line = self.process.stdout.readline()
-        match = re.fullmatch(r"listening on http://([\d.]+):(\d+)\n", line)
-        if not match:
-            self.process.kill()
-            raise AssertionError(f"no ready line, got {line!r}; log:\n{self.log_path.read_text()}")
-        self.address = (match[1], int(match[2]))
-
-    def request(self, method, path, body=None, admin=False, timeout=PATIENCE_S):
-        """(status, headers, parsed JSON or text)"""
-        connection = http.client.HTTPConnection(*self.address, timeout=timeout)
-        headers = {}
-        if admin:
-            headers["Authorization"] = f"Bearer {ADMIN_KEY}"
-        if body is not None:
-            body = json.dumps(body)
-            headers["Content-Type"] = "application/json"
-        connection.request(method, path, body, headers)
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
-        if response.headers.get_content_type() == "application/json":
-            return response.status, response.headers, json.loads(text)
-        return response.status, response.headers, text
-
-    def post(self, path, body, admin=False):
-        status, _, answer = self.request("POST", path, body, admin)
-        assert status == 200, answer
-        return answer
-
-    def stream(self, path, body):
-        """The JSON objects of a stream, and whether it ended with [DONE]."""
-        connection = http.client.HTTPConnection(*self.address, timeout=PATIENCE_S)
-        connection.request("POST", path, json.dumps(dict(body, stream=True)),
-                           {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        assert response.status == 200, response.read()
-        lines = response.read().decode().split("\n\n")
-        connection.close()
-        data = [line[len("data: "):] for line in lines if line.startswith("data: ")]
-        return [json.loads(entry) for entry in data if entry != "[DONE]"], data[-1] == "[DONE]"
-
-    def stop(self):
-        """SIGTERM; the exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(PATIENCE_S)
-        self.close()
-        return code
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.close()
-
-    def close(self):
-        self.process.stdout.close()
-        self.log.close()
+import harness
+from harness import GOLDEN, PATIENCE_S, ROOT, Case, story
 
 
 def read_safetensors(path):
@@ -111,32 +29,6 @@ def read_safetensors(path):
         tensors[name] = (entry["shape"],
                          struct.unpack_from(f"<{(end - begin) // 4}f", raw, 8 + size + begin))
     return tensors
-
-
-class Case(unittest.TestCase):
-    def setUp(self):
-        self.directory = tempfile.TemporaryDirectory()
-        self.path = pathlib.Path(self.directory.name)
-        self.servers = []
-
-    def tearDown(self):
-        for server in self.servers:
-            if server.process.poll() is None:
-                server.kill()
-        self.directory.cleanup()
-
-    def serve(self, *arguments, **options):
-        server = Server(self.path, *arguments, **options)
-        self.servers.append(server)
-        return server
-
-    def wait_until(self, what, condition):
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            if condition():
-                return
-            time.sleep(0.05)
-        self.fail(f"still not: {what}\n{self.servers[-1].log_path.read_text()[-4000:]}")
 
 
 class Goldens(Case):
@@ -190,11 +82,6 @@ class Goldens(Case):
 
         self.assertEqual(status, 400)
         self.assertIn("tokenizer", answer["error"]["message"])
-
-
-def story(content="Tell me a story about a dog.", **more):
-    return dict({"model": "tandem-stories", "max_tokens": 60,
-                 "messages": [{"role": "user", "content": content}]}, **more)
 
 
 class EmbeddedModel(Case):
@@ -255,12 +142,18 @@ class EmbeddedModel(Case):
         model = server.request("GET", "/admin/models", admin=True)[2]["data"][0]
         return (model["running"], model["waiting"], model["kv_blocks_used"]) == (0, 0, 0)
 
-    def test_second_start_is_quick_to_answer(self):
-        # No wall time is asserted; that both starts serve is.
-        for _ in range(2):
-            server = self.serve()
-            self.assertEqual(server.request("GET", "/ready")[0], 200)
-            self.assertEqual(server.stop(), 0)
+    def test_a_second_start_maps_the_packed_weights_of_the_first(self):
+        def packed_files():
+            return {file: (file.stat().st_ino, file.stat().st_mtime_ns)
+                    for file in self.path.glob("cache/tandem/packed/*/weights")}
+
+        self.assertEqual(self.serve().stop(), 0)
+        first = packed_files()
+        self.assertEqual(len(first), 1)
+        server = self.serve()
+        self.assertEqual(packed_files(), first)
+        self.assertEqual(server.request("GET", "/ready")[0], 200)
+        self.assertEqual(server.stop(), 0)
 
 
 TEXT = "\n<|endoftext|>\n".join(
@@ -402,5 +295,4 @@ class Jobs(Case):
 
 
 if __name__ == "__main__":
-    BINARY = sys.argv[1]
-    unittest.main(argv=sys.argv[:1] + sys.argv[2:], verbosity=2)
+    harness.main()
