@@ -76,8 +76,6 @@ function(tandem_test NAME)
   add_executable(${NAME} ${sources})
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${NAME} PRIVATE ${T_DEPS} tests_support GTest::gtest GTest::gtest_main)
-  target_compile_definitions(${NAME} PRIVATE TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
-    TANDEM_BINARY="${CMAKE_BINARY_DIR}/tandem")
   add_test(NAME ${NAME} COMMAND ${NAME})
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABEL}")
 endfunction()

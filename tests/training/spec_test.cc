@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "engine/base/error.h"
+#include "tests/support/paths.h"
 
 namespace tandem::training {
 namespace {
@@ -127,7 +128,7 @@ TEST(TrainSpec, BrokenYamlIsOneFaultNotACrash) {
 
 TEST(TrainSpec, TheMiniGptPresetIsTheTutorials) {
   const TrainSpec spec =
-      LoadTrainSpec(std::string(TANDEM_SOURCE_DIR) + "/config/presets/minigpt-tinystories.yaml",
+      LoadTrainSpec((tests::SourceDir() / "config/presets/minigpt-tinystories.yaml").string(),
                     std::vector<std::string>{"tokenizer_path=t"});
 
   EXPECT_EQ(spec.model.family, "minigpt");
