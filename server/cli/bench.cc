@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "bench/gemm_bench.h"
+#include "bench/make_model.h"
 #include "bench/step_bench.h"
 #include "bench/train_bench.h"
 #include "server/cli/model_options.h"
@@ -59,6 +60,26 @@ void AddTrainBench(CLI::App& command, int& exit_code) {
       [options, &exit_code] { exit_code = bench::RunTrainBench(std::cout, *options); });
 }
 
+void AddMakeModel(CLI::App& command, int&) {
+  struct Flags {
+    std::string shape;
+    std::string dir;
+  };
+  const auto flags = std::make_shared<Flags>();
+  std::vector<std::string> names;
+  std::string help = "one of";
+  for (const bench::ModelShape& shape : bench::ModelShapes()) {
+    names.emplace_back(shape.name);
+    help += std::string("\n  ") + shape.name + ": " + shape.description;
+  }
+  command.add_option("shape", flags->shape, help)->required()->check(CLI::IsMember(names));
+  command.add_option("dir", flags->dir, "directory to write; must not exist")->required();
+  command.callback([flags] {
+    bench::MakeModel(flags->shape, flags->dir);
+    std::cout << "wrote " << flags->dir << "\n";
+  });
+}
+
 }  // namespace
 
 void AddBench(CLI::App& command, int& exit_code) {
@@ -72,6 +93,8 @@ void AddBench(CLI::App& command, int& exit_code) {
                exit_code);
   AddTrainBench(*command.add_subcommand("train", "training steps, optionally beside a peer"),
                 exit_code);
+  AddMakeModel(*command.add_subcommand("make-model", "write a model of random weights to measure"),
+               exit_code);
 }
 
 }  // namespace tandem::server
