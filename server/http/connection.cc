@@ -1,6 +1,8 @@
 #include "server/http/connection.h"
 
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -30,6 +32,12 @@ std::string Hex(size_t value) {
 
 std::string ErrorEvents(const Response& response) {
   return SseData(response.body) + SseData("[DONE]");
+}
+
+// What the kernel holds for the client because it has not acknowledged it.
+int UnreadByClient(int fd) {
+  int bytes = 0;
+  return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
 }
 
 // The rest of a handler, on the answer thread: its exceptions become answers as in RunHandler.
@@ -621,15 +629,22 @@ void Connection::WriteMore() {
     }
   }
   is_writing_ = true;
-  // A partial write is progress: it gives the client the whole write timeout again.
-  Arm(write_timer_, shared_->options.write_timeout, [](Connection& self) {
-    spdlog::debug("http_slow_reader remote={}", self.remote_);
-    self.Reset();
-  });
+  ArmWriteTimer();
   socket_.async_write_some(
       buffers, [self = shared_from_this()](const boost::system::error_code& error, size_t n) {
         self->OnWritten(error, n);
       });
+}
+
+// A partial write is progress, and gives the client the whole write timeout again. So is what it
+// acknowledges meanwhile: the kernel asks for more only when much of its buffer has become free.
+void Connection::ArmWriteTimer() {
+  const int unread = UnreadByClient(socket_.native_handle());
+  Arm(write_timer_, shared_->options.write_timeout, [unread](Connection& self) {
+    if (UnreadByClient(self.socket_.native_handle()) < unread) return self.ArmWriteTimer();
+    spdlog::debug("http_slow_reader remote={}", self.remote_);
+    self.Reset();
+  });
 }
 
 void Connection::OnWritten(const boost::system::error_code& error, size_t n) {

@@ -126,6 +126,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Enqueue(std::string bytes, std::shared_ptr<ResponseChannel> channel);
   bool Encrypt();
   void WriteMore();
+  void ArmWriteTimer();
   void OnWritten(const boost::system::error_code& error, size_t n);
 
   // ending

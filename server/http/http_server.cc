@@ -3,6 +3,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -30,15 +31,17 @@ tcp::endpoint ParseEndpoint(const HttpOptions& options) {
 
 // A client that vanished without a word is found by the kernel: unacknowledged bytes and silent
 // peers end the connection after about a minute.
-void TuneSocket(StrandSocket& socket, int send_buffer_bytes) {
+void TuneSocket(StrandSocket& socket, const HttpOptions& options) {
   boost::system::error_code ignored;
-  socket.set_option(net::socket_base::send_buffer_size(send_buffer_bytes), ignored);
+  socket.set_option(net::socket_base::send_buffer_size(options.send_buffer_bytes), ignored);
   socket.set_option(tcp::no_delay(true), ignored);
   socket.set_option(net::socket_base::keep_alive(true), ignored);
   const int idle_s = 30;
   const int interval_s = 10;
   const int n_probes = 3;
-  const unsigned int unacknowledged_ms = 60'000;
+  // Not before the slow reader's own time is over, which counts more precisely.
+  const auto unacknowledged_ms =
+      static_cast<unsigned int>(std::max(options.write_timeout, 60'000ms).count());
   const int fd = socket.native_handle();
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
@@ -112,7 +115,7 @@ void HttpServer::State::Accept() {
 }
 
 void HttpServer::State::OnAccepted(StrandSocket socket) {
-  TuneSocket(socket, shared->options.send_buffer_bytes);
+  TuneSocket(socket, shared->options);
   std::string remote = RemoteName(socket);
   const auto executor = socket.get_executor();
   const auto connection =

@@ -115,7 +115,14 @@ std::optional<Refusal> RequestParser::ScanHead(size_t* head_bytes) {
       return BadRequest("lines of the request head must end with CR LF");
     }
     const size_t line_bytes = scanned_ - 1 - line_begin_;
-    if (n_lines_ == 0) request_line_bytes_ = scanned_ + 1;
+    if (n_lines_ == 0) {
+      request_line_bytes_ = scanned_ + 1;
+      const std::string_view line = head.substr(line_begin_, line_bytes);
+      if (!line.ends_with(" HTTP/1.1") && !line.ends_with(" HTTP/1.0")) {
+        // A protocol with other lines may wait for our answer before it sends more.
+        return BadRequest("this is not an HTTP/1.1 request");
+      }
+    }
     if (line_bytes == 0) {
       *head_bytes = ++scanned_;
       return std::nullopt;
