@@ -35,7 +35,9 @@ class RequestParser {
   };
   using Result = std::variant<NeedMore, HeadReady, Request, Refusal>;
 
-  void Append(std::string_view bytes) { input_.append(bytes); }
+  void Append(std::string_view bytes) {
+    if (phase_ != Phase::kRefused) input_.append(bytes);
+  }
   // Call until it answers NeedMore. After a Refusal the parser stays silent.
   Result Next();
 
