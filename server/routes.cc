@@ -33,6 +33,7 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
       {"POST", "/v1/completions",      Completions},
       {"POST", "/tokenize",            Tokenize},
       {"POST", "/detokenize",          Detokenize},
+      {"POST", "/v1/render",           Render},
       {"GET",  "/admin/models",             ListAdminModels, Access::kAdminKey},
       {"POST", "/admin/jobs",               CreateJob,       Access::kAdminKey},
       {"GET",  "/admin/jobs",               ListJobs,        Access::kAdminKey},

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/chat/chat_template.h"
 #include "server/wire/field_reader.h"
 
 namespace tandem::server {
 
 ModelLimits LimitsOf(const ServedModel& model) {
-  return {model.loaded().max_model_len, model.loaded().vocab_size};
+  const engine::LoadedModel& loaded = model.loaded();
+  const bool knows_developer = loaded.chat_template && loaded.chat_template->Mentions("developer");
+  return {loaded.max_model_len, loaded.vocab_size, knows_developer};
 }
 
 ReplyShape MakeReplyShape(const ServedModel& model, const GenerationFields& fields,

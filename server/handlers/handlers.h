@@ -50,6 +50,7 @@ void ListModels(const HandlerContext& context, Request request, ResponseWriter w
 void GetModel(const HandlerContext& context, Request request, ResponseWriter writer);
 void Tokenize(const HandlerContext& context, Request request, ResponseWriter writer);
 void Detokenize(const HandlerContext& context, Request request, ResponseWriter writer);
+void Render(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListAdminModels(const HandlerContext& context, Request request, ResponseWriter writer);
 void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListJobs(const HandlerContext& context, Request request, ResponseWriter writer);
