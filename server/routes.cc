@@ -29,6 +29,7 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
       {"GET",  "/version",             Version,         Access::kOpen, RunsOn::kIoThread},
       {"GET",  "/v1/models",           ListModels},
       {"GET",  "/v1/models/{id+}",     GetModel},
+      {"DELETE", "/v1/models/{id+}",   DeleteModel},
       {"POST", "/v1/chat/completions", ChatCompletions},
       {"POST", "/v1/completions",      Completions},
       {"POST", "/tokenize",            Tokenize},

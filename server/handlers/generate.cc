@@ -65,6 +65,7 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
 void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
               std::vector<engine::GenerationRequest> requests, ReplyShape shape,
               const ResponseWriter& writer) {
+  shape.keeps_alive = model;
   const std::shared_ptr<GenerationReply> reply = GenerationReply::Create(std::move(shape), writer);
   std::vector<RequestId> ids;
   // Weak: a sink must not be what keeps an engine alive, for it dies on the engine's own thread.

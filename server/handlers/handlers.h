@@ -48,6 +48,7 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
 void Completions(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListModels(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetModel(const HandlerContext& context, Request request, ResponseWriter writer);
+void DeleteModel(const HandlerContext& context, Request request, ResponseWriter writer);
 void Tokenize(const HandlerContext& context, Request request, ResponseWriter writer);
 void Detokenize(const HandlerContext& context, Request request, ResponseWriter writer);
 void Render(const HandlerContext& context, Request request, ResponseWriter writer);
