@@ -27,6 +27,7 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
       {"GET",  "/health",              Health,          Access::kOpen, RunsOn::kIoThread},
       {"GET",  "/ready",               Ready,           Access::kOpen, RunsOn::kIoThread},
       {"GET",  "/version",             Version,         Access::kOpen, RunsOn::kIoThread},
+      {"GET",  "/openapi.json",        OpenApi,         Access::kOpen},
       {"GET",  "/v1/models",           ListModels},
       {"GET",  "/v1/models/{id+}",     GetModel},
       {"DELETE", "/v1/models/{id+}",   DeleteModel},

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/handlers/model_registry.h"
@@ -62,7 +63,11 @@ void GetJobLog(const HandlerContext& context, Request request, ResponseWriter wr
 void Health(const HandlerContext& context, Request request, ResponseWriter writer);
 void Ready(const HandlerContext& context, Request request, ResponseWriter writer);
 void Version(const HandlerContext& context, Request request, ResponseWriter writer);
+void OpenApi(const HandlerContext& context, Request request, ResponseWriter writer);
 void Welcome(const HandlerContext& context, Request request, ResponseWriter writer);
+
+// What GET /openapi.json answers: server/openapi.json.
+std::string_view OpenApiText();
 
 // Throws kInvalidArgument (unsupported_media_type) unless the body is declared as JSON.
 void RequireJson(const Request& request);
