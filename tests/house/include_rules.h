@@ -174,10 +174,11 @@ inline constexpr std::array<DoorRule, 20> kDoorRules{{
 }};
 
 // Headers of the operating system and of C: wherever they are needed.
-inline constexpr std::array<std::string_view, 24> kSystemHeaders{
-    "sys/",    "linux/",    "netinet/", "arpa/",   "unistd.h", "fcntl.h",  "signal.h",  "stdlib.h",
-    "stdio.h", "string.h",  "time.h",   "errno.h", "locale.h", "wctype.h", "wchar.h",   "ctype.h",
-    "sched.h", "pthread.h", "poll.h",   "spawn.h", "dirent.h", "pwd.h",    "termios.h", "malloc.h",
+inline constexpr std::array<std::string_view, 25> kSystemHeaders{
+    "sys/",     "linux/",    "netinet/", "arpa/",     "unistd.h", "fcntl.h",  "signal.h",
+    "stdlib.h", "stdio.h",   "string.h", "time.h",    "errno.h",  "locale.h", "wctype.h",
+    "wchar.h",  "ctype.h",   "sched.h",  "pthread.h", "poll.h",   "spawn.h",  "dirent.h",
+    "pwd.h",    "termios.h", "malloc.h", "netdb.h",
 };
 
 }  // namespace tandem::tests

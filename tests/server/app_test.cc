@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/server/http/raw_client.h"
+#include "tests/support/temporary_dir.h"
 #include "tests/support/tiny_model.h"
 
 namespace tandem::server {
@@ -22,7 +23,7 @@ using namespace std::chrono_literals;
 class AppTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    directory_ = std::make_unique<tests::TemporaryDirectory>();
+    directory_ = std::make_unique<tests::TemporaryDir>();
     std::filesystem::create_directory(directory_->path() / "tiny");
     tests::WriteTinyModel(directory_->path() / "tiny", {});
     std::filesystem::create_directory(directory_->path() / "ids");
@@ -103,11 +104,11 @@ class AppTest : public testing::Test {
             {"temperature", 0}};
   }
 
-  static std::unique_ptr<tests::TemporaryDirectory> directory_;
+  static std::unique_ptr<tests::TemporaryDir> directory_;
   std::unique_ptr<App> app_;
 };
 
-std::unique_ptr<tests::TemporaryDirectory> AppTest::directory_;
+std::unique_ptr<tests::TemporaryDir> AppTest::directory_;
 
 TEST_F(AppTest, OperationsAnswer) {
   StartApp();
@@ -576,7 +577,7 @@ class AppJobsTest : public AppTest {
     return AskAdmin("GET", "/admin/jobs/" + id + "/log?follow=true").body;
   }
 
-  tests::TemporaryDirectory scratch_;
+  tests::TemporaryDir scratch_;
 };
 
 TEST_F(AppJobsTest, AFinishedTrainingJobAnswersUnderItsRunName) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tests/engine/chat/rendering.h"
+#include "tests/support/paths.h"
 
 namespace tandem::engine {
 
@@ -254,11 +255,7 @@ TEST(ChatTemplate, MarksReasoningAndToolCallsToo) {
 
 // ---- recorded vectors of real templates (see tests/golden and the data's own README)
 
-std::filesystem::path SharedData() {
-  if (const char* dir = std::getenv("TANDEM_SHARED_DIR"))
-    return std::filesystem::path(dir) / "data";
-  return std::filesystem::path(TANDEM_SOURCE_DIR) / ".." / "shared" / "data";
-}
+std::filesystem::path SharedData() { return tests::SharedDir() / "data"; }
 
 std::string ReadFile(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
