@@ -43,6 +43,7 @@ struct ServeFlags {
   std::string cors_origin;
   double drain_timeout_s = 30;
   double request_timeout_s = 0;
+  double ping_interval_s = 15;
   std::string log_level = "info";
   std::string log_format = "text";
 };
@@ -90,6 +91,7 @@ AppOptions ToAppOptions(const ServeFlags& flags) {
   options.insecure = flags.insecure;
   options.drain_timeout = Milliseconds(flags.drain_timeout_s);
   options.request_timeout = Milliseconds(flags.request_timeout_s);
+  options.http.ping_interval = Milliseconds(flags.ping_interval_s);
   options.data_dir =
       flags.data_dir.empty() ? DefaultDataDir() : std::filesystem::path(flags.data_dir);
   options.model_root = flags.model_root;
@@ -197,6 +199,11 @@ void AddServe(CLI::App& command, int& exit_code) {
       .add_option("--request-timeout", flags->request_timeout_s,
                   "seconds a request may take in all (0: unlimited)")
       ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  command
+      .add_option("--ping-interval", flags->ping_interval_s,
+                  "seconds of silence after which a stream sends a comment")
+      ->check(CLI::Range(0.05, 86400.0))
       ->capture_default_str();
   command.add_option("--log-level", flags->log_level, "trace, debug, info, warn, error or off")
       ->capture_default_str();
