@@ -98,6 +98,7 @@ App::App(AppOptions options)
                .is_loading = is_loading_,
                .is_draining = is_draining_,
                .request_timeout = options_.request_timeout,
+               .reasoning_parser = options_.reasoning_parser,
                .model_root = options_.model_root,
                .drain = &drain_,
                .base_url = ""} {

@@ -18,6 +18,9 @@ namespace tandem::server {
 
 class JobSupervisor;
 
+// Whether what a model thinks between <think> and </think> is answered apart from its text.
+enum class ReasoningParser { kAuto, kThink, kNone };  // kAuto: if its template knows <think>
+
 // Ends what would otherwise outlast the server: log followers are told here that it is stopping.
 class DrainSignal {
  public:
@@ -37,10 +40,11 @@ struct HandlerContext {
   std::atomic<bool>& is_loading;
   std::atomic<bool>& is_draining;
   std::chrono::milliseconds request_timeout{0};  // 0: none
-  std::atomic<JobSupervisor*> jobs{nullptr};     // null: no data directory, or still starting
-  std::filesystem::path model_root;              // what paths in bodies are relative to
-  DrainSignal* drain = nullptr;                  // never null while requests run
-  std::string base_url;                          // "http://127.0.0.1:8080", for the text of GET /
+  ReasoningParser reasoning_parser = ReasoningParser::kAuto;
+  std::atomic<JobSupervisor*> jobs{nullptr};  // null: no data directory, or still starting
+  std::filesystem::path model_root;           // what paths in bodies are relative to
+  DrainSignal* drain = nullptr;               // never null while requests run
+  std::string base_url;                       // "http://127.0.0.1:8080", for the text of GET /
 };
 
 // One per endpoint, in the file of its name. Each parses, acts and answers; faults are thrown as
