@@ -29,6 +29,10 @@ struct AppOptions {
   std::vector<std::string> api_keys;
   std::filesystem::path api_key_file;  // one key per line; read again on SIGHUP
   std::optional<std::string> admin_key;
+  std::optional<std::string> metrics_key;
+  // PEM files, read again on SIGHUP. Both or neither.
+  std::filesystem::path tls_cert;
+  std::filesystem::path tls_key;
   bool insecure = false;  // allow an open server on an address that others can reach
   std::chrono::milliseconds drain_timeout{30'000};
   std::chrono::milliseconds request_timeout{0};  // 0: none
@@ -56,12 +60,15 @@ class App {
 
   // Begins to answer (`/ready` says loading), then loads the models. Throws what loading throws.
   void Start();
-  void ReloadKeys();
+  // Reads the key file and the TLS files again. What cannot be used changes nothing.
+  void Reload();
   // Stops accepting, lets running requests end for up to `drain_timeout`, ends the rest.
   void Stop();
 
  private:
   std::vector<std::string> ReadApiKeys() const;
+  TlsPair ReadTlsPair() const;
+  HttpOptions MakeHttpOptions() const;
   void StartJobs();
   // Loads what a finished training job has made and lets it answer.
   void PublishJobModel(const Job& job);
@@ -79,8 +86,8 @@ class App {
 
 // Blocks the signals that RunUntilSignal waits for. Call before any thread exists.
 void BlockServerSignals();
-// Reloads keys on SIGHUP; on SIGTERM or SIGINT stops the app and returns. A second SIGTERM or
-// SIGINT ends the process at once.
+// Reloads keys and certificates on SIGHUP, telling the service manager; on SIGTERM or SIGINT stops
+// the app and returns. A second SIGTERM or SIGINT ends the process at once.
 void RunUntilSignal(App& app);
 
 }  // namespace tandem::server

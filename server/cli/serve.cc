@@ -8,9 +8,12 @@
 #include "server/app.h"
 #include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
+#include "server/service_notify.h"
 
 namespace tandem::server {
 namespace {
+
+double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
 struct ServeFlags {
   std::vector<std::string> models;
@@ -23,15 +26,24 @@ struct ServeFlags {
   int64_t max_queue = engine::EngineOptions().max_queue;
   int64_t prefill_chunk = engine::EngineOptions().prefill_chunk_tokens;
   std::string max_body = "32M";
+  size_t max_connections = HttpOptions().max_connections;
+  double header_timeout_s = Seconds(HttpOptions().header_timeout);
+  double body_timeout_s = Seconds(HttpOptions().body_idle_timeout);
+  double keep_alive_timeout_s = Seconds(HttpOptions().keep_alive_timeout);
+  double write_timeout_s = Seconds(HttpOptions().write_timeout);
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string admin_key;
+  std::string metrics_key;
+  std::string tls_cert;
+  std::string tls_key;
   std::string data_dir;
   std::string model_root = ".";
   bool insecure = false;
   std::string cors_origin;
   double drain_timeout_s = 30;
   double request_timeout_s = 0;
+  double ping_interval_s = 15;
   std::string log_level = "info";
   std::string log_format = "text";
 };
@@ -56,6 +68,12 @@ AppOptions ToAppOptions(const ServeFlags& flags) {
   options.http.port = static_cast<uint16_t>(flags.port);
   options.http.max_body_bytes = static_cast<size_t>(ParseBytes(flags.max_body, "--max-body"));
   options.http.cors_origin = flags.cors_origin;
+  options.http.max_connections = flags.max_connections;
+  options.http.header_timeout = Milliseconds(flags.header_timeout_s);
+  options.http.handshake_timeout = options.http.header_timeout;
+  options.http.body_idle_timeout = Milliseconds(flags.body_timeout_s);
+  options.http.keep_alive_timeout = Milliseconds(flags.keep_alive_timeout_s);
+  options.http.write_timeout = Milliseconds(flags.write_timeout_s);
   options.engine = ToEngineOptions(flags.model);
   options.engine.max_seqs = flags.max_seqs;
   options.engine.max_queue = flags.max_queue;
@@ -67,9 +85,13 @@ AppOptions ToAppOptions(const ServeFlags& flags) {
   options.api_keys = flags.api_keys;
   options.api_key_file = flags.api_key_file;
   if (!flags.admin_key.empty()) options.admin_key = flags.admin_key;
+  if (!flags.metrics_key.empty()) options.metrics_key = flags.metrics_key;
+  options.tls_cert = flags.tls_cert;
+  options.tls_key = flags.tls_key;
   options.insecure = flags.insecure;
   options.drain_timeout = Milliseconds(flags.drain_timeout_s);
   options.request_timeout = Milliseconds(flags.request_timeout_s);
+  options.http.ping_interval = Milliseconds(flags.ping_interval_s);
   options.data_dir =
       flags.data_dir.empty() ? DefaultDataDir() : std::filesystem::path(flags.data_dir);
   options.model_root = flags.model_root;
@@ -79,6 +101,9 @@ AppOptions ToAppOptions(const ServeFlags& flags) {
   }
   if (const char* key = std::getenv("TANDEM_ADMIN_KEY"); key != nullptr && *key != '\0') {
     if (!options.admin_key) options.admin_key = key;
+  }
+  if (const char* key = std::getenv("TANDEM_METRICS_KEY"); key != nullptr && *key != '\0') {
+    if (!options.metrics_key) options.metrics_key = key;
   }
   return options;
 }
@@ -90,6 +115,7 @@ int Serve(const ServeFlags& flags) {
   app.Start();
   std::printf("listening on %s\n", app.base_url().c_str());
   std::fflush(stdout);
+  NotifyService("READY=1");
   RunUntilSignal(app);
   return 0;
 }
@@ -122,12 +148,37 @@ void AddServe(CLI::App& command, int& exit_code) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   command.add_option("--max-body", flags->max_body, "largest request body")->capture_default_str();
+  command
+      .add_option("--max-connections", flags->max_connections,
+                  "open connections; further ones get 503")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  const auto add_timeout = [&command](const char* name, double& seconds, const char* what) {
+    command.add_option(name, seconds, what)
+        ->check(CLI::Range(0.01, 86400.0))
+        ->capture_default_str();
+  };
+  add_timeout("--header-timeout", flags->header_timeout_s,
+              "seconds for the head of a request, and for a TLS handshake");
+  add_timeout("--body-timeout", flags->body_timeout_s,
+              "seconds that a request body may stand still");
+  add_timeout("--keep-alive-timeout", flags->keep_alive_timeout_s,
+              "seconds that a connection may be idle");
+  add_timeout("--write-timeout", flags->write_timeout_s,
+              "seconds that a client may read nothing of its answer");
+  command.add_option("--tls-cert", flags->tls_cert,
+                     "PEM file with the certificate and its chain: serve https; read again on "
+                     "SIGHUP");
+  command.add_option("--tls-key", flags->tls_key,
+                     "PEM file with the certificate's key; read again on SIGHUP");
   command.add_option("--api-key", flags->api_keys,
                      "key that clients must send; repeatable (or TANDEM_API_KEY)");
   command.add_option("--api-key-file", flags->api_key_file,
                      "file with one key per line; read again on SIGHUP");
   command.add_option("--admin-key", flags->admin_key,
                      "key of the admin routes, which are off without one (or TANDEM_ADMIN_KEY)");
+  command.add_option("--metrics-key", flags->metrics_key,
+                     "key of /metrics, which is open without one (or TANDEM_METRICS_KEY)");
   command.add_option("--data-dir", flags->data_dir,
                      "jobs and their files, used with an admin key (default: "
                      "$XDG_DATA_HOME/tandem)");
@@ -148,6 +199,11 @@ void AddServe(CLI::App& command, int& exit_code) {
       .add_option("--request-timeout", flags->request_timeout_s,
                   "seconds a request may take in all (0: unlimited)")
       ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  command
+      .add_option("--ping-interval", flags->ping_interval_s,
+                  "seconds of silence after which a stream sends a comment")
+      ->check(CLI::Range(0.05, 86400.0))
       ->capture_default_str();
   command.add_option("--log-level", flags->log_level, "trace, debug, info, warn, error or off")
       ->capture_default_str();

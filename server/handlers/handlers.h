@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/handlers/model_registry.h"
@@ -48,8 +49,10 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
 void Completions(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListModels(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetModel(const HandlerContext& context, Request request, ResponseWriter writer);
+void DeleteModel(const HandlerContext& context, Request request, ResponseWriter writer);
 void Tokenize(const HandlerContext& context, Request request, ResponseWriter writer);
 void Detokenize(const HandlerContext& context, Request request, ResponseWriter writer);
+void Render(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListAdminModels(const HandlerContext& context, Request request, ResponseWriter writer);
 void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListJobs(const HandlerContext& context, Request request, ResponseWriter writer);
@@ -60,7 +63,11 @@ void GetJobLog(const HandlerContext& context, Request request, ResponseWriter wr
 void Health(const HandlerContext& context, Request request, ResponseWriter writer);
 void Ready(const HandlerContext& context, Request request, ResponseWriter writer);
 void Version(const HandlerContext& context, Request request, ResponseWriter writer);
+void OpenApi(const HandlerContext& context, Request request, ResponseWriter writer);
 void Welcome(const HandlerContext& context, Request request, ResponseWriter writer);
+
+// What GET /openapi.json answers: server/openapi.json.
+std::string_view OpenApiText();
 
 // Throws kInvalidArgument (unsupported_media_type) unless the body is declared as JSON.
 void RequireJson(const Request& request);

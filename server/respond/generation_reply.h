@@ -47,6 +47,7 @@ struct ReplyShape {
   std::vector<TokenId> asked_end_tokens;  // of these, the request's own stop_token_ids
   std::vector<PromptShape> prompts;
   std::shared_ptr<const engine::Tokenizer> tokenizer;  // may be null
+  std::shared_ptr<const void> keeps_alive;  // held until the last event: the model's lease
 };
 
 // Turns the events of one HTTP request (one engine request per prompt) into one JSON body or an
