@@ -140,6 +140,16 @@ TEST(ChatTemplate, RaiseExceptionShowsTheTemplatesWords) {
   }
 }
 
+TEST(ChatTemplate, WhatCannotBeFinishedIsAFaultOfTheMessages) {
+  try {
+    Render("{% for i in range(5000) %}{% for j in range(5000) %}{% endfor %}{% endfor %}", kUser);
+    FAIL() << "rendered";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.param(), "messages");
+  }
+}
+
 TEST(ChatTemplate, NumbersOfJsonKeepTheirKind) {
   const Json messages = Json::parse(R"([[1, 1.0, -2, 9223372036854775807, 18446744073709551615]])");
 
