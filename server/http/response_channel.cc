@@ -115,6 +115,16 @@ void ResponseChannel::Post(std::function<void()> task) {
   wake_();
 }
 
+void ResponseChannel::Note(std::string_view name, std::string value) {
+  const std::lock_guard lock(mutex_);
+  SetHeader(notes_, name, std::move(value));
+}
+
+Headers ResponseChannel::TakeNotes() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(notes_, {});
+}
+
 void ResponseChannel::RunTasks() {
   std::vector<std::function<void()>> tasks;
   {

@@ -52,6 +52,8 @@ class ResponseChannel {
   // thread nothing. Tasks run in order; they are dropped, not run, once the client is gone. What a
   // task throws becomes the answer.
   void Post(std::function<void()> task);
+  // For the report about the request (RequestSummary); the last value of a name stays.
+  void Note(std::string_view name, std::string value);
 
   // ---- connection ----
   // Runs what Post has brought; call before Take.
@@ -62,6 +64,7 @@ class ResponseChannel {
   // The server is stopping: answers for the producer (`response`, or `error_events` at the end of a
   // begun stream) and tells it, through OnDisconnect, that nobody listens any more.
   void Abort(Response response, std::string_view error_events);
+  Headers TakeNotes();
 
  private:
   enum class Phase { kWaiting, kStreaming, kFinished };
@@ -77,6 +80,7 @@ class ResponseChannel {
   std::string pending_;
   size_t unsent_bytes_ = 0;  // pending_ and what the connection has taken but not sent
   std::vector<std::function<void()>> tasks_;
+  Headers notes_;
   std::function<void()> on_disconnect_;
   std::function<void(bool)> on_backpressure_;
 };
