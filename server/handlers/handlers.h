@@ -40,6 +40,8 @@ struct HandlerContext {
   std::filesystem::path model_root;              // what paths in bodies are relative to
   DrainSignal* drain = nullptr;                  // never null while requests run
   std::string base_url;                          // "http://127.0.0.1:8080", for the text of GET /
+  // What `/health` takes for now; tests put a stopped engine's future here.
+  std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 };
 
 // One per endpoint, in the file of its name. Each parses, acts and answers; faults are thrown as
