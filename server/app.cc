@@ -42,7 +42,37 @@ HttpOptions WithKeyPolicy(HttpOptions options, bool requires_key) {
   return options;
 }
 
-HttpPolicy MakePolicy(const ApiKeys& keys) {
+}  // namespace
+
+App::App(AppOptions options)
+    : options_(std::move(options)),
+      keys_(ReadApiKeys(), options_.admin_key),
+      models_(options_.any_model_name),
+      metrics_(options_.metrics_namespace),
+      admission_(options_.rate_limits, models_, options_.clock),
+      context_{.models = models_,
+               .is_loading = is_loading_,
+               .is_draining = is_draining_,
+               .request_timeout = options_.request_timeout,
+               .queue_timeout = options_.queue_timeout,
+               .admission = &admission_,
+               .metrics = &metrics_,
+               .open_connections = [this] { return http_->open_connections(); },
+               .model_root = options_.model_root,
+               .drain = &drain_,
+               .base_url = "",
+               .now = options_.clock} {
+  if (!IsLoopback(options_.http.host) && !keys_.requires_key() && !options_.insecure) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--host " + options_.http.host +
+                    " lets other machines in: set --api-key, or --insecure to serve anyone");
+  }
+  http_ = std::make_unique<HttpServer>(WithKeyPolicy(options_.http, keys_.requires_key()),
+                                       AllRoutes(context_), MakePolicy());
+  context_.base_url = "http://" + UrlHost(options_.http.host) + ":" + std::to_string(http_->port());
+}
+
+HttpPolicy App::MakePolicy() {
   HttpPolicy policy;
   policy.refusal = [](int status, std::string_view code, std::string_view message) {
     return ToResponse(MakeErrorReply(status, code, message));
@@ -55,36 +85,31 @@ HttpPolicy MakePolicy(const ApiKeys& keys) {
     }
     return ToResponse(std::move(reply));
   };
-  policy.gate = [&keys](const Request& request, Access access) -> std::optional<Response> {
-    if (const std::optional<Error> error = keys.Check(request, access)) {
+  policy.gate = [this](const Request& request, Access access) -> std::optional<Response> {
+    if (const std::optional<Error> error = keys_.Check(request, access)) {
       return ToResponse(MakeErrorReply(*error, request.id));
     }
     return std::nullopt;
   };
+  policy.admit = [this](Request& request, const Route& route, const ResponseWriter& writer) {
+    return Admit(request, route, writer);
+  };
+  policy.on_end = [this](const RequestSummary& summary) { OnRequestEnd(summary); };
   return policy;
 }
 
-}  // namespace
-
-App::App(AppOptions options)
-    : options_(std::move(options)),
-      keys_(ReadApiKeys(), options_.admin_key),
-      models_(options_.any_model_name),
-      context_{.models = models_,
-               .is_loading = is_loading_,
-               .is_draining = is_draining_,
-               .request_timeout = options_.request_timeout,
-               .model_root = options_.model_root,
-               .drain = &drain_,
-               .base_url = ""} {
-  if (!IsLoopback(options_.http.host) && !keys_.requires_key() && !options_.insecure) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--host " + options_.http.host +
-                    " lets other machines in: set --api-key, or --insecure to serve anyone");
+std::optional<Response> App::Admit(Request& request, const Route& route,
+                                   const ResponseWriter& writer) {
+  if (route.access != Access::kApiKey) return std::nullopt;
+  request.client = keys_.IsAdmin(request) ? kAdminClient : keys_.ClientOf(request);
+  if (const std::optional<Error> error = admission_.Admit(request, route.is_heavy, writer)) {
+    return ToResponse(MakeErrorReply(*error, request.id));
   }
-  http_ = std::make_unique<HttpServer>(WithKeyPolicy(options_.http, keys_.requires_key()),
-                                       AllRoutes(context_), MakePolicy(keys_));
-  context_.base_url = "http://" + UrlHost(options_.http.host) + ":" + std::to_string(http_->port());
+  return std::nullopt;
+}
+
+void App::OnRequestEnd(const RequestSummary& summary) {
+  metrics_.CountHttp(summary.method, summary.route, summary.status);
 }
 
 App::~App() { Stop(); }

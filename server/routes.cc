@@ -20,6 +20,7 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
     HandlerFunction function;
     Access access = Access::kApiKey;
     RunsOn runs_on = RunsOn::kRequestPool;
+    bool is_heavy = false;
   };
   // clang-format off
   const Line lines[] = {
@@ -27,10 +28,11 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
       {"GET",  "/health",              Health,          Access::kOpen, RunsOn::kIoThread},
       {"GET",  "/ready",               Ready,           Access::kOpen, RunsOn::kIoThread},
       {"GET",  "/version",             Version,         Access::kOpen, RunsOn::kIoThread},
+      {"GET",  "/metrics",             GetMetrics,      Access::kOpen, RunsOn::kIoThread},
       {"GET",  "/v1/models",           ListModels},
       {"GET",  "/v1/models/{id+}",     GetModel},
-      {"POST", "/v1/chat/completions", ChatCompletions},
-      {"POST", "/v1/completions",      Completions},
+      {"POST", "/v1/chat/completions", ChatCompletions, Access::kApiKey, RunsOn::kRequestPool, true},
+      {"POST", "/v1/completions",      Completions,     Access::kApiKey, RunsOn::kRequestPool, true},
       {"POST", "/tokenize",            Tokenize},
       {"POST", "/detokenize",          Detokenize},
       {"GET",  "/admin/models",             ListAdminModels, Access::kAdminKey},
@@ -43,8 +45,8 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
   // clang-format on
   std::vector<Route> routes;
   for (const Line& line : lines) {
-    routes.push_back(
-        {line.method, line.pattern, Bind(context, line.function), line.access, line.runs_on});
+    routes.push_back({line.method, line.pattern, Bind(context, line.function), line.access,
+                      line.runs_on, line.is_heavy});
   }
   return routes;
 }

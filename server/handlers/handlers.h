@@ -15,7 +15,9 @@
 
 namespace tandem::server {
 
+class Admission;
 class JobSupervisor;
+class Metrics;
 
 // Ends what would otherwise outlast the server: log followers are told here that it is stopping.
 class DrainSignal {
@@ -36,10 +38,14 @@ struct HandlerContext {
   std::atomic<bool>& is_loading;
   std::atomic<bool>& is_draining;
   std::chrono::milliseconds request_timeout{0};  // 0: none
-  std::atomic<JobSupervisor*> jobs{nullptr};     // null: no data directory, or still starting
-  std::filesystem::path model_root;              // what paths in bodies are relative to
-  DrainSignal* drain = nullptr;                  // never null while requests run
-  std::string base_url;                          // "http://127.0.0.1:8080", for the text of GET /
+  std::chrono::milliseconds queue_timeout{0};    // to have a place in the batch by; 0: none
+  Admission* admission = nullptr;                // these two: never null while requests run
+  Metrics* metrics = nullptr;
+  std::function<size_t()> open_connections;
+  std::atomic<JobSupervisor*> jobs{nullptr};  // null: no data directory, or still starting
+  std::filesystem::path model_root;           // what paths in bodies are relative to
+  DrainSignal* drain = nullptr;               // never null while requests run
+  std::string base_url;                       // "http://127.0.0.1:8080", for the text of GET /
   // What `/health` takes for now; tests put a stopped engine's future here.
   std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 };
@@ -61,6 +67,7 @@ void GetJobLog(const HandlerContext& context, Request request, ResponseWriter wr
 // These run on an io thread: they may not wait.
 void Health(const HandlerContext& context, Request request, ResponseWriter writer);
 void Ready(const HandlerContext& context, Request request, ResponseWriter writer);
+void GetMetrics(const HandlerContext& context, Request request, ResponseWriter writer);
 void Version(const HandlerContext& context, Request request, ResponseWriter writer);
 void Welcome(const HandlerContext& context, Request request, ResponseWriter writer);
 

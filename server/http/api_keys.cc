@@ -4,6 +4,7 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace tandem::server {
 namespace {
@@ -49,6 +50,28 @@ void ApiKeys::SetApiKeys(const std::vector<std::string>& api_keys) {
   for (const std::string& key : api_keys) digests.push_back(DigestOf(key));
   const std::lock_guard lock(mutex_);
   api_keys_ = std::move(digests);
+}
+
+uint64_t ApiKeys::ClientOf(const Request& request) const {
+  const std::optional<std::string_view> token = BearerToken(request);
+  if (!token) return 0;
+  const Digest digest = DigestOf(*token);
+  const std::lock_guard lock(mutex_);
+  bool is_ours = false;
+  for (const Digest& key : api_keys_) {
+    is_ours |= CRYPTO_memcmp(key.data(), digest.data(), digest.size()) == 0;
+  }
+  if (!is_ours) return 0;
+  uint64_t client = 0;
+  std::memcpy(&client, digest.data(), sizeof(client));
+  return client;
+}
+
+bool ApiKeys::IsAdmin(const Request& request) const {
+  const std::optional<std::string_view> token = BearerToken(request);
+  if (!token || !admin_key_) return false;
+  const Digest digest = DigestOf(*token);
+  return CRYPTO_memcmp(admin_key_->data(), digest.data(), digest.size()) == 0;
 }
 
 std::optional<Error> ApiKeys::Check(const Request& request, Access access) const {
