@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -80,8 +81,11 @@ HttpPolicy App::MakePolicy() {
   policy.exception = [](std::exception_ptr exception, const Request& request) {
     ErrorReply reply = MakeErrorReply(exception, request.id);
     if (reply.status >= 500 && reply.status != 503) {
-      spdlog::error("request_failed request={} method={} path={} what=\"{}\"", request.id,
-                    request.method, request.path, DescribeException(exception));
+      LogEvent(spdlog::level::err, "request_failed",
+               {{"request_id", request.id},
+                {"method", request.method.substr(0, 32)},
+                {"path", request.path.substr(0, 120)},
+                {"what", DescribeException(exception)}});
     }
     return ToResponse(std::move(reply));
   };
@@ -110,6 +114,26 @@ std::optional<Response> App::Admit(Request& request, const Route& route,
 
 void App::OnRequestEnd(const RequestSummary& summary) {
   metrics_.CountHttp(summary.method, summary.route, summary.status);
+  // Watching the server is not using it.
+  const bool is_watching = summary.route == "/health" || summary.route == "/ready" ||
+                           summary.route == "/metrics" || summary.route == "/version";
+  LogFields fields = {{"request_id", std::string(summary.request_id)},
+                      {"method", std::string(summary.method.substr(0, 32))},
+                      {"route", std::string(summary.route)},
+                      {"status", int64_t{summary.status}},
+                      {"ms", std::chrono::duration<double, std::milli>(summary.elapsed).count()}};
+  // A route's parameters can be long, and what no route matches can be anything.
+  if (summary.route.empty()) fields.emplace_back("path", std::string(summary.path.substr(0, 120)));
+  for (const auto& [name, value] : summary.notes) {
+    int64_t number = 0;
+    const auto [end, fault] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (fault == std::errc() && end == value.data() + value.size()) {
+      fields.emplace_back(name, number);
+    } else {
+      fields.emplace_back(name, value);
+    }
+  }
+  LogEvent(is_watching ? spdlog::level::debug : spdlog::level::info, "request", fields);
 }
 
 App::~App() { Stop(); }
@@ -225,7 +249,7 @@ void BlockServerSignals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-void RunUntilSignal(App& app) {
+void RunUntilSignal(App& app, const std::function<void()>& on_stop) {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal_number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal_number);
@@ -237,6 +261,7 @@ void RunUntilSignal(App& app) {
       continue;
     }
     spdlog::info("stopping signal={}", received);
+    on_stop();
     // From here on nobody waits for signals: the next one ends the process in its handler.
     std::signal(SIGTERM, [](int) { _exit(1); });
     std::signal(SIGINT, [](int) { _exit(1); });

@@ -93,7 +93,8 @@ class App {
 // Blocks the signals that RunUntilSignal waits for. Call before any thread exists.
 void BlockServerSignals();
 // Reloads keys on SIGHUP; on SIGTERM or SIGINT stops the app and returns. A second SIGTERM or
-// SIGINT ends the process at once.
-void RunUntilSignal(App& app);
+// SIGINT ends the process at once. `on_stop` is told before the app stops.
+void RunUntilSignal(
+    App& app, const std::function<void()>& on_stop = [] {});
 
 }  // namespace tandem::server

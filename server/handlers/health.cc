@@ -40,7 +40,8 @@ void Version(const HandlerContext&, Request, ResponseWriter writer) {
   body["version"] = VersionNumber();
   body["commit"] = VersionCommit();
   body["build"] = VersionBuild();
-  body["features"] = {"chat", "completions", "streaming", "logprobs", "prefix_cache", "jobs"};
+  body["features"] = {"chat",         "completions", "streaming", "logprobs",
+                      "prefix_cache", "jobs",        "metrics",   "rate_limits"};
   writer.Json(200, body.dump());
 }
 
