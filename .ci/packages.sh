@@ -5,7 +5,8 @@ BUILD_PACKAGES=(
   libboost-dev libssl-dev nlohmann-json3-dev libspdlog-dev libyaml-cpp-dev libcli11-dev
   libpcre2-dev libicu-dev libsqlite3-dev libsimdjson-dev prometheus-cpp-dev
 )
-TEST_PACKAGES=(libgtest-dev libeigen3-dev clang-format-14 ccache curl python3)
+# openssl: the end-to-end tests of TLS make their certificates with it.
+TEST_PACKAGES=(libgtest-dev libeigen3-dev clang-format-14 clang-tidy-14 ccache curl openssl python3)
 
 # install_packages NAME…: installs what is missing, or prints the one line that does and exits.
 install_packages() {

@@ -139,6 +139,7 @@ int RunStepBench(std::ostream& out, const StepBenchOptions& options) {
 
   const auto median = [&](auto figure) {
     std::vector<double> values;
+    values.reserve(rounds.size());
     for (const Round& round : rounds) values.push_back(figure(round));
     return Median(values);
   };

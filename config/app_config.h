@@ -40,12 +40,21 @@ struct AppConfig {
   std::vector<std::string> api_key;
   std::string api_key_file;
   std::string admin_key;
+  std::string metrics_key;
+  std::string tls_cert;
+  std::string tls_key;
   std::string cors_origin;
 
   int64_t max_seqs = 64;
   int64_t max_queue = 1024;
   int64_t prefill_chunk = 256;
   Bytes max_body{32 << 20};
+  int64_t max_connections = 4096;
+  Seconds header_timeout{10};
+  Seconds body_timeout{30};
+  Seconds keep_alive_timeout{75};
+  Seconds write_timeout{60};
+  Seconds ping_interval{15};
   Seconds queue_timeout;
   Seconds request_timeout;
   Seconds drain_timeout{30};

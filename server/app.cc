@@ -1,7 +1,9 @@
 #include "server/app.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -12,7 +14,9 @@
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "server/handlers/job_spec.h"
+#include "server/jobs/job_files.h"
 #include "server/routes.h"
+#include "server/service_notify.h"
 #include "server/wire/error_body.h"
 
 namespace tandem::server {
@@ -38,16 +42,36 @@ std::string UrlHost(const std::string& host) {
   return host.find(':') != std::string::npos ? "[" + host + "]" : host;
 }
 
-HttpOptions WithKeyPolicy(HttpOptions options, bool requires_key) {
-  options.requires_key = requires_key;
-  return options;
+// Files of hundreds of thousands of keys, and chains of dozens of certificates, fit.
+constexpr size_t kMaxKeyFileBytes = 64 << 20;
+constexpr size_t kMaxPemBytes = 1 << 20;
+// Models, jobs, databases and logs need descriptors too.
+constexpr size_t kOtherDescriptors = 256;
+
+// Connections are descriptors, and the usual soft limit allows a thousand.
+size_t ConnectionsWithinDescriptors(size_t wanted) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  const rlim_t needed = wanted + kOtherDescriptors;
+  if (limit.rlim_cur < needed) {
+    limit.rlim_cur = std::min<rlim_t>(needed, limit.rlim_max);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+  }
+  if (limit.rlim_cur >= needed) return wanted;
+  const size_t possible = limit.rlim_cur > 2 * kOtherDescriptors
+                              ? limit.rlim_cur - kOtherDescriptors
+                              : limit.rlim_cur / 2;
+  spdlog::warn("few_descriptors limit={} max_connections={} wanted={}", limit.rlim_cur, possible,
+               wanted);
+  return possible;
 }
 
 }  // namespace
 
 App::App(AppOptions options)
     : options_(std::move(options)),
-      keys_(ReadApiKeys(), options_.admin_key),
+      keys_(ReadApiKeys(), options_.admin_key, options_.metrics_key),
       models_(options_.any_model_name),
       metrics_(options_.metrics_namespace),
       admission_(options_.rate_limits, models_, options_.clock),
@@ -68,9 +92,9 @@ App::App(AppOptions options)
                 "--host " + options_.http.host +
                     " lets other machines in: set --api-key, or --insecure to serve anyone");
   }
-  http_ = std::make_unique<HttpServer>(WithKeyPolicy(options_.http, keys_.requires_key()),
-                                       AllRoutes(context_), MakePolicy());
-  context_.base_url = "http://" + UrlHost(options_.http.host) + ":" + std::to_string(http_->port());
+  http_ = std::make_unique<HttpServer>(MakeHttpOptions(), AllRoutes(context_), MakePolicy());
+  context_.base_url = (options_.tls_cert.empty() ? "http://" : "https://") +
+                      UrlHost(options_.http.host) + ":" + std::to_string(http_->port());
 }
 
 HttpPolicy App::MakePolicy() {
@@ -141,7 +165,7 @@ App::~App() { Stop(); }
 std::vector<std::string> App::ReadApiKeys() const {
   std::vector<std::string> keys = options_.api_keys;
   if (options_.api_key_file.empty()) return keys;
-  const std::string text = engine::ReadWholeFile(options_.api_key_file, 1 << 20);
+  const std::string text = engine::ReadWholeFile(options_.api_key_file, kMaxKeyFileBytes);
   size_t begin = 0;
   while (begin < text.size()) {
     size_t end = text.find('\n', begin);
@@ -156,6 +180,22 @@ std::vector<std::string> App::ReadApiKeys() const {
                 "--api-key-file " + options_.api_key_file.string() + " holds no key");
   }
   return keys;
+}
+
+TlsPair App::ReadTlsPair() const {
+  return {engine::ReadWholeFile(options_.tls_cert, kMaxPemBytes),
+          engine::ReadWholeFile(options_.tls_key, kMaxPemBytes)};
+}
+
+HttpOptions App::MakeHttpOptions() const {
+  HttpOptions http = options_.http;
+  http.requires_key = keys_.requires_key();
+  http.max_connections = ConnectionsWithinDescriptors(http.max_connections);
+  if (options_.tls_cert.empty() != options_.tls_key.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "--tls-cert and --tls-key need each other");
+  }
+  if (!options_.tls_cert.empty()) http.tls = ReadTlsPair();
+  return http;
 }
 
 void App::Start() {
@@ -204,22 +244,34 @@ void App::PublishJobModel(const Job& job) {
   }
   const std::string path = result["model_dir"].get<std::string>();
   if (path.empty()) return;  // the spec asked for no export
+  if (std::filesystem::exists(job.dir / kModelDeletedFile)) return;
 
   std::string id = ModelIdOfJob(job.request_json, job.id);
   // A name that another model has taken since the job was accepted is not taken from it.
   if (models_.Contains(id) && models_.Find(id)->owned_by != "user") id = job.id;
   ServedModelLabels labels;
   labels.owned_by = "user";
+  labels.parent = BaseModelOfJob(job.request_json);
   models_.Publish(LoadServedModel({id, path}, options_.engine, "", labels), {job.id});
   spdlog::info("job_model_published job={} model={}", job.id, id);
 }
 
-void App::ReloadKeys() {
-  try {
-    keys_.SetApiKeys(ReadApiKeys());
-    spdlog::info("api_keys_reloaded");
-  } catch (const Error& error) {
-    spdlog::warn("api_keys_kept reason=\"{}\"", error.what());
+void App::Reload() {
+  if (!options_.api_key_file.empty()) {
+    try {
+      keys_.SetApiKeys(ReadApiKeys());
+      spdlog::info("api_keys_reloaded");
+    } catch (const Error& error) {
+      spdlog::error("api_keys_kept reason=\"{}\"", error.what());
+    }
+  }
+  if (!options_.tls_cert.empty()) {
+    try {
+      http_->ReplaceCertificate(ReadTlsPair());
+      spdlog::info("tls_certificate_reloaded");
+    } catch (const Error& error) {
+      spdlog::error("tls_certificate_kept reason=\"{}\"", error.what());
+    }
   }
 }
 
@@ -249,7 +301,7 @@ void BlockServerSignals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-void RunUntilSignal(App& app, const std::function<void()>& on_stop) {
+void RunUntilSignal(App& app) {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal_number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal_number);
@@ -257,11 +309,13 @@ void RunUntilSignal(App& app, const std::function<void()>& on_stop) {
     int received = 0;
     if (sigwait(&signals, &received) != 0) continue;
     if (received == SIGHUP) {
-      app.ReloadKeys();
+      NotifyReloading();
+      app.Reload();
+      NotifyService("READY=1");
       continue;
     }
     spdlog::info("stopping signal={}", received);
-    on_stop();
+    NotifyService("STOPPING=1");
     // From here on nobody waits for signals: the next one ends the process in its handler.
     std::signal(SIGTERM, [](int) { _exit(1); });
     std::signal(SIGINT, [](int) { _exit(1); });

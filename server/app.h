@@ -32,6 +32,10 @@ struct AppOptions {
   std::vector<std::string> api_keys;
   std::filesystem::path api_key_file;  // one key per line; read again on SIGHUP
   std::optional<std::string> admin_key;
+  std::optional<std::string> metrics_key;
+  // PEM files, read again on SIGHUP. Both or neither.
+  std::filesystem::path tls_cert;
+  std::filesystem::path tls_key;
   bool insecure = false;  // allow an open server on an address that others can reach
   std::chrono::milliseconds drain_timeout{30'000};
   std::chrono::milliseconds request_timeout{0};  // 0: none
@@ -64,7 +68,8 @@ class App {
 
   // Begins to answer (`/ready` says loading), then loads the models. Throws what loading throws.
   void Start();
-  void ReloadKeys();
+  // Reads the key file and the TLS files again. What cannot be used changes nothing.
+  void Reload();
   // Stops accepting, lets running requests end for up to `drain_timeout`, ends the rest.
   void Stop();
 
@@ -73,6 +78,8 @@ class App {
   HttpPolicy MakePolicy();
   std::optional<Response> Admit(Request& request, const Route& route, const ResponseWriter& writer);
   void OnRequestEnd(const RequestSummary& summary);
+  TlsPair ReadTlsPair() const;
+  HttpOptions MakeHttpOptions() const;
   void StartJobs();
   // Loads what a finished training job has made and lets it answer.
   void PublishJobModel(const Job& job);
@@ -92,9 +99,8 @@ class App {
 
 // Blocks the signals that RunUntilSignal waits for. Call before any thread exists.
 void BlockServerSignals();
-// Reloads keys on SIGHUP; on SIGTERM or SIGINT stops the app and returns. A second SIGTERM or
-// SIGINT ends the process at once. `on_stop` is told before the app stops.
-void RunUntilSignal(
-    App& app, const std::function<void()>& on_stop = [] {});
+// Reloads keys and certificates on SIGHUP, telling the service manager; on SIGTERM or SIGINT stops
+// the app and returns. A second SIGTERM or SIGINT ends the process at once.
+void RunUntilSignal(App& app);
 
 }  // namespace tandem::server

@@ -281,8 +281,8 @@ std::string Metrics::Text(const Snapshot& snapshot) {
                  static_cast<double>(snapshot.http_connections));
   families.Gauge("finetune_loss", "Training loss of the step reported last; 0: none yet.", {},
                  snapshot.finetune_loss.value_or(0));
-  families.Gauge("finetune_tokens_per_second", "Speed of the running training job; 0: none runs.", {},
-                 snapshot.finetune_tokens_per_second.value_or(0));
+  families.Gauge("finetune_tokens_per_second", "Speed of the running training job; 0: none runs.",
+                 {}, snapshot.finetune_tokens_per_second.value_or(0));
   families.PlainGauge("process_resident_memory_bytes", "Resident memory of the process.",
                       static_cast<double>(ResidentBytes()));
   return families.Text();

@@ -263,7 +263,13 @@ const std::vector<Key>& Keys() {
               {{"train.gradient_clipping_threshold", "gradient_clipping_threshold"},
                Number(FIELD(train.optimizer.clip_norm), 0, kBig)},
               {{"train.abort_on_nan_loss", "abort_on_nan_loss", "abort_on_inf_loss"},
-               Bool(FIELD(train.abort_on_nan_loss))},
+               [](TrainSpec&, const Given& given) {
+                 if (!ParseBool(Scalar(given))) {
+                   throw BadValue(
+                       "must be true: an update from a loss that is not a number would "
+                       "spoil the weights");
+                 }
+               }},
               {{"train.eval_interval", "eval_interval"},
                IntegerOrMinusOne(FIELD(train.eval_interval), kBig)},
               {{"train.eval_steps", "eval_steps"},

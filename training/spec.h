@@ -71,7 +71,6 @@ struct TrainSection {
   int64_t gradient_accumulation_steps = 1;
   ScheduleSpec schedule;  // schedule_steps 0: steps
   OptimizerSpec optimizer;
-  bool abort_on_nan_loss = true;
   int64_t eval_interval = 0;  // steps; 0: never
   int64_t eval_steps = 0;     // micro-batches; 0: all of the validation text
   double target_eval_loss = 0;

@@ -5,9 +5,43 @@
 #include <cerrno>
 #include <utility>
 
+#include "engine/base/check.h"
+#include "engine/io/block_writer.h"
 #include "engine/io/posix_file.h"
 
 namespace tandem::engine {
+namespace {
+
+// Like mmap, but a file that could hold a huge page begins on the border of one: only then can the
+// kernel map the huge pages of its cache as such.
+void* MapAligned(int file, size_t bytes) {
+  if (bytes < kHugePageBytes) return mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file, 0);
+
+  const size_t reserved = RoundUp<size_t>(bytes, 4096) + kHugePageBytes;
+  void* reservation =
+      mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reservation == MAP_FAILED) return MAP_FAILED;
+  auto* const begin = static_cast<std::byte*>(reservation);
+  auto* const end = begin + reserved;
+  std::byte* const aligned =
+      begin +
+      (kHugePageBytes - reinterpret_cast<uintptr_t>(begin) % kHugePageBytes) % kHugePageBytes;
+  void* at = mmap(aligned, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0);
+  if (at == MAP_FAILED) {
+    const int error = errno;
+    munmap(reservation, reserved);
+    errno = error;
+    return MAP_FAILED;
+  }
+  std::byte* const mapped_end = aligned + RoundUp<size_t>(bytes, 4096);
+  if (aligned > begin) munmap(begin, static_cast<size_t>(aligned - begin));
+  if (end > mapped_end) munmap(mapped_end, static_cast<size_t>(end - mapped_end));
+  // Only advice: what is not in the page cache yet is then read as huge pages, where it can.
+  madvise(at, bytes, MADV_HUGEPAGE);
+  return at;
+}
+
+}  // namespace
 
 std::shared_ptr<const MappedFile> MappedFile::Open(const std::filesystem::path& path) {
   struct stat status {};
@@ -20,7 +54,7 @@ std::shared_ptr<const MappedFile> MappedFile::Open(const std::filesystem::path& 
   const auto bytes = static_cast<size_t>(status.st_size);
   if (bytes == 0) return std::shared_ptr<const MappedFile>(new MappedFile(path, {}, identity));
 
-  void* at = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
+  void* at = MapAligned(file.get(), bytes);
   if (at == MAP_FAILED) ThrowSystemError("map", path, errno);
   return std::shared_ptr<const MappedFile>(
       new MappedFile(path, {static_cast<const std::byte*>(at), bytes}, identity));

@@ -48,10 +48,10 @@ int64_t LoopStatus::Room(int64_t max_queue, int64_t max_seqs) const {
   return RoomLocked(max_queue, max_seqs);
 }
 
-bool LoopStatus::TryEnqueue(int64_t max_queue, int64_t max_seqs) {
+bool LoopStatus::TryEnqueue(int64_t n_requests, int64_t max_queue, int64_t max_seqs) {
   const std::lock_guard lock(mutex_);
   if (RoomLocked(max_queue, max_seqs) == 0) return false;
-  ++in_inbox_;
+  in_inbox_ += n_requests;
   return true;
 }
 

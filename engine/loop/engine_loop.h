@@ -43,9 +43,9 @@ using LoopCommand = std::variant<SubmitCommand, CancelCommand, PauseCommand, Sto
 // What other threads may know of the loop.
 class LoopStatus {
  public:
-  // Counts a request that goes into the inbox. False when the queue is full.
-  bool TryEnqueue(int64_t max_queue, int64_t max_seqs);
-  // How many requests TryEnqueue would count now.
+  // Counts requests that go into the inbox together. False when the queue was full before them.
+  bool TryEnqueue(int64_t n_requests, int64_t max_queue, int64_t max_seqs);
+  // How many more requests there is room for.
   int64_t Room(int64_t max_queue, int64_t max_seqs) const;
 
   // By the engine thread, once per step: figures as of now; `n_taken` requests left the inbox.

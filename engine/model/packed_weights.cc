@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <optional>
+#include <span>
 #include <system_error>
 #include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
+#include "engine/io/block_writer.h"
 #include "engine/io/sha256.h"
 
 namespace tandem::engine {
@@ -125,24 +125,17 @@ void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs, DTy
   for (size_t i = 0; i < specs.size(); ++i) largest = std::max(largest, section_bytes(i));
   AlignedBuffer section(largest);
 
-  std::ofstream file(path, std::ios::binary);
-  const auto check = [&] {
-    if (file) return;
-    throw Error(ErrorCode::kIo, "could not write " + path.string() + ": " + std::strerror(errno));
-  };
-  check();
-  file.write(layout.header.data(), static_cast<std::streamsize>(layout.header.size()));
+  BlockWriter file(path);
+  file.Write(std::as_bytes(std::span(layout.header)));
   Progress progress(options, layout.file_bytes);
   for (size_t i = 0; i < specs.size(); ++i) {
-    std::memset(section.data(), 0, section_bytes(i));
-    PackOne(dir, specs[i], dtype, ops, section.data());
-    file.write(reinterpret_cast<const char*>(section.data()),
-               static_cast<std::streamsize>(section_bytes(i)));
-    check();
-    progress.Add(static_cast<int64_t>(section_bytes(i)));
+    const std::span<std::byte> bytes = section.span().first(section_bytes(i));
+    std::memset(bytes.data(), 0, bytes.size());
+    PackOne(dir, specs[i], dtype, ops, bytes.data());
+    file.Write(bytes);
+    progress.Add(static_cast<int64_t>(bytes.size()));
   }
-  file.close();
-  check();
+  file.Finish();
 }
 
 // The packed file, if it is there and exactly what we would have written.

@@ -21,9 +21,8 @@ struct Matrix {
   int64_t cols = 0;
   int64_t stride = 0;
 
-  operator ConstMatrix() const {
-    return {data, dtype, rows, cols, stride};
-  }  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): a writable matrix is a readable one
+  operator ConstMatrix() const { return {data, dtype, rows, cols, stride}; }
 };
 
 // Rotary embedding of RoFormer in the half-split order of Hugging Face (dimension i pairs with i +

@@ -4,6 +4,9 @@
 #include <memory>
 
 #include "bench/gemm_bench.h"
+#include "bench/load_generator.h"
+#include "bench/make_model.h"
+#include "bench/sample_bench.h"
 #include "bench/step_bench.h"
 #include "bench/train_bench.h"
 #include "server/cli/model_options.h"
@@ -39,6 +42,18 @@ void AddStepBench(CLI::App& command, int& exit_code) {
   });
 }
 
+void AddSampleBench(CLI::App& command, int& exit_code) {
+  auto options = std::make_shared<bench::SampleBenchOptions>();
+  command.add_option("--vocab", options->vocab_size, "logits in a row")
+      ->check(CLI::Range(1024, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--rounds", options->rounds, "medians are taken over these")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command.callback(
+      [options, &exit_code] { exit_code = bench::RunSampleBench(std::cout, *options); });
+}
+
 void AddTrainBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::TrainBenchOptions>();
   command.add_option("--family", options->family, "minigpt or llama");
@@ -59,6 +74,147 @@ void AddTrainBench(CLI::App& command, int& exit_code) {
       [options, &exit_code] { exit_code = bench::RunTrainBench(std::cout, *options); });
 }
 
+void AddSide(CLI::App& command, bench::LoadOptions::Side& side, bool is_peer) {
+  const std::string prefix = is_peer ? "--peer-" : "--";
+  const std::string whose = is_peer ? " of the peer" : "";
+  command.add_option(prefix + "api-key", side.api_key, "bearer token" + whose);
+  command.add_option(prefix + "model", side.model,
+                     "model name" + whose + " (default: the first of /v1/models)");
+  command
+      .add_option(is_peer ? "--peer-pid" : "--server-pid", side.pid,
+                  "process id" + whose + ", for its CPU time and memory")
+      ->check(CLI::Range(1, 1 << 22));
+}
+
+// Those of the options whose text is not yet a value.
+struct LoadFlags {
+  bench::LoadOptions options;
+  std::string endpoint = "chat";
+  std::string arrival = "poisson";
+  std::string prompt_kind;
+  std::string prompt_tokens = "128";
+  std::string output_tokens = "64";
+  std::string token_ids = "300-2000";
+};
+
+void AddHttpBench(CLI::App& command, int& exit_code) {
+  const auto flags = std::make_shared<LoadFlags>();
+  bench::LoadOptions& options = flags->options;
+  bench::PromptOptions& prompts = options.prompts;
+  command.add_option("--url", options.server.url, "server, such as http://127.0.0.1:8080")
+      ->required();
+  AddSide(command, options.server, false);
+  command.add_option("--peer", options.peer.url,
+                     "a second server; runs alternate and ratios are printed");
+  AddSide(command, options.peer, true);
+  command.add_option("--pairs", options.pairs, "runs of each, with --peer")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+
+  command.add_option("--endpoint", flags->endpoint, "chat or completions")
+      ->check(CLI::IsMember({"chat", "completions"}))
+      ->capture_default_str();
+  command.add_option("--streams", options.streams, "closed loop: requests in flight")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command.add_option("--rate", options.rate, "open loop: requests per second")
+      ->check(CLI::PositiveNumber)
+      ->excludes("--streams");
+  command.add_option("--arrival", flags->arrival, "open loop: poisson or constant gaps")
+      ->check(CLI::IsMember({"poisson", "constant"}))
+      ->capture_default_str();
+  command
+      .add_option("--requests", options.requests,
+                  "requests in all (default: 4 per stream, unless --duration is given)")
+      ->check(CLI::Range(1, 100000000));
+  command.add_option("--duration", options.duration_s, "seconds in which requests begin")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--warmup", options.warmup, "requests before each run that do not count")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  command.add_option("--timeout", options.request_timeout_s, "seconds a request may take")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_flag("!--new-connections", options.keep_alive,
+                   "one connection per request instead of kept ones");
+
+  command
+      .add_option("--prompt-kind", flags->prompt_kind,
+                  "ids or text (default: ids for completions, text for chat)")
+      ->check(CLI::IsMember({"ids", "text"}));
+  command
+      .add_option("--prompt-tokens", flags->prompt_tokens,
+                  "tokens of a prompt, or a range such as 16-128")
+      ->capture_default_str();
+  command.add_option("--output-tokens", flags->output_tokens, "tokens of an answer, or a range")
+      ->capture_default_str();
+  command
+      .add_option("--shared-prefix", prompts.shared_prefix_tokens,
+                  "tokens that all prompts begin with, before their own")
+      ->check(CLI::Range(0, 10000000))
+      ->capture_default_str();
+  command
+      .add_option("--distinct-prompts", prompts.distinct_prompts,
+                  "prompts that requests take turns with (0: each has its own)")
+      ->check(CLI::Range(0, 100000000))
+      ->capture_default_str();
+  command.add_option("--token-ids", flags->token_ids, "range of the ids in prompts of ids")
+      ->capture_default_str();
+  command.add_option("--seed", prompts.seed, "of prompts, lengths and arrivals")
+      ->capture_default_str();
+  command.add_option("--temperature", prompts.temperature, "sampling temperature")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_flag("--ignore-eos,!--heed-eos", prompts.ignore_eos,
+                   "answers run to their full length (default), or end where the model ends them");
+  command.add_flag("--stream,!--no-stream", prompts.stream, "streamed answers (default) or plain");
+  command.add_option("--extra", prompts.extra_json,
+                     "JSON object whose members are added to each request");
+  command
+      .add_option("--abort", prompts.abort_fraction,
+                  "fraction of clients that vanish in the middle of a stream")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--json", options.json_file, "write all figures to this file");
+
+  command.callback([flags, &exit_code] {
+    bench::LoadOptions& o = flags->options;
+    using Prompts = bench::PromptOptions;
+    o.prompts.endpoint =
+        flags->endpoint == "chat" ? Prompts::Endpoint::kChat : Prompts::Endpoint::kCompletions;
+    if (flags->prompt_kind.empty()) {
+      flags->prompt_kind = flags->endpoint == "chat" ? "text" : "ids";
+    }
+    o.prompts.kind = flags->prompt_kind == "ids" ? Prompts::Kind::kIds : Prompts::Kind::kText;
+    o.arrival = flags->arrival == "poisson" ? bench::ArrivalOptions::Process::kPoisson
+                                            : bench::ArrivalOptions::Process::kConstant;
+    o.prompts.prompt_tokens = bench::ParseIntRange(flags->prompt_tokens, "--prompt-tokens");
+    o.prompts.output_tokens = bench::ParseIntRange(flags->output_tokens, "--output-tokens");
+    o.prompts.token_ids = bench::ParseIntRange(flags->token_ids, "--token-ids");
+    exit_code = bench::RunLoadBench(std::cout, o);
+  });
+}
+
+void AddMakeModel(CLI::App& command, int&) {
+  struct Flags {
+    std::string shape;
+    std::string dir;
+  };
+  const auto flags = std::make_shared<Flags>();
+  std::vector<std::string> names;
+  std::string help = "one of";
+  for (const bench::ModelShape& shape : bench::ModelShapes()) {
+    names.emplace_back(shape.name);
+    help += std::string("\n  ") + shape.name + ": " + shape.description;
+  }
+  command.add_option("shape", flags->shape, help)->required()->check(CLI::IsMember(names));
+  command.add_option("dir", flags->dir, "directory to write; must not exist")->required();
+  command.callback([flags] {
+    bench::MakeModel(flags->shape, flags->dir);
+    std::cout << "wrote " << flags->dir << "\n";
+  });
+}
+
 }  // namespace
 
 void AddBench(CLI::App& command, int& exit_code) {
@@ -72,6 +228,14 @@ void AddBench(CLI::App& command, int& exit_code) {
                exit_code);
   AddTrainBench(*command.add_subcommand("train", "training steps, optionally beside a peer"),
                 exit_code);
+  AddSampleBench(*command.add_subcommand("sample", "drawing tokens from large vocabularies"),
+                 exit_code);
+  AddHttpBench(*command.add_subcommand("http",
+                                       "load on any OpenAI-compatible server, optionally beside a "
+                                       "peer"),
+               exit_code);
+  AddMakeModel(*command.add_subcommand("make-model", "write a model of random weights to measure"),
+               exit_code);
 }
 
 }  // namespace tandem::server

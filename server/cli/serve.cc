@@ -11,8 +11,8 @@
 #include "engine/kernels/kernels.h"
 #include "server/app.h"
 #include "server/cli/model_options.h"
-#include "server/cli/notify.h"
 #include "server/cli/verbs.h"
+#include "server/service_notify.h"
 
 namespace tandem::server {
 namespace {
@@ -60,6 +60,13 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.http.port = static_cast<uint16_t>(config.port);
   options.http.max_body_bytes = static_cast<size_t>(config.max_body.n);
   options.http.cors_origin = config.cors_origin;
+  options.http.max_connections = static_cast<size_t>(config.max_connections);
+  options.http.header_timeout = Milliseconds(config.header_timeout);
+  options.http.handshake_timeout = options.http.header_timeout;
+  options.http.body_idle_timeout = Milliseconds(config.body_timeout);
+  options.http.keep_alive_timeout = Milliseconds(config.keep_alive_timeout);
+  options.http.write_timeout = Milliseconds(config.write_timeout);
+  options.http.ping_interval = Milliseconds(config.ping_interval);
   options.engine = ToEngineOptions(config);
   for (const std::string& model : config.model) options.models.push_back(ParseModelSource(model));
   options.served_model_names = config.served_model_name;
@@ -70,6 +77,9 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.api_keys = config.api_key;
   options.api_key_file = config.api_key_file;
   if (!config.admin_key.empty()) options.admin_key = config.admin_key;
+  if (!config.metrics_key.empty()) options.metrics_key = config.metrics_key;
+  options.tls_cert = config.tls_cert;
+  options.tls_key = config.tls_key;
   options.insecure = config.insecure;
   options.drain_timeout = Milliseconds(config.drain_timeout);
   options.request_timeout = Milliseconds(config.request_timeout);
@@ -96,8 +106,8 @@ int Serve(const ServeFlags& flags) {
   app.Start();
   std::printf("listening on %s\n", app.base_url().c_str());
   std::fflush(stdout);
-  NotifyServiceManager("READY=1");
-  RunUntilSignal(app, [] { NotifyServiceManager("STOPPING=1"); });
+  NotifyService("READY=1");
+  RunUntilSignal(app);
   return 0;
 }
 

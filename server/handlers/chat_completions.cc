@@ -15,9 +15,7 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
   const auto model = context.models.Find(FieldReader(body).RequiredString("model"));
   ChatRequest chat = ParseChatRequest(body, LimitsOf(*model));
 
-  std::vector<TokenId> prompt =
-      EncodeChat(*model, {chat.messages.get(), chat.template_kwargs.get(),
-                          chat.add_generation_prompt, chat.continue_final_message});
+  std::vector<TokenId> prompt = EncodeChat(*model, chat.prompt).ids;
   CheckPromptLength(*model, prompt.size(), "messages");
 
   const engine::SamplingParams sampling =

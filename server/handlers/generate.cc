@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/chat/chat_template.h"
 #include "server/handlers/generation_tally.h"
 #include "server/wire/field_reader.h"
 
 namespace tandem::server {
 
 ModelLimits LimitsOf(const ServedModel& model) {
-  return {model.loaded().max_model_len, model.loaded().vocab_size};
+  const engine::LoadedModel& loaded = model.loaded();
+  const bool knows_developer = loaded.chat_template && loaded.chat_template->Mentions("developer");
+  return {loaded.max_model_len, loaded.vocab_size, knows_developer};
 }
 
 ReplyShape MakeReplyShape(const ServedModel& model, const GenerationFields& fields,
@@ -82,8 +85,8 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
     tally->OnPromptEnd(reason);
   };
   shape.begins_late = context.queue_timeout.count() > 0;
+  shape.keeps_alive = model;
   const std::shared_ptr<GenerationReply> reply = GenerationReply::Create(std::move(shape), writer);
-  std::vector<RequestId> ids;
   // Weak: a sink must not be what keeps an engine alive, for it dies on the engine's own thread.
   const auto for_each = [engine = std::weak_ptr<engine::Engine>(model->engine)](
                             const std::vector<RequestId>& of, auto&& action) {
@@ -91,25 +94,25 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
       for (const RequestId id : of) action(*alive, id);
     }
   };
-  try {
-    for (size_t i = 0; i < requests.size(); ++i) {
-      requests[i].client = request.client;
-      requests[i].arrival = request.received;
-      if (context.request_timeout.count() > 0) {
-        requests[i].deadline = request.received + context.request_timeout;
-      }
-      if (context.queue_timeout.count() > 0) {
-        requests[i].queue_deadline = request.received + context.queue_timeout;
-      }
-      ids.push_back(model->engine->Submit(
-          std::move(requests[i]),
-          [tally, answer = reply->Sink(i)](RequestId id, engine::GenerationEvent event) {
-            tally->OnEvent(event);
-            answer(id, std::move(event));
-          }));
+  std::vector<engine::EventSink> sinks;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].client = request.client;
+    requests[i].arrival = request.received;
+    if (context.request_timeout.count() > 0) {
+      requests[i].deadline = request.received + context.request_timeout;
     }
+    if (context.queue_timeout.count() > 0) {
+      requests[i].queue_deadline = request.received + context.queue_timeout;
+    }
+    sinks.push_back([tally, answer = reply->Sink(i)](RequestId id, engine::GenerationEvent event) {
+      tally->OnEvent(event);
+      answer(id, std::move(event));
+    });
+  }
+  std::vector<RequestId> ids;
+  try {
+    ids = model->engine->SubmitAll(std::move(requests), std::move(sinks));
   } catch (const Error& error) {
-    for_each(ids, [](engine::Engine& engine, RequestId id) { engine.Cancel(id); });
     context.admission->CorrectTokens(request.client, charged_tokens, 0);
     if (error.code() == ErrorCode::kUnavailable) context.admission->AddRetryAfter(writer);
     throw;

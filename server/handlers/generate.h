@@ -22,10 +22,9 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
                                                 const engine::SamplingParams& sampling,
                                                 std::vector<TokenId> prompt, int64_t max_tokens);
 
-// Charges the request to its key and submits one engine request per prompt (in the order of
-// shape.prompts) and answers through `writer`. All or nothing: if one is refused, those before it
-// are cancelled and the refusal is thrown. A client that leaves cancels them, a slow one pauses
-// them.
+// Charges the request to its key, submits one engine request per prompt (in the order of
+// shape.prompts) and answers through `writer`. All or nothing: a refusal is thrown before anything
+// runs. A client that leaves cancels them, a slow one pauses them.
 void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
               std::vector<engine::GenerationRequest> requests, ReplyShape shape,
               const Request& request, const ResponseWriter& writer);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/handlers/model_registry.h"
@@ -41,7 +42,7 @@ struct HandlerContext {
   std::chrono::milliseconds queue_timeout{0};    // to have a place in the batch by; 0: none
   Admission* admission = nullptr;                // these two: never null while requests run
   Metrics* metrics = nullptr;
-  std::function<size_t()> open_connections;
+  std::function<size_t()> open_connections = {};
   std::atomic<JobSupervisor*> jobs{nullptr};  // null: no data directory, or still starting
   std::filesystem::path model_root;           // what paths in bodies are relative to
   DrainSignal* drain = nullptr;               // never null while requests run
@@ -56,8 +57,10 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
 void Completions(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListModels(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetModel(const HandlerContext& context, Request request, ResponseWriter writer);
+void DeleteModel(const HandlerContext& context, Request request, ResponseWriter writer);
 void Tokenize(const HandlerContext& context, Request request, ResponseWriter writer);
 void Detokenize(const HandlerContext& context, Request request, ResponseWriter writer);
+void Render(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListAdminModels(const HandlerContext& context, Request request, ResponseWriter writer);
 void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListJobs(const HandlerContext& context, Request request, ResponseWriter writer);
@@ -69,7 +72,11 @@ void Health(const HandlerContext& context, Request request, ResponseWriter write
 void Ready(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetMetrics(const HandlerContext& context, Request request, ResponseWriter writer);
 void Version(const HandlerContext& context, Request request, ResponseWriter writer);
+void OpenApi(const HandlerContext& context, Request request, ResponseWriter writer);
 void Welcome(const HandlerContext& context, Request request, ResponseWriter writer);
+
+// What GET /openapi.json answers: server/openapi.json.
+std::string_view OpenApiText();
 
 // Throws kInvalidArgument (unsupported_media_type) unless the body is declared as JSON.
 void RequireJson(const Request& request);

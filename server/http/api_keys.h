@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -18,11 +19,13 @@ namespace tandem::server {
 // and never appear in messages or logs. Thread-safe.
 class ApiKeys {
  public:
-  // No API keys: the API is open. No admin key: admin routes are closed.
-  ApiKeys(const std::vector<std::string>& api_keys, const std::optional<std::string>& admin_key);
+  // No API keys: the API is open. No admin key: admin routes are closed. No metrics key: metrics
+  // are open.
+  ApiKeys(const std::vector<std::string>& api_keys, const std::optional<std::string>& admin_key,
+          const std::optional<std::string>& metrics_key = std::nullopt);
 
   bool requires_key() const;
-  // Replaces the API keys (their file was read again); the admin key stays.
+  // Replaces the API keys (their file was read again); the other keys stay.
   void SetApiKeys(const std::vector<std::string>& api_keys);
 
   // Whose request it is: a number per API key that stays the same over SetApiKeys, or 0 when no
@@ -34,13 +37,19 @@ class ApiKeys {
   std::optional<Error> Check(const Request& request, Access access) const;
 
  private:
-  using Digest = std::array<uint8_t, 32>;
+  using Digest = std::array<uint64_t, 4>;
+  using Digests = std::vector<Digest>;
 
   static Digest DigestOf(std::string_view key);
+  static Digests DigestsOf(const std::optional<std::string>& key);
+  static bool Contains(const Digests& keys, const Digest& digest);
+
+  std::shared_ptr<const Digests> api_keys() const;
 
   mutable std::mutex mutex_;  // guards api_keys_
-  std::vector<Digest> api_keys_;
-  const std::optional<Digest> admin_key_;
+  std::shared_ptr<const Digests> api_keys_;
+  const Digests admin_key_;    // at most one
+  const Digests metrics_key_;  // at most one
 };
 
 }  // namespace tandem::server

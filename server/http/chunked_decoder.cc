@@ -14,11 +14,11 @@ int HexDigit(char c) {
 
 }  // namespace
 
-ChunkedDecoder::Status ChunkedDecoder::Consume(std::string_view& bytes, std::string& body) {
+ChunkedDecoder::Status ChunkedDecoder::Consume(std::string_view& bytes, std::string* body) {
   while (!bytes.empty()) {
     if (state_ == State::kData) {
       const size_t n = std::min<size_t>(bytes.size(), chunk_bytes_);
-      body.append(bytes.substr(0, n));
+      if (body != nullptr) body->append(bytes.substr(0, n));
       bytes.remove_prefix(n);
       chunk_bytes_ -= n;
       if (chunk_bytes_ == 0) state_ = State::kDataCr;
@@ -60,9 +60,8 @@ ChunkedDecoder::Status ChunkedDecoder::Consume(std::string_view& bytes, std::str
         if (chunk_bytes_ == 0) {
           state_ = State::kTrailerStart;
         } else {
-          if (chunk_bytes_ > max_body_bytes_ - std::min(body.size(), max_body_bytes_)) {
-            return Status::kTooLarge;
-          }
+          if (chunk_bytes_ > max_body_bytes_ - body_bytes_) return Status::kTooLarge;
+          body_bytes_ += chunk_bytes_;
           state_ = State::kData;
         }
         break;

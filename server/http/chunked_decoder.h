@@ -16,9 +16,9 @@ class ChunkedDecoder {
 
   explicit ChunkedDecoder(size_t max_body_bytes) : max_body_bytes_(max_body_bytes) {}
 
-  // Consumes from the front of `bytes`, appends the body's bytes to `body`. After kDone the rest
-  // of `bytes` belongs to the next request.
-  Status Consume(std::string_view& bytes, std::string& body);
+  // Consumes from the front of `bytes`, appends the body's bytes to `body` (null: nobody wants
+  // them). After kDone the rest of `bytes` belongs to the next request.
+  Status Consume(std::string_view& bytes, std::string* body);
 
  private:
   enum class State {
@@ -39,7 +39,8 @@ class ChunkedDecoder {
 
   size_t max_body_bytes_;
   State state_ = State::kSizeFirst;
-  uint64_t chunk_bytes_ = 0;
+  uint64_t chunk_bytes_ = 0;  // left of the current one
+  uint64_t body_bytes_ = 0;   // announced so far
   size_t size_digits_ = 0;
   size_t extension_bytes_ = 0;
   size_t trailer_bytes_ = 0;

@@ -1,5 +1,10 @@
 #include "server/http/connection.h"
 
+#include <linux/sockios.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -16,6 +21,8 @@ constexpr size_t kReadBytes = 16 << 10;
 // A pipelined request waits until the answers before it have left but for this much.
 constexpr size_t kOutputBeforeNextRequest = 64 << 10;
 constexpr size_t kMaxLingerBytes = 1 << 20;
+// What is encrypted at once: it counts as sent only when all of it has left.
+constexpr size_t kEncryptBytes = 64 << 10;
 
 std::string Hex(size_t value) {
   std::array<char, 17> text{};
@@ -25,6 +32,23 @@ std::string Hex(size_t value) {
 
 std::string ErrorEvents(const Response& response) {
   return SseData(response.body) + SseData("[DONE]");
+}
+
+// What the kernel holds for the client because it has not acknowledged it.
+int UnreadByClient(int fd) {
+  int bytes = 0;
+  return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
+}
+
+// The rest of a handler, on the answer thread: its exceptions become answers as in RunHandler.
+void RunChannelTasks(const HttpPolicy& policy, const Request& head, ResponseChannel& channel) {
+  try {
+    channel.RunTasks();
+  } catch (...) {
+    Response response = policy.exception(std::current_exception(), head);
+    const std::string events = ErrorEvents(response);
+    channel.Abort(std::move(response), events);
+  }
 }
 
 }  // namespace
@@ -37,7 +61,15 @@ Connection::Connection(StrandSocket socket, std::string remote,
       read_timer_(socket_.get_executor()),
       write_timer_(socket_.get_executor()),
       ping_timer_(socket_.get_executor()),
-      parser_(shared_->options) {}
+      leave_timer_(socket_.get_executor()),
+      parser_(shared_->options) {
+  std::shared_ptr<const TlsContext> tls;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    tls = shared_->tls;
+  }
+  if (tls) tls_.emplace(*tls);
+}
 
 Connection::~Connection() {
   const std::lock_guard lock(shared_->mutex);
@@ -45,14 +77,12 @@ Connection::~Connection() {
   shared_->changed.notify_all();
 }
 
-void Connection::Start() {
-  ArmReadTimer();
-  ReadMore();
-}
+void Connection::Start() { BeginReading(); }
 
 void Connection::StartOverloaded() {
   parser_.Stop();
-  queue_.push_back(Refusal{503, "server_overloaded", "too many open connections"});
+  Refuse({503, "server_overloaded", "too many open connections"});
+  if (tls_) BeginReading();  // the answer waits for the handshake
   StartNext();
 }
 
@@ -72,6 +102,13 @@ void Connection::Arm(StrandTimer& timer, std::chrono::milliseconds after, Callba
 void Connection::ArmReadTimer() {
   const RequestParser::Phase phase = parser_.phase();
   if (is_lingering_ || is_closed_) return;
+  if (tls_ && tls_->state() == TlsSession::State::kHandshake) return;  // it has its own time
+  if (IsInputFull()) {
+    // It is we who are not reading.
+    read_timer_.cancel();
+    armed_phase_ = RequestParser::Phase::kRefused;
+    return;
+  }
   const auto on_timeout = [](Connection& self) { self.OnReadTimeout(); };
   switch (phase) {
     case RequestParser::Phase::kHead:
@@ -103,10 +140,10 @@ void Connection::ArmReadTimer() {
 void Connection::OnReadTimeout() {
   switch (parser_.phase()) {
     case RequestParser::Phase::kHead:
-      queue_.push_back(Refusal{408, "request_timeout", "the request head took too long"});
+      Refuse({408, "request_timeout", "the request head took too long"});
       break;
     case RequestParser::Phase::kBody:
-      queue_.push_back(Refusal{408, "request_timeout", "the request body stopped arriving"});
+      Refuse({408, "request_timeout", "the request body stopped arriving"});
       break;
     case RequestParser::Phase::kIdle:
       if (!active_ && queue_.empty() && !is_writing_) Close();
@@ -120,18 +157,38 @@ void Connection::OnReadTimeout() {
 
 // ---- reading
 
+void Connection::BeginReading() {
+  if (tls_) {
+    Arm(read_timer_, shared_->options.handshake_timeout, [](Connection& self) { self.Close(); });
+  } else {
+    ArmReadTimer();
+  }
+  ReadMore();
+}
+
 bool Connection::IsInputFull() const {
   return queue_.size() >= shared_->options.max_pipelined_requests ||
          queued_body_bytes_ > shared_->options.max_body_bytes;
 }
 
 void Connection::ReadMore() {
-  if (is_reading_ || is_closed_ || (IsInputFull() && !is_lingering_)) return;
+  if (is_reading_ || is_closed_) return;
+  if (IsInputFull() && !is_lingering_) return WatchUnreadInput();
   is_reading_ = true;
   read_buffer_.resize(kReadBytes);
   socket_.async_read_some(net::buffer(read_buffer_.data(), read_buffer_.size()),
                           [self = shared_from_this()](const boost::system::error_code& error,
                                                       size_t n) { self->OnRead(error, n); });
+}
+
+// The end of input that is not being read stands behind what is: the kernel is asked for it.
+void Connection::WatchUnreadInput() {
+  Arm(leave_timer_, shared_->options.leave_poll_interval, [](Connection& self) {
+    if (self.is_reading_) return;
+    pollfd asked{self.socket_.native_handle(), POLLRDHUP, 0};
+    if (poll(&asked, 1, 0) > 0) return self.OnPeerGone((asked.revents & POLLERR) == 0);
+    self.ReadMore();
+  });
 }
 
 void Connection::OnRead(const boost::system::error_code& error, size_t n) {
@@ -141,17 +198,52 @@ void Connection::OnRead(const boost::system::error_code& error, size_t n) {
 
   if (is_lingering_) {
     lingered_bytes_ += n;
-    if (lingered_bytes_ > kMaxLingerBytes) return Close();
-  } else if (parser_.phase() != RequestParser::Phase::kRefused) {
-    parser_.Append(std::string_view(read_buffer_).substr(0, n));
+    return lingered_bytes_ > kMaxLingerBytes ? Close() : ReadMore();
+  }
+  std::string_view bytes = std::string_view(read_buffer_).substr(0, n);
+  if (tls_) {
+    if (!Decrypt(bytes)) return;
+    bytes = plain_;
+  }
+  if (!bytes.empty() && parser_.phase() != RequestParser::Phase::kRefused) {
+    parser_.Append(bytes);
     ParseInput();
   }
+  if (is_closed_) return;
+  if (tls_ && tls_->state() == TlsSession::State::kEnded) return OnPeerGone(true);
   ReadMore();
+}
+
+// False when this is the end of the session: the connection closes, or goes on without TLS.
+bool Connection::Decrypt(std::string_view bytes) {
+  const bool was_in_handshake = tls_->state() == TlsSession::State::kHandshake;
+  plain_.clear();
+  const TlsSession::State state = tls_->Receive(bytes, plain_);
+  if (state == TlsSession::State::kFailed) {
+    Close();  // with the alert
+    return false;
+  }
+  if (state == TlsSession::State::kPlainHttp) {
+    tls_.reset();
+    read_timer_.cancel();
+    parser_.Stop();
+    Refuse({400, "invalid_request", "this port speaks TLS: use https://"});
+    StartNext();
+    ReadMore();
+    return false;
+  }
+  if (was_in_handshake && state != TlsSession::State::kHandshake) {
+    read_timer_.cancel();
+    ArmReadTimer();
+  }
+  WriteMore();  // the handshake's next message, or what has waited for its end
+  return !is_closed_;
 }
 
 // End of file counts as leaving: an aborting client sends nothing else.
 void Connection::OnPeerGone(bool is_eof) {
   const bool was_waiting = active_.has_value() || !queue_.empty();
+  early_refusal_.reset();
   AbandonActive();
   DropQueue();
   parser_.Stop();
@@ -167,26 +259,54 @@ void Connection::ParseInput() {
   while (!IsInputFull()) {
     RequestParser::Result result = parser_.Next();
     if (std::holds_alternative<RequestParser::NeedMore>(result)) break;
-    if (std::holds_alternative<RequestParser::AwaitsContinue>(result)) {
-      Request head = parser_.head();
-      Router::Match match;
-      if (std::optional<Response> refused = CheckHead(head, match)) {
-        parser_.Stop();
-        queue_.push_back(EarlyAnswer{std::move(head), std::move(*refused)});
-      } else {
-        continue_owed_ = true;
-      }
+    if (const auto* ready = std::get_if<RequestParser::HeadReady>(&result)) {
+      OnHeadReady(ready->awaits_continue);
     } else if (Request* request = std::get_if<Request>(&result)) {
       continue_owed_ = false;
       armed_phase_ = RequestParser::Phase::kRefused;  // the next head gets its own time
       queued_body_bytes_ += request->body.size();
-      queue_.push_back(std::move(*request));
+      if (early_refusal_) {
+        queue_.push_back(EarlyAnswer{std::move(*request), std::move(*early_refusal_), false});
+        early_refusal_.reset();
+      } else {
+        queue_.push_back(std::move(*request));
+      }
     } else {
-      queue_.push_back(std::move(std::get<Refusal>(result)));
+      Refuse(std::get<Refusal>(result));
     }
   }
   StartNext();
   ArmReadTimer();
+}
+
+// The body of a request that will be refused takes no memory. A client that waits for leave to
+// send it is answered at once; the others first get their bodies read, so that the answer is not
+// lost to a reset and the connection stays usable.
+void Connection::OnHeadReady(bool awaits_continue) {
+  Router::Match match;
+  std::optional<Response> refused = CheckHead(parser_.head(), match);
+  if (!refused) {
+    continue_owed_ = awaits_continue;
+  } else if (awaits_continue) {
+    Request head = parser_.head();
+    parser_.Stop();
+    queue_.push_back(EarlyAnswer{std::move(head), std::move(*refused)});
+  } else {
+    parser_.DropBody();
+    early_refusal_ = std::move(*refused);
+  }
+}
+
+// Nothing behind the request that is being read can be read as a request.
+void Connection::Refuse(const Refusal& refusal) {
+  EarlyAnswer answer{parser_.head(), {}};
+  answer.head.received = std::chrono::steady_clock::now();
+  // Who may not come in is not told how much would be too much.
+  answer.response = refusal.status == 413 && early_refusal_
+                        ? std::move(*early_refusal_)
+                        : shared_->policy.refusal(refusal.status, refusal.code, refusal.message);
+  early_refusal_.reset();
+  queue_.push_back(std::move(answer));
 }
 
 // ---- dispatching
@@ -198,8 +318,7 @@ void Connection::StartNext() {
   if (queue_.empty()) {
     if (continue_owed_) SendContinue();
     if (shared_->draining && parser_.phase() == RequestParser::Phase::kIdle && output_.empty()) {
-      Close();
-      return;
+      return Linger();
     }
     ArmReadTimer();
     return;
@@ -208,26 +327,21 @@ void Connection::StartNext() {
   const bool was_full = IsInputFull();
   Incoming incoming = std::move(queue_.front());
   queue_.pop_front();
+  // Reading stopped when the queue was full: the bytes at hand come first, then the socket.
+  if (was_full) {
+    net::post(socket_.get_executor(), [self = shared_from_this()] {
+      if (self->is_closed_) return;
+      self->ParseInput();
+      self->ReadMore();
+    });
+  }
   if (Request* request = std::get_if<Request>(&incoming)) {
     queued_body_bytes_ -= request->body.size();
-    // Reading stopped when the queue was full: the bytes at hand come first, then the socket.
-    if (was_full) {
-      net::post(socket_.get_executor(), [self = shared_from_this()] {
-        if (self->is_closed_) return;
-        self->ParseInput();
-        self->ReadMore();
-      });
-    }
     Begin(std::move(*request));
-  } else if (EarlyAnswer* early = std::get_if<EarlyAnswer>(&incoming)) {
-    Activate(early->head);
-    AnswerDirectly(std::move(early->response), true);
   } else {
-    const Refusal& refusal = std::get<Refusal>(incoming);
-    Request unknown;
-    unknown.received = std::chrono::steady_clock::now();
-    Activate(unknown);
-    AnswerDirectly(shared_->policy.refusal(refusal.status, refusal.code, refusal.message), true);
+    EarlyAnswer& early = std::get<EarlyAnswer>(incoming);
+    Activate(early.head);
+    AnswerDirectly(std::move(early.response), early.close);
   }
 }
 
@@ -259,7 +373,8 @@ std::optional<Response> Connection::CheckHead(const Request& request, Router::Ma
       return refused;
     }
   }
-  if (shared_->draining && match.route->access != Access::kOpen) {
+  const Access access = match.route->access;
+  if (shared_->draining && (access == Access::kApiKey || access == Access::kAdminKey)) {
     return shared_->policy.refusal(503, "shutting_down", "the server is shutting down");
   }
   return std::nullopt;
@@ -277,13 +392,23 @@ Connection::Active& Connection::Activate(const Request& request) {
   active.head.http_1_0 = request.http_1_0;
   active.keep_alive = request.keep_alive && !request.http_1_0;
   // The connection may be gone when a producer wakes it; the channel then goes to nobody.
-  active.channel = std::make_shared<ResponseChannel>(
-      shared_->options.max_output_bytes, [weak = weak_from_this()] {
-        if (std::shared_ptr<Connection> self = weak.lock()) {
-          const auto executor = self->socket_.get_executor();
-          net::post(executor, [self = std::move(self)] { self->OnChannelReady(); });
-        }
+  const auto wake = [weak = weak_from_this()] {
+    if (std::shared_ptr<Connection> self = weak.lock()) {
+      const auto executor = self->socket_.get_executor();
+      net::post(executor, [self = std::move(self)] { self->OnChannelReady(); });
+    }
+  };
+  const auto run_tasks = [weak = std::weak_ptr<ConnectionShared>(shared_),
+                          head = std::make_shared<const Request>(active.head)](
+                             std::shared_ptr<ResponseChannel> channel) {
+    if (const std::shared_ptr<ConnectionShared> shared = weak.lock()) {
+      net::post(shared->answer_io, [policy = &shared->policy, head, channel] {
+        RunChannelTasks(*policy, *head, *channel);
       });
+    }
+  };
+  active.channel =
+      std::make_shared<ResponseChannel>(shared_->options.max_output_bytes, wake, run_tasks);
   active_ = std::move(active);
   const std::lock_guard lock(shared_->mutex);
   ++shared_->n_running;
@@ -295,11 +420,10 @@ void Connection::Begin(Request request) {
   Active& active = Activate(request);
   request.id = active.head.id;
   Router::Match match;
-  if (std::optional<Response> answer = CheckHead(request, match)) {
-    return AnswerDirectly(std::move(*answer), false);
-  }
-  request.path_params = std::move(match.params);
+  std::optional<Response> answer = CheckHead(request, match);
   active.route = match.route;
+  if (answer) return AnswerDirectly(std::move(*answer), false);
+  request.path_params = std::move(match.params);
   RunHandler(*match.route, std::move(request));
 }
 
@@ -346,7 +470,6 @@ void Connection::RunHandler(const Route& route, Request request) {
 
 void Connection::OnChannelReady() {
   if (!active_ || is_closed_) return;
-  RunChannelTasks();
   if (active_->channel->disconnected()) return Reset();  // it was given up: see Append
   ResponseChannel::Output out = active_->channel->Take();
   if (out.head) {
@@ -356,18 +479,6 @@ void Connection::OnChannelReady() {
   if (!active_ || !active_->head_sent) return;  // a HEAD request is answered by now
   if (!out.bytes.empty()) SendStreamBytes(std::move(out.bytes));
   if (out.finished) FinishActive();
-}
-
-// The rest of a handler, run here: its exceptions become answers as in RunHandler.
-void Connection::RunChannelTasks() {
-  const std::shared_ptr<ResponseChannel> channel = active_->channel;
-  try {
-    channel->RunTasks();
-  } catch (...) {
-    Response response = shared_->policy.exception(std::current_exception(), active_->head);
-    const std::string events = ErrorEvents(response);
-    channel->Abort(std::move(response), events);
-  }
 }
 
 void Connection::AnswerDirectly(Response response, bool close) {
@@ -380,7 +491,10 @@ void Connection::SendResponse(Response response) {
   Active& active = *active_;
   active.head_sent = true;
   active.status = response.status;
-  if (shared_->draining) active.keep_alive = false;
+  // Requests that are here already are still answered, be it with 503.
+  if (shared_->draining && queue_.empty() && parser_.phase() == RequestParser::Phase::kIdle) {
+    active.keep_alive = false;
+  }
   AddStandardHeaders(shared_->options, active.head, response);
   const bool is_head_request = active.head.method == "HEAD";
   if (active.is_stream) {
@@ -453,7 +567,7 @@ void Connection::FinishActive() {
   if (close_after_write_) {
     parser_.Stop();
     DropQueue();
-    if (!is_writing_) Linger();
+    if (output_.empty()) Linger();
     return;
   }
   StartNext();
@@ -500,29 +614,63 @@ void Connection::Enqueue(std::string bytes, std::shared_ptr<ResponseChannel> cha
   WriteMore();
 }
 
-void Connection::WriteMore() {
-  if (is_writing_ || is_closed_ || output_.empty()) return;
-  is_writing_ = true;
-  std::array<net::const_buffer, 8> buffers;
-  for (size_t i = 0; i < std::min(buffers.size(), output_.size()); ++i) {
-    buffers[i] = net::buffer(output_[i].bytes.data() + output_[i].sent,
-                             output_[i].bytes.size() - output_[i].sent);
+// Fills cipher_; false when there is nothing to send, or nothing yet.
+bool Connection::Encrypt() {
+  if (cipher_sent_ < cipher_.size()) return true;
+  cipher_sent_ = 0;
+  if (tls_->state() != TlsSession::State::kHandshake) {
+    for (const OutputPart& part : output_) {
+      const std::string_view rest = std::string_view(part.bytes).substr(part.sent);
+      const std::string_view piece = rest.substr(0, kEncryptBytes - encrypted_bytes_);
+      tls_->Send(piece);
+      encrypted_bytes_ += piece.size();
+      if (encrypted_bytes_ == kEncryptBytes) break;
+    }
   }
-  // A partial write is progress: it gives the client the whole write timeout again.
-  Arm(write_timer_, shared_->options.write_timeout, [](Connection& self) {
-    spdlog::debug("http_slow_reader remote={}", self.remote_);
-    self.Reset();
-  });
+  cipher_ = tls_->TakeOutput();
+  return !cipher_.empty();
+}
+
+void Connection::WriteMore() {
+  if (is_writing_ || is_closed_) return;
+  std::array<net::const_buffer, 8> buffers;
+  if (tls_) {
+    if (!Encrypt()) return;
+    buffers[0] = net::buffer(cipher_) + cipher_sent_;
+  } else {
+    if (output_.empty()) return;
+    for (size_t i = 0; i < std::min(buffers.size(), output_.size()); ++i) {
+      buffers[i] = net::buffer(output_[i].bytes.data() + output_[i].sent,
+                               output_[i].bytes.size() - output_[i].sent);
+    }
+  }
+  is_writing_ = true;
+  ArmWriteTimer();
   socket_.async_write_some(
       buffers, [self = shared_from_this()](const boost::system::error_code& error, size_t n) {
         self->OnWritten(error, n);
       });
 }
 
+// A partial write is progress, and gives the client the whole write timeout again. So is what it
+// acknowledges meanwhile: the kernel asks for more only when much of its buffer has become free.
+void Connection::ArmWriteTimer() {
+  const int unread = UnreadByClient(socket_.native_handle());
+  Arm(write_timer_, shared_->options.write_timeout, [unread](Connection& self) {
+    if (UnreadByClient(self.socket_.native_handle()) < unread) return self.ArmWriteTimer();
+    spdlog::debug("http_slow_reader remote={}", self.remote_);
+    self.Reset();
+  });
+}
+
 void Connection::OnWritten(const boost::system::error_code& error, size_t n) {
   is_writing_ = false;
   if (is_closed_) return;
   if (error) return OnPeerGone(false);
+  if (tls_) {
+    cipher_sent_ += n;
+    n = cipher_sent_ < cipher_.size() ? 0 : std::exchange(encrypted_bytes_, 0);
+  }
   output_bytes_ -= n;
   while (n > 0) {
     OutputPart& part = output_.front();
@@ -532,9 +680,12 @@ void Connection::OnWritten(const boost::system::error_code& error, size_t n) {
     if (part.channel) part.channel->Sent(of_part);
     if (part.sent == part.bytes.size()) output_.pop_front();
   }
-  if (!output_.empty()) return WriteMore();
+  WriteMore();
+  if (is_writing_) return;
 
   write_timer_.cancel();
+  if (!output_.empty()) return;  // the handshake comes first
+  if (is_lingering_) return ShutdownSend();
   if (close_after_write_) return Linger();
   StartNext();
 }
@@ -546,10 +697,18 @@ void Connection::OnWritten(const boost::system::error_code& error, size_t n) {
 void Connection::Linger() {
   if (is_closed_ || is_lingering_) return;
   is_lingering_ = true;
+  Arm(read_timer_, shared_->options.linger_timeout, [](Connection& self) { self.Close(); });
+  if (tls_) {
+    tls_->SendEnd();
+    WriteMore();
+  }
+  if (!is_writing_) ShutdownSend();
+  ReadMore();
+}
+
+void Connection::ShutdownSend() {
   boost::system::error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
-  Arm(read_timer_, shared_->options.linger_timeout, [](Connection& self) { self.Close(); });
-  ReadMore();
 }
 
 void Connection::Close() {
@@ -562,11 +721,22 @@ void Connection::Close() {
   read_timer_.cancel();
   write_timer_.cancel();
   ping_timer_.cancel();
+  leave_timer_.cancel();
+  if (tls_ && !is_writing_) {
+    // An alert, or the goodbye of an idle connection, if there is room for it.
+    tls_->SendEnd();
+    const std::string last_words = tls_->TakeOutput();
+    send(socket_.native_handle(), last_words.data(), last_words.size(),
+         MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  tls_.reset();
   socket_.shutdown(tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
 }
 
 void Connection::Reset() {
+  if (is_closed_) return;
+  tls_.reset();  // no goodbye
   boost::system::error_code ignored;
   socket_.set_option(net::socket_base::linger(true, 0), ignored);
   Close();

@@ -18,6 +18,7 @@
 #include "server/http/request_pool.h"
 #include "server/http/response_channel.h"
 #include "server/http/router.h"
+#include "server/http/tls.h"
 
 namespace tandem::server {
 
@@ -26,7 +27,9 @@ class Connection;
 // What all connections of one server share. Outlives them.
 struct ConnectionShared {
   ConnectionShared(HttpOptions the_options, std::vector<Route> routes, HttpPolicy the_policy)
-      : options(std::move(the_options)), router(std::move(routes)), policy(std::move(the_policy)) {}
+      : options(std::move(the_options)), router(std::move(routes)), policy(std::move(the_policy)) {
+    if (options.tls) tls = std::make_shared<const TlsContext>(*options.tls);
+  }
 
   const HttpOptions options;
   const Router router;
@@ -34,12 +37,16 @@ struct ConnectionShared {
   std::atomic<bool> draining{false};
 
   net::io_context io;
+  // Where answers are shaped: one thread, so that a large body never keeps an io thread from
+  // reading, writing and answering /health.
+  net::io_context answer_io;
   std::unique_ptr<RequestPool> pool;
 
-  std::mutex mutex;  // guards connections and n_running
+  std::mutex mutex;  // guards the rest
   std::condition_variable changed;
   std::unordered_map<Connection*, std::weak_ptr<Connection>> connections;
   size_t n_running = 0;
+  std::shared_ptr<const TlsContext> tls;  // of connections to come; null: plain HTTP
 };
 
 // One client: read -> dispatch -> respond | stream -> read. Everything below runs on the strand of
@@ -60,12 +67,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void CloseNow();
 
  private:
-  // The head of a request that was refused before its body was sent, and the answer to it.
+  // A request that no handler sees, and the answer to it.
   struct EarlyAnswer {
-    Request head;
+    Request head;  // as far as it could be read
     Response response;
+    bool close = true;  // what follows on the wire cannot be read as requests
   };
-  using Incoming = std::variant<Request, Refusal, EarlyAnswer>;
+  using Incoming = std::variant<Request, EarlyAnswer>;
 
   // The request being answered.
   struct Active {
@@ -86,11 +94,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
   };
 
   // reading
+  void BeginReading();
   bool IsInputFull() const;
   void ReadMore();
+  void WatchUnreadInput();
   void OnRead(const boost::system::error_code& error, size_t n);
+  bool Decrypt(std::string_view bytes);
   void OnPeerGone(bool is_eof);
   void ParseInput();
+  void OnHeadReady(bool awaits_continue);
+  void Refuse(const Refusal& refusal);
   void ArmReadTimer();
   void OnReadTimeout();
 
@@ -104,7 +117,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // answering
   Active& Activate(const Request& request);
   void OnChannelReady();
-  void RunChannelTasks();
   void AnswerDirectly(Response response, bool close);
   void SendResponse(Response response);
   void SendStreamBytes(std::string bytes);
@@ -114,11 +126,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void DropQueue();
   void ArmPingTimer();
   void Enqueue(std::string bytes, std::shared_ptr<ResponseChannel> channel);
+  bool Encrypt();
   void WriteMore();
+  void ArmWriteTimer();
   void OnWritten(const boost::system::error_code& error, size_t n);
 
   // ending
   void Linger();
+  void ShutdownSend();
   void Close();
   void Reset();
 
@@ -131,6 +146,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   StrandTimer read_timer_;
   StrandTimer write_timer_;
   StrandTimer ping_timer_;
+  StrandTimer leave_timer_;
+
+  std::optional<TlsSession> tls_;  // absent: what is read and written is HTTP itself
+  std::string plain_;              // what the last read has meant
+  std::string cipher_;             // on its way to the client
+  size_t cipher_sent_ = 0;
+  size_t encrypted_bytes_ = 0;  // of output_, that are in cipher_
 
   RequestParser parser_;
   RequestParser::Phase armed_phase_ = RequestParser::Phase::kRefused;
@@ -139,6 +161,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t queued_body_bytes_ = 0;
   bool is_reading_ = false;
   bool continue_owed_ = false;
+  std::optional<Response> early_refusal_;  // of the request whose body is being dropped
 
   std::optional<Active> active_;
   std::deque<OutputPart> output_;

@@ -3,9 +3,11 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
+#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "server/http/connection.h"
@@ -29,14 +31,17 @@ tcp::endpoint ParseEndpoint(const HttpOptions& options) {
 
 // A client that vanished without a word is found by the kernel: unacknowledged bytes and silent
 // peers end the connection after about a minute.
-void TuneSocket(StrandSocket& socket) {
+void TuneSocket(StrandSocket& socket, const HttpOptions& options) {
   boost::system::error_code ignored;
+  socket.set_option(net::socket_base::send_buffer_size(options.send_buffer_bytes), ignored);
   socket.set_option(tcp::no_delay(true), ignored);
   socket.set_option(net::socket_base::keep_alive(true), ignored);
   const int idle_s = 30;
   const int interval_s = 10;
   const int n_probes = 3;
-  const unsigned int unacknowledged_ms = 60'000;
+  // Not before the slow reader's own time is over, which counts more precisely.
+  const auto unacknowledged_ms =
+      static_cast<unsigned int>(std::max(options.write_timeout, 60'000ms).count());
   const int fd = socket.native_handle();
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
@@ -73,7 +78,8 @@ struct HttpServer::State {
         strand(net::make_strand(shared->io)),
         acceptor(strand),
         retry_timer(strand),
-        work(net::make_work_guard(shared->io)) {}
+        work(net::make_work_guard(shared->io)),
+        answer_work(net::make_work_guard(shared->answer_io)) {}
 
   void Accept();
   void OnAccepted(StrandSocket socket);
@@ -84,6 +90,7 @@ struct HttpServer::State {
   net::basic_socket_acceptor<tcp, Strand> acceptor;
   StrandTimer retry_timer;
   net::executor_work_guard<net::io_context::executor_type> work;
+  net::executor_work_guard<net::io_context::executor_type> answer_work;
   std::vector<std::thread> threads;
   uint16_t port = 0;
   bool stopped = false;
@@ -108,7 +115,7 @@ void HttpServer::State::Accept() {
 }
 
 void HttpServer::State::OnAccepted(StrandSocket socket) {
-  TuneSocket(socket);
+  TuneSocket(socket, shared->options);
   std::string remote = RemoteName(socket);
   const auto executor = socket.get_executor();
   const auto connection =
@@ -165,6 +172,14 @@ void HttpServer::Start() {
   for (int i = 0; i < std::max(1, shared.options.n_io_threads); ++i) {
     state_->threads.emplace_back([&shared] { RunIo(shared.io); });
   }
+  state_->threads.emplace_back([&shared] { RunIo(shared.answer_io); });
+}
+
+void HttpServer::ReplaceCertificate(const TlsPair& pair) {
+  auto fresh = std::make_shared<const TlsContext>(pair);
+  const std::lock_guard lock(state_->shared->mutex);
+  TANDEM_CHECK(state_->shared->tls != nullptr);
+  state_->shared->tls.swap(fresh);
 }
 
 void HttpServer::Drain() {
@@ -202,6 +217,7 @@ void HttpServer::Stop() {
   // producers outside this room, and those find no connection to post to.
   shared.pool->Stop();
   state_->work.reset();
+  state_->answer_work.reset();
   for (std::thread& thread : state_->threads) thread.join();
   state_->threads.clear();
 }

@@ -60,9 +60,12 @@ class HttpServer {
 
   uint16_t port() const;
   void Start();
+  // What connections from now on are shown. Throws kInvalidArgument, and changes nothing, if the
+  // pair cannot be used. REQUIRES: the server was built with TLS.
+  void ReplaceCertificate(const TlsPair& pair);
 
   // Stops accepting, closes idle connections; requests that still arrive on open connections get
-  // 503 `shutting_down`, except on open-access routes.
+  // 503 `shutting_down`, except on the routes that watch the server.
   void Drain();
   // True when every accepted request has been answered and sent within the time.
   bool WaitDrained(std::chrono::milliseconds timeout);

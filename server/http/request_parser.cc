@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "server/http/net.h"
 #include "server/http/url.h"
@@ -22,6 +23,17 @@ std::string LowerCase(std::string_view text) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
   return out;
+}
+
+constexpr size_t kMaxEmptyLines = 8;
+
+// RFC 3986: what a host with a port is made of. Whether it is the right host is nobody's business
+// here, but a list or a path in its place is a message with two readings.
+bool IsHostValue(std::string_view host) {
+  return std::all_of(host.begin(), host.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           std::string_view("-._~%!$&'()*+;=:[]").find(c) != std::string_view::npos;
+  });
 }
 
 bool IsClientRequestId(std::string_view id) {
@@ -53,11 +65,17 @@ void RequestParser::Stop() {
   input_.clear();
   input_.shrink_to_fit();
   consumed_ = 0;
+  request_.body = {};
 }
 
-RequestParser::Result RequestParser::Refuse(int status, std::string code, std::string message) {
+void RequestParser::DropBody() {
+  drops_body_ = true;
+  request_.body = {};
+}
+
+RequestParser::Result RequestParser::Refuse(Refusal refusal) {
   Stop();
-  return Refusal{status, std::move(code), std::move(message)};
+  return refusal;
 }
 
 void RequestParser::DropConsumed() {
@@ -97,7 +115,14 @@ std::optional<Refusal> RequestParser::ScanHead(size_t* head_bytes) {
       return BadRequest("lines of the request head must end with CR LF");
     }
     const size_t line_bytes = scanned_ - 1 - line_begin_;
-    if (n_lines_ == 0) request_line_bytes_ = scanned_ + 1;
+    if (n_lines_ == 0) {
+      request_line_bytes_ = scanned_ + 1;
+      const std::string_view line = head.substr(line_begin_, line_bytes);
+      if (!line.ends_with(" HTTP/1.1") && !line.ends_with(" HTTP/1.0")) {
+        // A protocol with other lines may wait for our answer before it sends more.
+        return BadRequest("this is not an HTTP/1.1 request");
+      }
+    }
     if (line_bytes == 0) {
       *head_bytes = ++scanned_;
       return std::nullopt;
@@ -129,8 +154,8 @@ std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
   }
   if (!parser.is_header_done()) return BadRequest("the request head is malformed");
 
-  request_ = Request();
   awaits_continue_ = false;
+  drops_body_ = false;
   chunked_.reset();
   remaining_bytes_ = 0;
   request_.received = std::chrono::steady_clock::now();
@@ -138,6 +163,12 @@ std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
   request_.method = std::string(message.method_string());
   request_.http_1_0 = message.version() == 10;
   request_.keep_alive = parser.keep_alive();
+  const auto target_text = message.target();
+  std::optional<Target> target = ParseTarget({target_text.data(), target_text.size()});
+  if (target) {
+    request_.path = std::move(target->path);
+    request_.query = std::move(target->query);
+  }
 
   std::optional<std::string> length;
   std::optional<std::string> coding;
@@ -147,16 +178,17 @@ std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
     std::string name = LowerCase({field.name_string().data(), field.name_string().size()});
     std::string value(field.value().data(), field.value().size());
     if (name == "content-length") {
-      if (length && *length != value) return BadRequest("two different Content-Length headers");
+      if (length && *length != value) fault = BadRequest("two different Content-Length headers");
       length = value;
     } else if (name == "transfer-encoding") {
-      if (coding) return BadRequest("two Transfer-Encoding headers");
+      if (coding) fault = BadRequest("two Transfer-Encoding headers");
       coding = LowerCase(value);
     } else if (name == "host") {
       ++n_hosts;
+      if (!IsHostValue(value)) fault = BadRequest("the Host header is not a host");
     } else if (name == "expect") {
       if (LowerCase(value) != "100-continue") {
-        fault = Refusal{417, "invalid_request", "only 'Expect: 100-continue' is known"};
+        if (!fault) fault = Refusal{417, "invalid_request", "only 'Expect: 100-continue' is known"};
       } else {
         awaits_continue_ = !request_.http_1_0;
       }
@@ -174,11 +206,7 @@ std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
   if (n_hosts > 1 || (n_hosts == 0 && !request_.http_1_0)) {
     return BadRequest("an HTTP/1.1 request needs exactly one Host header");
   }
-  const auto target_text = message.target();
-  std::optional<Target> target = ParseTarget({target_text.data(), target_text.size()});
   if (!target) return BadRequest("the path of the request is not acceptable");
-  request_.path = std::move(target->path);
-  request_.query = std::move(target->query);
   if (fault) return fault;
 
   if (length) {
@@ -196,60 +224,42 @@ std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
   return std::nullopt;
 }
 
-RequestParser::Result RequestParser::Next() {
-  if (phase_ == Phase::kRefused) return NeedMore{};
-
-  if (phase_ != Phase::kBody) {
-    // RFC 9112 2.2: an empty line before the request line is ignored.
-    while (phase_ == Phase::kIdle && input_.size() - consumed_ >= 2 && input_[consumed_] == '\r' &&
-           input_[consumed_ + 1] == '\n') {
-      consumed_ += 2;
-    }
-    if (consumed_ == input_.size()) {
-      DropConsumed();
-      return NeedMore{};
-    }
-    if (phase_ == Phase::kIdle && input_.size() - consumed_ == 1 && input_[consumed_] == '\r') {
-      return NeedMore{};
-    }
-    phase_ = Phase::kHead;
-    size_t head_bytes = 0;
-    if (std::optional<Refusal> refusal = ScanHead(&head_bytes)) {
-      return Refuse(refusal->status, std::move(refusal->code), std::move(refusal->message));
-    }
-    if (head_bytes == 0) return NeedMore{};
-    const std::string_view head = std::string_view(input_).substr(consumed_, head_bytes);
-    if (std::optional<Refusal> refusal = ParseHead(head)) {
-      return Refuse(refusal->status, std::move(refusal->code), std::move(refusal->message));
-    }
-    consumed_ += head_bytes;
-    scanned_ = line_begin_ = n_lines_ = request_line_bytes_ = 0;
-    phase_ = Phase::kBody;
-    const bool has_body = chunked_ || remaining_bytes_ > 0;
-    if (awaits_continue_ && has_body && consumed_ == input_.size()) {
-      awaits_continue_ = false;
-      return AwaitsContinue{};
-    }
+// RFC 9112 2.2: an empty line before the request line is ignored. A client that sends nothing else
+// is none.
+std::optional<Refusal> RequestParser::SkipEmptyLines() {
+  while (input_.size() - consumed_ >= 2 && input_[consumed_] == '\r' &&
+         input_[consumed_ + 1] == '\n') {
+    consumed_ += 2;
+    if (++n_empty_lines_ > kMaxEmptyLines) return BadRequest("this is not an HTTP/1.1 request");
   }
+  return std::nullopt;
+}
 
+// Of a chunked body nobody knows without reading it.
+bool RequestParser::HasWholeBody() const {
+  return !chunked_ && input_.size() - consumed_ >= remaining_bytes_;
+}
+
+RequestParser::Result RequestParser::ReadBody() {
   std::string_view rest = std::string_view(input_).substr(consumed_);
   bool done = false;
   if (chunked_) {
     const size_t before = rest.size();
-    const ChunkedDecoder::Status status = chunked_->Consume(rest, request_.body);
+    const ChunkedDecoder::Status status =
+        chunked_->Consume(rest, drops_body_ ? nullptr : &request_.body);
     consumed_ += before - rest.size();
     if (status == ChunkedDecoder::Status::kBad) {
-      return Refuse(400, "invalid_request", "the chunked body is malformed");
+      return Refuse(BadRequest("the chunked body is malformed"));
     }
     if (status == ChunkedDecoder::Status::kTooLarge) {
       return Refuse(
-          413, "request_too_large",
-          "the body is longer than " + std::to_string(options_.max_body_bytes) + " bytes");
+          {413, "request_too_large",
+           "the body is longer than " + std::to_string(options_.max_body_bytes) + " bytes"});
     }
     done = status == ChunkedDecoder::Status::kDone;
   } else {
     const size_t n = std::min(rest.size(), remaining_bytes_);
-    request_.body.append(rest.substr(0, n));
+    if (!drops_body_) request_.body.append(rest.substr(0, n));
     consumed_ += n;
     remaining_bytes_ -= n;
     done = remaining_bytes_ == 0;
@@ -257,7 +267,32 @@ RequestParser::Result RequestParser::Next() {
   DropConsumed();
   if (!done) return NeedMore{};
   phase_ = Phase::kIdle;
-  return std::move(request_);
+  return std::exchange(request_, Request());
+}
+
+RequestParser::Result RequestParser::Next() {
+  if (phase_ == Phase::kRefused) return NeedMore{};
+  if (phase_ == Phase::kBody) return ReadBody();
+
+  if (phase_ == Phase::kIdle) {
+    if (std::optional<Refusal> refusal = SkipEmptyLines()) return Refuse(std::move(*refusal));
+    if (consumed_ == input_.size()) {
+      DropConsumed();
+      return NeedMore{};
+    }
+    if (input_.size() - consumed_ == 1 && input_[consumed_] == '\r') return NeedMore{};
+    phase_ = Phase::kHead;
+  }
+  size_t head_bytes = 0;
+  if (std::optional<Refusal> refusal = ScanHead(&head_bytes)) return Refuse(std::move(*refusal));
+  if (head_bytes == 0) return NeedMore{};
+  const std::string_view head = std::string_view(input_).substr(consumed_, head_bytes);
+  if (std::optional<Refusal> refusal = ParseHead(head)) return Refuse(std::move(*refusal));
+  consumed_ += head_bytes;
+  scanned_ = line_begin_ = n_lines_ = n_empty_lines_ = request_line_bytes_ = 0;
+  phase_ = Phase::kBody;
+  if (HasWholeBody()) return ReadBody();
+  return HeadReady{awaits_continue_ && consumed_ == input_.size()};
 }
 
 }  // namespace tandem::server

@@ -28,27 +28,37 @@ class RequestParser {
   explicit RequestParser(const HttpOptions& options) : options_(options) {}
 
   struct NeedMore {};
-  // The head of a request that waits for `100 Continue` before it sends its body.
-  struct AwaitsContinue {};
-  using Result = std::variant<NeedMore, AwaitsContinue, Request, Refusal>;
+  // A head has been accepted and its body is still on the way: the chance to refuse the request
+  // before its body takes memory. Once per request, and not if the body came with the head.
+  struct HeadReady {
+    bool awaits_continue = false;  // the client sends no body before `100 Continue`
+  };
+  using Result = std::variant<NeedMore, HeadReady, Request, Refusal>;
 
-  void Append(std::string_view bytes) { input_.append(bytes); }
+  void Append(std::string_view bytes) {
+    if (phase_ != Phase::kRefused) input_.append(bytes);
+  }
   // Call until it answers NeedMore. After a Refusal the parser stays silent.
   Result Next();
 
   enum class Phase { kIdle, kHead, kBody, kRefused };
   Phase phase() const { return phase_; }
-  // Of the request being read: valid in Phase::kBody.
+  // Of the request being read, or of the one just refused (as far as it could be read).
   const Request& head() const { return request_; }
+  // The body of the current request is read to its end and thrown away.
+  void DropBody();
   // Reads nothing more: what follows on the wire is not a request any more.
   void Stop();
   size_t buffered_bytes() const { return input_.size() - consumed_; }
 
  private:
-  Result Refuse(int status, std::string code, std::string message);
+  Result Refuse(Refusal refusal);
   // Looks for the end of the head, line by line; nullopt while it is not there.
   std::optional<Refusal> ScanHead(size_t* head_bytes);
   std::optional<Refusal> ParseHead(std::string_view head);
+  std::optional<Refusal> SkipEmptyLines();
+  bool HasWholeBody() const;
+  Result ReadBody();
   void DropConsumed();
 
   const HttpOptions options_;
@@ -58,9 +68,11 @@ class RequestParser {
   size_t scanned_ = 0;     // bytes of the current head already looked at
   size_t line_begin_ = 0;  // within the head
   size_t n_lines_ = 0;
+  size_t n_empty_lines_ = 0;  // before the request line
   size_t request_line_bytes_ = 0;
   Request request_;
   bool awaits_continue_ = false;
+  bool drops_body_ = false;
   size_t remaining_bytes_ = 0;  // of a body with a length
   std::optional<ChunkedDecoder> chunked_;
 };

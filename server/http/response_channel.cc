@@ -5,8 +5,22 @@
 
 namespace tandem::server {
 
-ResponseChannel::ResponseChannel(size_t max_unsent_bytes, std::function<void()> wake)
-    : max_unsent_bytes_(max_unsent_bytes), wake_(std::move(wake)) {}
+ResponseChannel::ResponseChannel(size_t max_unsent_bytes, std::function<void()> wake,
+                                 TaskRunner run_tasks)
+    : max_unsent_bytes_(max_unsent_bytes),
+      wake_(std::move(wake)),
+      run_tasks_(std::move(run_tasks)) {}
+
+void ResponseChannel::Wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (runs_tasks_) {
+      owes_wake_ = true;
+      return;
+    }
+  }
+  wake_();
+}
 
 bool ResponseChannel::Respond(Response response) {
   std::function<void()> released;  // destroyed outside the lock: it may own the producer
@@ -18,7 +32,7 @@ bool ResponseChannel::Respond(Response response) {
     released = std::move(on_disconnect_);
     on_disconnect_ = nullptr;
   }
-  wake_();
+  Wake();
   return true;
 }
 
@@ -31,7 +45,7 @@ bool ResponseChannel::BeginStream(Response head) {
     head_ = std::move(head);
     head_is_stream_ = true;
   }
-  wake_();
+  Wake();
   return true;
 }
 
@@ -54,7 +68,7 @@ void ResponseChannel::Append(std::string_view text) {
   }
   if (pause) pause(true);
   if (give_up) Disconnect();
-  if (needs_wake || give_up) wake_();
+  if (needs_wake || give_up) Wake();
 }
 
 void ResponseChannel::Finish() {
@@ -69,7 +83,7 @@ void ResponseChannel::Finish() {
     on_disconnect_ = nullptr;
     on_backpressure_ = nullptr;
   }
-  wake_();
+  Wake();
 }
 
 bool ResponseChannel::has_begun() const {
@@ -110,9 +124,9 @@ void ResponseChannel::Post(std::function<void()> task) {
     const std::lock_guard lock(mutex_);
     if (disconnected_) return;
     tasks_.push_back(std::move(task));
-    if (tasks_.size() > 1) return;  // a wake-up is already on its way
+    if (tasks_.size() > 1) return;  // somebody has been asked already
   }
-  wake_();
+  run_tasks_(shared_from_this());
 }
 
 void ResponseChannel::Note(std::string_view name, std::string value) {
@@ -126,11 +140,30 @@ Headers ResponseChannel::TakeNotes() {
 }
 
 void ResponseChannel::RunTasks() {
+  // Ends the batch, whichever way it goes.
+  struct Batch {
+    explicit Batch(ResponseChannel& the_channel) : channel(the_channel) {}
+    ~Batch() {
+      bool owes_wake = false;
+      {
+        const std::lock_guard lock(channel.mutex_);
+        channel.runs_tasks_ = false;
+        owes_wake = std::exchange(channel.owes_wake_, false);
+      }
+      if (owes_wake) channel.wake_();
+    }
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
+    ResponseChannel& channel;
+  };
+
   std::vector<std::function<void()>> tasks;
   {
     const std::lock_guard lock(mutex_);
     tasks.swap(tasks_);
+    runs_tasks_ = true;
   }
+  const Batch batch(*this);
   for (const auto& task : tasks) task();
 }
 
@@ -196,7 +229,7 @@ void ResponseChannel::Abort(Response response, std::string_view error_events) {
     on_backpressure_ = nullptr;
   }
   if (callback) callback();
-  wake_();
+  Wake();
 }
 
 }  // namespace tandem::server

@@ -19,7 +19,7 @@ namespace tandem::server {
 // The producer's side is ResponseWriter and EventStream. The connection's side is Take, Sent and
 // Disconnect, called on its strand. `wake` is called (from the producer's thread, outside the lock)
 // when there is something new to take; it must only post.
-class ResponseChannel {
+class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
  public:
   // What has become ready since the last Take.
   struct Output {
@@ -29,7 +29,10 @@ class ResponseChannel {
     bool finished = false;         // nothing will follow
   };
 
-  ResponseChannel(size_t max_unsent_bytes, std::function<void()> wake);
+  // Asks somebody to call RunTasks, soon and on a thread where that may take its time.
+  using TaskRunner = std::function<void(std::shared_ptr<ResponseChannel>)>;
+
+  ResponseChannel(size_t max_unsent_bytes, std::function<void()> wake, TaskRunner run_tasks);
 
   // ---- producer ----
   // The whole answer. False when an answer has begun already or the client is gone.
@@ -48,16 +51,18 @@ class ResponseChannel {
   // Called with true when more than the bound waits unsent, with false once half of it is gone.
   void OnBackpressure(std::function<void(bool paused)> callback);
 
-  // Runs a task where the connection lives (STYLE §6): what shapes an answer costs the engine
-  // thread nothing. Tasks run in order; they are dropped, not run, once the client is gone. What a
-  // task throws becomes the answer.
+  // Runs a task on the answer thread (STYLE §6): what shapes an answer costs neither the engine
+  // nor an io thread anything. Tasks run in order; they are dropped, not run, once the client is
+  // gone. What a task throws becomes the answer.
   void Post(std::function<void()> task);
   // For the report about the request (RequestSummary); the last value of a name stays.
   void Note(std::string_view name, std::string value);
 
-  // ---- connection ----
-  // Runs what Post has brought; call before Take.
+  // ---- answer thread ----
+  // Runs what Post has brought. What the tasks produce is taken in one piece.
   void RunTasks();
+
+  // ---- connection ----
   Output Take();
   void Sent(size_t body_bytes);  // bytes of Take that have left
   void Disconnect();
@@ -69,8 +74,12 @@ class ResponseChannel {
  private:
   enum class Phase { kWaiting, kStreaming, kFinished };
 
+  // Says that there is something to take; while tasks run, their end says so for all of them.
+  void Wake();
+
   const size_t max_unsent_bytes_;
   const std::function<void()> wake_;
+  const TaskRunner run_tasks_;
   mutable std::mutex mutex_;  // guards everything below
   Phase phase_ = Phase::kWaiting;
   bool disconnected_ = false;
@@ -81,6 +90,8 @@ class ResponseChannel {
   size_t unsent_bytes_ = 0;  // pending_ and what the connection has taken but not sent
   std::vector<std::function<void()>> tasks_;
   Headers notes_;
+  bool runs_tasks_ = false;
+  bool owes_wake_ = false;  // while runs_tasks_
   std::function<void()> on_disconnect_;
   std::function<void(bool)> on_backpressure_;
 };

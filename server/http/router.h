@@ -14,7 +14,9 @@ namespace tandem::server {
 
 using Handler = std::function<void(Request request, ResponseWriter writer)>;
 
-enum class Access { kOpen, kApiKey, kAdminKey };
+// Who may use a route: anyone, holders of a key, the administrator; kMetricsKey is open unless
+// there is a key for it.
+enum class Access { kOpen, kApiKey, kAdminKey, kMetricsKey };
 // kIoThread is for answers that must come at any load and never wait; everything else runs on the
 // request pool.
 enum class RunsOn { kRequestPool, kIoThread };

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <mutex>
 #include <random>
 #include <string_view>
@@ -11,13 +12,27 @@
 namespace tandem::server {
 namespace {
 
-bool HasHeader(const Response& response, std::string_view name) {
-  return std::any_of(response.headers.begin(), response.headers.end(),
-                     [&](const auto& header) { return header.first == name; });
+const std::string* FindHeader(const Response& response, std::string_view name) {
+  for (const auto& [key, value] : response.headers) {
+    if (key == name) return &value;
+  }
+  return nullptr;
 }
 
 void AddMissing(Response& response, std::string_view name, std::string value) {
-  if (!HasHeader(response, name)) response.headers.emplace_back(name, std::move(value));
+  if (FindHeader(response, name) == nullptr) {
+    response.headers.emplace_back(name, std::move(value));
+  }
+}
+
+// RFC 9110: a server with a clock says when it answered.
+std::string HttpDate() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 40> text{};
+  const size_t n = std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &utc);
+  return std::string(text.data(), n);
 }
 
 // Pages served from this very machine may use an open server; the rest of the web may not.
@@ -108,6 +123,7 @@ std::string NewRequestId() {
 void AddStandardHeaders(const HttpOptions& options, const Request& request, Response& response) {
   AddMissing(response, "x-request-id", request.id);
   AddMissing(response, "server", "tandem");
+  AddMissing(response, "date", HttpDate());
   if (request.path.starts_with("/v1/")) {
     const auto elapsed = std::chrono::steady_clock::now() - request.received;
     AddMissing(
@@ -116,7 +132,7 @@ void AddStandardHeaders(const HttpOptions& options, const Request& request, Resp
   }
   if (response.status == 429 || response.status == 503) {
     AddMissing(response, "retry-after", "1");
-    AddMissing(response, "retry-after-ms", "1000");
+    AddMissing(response, "retry-after-ms", *FindHeader(response, "retry-after") + "000");
   }
   if (response.status == 409) AddMissing(response, "x-should-retry", "false");
 

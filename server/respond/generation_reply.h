@@ -54,6 +54,7 @@ struct ReplyShape {
   std::function<void(std::string_view reason)> on_prompt_end;
   std::vector<PromptShape> prompts;
   std::shared_ptr<const engine::Tokenizer> tokenizer;  // may be null
+  std::shared_ptr<const void> keeps_alive;  // held until the last event: the model's lease
 };
 
 // Turns the events of one HTTP request (one engine request per prompt) into one JSON body or an

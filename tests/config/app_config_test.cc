@@ -8,7 +8,8 @@
 #include <type_traits>
 
 #include "engine/base/error.h"
-#include "tests/engine/io/temporary_dir.h"
+#include "tests/support/paths.h"
+#include "tests/support/temporary_dir.h"
 
 namespace tandem::config {
 namespace {
@@ -44,7 +45,7 @@ class AppConfigTest : public testing::Test {
     return "";
   }
 
-  engine::TemporaryDir directory_;
+  tests::TemporaryDir directory_;
 };
 
 TEST_F(AppConfigTest, EveryFieldHasOneKeyAndEveryKeyOneField) {
@@ -59,7 +60,7 @@ TEST_F(AppConfigTest, EveryFieldHasOneKeyAndEveryKeyOneField) {
 }
 
 TEST_F(AppConfigTest, TheReadmeShowsTheTable) {
-  std::ifstream file(std::string(TANDEM_SOURCE_DIR) + "/config/README.md");
+  std::ifstream file(tests::SourceDir() / "config" / "README.md");
   std::ostringstream text;
   text << file.rdbuf();
 

@@ -37,7 +37,7 @@ class Server:
             [BINARY, "serve", "--port", "0", "--data-dir", str(data_dir / "data"), *arguments],
             stdout=subprocess.PIPE, stderr=self.log, env=environment, text=True)
         line = self.process.stdout.readline()
-        match = re.fullmatch(r"listening on http://([\d.]+):(\d+)\n", line)
+        match = re.fullmatch(r"listening on https?://([\d.]+):(\d+)\n", line)
         if not match:
             self.process.kill()
             raise AssertionError(f"no ready line, got {line!r}; log:\n{self.log_path.read_text()}")

@@ -130,9 +130,9 @@ using Names = std::string_view;
 inline constexpr std::array kAnywhere{Names("*")};
 inline constexpr std::array kLog{Names("engine/base/log")};
 inline constexpr std::array kBoost{Names("server/http"), Names("server/app"), Names("engine/hub")};
-// io: SHA-256 is libcrypto's.
+// io: SHA-256 is libcrypto's. The tests of TLS are its clients.
 inline constexpr std::array kOpenSsl{Names("server/http"), Names("server/app"), Names("engine/hub"),
-                                     Names("engine/io")};
+                                     Names("engine/io"), Names("tests/server/http")};
 // The tests of the job store write databases that it must refuse.
 inline constexpr std::array kSqlite{Names("server/jobs"), Names("tests/server/jobs")};
 inline constexpr std::array kCli{Names("server/cli")};
@@ -174,10 +174,11 @@ inline constexpr std::array<DoorRule, 20> kDoorRules{{
 }};
 
 // Headers of the operating system and of C: wherever they are needed.
-inline constexpr std::array<std::string_view, 24> kSystemHeaders{
-    "sys/",    "linux/",    "netinet/", "arpa/",   "unistd.h", "fcntl.h",  "signal.h",  "stdlib.h",
-    "stdio.h", "string.h",  "time.h",   "errno.h", "locale.h", "wctype.h", "wchar.h",   "ctype.h",
-    "sched.h", "pthread.h", "poll.h",   "spawn.h", "dirent.h", "pwd.h",    "termios.h", "malloc.h",
+inline constexpr std::array<std::string_view, 25> kSystemHeaders{
+    "sys/",     "linux/",    "netinet/", "arpa/",     "unistd.h", "fcntl.h",  "signal.h",
+    "stdlib.h", "stdio.h",   "string.h", "time.h",    "errno.h",  "locale.h", "wctype.h",
+    "wchar.h",  "ctype.h",   "sched.h",  "pthread.h", "poll.h",   "spawn.h",  "dirent.h",
+    "pwd.h",    "termios.h", "malloc.h", "netdb.h",
 };
 
 }  // namespace tandem::tests

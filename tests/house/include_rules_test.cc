@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/paths.h"
+
 // Reads the sources and fails on any include that points up or sideways, and on any third-party
 // header outside its door.
 
@@ -88,7 +90,7 @@ std::vector<Include> IncludesOf(const fs::path& path) {
 
 // Every source of ours, relative to the repository.
 std::vector<std::string> Sources() {
-  const fs::path root = TANDEM_SOURCE_DIR;
+  const fs::path root = tests::SourceDir();
   std::vector<std::string> files;
   for (const char* top : {"server", "engine", "training", "convert", "config", "bench", "tests"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
@@ -103,7 +105,7 @@ std::vector<std::string> Sources() {
 }
 
 TEST(IncludeRules, EveryIncludeOfTheHouseObeysTheTable) {
-  const fs::path root = TANDEM_SOURCE_DIR;
+  const fs::path root = tests::SourceDir();
   const std::vector<std::string> sources = Sources();
   ASSERT_GT(sources.size(), 50u) << "the sources were not found";
 
@@ -122,7 +124,7 @@ TEST(IncludeRules, EveryIncludeOfTheHouseObeysTheTable) {
 TEST(IncludeRules, EveryHeaderBeginsWithPragmaOnce) {
   for (const std::string& file : Sources()) {
     if (!IsHeader(file)) continue;
-    std::ifstream stream(fs::path(TANDEM_SOURCE_DIR) / file);
+    std::ifstream stream(tests::SourceDir() / file);
     std::string first;
     std::getline(stream, first);
     EXPECT_EQ(first, "#pragma once") << file;

@@ -11,6 +11,7 @@
 #include "engine/io/json.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/temporary_dir.h"
 #include "training/model_files.h"
 #include "training/trainer.h"
 

@@ -17,6 +17,7 @@
 #include "engine/model/random_model.h"
 #include "tests/support/engine_client.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/temporary_dir.h"
 
 namespace tandem::engine {
 namespace {

@@ -19,6 +19,7 @@
 #include "engine/ops/matmul.h"
 #include "engine/tensor/bfloat16.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/temporary_dir.h"
 
 namespace tandem::engine {
 namespace {

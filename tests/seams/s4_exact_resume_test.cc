@@ -22,6 +22,8 @@
 #include "engine/io/atomic_write.h"
 #include "engine/model/random_model.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/paths.h"
+#include "tests/support/temporary_dir.h"
 
 extern char** environ;
 
@@ -40,10 +42,11 @@ class TrainProcess {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    std::vector<char*> argv = {const_cast<char*>(TANDEM_BINARY)};
+    std::string program = tests::ProgramPath();
+    std::vector<char*> argv = {program.data()};
     for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
-    EXPECT_EQ(posix_spawn(&pid_, TANDEM_BINARY, &actions, nullptr, argv.data(), environ), 0);
+    EXPECT_EQ(posix_spawn(&pid_, program.c_str(), &actions, nullptr, argv.data(), environ), 0);
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
   }

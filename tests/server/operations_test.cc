@@ -8,6 +8,7 @@
 
 #include "server/app.h"
 #include "tests/server/http/raw_client.h"
+#include "tests/support/temporary_dir.h"
 #include "tests/support/tiny_model.h"
 
 namespace tandem::server {
@@ -52,7 +53,7 @@ class OperationsTest : public testing::Test {
         key + "\r\nContent-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text);
   }
 
-  tests::TemporaryDirectory directory_;
+  tests::TemporaryDir directory_;
   std::atomic<std::chrono::seconds> ahead_{0s};
   std::unique_ptr<App> app_;
 };

@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/io/atomic_write.h"
+#include "tests/support/paths.h"
 
 namespace tandem::tests {
 namespace {
@@ -38,7 +39,7 @@ std::vector<std::string> GoldenNames() {
 Golden LoadGolden(std::string_view name) {
   Golden golden;
   golden.name = name;
-  golden.dir = fs::path(TANDEM_SOURCE_DIR) / "tests/golden" / name;
+  golden.dir = SourceDir() / "tests/golden" / name;
   const nlohmann::json json = ReadJson(golden.dir / "golden/golden.json");
   const engine::SafetensorsFile forward = OpenGoldenTensors(golden, "forward");
   for (const nlohmann::json& each : json.at("sequences")) {
@@ -68,9 +69,7 @@ std::vector<float> GoldenFloats(const engine::SafetensorsFile& file, std::string
 }
 
 std::optional<fs::path> FindSharedData(std::string_view relative) {
-  const char* named = std::getenv("TANDEM_SHARED_DIR");
-  const fs::path root =
-      named != nullptr ? fs::path(named) : fs::path(TANDEM_SOURCE_DIR) / "../shared";
+  const fs::path root = SharedDir();
   if (fs::exists(root / relative)) return root / relative;
   return std::nullopt;
 }

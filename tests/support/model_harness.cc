@@ -107,15 +107,4 @@ TokenId ArgMax(std::span<const float> logits) {
   return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-TemporaryDir::TemporaryDir() {
-  std::string name = (std::filesystem::temp_directory_path() / "tandem-test-XXXXXX").string();
-  TANDEM_CHECK(mkdtemp(name.data()) != nullptr);
-  path_ = name;
-}
-
-TemporaryDir::~TemporaryDir() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 }  // namespace tandem::tests

@@ -68,18 +68,4 @@ class ModelHarness {
 
 TokenId ArgMax(std::span<const float> logits);
 
-// A fresh directory under the system's temporary one, removed with the object.
-class TemporaryDir {
- public:
-  TemporaryDir();
-  ~TemporaryDir();
-  TemporaryDir(const TemporaryDir&) = delete;
-  TemporaryDir& operator=(const TemporaryDir&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 }  // namespace tandem::tests

@@ -96,17 +96,4 @@ void WriteTinyModel(const std::filesystem::path& dir, const TinyModelOptions& op
   WriteText(dir / "tokenizer_config.json", tokenizer_config.dump(2));
 }
 
-TemporaryDirectory::TemporaryDirectory() {
-  std::string name = (std::filesystem::temp_directory_path() / "tandem-test-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) {
-    throw Error(ErrorCode::kIo, "cannot make a temporary directory " + name);
-  }
-  path_ = name;
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 }  // namespace tandem::tests

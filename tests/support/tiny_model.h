@@ -22,18 +22,4 @@ struct TinyModelOptions {
 // the same way every time is what tests need.
 void WriteTinyModel(const std::filesystem::path& dir, const TinyModelOptions& options);
 
-// A fresh directory, removed with everything in it at the end of the scope.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 }  // namespace tandem::tests

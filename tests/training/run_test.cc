@@ -16,6 +16,7 @@
 #include "engine/model/model.h"
 #include "engine/model/random_model.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/temporary_dir.h"
 
 namespace tandem::training {
 namespace {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "engine/base/error.h"
+#include "tests/support/paths.h"
 
 namespace tandem::training {
 namespace {
@@ -86,6 +87,13 @@ TEST(TrainSpec, UnknownKeysComeWithTheNearestKnownOne) {
             std::string::npos);
 }
 
+// What an update from such a loss does to the weights cannot be undone.
+TEST(TrainSpec, ALossThatIsNotANumberCannotBeIgnored) {
+  EXPECT_NE(FaultsOf(kMinimal + "abort_on_nan_loss: false\n").find("must be true"),
+            std::string::npos);
+  EXPECT_NO_THROW(Parse(kMinimal + "abort_on_nan_loss: true\n"));
+}
+
 TEST(TrainSpec, AllFaultsAreInOneMessage) {
   const std::string message = FaultsOf(
       "steps: -1\nadam_b1: nine\nmodel: {n_heads: 3, hidden_dim: 64}\ndata: {packing: tight}\n"
@@ -127,7 +135,7 @@ TEST(TrainSpec, BrokenYamlIsOneFaultNotACrash) {
 
 TEST(TrainSpec, TheMiniGptPresetIsTheTutorials) {
   const TrainSpec spec =
-      LoadTrainSpec(std::string(TANDEM_SOURCE_DIR) + "/config/presets/minigpt-tinystories.yaml",
+      LoadTrainSpec((tests::SourceDir() / "config/presets/minigpt-tinystories.yaml").string(),
                     std::vector<std::string>{"tokenizer_path=t"});
 
   EXPECT_EQ(spec.model.family, "minigpt");

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "engine/io/safetensors.h"
-#include "tests/engine/io/temporary_dir.h"
+#include "tests/engine/io/file_helpers.h"
 
 namespace tandem::engine {
 namespace {

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "engine/io/safetensors.h"
-#include "tests/engine/io/temporary_dir.h"
+#include "tests/engine/io/file_helpers.h"
 
 namespace tandem::engine {
 namespace {

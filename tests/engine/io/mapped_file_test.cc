@@ -2,7 +2,7 @@
 
 #include <sys/stat.h>
 
-#include "tests/engine/io/temporary_dir.h"
+#include "tests/engine/io/file_helpers.h"
 
 namespace tandem::engine {
 namespace {

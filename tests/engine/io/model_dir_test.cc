@@ -6,7 +6,8 @@
 #include <cstdlib>
 
 #include "engine/io/sha256.h"
-#include "tests/engine/io/temporary_dir.h"
+#include "tests/engine/io/file_helpers.h"
+#include "tests/support/paths.h"
 
 namespace tandem::engine {
 namespace {
@@ -153,8 +154,7 @@ TEST(ModelDir, FromMemoryIsTheSameModelAsFromDisk) {
 
 // Files that other programs wrote: models of many families with their real headers.
 TEST(ModelDir, OpensModelsWrittenByOthers) {
-  const char* variable = std::getenv("TANDEM_SHARED_DIR");
-  const fs::path shared = variable != nullptr ? variable : TANDEM_SOURCE_DIR "/../shared";
+  const fs::path shared = tests::SharedDir();
   if (!fs::is_directory(shared / "golden"))
     GTEST_SKIP() << shared / "golden"
                  << " is absent";

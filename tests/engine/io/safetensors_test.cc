@@ -5,7 +5,7 @@
 #include <map>
 
 #include "engine/io/sha256.h"
-#include "tests/engine/io/temporary_dir.h"
+#include "tests/engine/io/file_helpers.h"
 
 namespace tandem::engine {
 namespace {

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/model/random_model.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/temporary_dir.h"
 
 // Load invariance (DESIGN promise 2): the logits of a sequence are bitwise the same however its
 // rows were computed.

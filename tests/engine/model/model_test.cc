@@ -17,6 +17,7 @@
 #include "engine/model/random_model.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/temporary_dir.h"
 
 namespace tandem::engine {
 namespace {

@@ -9,6 +9,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/io/model_dir.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/temporary_dir.h"
 
 namespace tandem::engine {
 namespace {

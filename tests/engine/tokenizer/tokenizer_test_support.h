@@ -15,14 +15,12 @@
 
 #include "engine/tokenizer/bpe_trainer.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/support/paths.h"
 
 namespace tandem::engine {
 
 // Data that is not part of this repository; tests that need it skip, saying what is absent.
-inline std::filesystem::path SharedData() {
-  const char* set = std::getenv("TANDEM_SHARED_DIR");
-  return std::filesystem::path(set != nullptr ? set : TANDEM_SOURCE_DIR "/../shared") / "data";
-}
+inline std::filesystem::path SharedData() { return tests::SharedDir() / "data"; }
 
 inline std::optional<std::string> ReadIfThere(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -292,6 +292,35 @@ TEST_F(HttpServerTest, GateComesAfterTheRouteAndBeforeTheBody) {
   EXPECT_EQ(wrong_method.status, 405);
 }
 
+TEST_F(HttpServerTest, ARefusedBodyIsReadPastAndTheConnectionGoesOn) {
+  StartServer();
+  RawClient client(server_->port());
+  const std::string body(1 << 20, 'b');
+
+  client.Send("POST /secret HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n");
+  client.Send(body);
+  client.Send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+
+  EXPECT_EQ(client.Read().status, 401);
+  EXPECT_EQ(client.Read().status, 200);
+}
+
+TEST_F(HttpServerTest, RefusedHeadsKeepTheirIdAndOrigin) {
+  StartServer();
+
+  const auto too_large =
+      Ask("POST /v1/x HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nOrigin: http://localhost\r\n"
+          "Content-Length: 99999999999\r\n\r\n");
+  const auto two_hosts =
+      Ask("POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nHost: y\r\n\r\n");
+
+  EXPECT_EQ(too_large.status, 413);
+  EXPECT_EQ(too_large.headers.at("x-request-id"), "mine");
+  EXPECT_EQ(too_large.headers.at("access-control-allow-origin"), "http://localhost");
+  EXPECT_TRUE(too_large.headers.contains("openai-processing-ms"));
+  EXPECT_EQ(two_hosts.headers.at("x-request-id"), "mine");
+}
+
 TEST_F(HttpServerTest, ContinuesOnlyAcceptedHeads) {
   StartServer();
   RawClient client(server_->port());
@@ -421,6 +450,44 @@ TEST_F(HttpServerTest, EndOfFileAloneCountsAsLeaving) {
   EXPECT_TRUE(stream.disconnected());
 }
 
+TEST_F(HttpServerTest, NoticesAClientThatLeavesBehindMoreRequestsThanAreRead) {
+  HttpOptions options;
+  options.leave_poll_interval = 5ms;
+  StartServer(options);
+  RawClient client(server_->port());
+  client.Send("GET /held HTTP/1.1\r\nHost: x\r\n\r\n");
+  const ResponseWriter writer = held_.get_future().get();
+  // More than is kept, and more than is read at once.
+  std::string bytes;
+  for (int i = 0; i < 2000; ++i) bytes += "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+  client.Send(bytes);
+
+  client.ShutdownSend();
+
+  EXPECT_TRUE(Left());
+  EXPECT_TRUE(writer.disconnected());
+}
+
+TEST_F(HttpServerTest, WaitsWithoutATimeoutForRequestsThatItDoesNotRead) {
+  HttpOptions options;
+  options.header_timeout = 10ms;
+  options.body_idle_timeout = 10ms;
+  options.max_pipelined_requests = 2;
+  StartServer(options);
+  RawClient client(server_->port());
+  client.Send("GET /held HTTP/1.1\r\nHost: x\r\n\r\n");
+  const ResponseWriter writer = held_.get_future().get();
+  std::string bytes;
+  for (int i = 0; i < 2; ++i) bytes += "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+
+  client.Send(bytes + "GET /health HTTP/1.1\r\nHo");
+  EXPECT_FALSE(left_.try_acquire_for(60ms));  // a handful of timeouts
+  writer.Json(200, "{}");
+  client.Send("st: x\r\n\r\n");
+
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(client.Read().status, 200) << i;
+}
+
 TEST_F(HttpServerTest, BytesThatArriveWhileARequestRunsAreItsSuccessors) {
   StartServer();
   RawClient client(server_->port());
@@ -455,6 +522,38 @@ TEST_F(HttpServerTest, HealthAnswersWhileEveryRequestThreadIsBusy) {
   server.Start();
   RawClient busy(server.port());
   busy.Send("GET /busy HTTP/1.1\r\nHost: x\r\n\r\n");
+  entered.wait();
+
+  RawClient client(server.port());
+  client.Send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(client.Read().status, 200);
+
+  release.count_down();
+  EXPECT_EQ(busy.Read().status, 200);
+}
+
+TEST_F(HttpServerTest, HealthAnswersWhileAnAnswerIsBeingShaped) {
+  HttpOptions options;
+  options.port = 0;
+  std::latch entered(1);
+  std::latch release(1);
+  std::vector<Route> routes;
+  routes.push_back({"GET", "/large",
+                    [&](Request, ResponseWriter writer) {
+                      writer.Post([&, writer] {
+                        entered.count_down();
+                        release.wait();
+                        writer.Json(200, "{}");
+                      });
+                    },
+                    Access::kOpen});
+  routes.push_back({"GET", "/health",
+                    [](Request, ResponseWriter writer) { writer.Json(200, "{}"); }, Access::kOpen,
+                    RunsOn::kIoThread});
+  HttpServer server(options, std::move(routes), TestPolicy());
+  server.Start();
+  RawClient busy(server.port());
+  busy.Send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
   entered.wait();
 
   RawClient client(server.port());
@@ -608,6 +707,26 @@ TEST_F(HttpServerTest, DrainsRunningRequestsAndRefusesNewOnes) {
   const auto reply = client.Read();
   EXPECT_EQ(reply.body, "\"done\"");
   EXPECT_EQ(reply.headers.at("connection"), "close");
+}
+
+TEST_F(HttpServerTest, RequestsBehindARunningOneAreRefusedWhileDraining) {
+  StartServer();
+  RawClient client(server_->port());
+  client.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  EventStream stream = stream_.get_future().get();
+  // The bytes of the second are there before the drain begins: health has answered behind them.
+  client.Send("GET /v1/models/m HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(Ask("GET /health HTTP/1.1\r\nHost: x\r\n\r\n").status, 200);
+
+  server_->Drain();
+  stream.Close();
+
+  EXPECT_EQ(client.Read().status, 200);
+  const auto refused = client.Read();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.body.find("shutting_down"), std::string::npos);
+  EXPECT_EQ(refused.headers.at("retry-after"), "1");
+  EXPECT_TRUE(client.IsClosedByServer());
 }
 
 TEST_F(HttpServerTest, StopEndsWhatTheDrainCouldNotWaitFor) {

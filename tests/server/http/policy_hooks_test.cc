@@ -133,6 +133,7 @@ TEST_F(PolicyHooksTest, EveryRequestIsReportedOnceWithItsRouteAndNotes) {
   EXPECT_EQ(ended_[1].route, "");
   EXPECT_EQ(ended_[1].status, 404);
   EXPECT_EQ(ended_[2].status, 401);
+  EXPECT_EQ(ended_[2].route, "/things/{id}");
   EXPECT_EQ(ended_[3].status, 400);
 }
 

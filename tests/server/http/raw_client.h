@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace tandem::server {
 
@@ -93,6 +94,10 @@ class RawClient {
     return true;
   }
   const std::string& input() const { return input_; }
+
+  // For what is no HTTP: whatever comes next; false when the server has closed.
+  bool ReadSome() { return Fill(); }
+  std::string TakeInput() { return std::exchange(input_, {}); }
 
   // True when the server closes within the time a read waits, and sends nothing more.
   bool IsClosedByServer() {

@@ -70,12 +70,89 @@ TEST(RequestParser, AsksForTheBodyOnlyWhenTheClientWaits) {
       "POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
 
   parser.Append(head);
-  EXPECT_TRUE(std::holds_alternative<RequestParser::AwaitsContinue>(parser.Next()));
+  EXPECT_TRUE(std::get<RequestParser::HeadReady>(parser.Next()).awaits_continue);
   EXPECT_TRUE(std::holds_alternative<RequestParser::NeedMore>(parser.Next()));
   parser.Append("ab" + head + "cd");
 
   EXPECT_EQ(std::get<Request>(parser.Next()).body, "ab");
   EXPECT_EQ(std::get<Request>(parser.Next()).body, "cd");
+}
+
+TEST(RequestParser, ShowsTheHeadOfABodyThatIsStillOnTheWay) {
+  RequestParser parser{HttpOptions()};
+
+  parser.Append("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n1");
+  EXPECT_FALSE(std::get<RequestParser::HeadReady>(parser.Next()).awaits_continue);
+  EXPECT_EQ(parser.head().path, "/a");
+  EXPECT_TRUE(std::holds_alternative<RequestParser::NeedMore>(parser.Next()));
+  parser.Append("2");
+
+  EXPECT_EQ(std::get<Request>(parser.Next()).body, "12");
+}
+
+TEST(RequestParser, ADroppedBodyIsReadToItsEnd) {
+  RequestParser parser{HttpOptions()};
+  const std::string rest = "GET /next HTTP/1.1\r\nHost: x\r\n\r\n";
+  for (const std::string framing : {"Content-Length: 5\r\n\r\n12345",
+                                    "Transfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n0\r\n\r\n"}) {
+    parser.Append("POST /dropped HTTP/1.1\r\nHost: x\r\n" + framing.substr(0, framing.size() - 1));
+    ASSERT_TRUE(std::holds_alternative<RequestParser::HeadReady>(parser.Next()));
+    parser.DropBody();
+    parser.Append(framing.substr(framing.size() - 1) + rest);
+
+    const Request dropped = std::get<Request>(parser.Next());
+    const Request next = std::get<Request>(parser.Next());
+
+    EXPECT_EQ(dropped.path + dropped.body, "/dropped");
+    EXPECT_EQ(next.path, "/next");
+  }
+}
+
+TEST(RequestParser, ADroppedBodyHasTheSameLimits) {
+  HttpOptions options;
+  options.max_body_bytes = 8;
+  RequestParser parser(options);
+
+  parser.Append("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  ASSERT_TRUE(std::holds_alternative<RequestParser::HeadReady>(parser.Next()));
+  parser.DropBody();
+  parser.Append("5\r\n12345\r\n4\r\n");
+
+  EXPECT_EQ(std::get<Refusal>(parser.Next()).status, 413);
+}
+
+TEST(RequestParser, AHostIsOneHost) {
+  for (const char* host : {"x", "127.0.0.1:8080", "[::1]:80", "", "a_b.example"}) {
+    RequestParser parser{HttpOptions()};
+    parser.Append("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n");
+    EXPECT_TRUE(std::holds_alternative<Request>(parser.Next())) << host;
+  }
+  for (const char* host : {"x y", "x, y", "x/y", "u@x", "x\"", "x\xc3\xa9"}) {
+    RequestParser parser{HttpOptions()};
+    parser.Append("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n");
+    EXPECT_TRUE(std::holds_alternative<Refusal>(parser.Next())) << host;
+  }
+}
+
+TEST(RequestParser, EmptyLinesAloneAreNoClient) {
+  RequestParser parser{HttpOptions()};
+  for (int i = 0; i < 8; ++i) parser.Append("\r\n");
+  EXPECT_TRUE(std::holds_alternative<RequestParser::NeedMore>(parser.Next()));
+
+  parser.Append("\r\n");
+
+  EXPECT_EQ(std::get<Refusal>(parser.Next()).status, 400);
+}
+
+TEST(RequestParser, KnowsWhoseRequestItRefuses) {
+  RequestParser parser{HttpOptions()};
+
+  parser.Append(
+      "POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\nX-Request-Id: me\r\n\r\n");
+
+  EXPECT_EQ(std::get<Refusal>(parser.Next()).status, 413);
+  EXPECT_EQ(parser.head().id, "me");
+  EXPECT_EQ(parser.head().path, "/v1/x");
 }
 
 }  // namespace

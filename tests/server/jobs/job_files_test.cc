@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/engine/io/temporary_dir.h"
+#include "tests/engine/io/file_helpers.h"
 
 namespace tandem::server {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/engine/io/temporary_dir.h"
+#include "tests/engine/io/file_helpers.h"
 
 namespace tandem::server {
 namespace {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "server/jobs/unique_fd.h"
-#include "tests/engine/io/temporary_dir.h"
+#include "tests/engine/io/file_helpers.h"
 
 // Jobs are shell scripts here, called as `script train --job DIR`. A job that must go on until the
 // test has looked at it waits for the file DIR/go.

@@ -54,7 +54,8 @@ class GenerationReplyTest : public testing::Test {
     shape.end_tokens = {0};
     shape.n_candidates = std::max(shape.n_candidates, shape.n);
     if (shape.prompts.empty()) shape.prompts = {{{1, 2}, "Hi you"}};
-    channel_ = std::make_shared<ResponseChannel>(1 << 20, [] {});
+    channel_ = std::make_shared<ResponseChannel>(
+        1 << 20, [] {}, [](const std::shared_ptr<ResponseChannel>&) {});
     const ResponseWriter writer(channel_, [] { return ResponseWriter::Abandoned{}; });
     reply_ = GenerationReply::Create(std::move(shape), writer);
     reply_->Begin([this] { ++n_cancels_; }, [](bool) {});

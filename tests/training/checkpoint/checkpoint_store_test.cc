@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/temporary_dir.h"
 
 namespace tandem::training {
 namespace {

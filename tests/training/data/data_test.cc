@@ -9,6 +9,7 @@
 #include "engine/tokenizer/bpe_trainer.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/temporary_dir.h"
 #include "training/data/content_words.h"
 #include "training/data/packer.h"
 #include "training/data/permutation.h"

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "engine/model/random_model.h"
+#include "tests/support/paths.h"
 
 namespace tandem::training {
 namespace {
@@ -27,7 +28,7 @@ Program RecordTiny(const char* family_name, DType dtype, std::vector<bool> train
 }
 
 std::string ReadGolden(const std::string& name) {
-  const std::ifstream file(std::string(TANDEM_SOURCE_DIR) + "/tests/golden/programs/" + name);
+  const std::ifstream file(tests::SourceDir() / "tests/golden/programs" / name);
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();

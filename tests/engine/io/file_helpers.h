@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -12,30 +11,11 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "tests/support/temporary_dir.h"
 
 namespace tandem::engine {
 
-// A fresh directory, removed with everything in it at the end of the test.
-class TemporaryDir {
- public:
-  TemporaryDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tandem-test-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = pattern;
-  }
-  ~TemporaryDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryDir(const TemporaryDir&) = delete;
-  TemporaryDir& operator=(const TemporaryDir&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
+using tests::TemporaryDir;
 
 inline void WriteFile(const std::filesystem::path& path, std::string_view text) {
   std::ofstream(path, std::ios::binary) << text;

@@ -1,0 +1,39 @@
+#include "bench/arrivals.h"
+
+#include "bench/random_source.h"
+#include "engine/base/error.h"
+
+namespace tandem::bench {
+namespace {
+
+constexpr uint64_t kArrivalStream = 5;
+constexpr size_t kMaxArrivals = 10'000'000;
+
+}  // namespace
+
+std::vector<double> ArrivalTimes(const ArrivalOptions& options) {
+  if (options.requests_per_s <= 0) {
+    throw Error(ErrorCode::kInvalidArgument, "the rate of arrivals must be above 0");
+  }
+  if (options.requests <= 0 && options.duration_s <= 0) {
+    throw Error(ErrorCode::kInvalidArgument, "arrivals need a number of requests or a duration");
+  }
+  RandomSource random(options.seed, kArrivalStream);
+  const bool is_poisson = options.process == ArrivalOptions::Process::kPoisson;
+  std::vector<double> times;
+  double at = 0;
+  while (true) {
+    const auto n = static_cast<int64_t>(times.size());
+    // Multiplied, not added up: a constant process must not drift.
+    at = is_poisson ? at + random.Exponential() / options.requests_per_s
+                    : static_cast<double>(n) / options.requests_per_s;
+    if (options.requests > 0 ? n == options.requests : at >= options.duration_s) return times;
+    if (times.size() == kMaxArrivals) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "more than " + std::to_string(kMaxArrivals) + " arrivals");
+    }
+    times.push_back(at);
+  }
+}
+
+}  // namespace tandem::bench

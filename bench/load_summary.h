@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bench/load_run.h"
+#include "bench/process_usage.h"
+
+namespace tandem::bench {
+
+// The value that a fraction `p` of the values do not exceed (nearest rank: always one of them); 0
+// when there are none. REQUIRES: `sorted` ascends, 0 < p <= 1.
+double Percentile(const std::vector<double>& sorted, double p);
+
+struct Distribution {
+  int64_t n = 0;
+  double p50 = 0;
+  double p90 = 0;
+  double p99 = 0;
+  double max = 0;
+};
+Distribution Distribute(std::vector<double> values);
+
+// What one run showed. Latencies are those of whole answers, in milliseconds.
+struct LoadSummary {
+  struct Fault {
+    int64_t count = 0;
+    std::string example;  // what the server said to the first
+  };
+  int64_t ok = 0;
+  int64_t aborted = 0;
+  int64_t failed = 0;
+  std::map<std::string, Fault> faults;
+  // Whole answers whose completion_tokens are not what was asked for (with ignore_eos: none).
+  int64_t other_length = 0;
+  int64_t without_usage = 0;  // whole answers whose tokens had to be counted as pieces
+
+  double wall_s = 0;
+  double lateness_ms = 0;
+  int64_t connections = 0;
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t output_tokens = 0;
+  double output_tokens_per_s = 0;
+  double requests_per_s = 0;
+
+  Distribution first_token_ms;  // due to first text
+  Distribution gap_ms;          // text to text
+  Distribution token_ms;        // of an answer: time after the first text / tokens after it
+  Distribution answer_ms;       // due to end
+
+  double generator_cpu_s = 0;
+  bool has_server = false;  // a process id was given
+  double server_cpu_s = 0;
+  int64_t server_rss_bytes = 0;
+  int64_t server_peak_rss_bytes = 0;
+  std::vector<double> server_thread_cpu_s;  // of those alive all the time, descending
+};
+
+LoadSummary Summarize(const LoadRun& run);
+void AddServerUsage(LoadSummary& summary, const ProcessUsage& before, const ProcessUsage& after);
+
+// The summary in words, and as JSON text.
+std::string Describe(const LoadSummary& summary);
+std::string ToJson(const LoadSummary& summary);
+
+}  // namespace tandem::bench

@@ -1,0 +1,183 @@
+#include "bench/make_model.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/check.h"
+#include "engine/io/atomic_write.h"
+#include "engine/model/config.h"
+#include "engine/model/random_model.h"
+
+namespace tandem::bench {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;  // sorted: the ordered kind takes linear time per key
+
+constexpr int kEndOfText = 256;
+constexpr const char* kEndOfTextName = "<|endoftext|>";
+
+constexpr const char* kChatTemplate =
+    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+
+// Small enough that what a server does around the model is what one measures.
+engine::ModelConfig Llama15MConfig() {
+  engine::ModelConfig c;
+  c.family = "llama";
+  c.n_layers = 6;
+  c.hidden_dim = 288;
+  c.ffn_dim = 768;
+  c.vocab_size = 32000;
+  c.max_context_len = 8192;
+  c.attention = {.n_heads = 6, .n_kv_heads = 6, .head_dim = 48};
+  c.attention.scale = static_cast<float>(1 / std::sqrt(48.0));
+  c.norm_eps = 1e-6f;
+  c.rope_theta = 10000;
+  c.tied_embeddings = true;
+  return c;
+}
+
+// GPT-2's way of writing bytes as printable characters: printable Latin-1 stands for itself, the
+// rest follows from U+0100 in order. Here, as UTF-8.
+std::vector<std::string> ByteCharacters() {
+  std::vector<std::string> characters;
+  int next = 0x100;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool prints =
+        (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    const int code = prints ? byte : next++;
+    if (code < 0x80) {
+      characters.emplace_back(1, static_cast<char>(code));
+    } else {
+      characters.push_back(
+          {static_cast<char>(0xc0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3f))});
+    }
+  }
+  return characters;
+}
+
+// A vocabulary under construction: every new token is two earlier ones merged.
+class Vocabulary {
+ public:
+  explicit Vocabulary(int64_t size) : size_(size) {
+    const std::vector<std::string> bytes = ByteCharacters();
+    for (size_t i = 0; i < bytes.size(); ++i) ids_[bytes[i]] = i;
+    space_ = bytes[' '];
+  }
+
+  const std::string& space() const { return space_; }
+  bool is_full() const { return next_id_ == size_; }
+  // Returns left + right, which is a token afterwards, unless the vocabulary was full.
+  std::string Merge(const std::string& left, const std::string& right) {
+    std::string joined = left + right;
+    if (is_full()) return joined;
+    ids_[joined] = next_id_++;
+    merges_.push_back(left + " " + right);
+    return joined;
+  }
+  const Json& ids() const { return ids_; }
+  const Json& merges() const { return merges_; }
+
+ private:
+  int64_t size_;
+  int64_t next_id_ = kEndOfText + 1;
+  std::string space_;
+  Json ids_ = Json::object();
+  Json merges_ = Json::array();
+};
+
+// In the order in which an encoder meets them: a syllable, the space before it, what follows.
+void AddSyllables(Vocabulary& vocabulary) {
+  std::vector<std::string> syllables, spaced, words;
+  for (const char consonant : std::string("bcdfghjklmnpqrstvwxyz")) {
+    for (const char vowel : std::string("aeiou")) {
+      syllables.push_back(vocabulary.Merge(std::string(1, consonant), std::string(1, vowel)));
+    }
+  }
+  for (const std::string& syllable : syllables) {
+    spaced.push_back(vocabulary.Merge(vocabulary.space(), syllable));
+  }
+  for (const std::string& first : spaced) {
+    for (const std::string& second : syllables) words.push_back(vocabulary.Merge(first, second));
+  }
+  for (const std::string& first : syllables) {
+    for (const std::string& second : syllables) vocabulary.Merge(first, second);
+  }
+  for (const std::string& word : words) {
+    for (const std::string& third : syllables) {
+      if (vocabulary.is_full()) return;
+      vocabulary.Merge(word, third);
+    }
+  }
+}
+
+}  // namespace
+
+const std::vector<ModelShape>& ModelShapes() {
+  static const std::vector<ModelShape> kShapes = {
+      {"llama-15m", "6 layers, width 288, vocabulary 32000: what a server costs around a model"},
+      {"llama-1b", "Llama-3.2-1B: 16 layers, width 2048, vocabulary 128256"},
+  };
+  return kShapes;
+}
+
+std::string SyllableTokenizerJson(int64_t vocab_size) {
+  TANDEM_CHECK(vocab_size > kEndOfText);
+  Vocabulary vocabulary(vocab_size);
+  AddSyllables(vocabulary);
+  TANDEM_CHECK(vocabulary.is_full());  // there are 1,180,142 at most
+
+  const Json byte_level{{"type", "ByteLevel"},
+                        {"add_prefix_space", false},
+                        {"trim_offsets", true},
+                        {"use_regex", true}};
+  const Json end_of_text{{"id", kEndOfText}, {"content", kEndOfTextName}, {"single_word", false},
+                         {"lstrip", false},  {"rstrip", false},           {"normalized", false},
+                         {"special", true}};
+  return Json{{"version", "1.0"},
+              {"truncation", nullptr},
+              {"padding", nullptr},
+              {"added_tokens", Json::array({end_of_text})},
+              {"normalizer", nullptr},
+              {"pre_tokenizer", byte_level},
+              {"post_processor", nullptr},
+              {"decoder", byte_level},
+              {"model", Json{{"type", "BPE"},
+                             {"dropout", nullptr},
+                             {"unk_token", nullptr},
+                             {"continuing_subword_prefix", ""},
+                             {"end_of_word_suffix", ""},
+                             {"fuse_unk", false},
+                             {"vocab", vocabulary.ids()},
+                             {"merges", vocabulary.merges()}}}}
+      .dump();
+}
+
+void MakeModel(const std::string& name, const fs::path& dir) {
+  engine::RandomModelSpec spec;
+  if (name == "llama-15m") {
+    spec.config = Llama15MConfig();
+  } else if (name == "llama-1b") {
+    spec.config = engine::Llama1BConfig();
+  } else {
+    throw Error(ErrorCode::kInvalidArgument, "there is no model shape '" + name + "'");
+  }
+  spec.config.bos_token = -1;
+  spec.config.eos_tokens = {kEndOfText};
+  engine::PublishDirectory(dir, [&](const fs::path& temporary) {
+    engine::WriteRandomModel(spec, temporary / "weights");
+    for (const fs::directory_entry& entry : fs::directory_iterator(temporary / "weights")) {
+      fs::rename(entry.path(), temporary / entry.path().filename());
+    }
+    fs::remove(temporary / "weights");
+    engine::WriteFileAtomically(temporary / "tokenizer.json",
+                                SyllableTokenizerJson(spec.config.vocab_size));
+    const Json tokenizer_config{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                {"eos_token", kEndOfTextName},
+                                {"chat_template", kChatTemplate}};
+    engine::WriteFileAtomically(temporary / "tokenizer_config.json", tokenizer_config.dump(2));
+  });
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tandem::bench {
+
+// `tandem bench make-model`: Hugging Face directories of random weights in shapes worth measuring.
+// They load, run and stream like real checkpoints, and say nonsense.
+struct ModelShape {
+  const char* name;
+  const char* description;
+};
+const std::vector<ModelShape>& ModelShapes();
+
+// Writes shape `name` with a tokenizer of the shape's whole vocabulary. `dir` must not exist; it
+// appears whole. Throws kInvalidArgument for an unknown name.
+void MakeModel(const std::string& name, const std::filesystem::path& dir);
+
+// A byte-level BPE tokenizer.json of exactly `vocab_size` tokens: ids 0..255 are the bytes, 256 is
+// <|endoftext|>, the rest are syllables of a consonant and a vowel, alone, with a space before
+// them, and joined to words of two and three. REQUIRES: 257 <= vocab_size <= 1,180,142.
+std::string SyllableTokenizerJson(int64_t vocab_size);
+
+}  // namespace tandem::bench

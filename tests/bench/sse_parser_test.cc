@@ -1,0 +1,63 @@
+#include "bench/sse_parser.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+namespace tandem::bench {
+namespace {
+
+using Events = std::vector<std::pair<std::string, std::string>>;  // type, data
+
+Events Parse(const std::string& bytes, size_t size) {
+  SseParser parser;
+  Events events;
+  for (size_t at = 0; at < bytes.size(); at += size) {
+    parser.Feed(std::string_view(bytes).substr(at, size), [&](const SseParser::Event& event) {
+      events.emplace_back(event.type, event.data);
+    });
+  }
+  return events;
+}
+
+TEST(SseParser, EventsAreTheSameForEveryLineEndInPiecesOfEverySize) {
+  const Events want = {{"message", "{\"a\":1}"},
+                       {"message", "two\nlines"},
+                       {"error", "named"},
+                       {"message", "[DONE]"}};
+  for (const std::string end : {"\n", "\r\n", "\r"}) {
+    std::string bytes;
+    for (const char* line : {"data: {\"a\":1}", "", ": a comment", "data: two", "data:lines",
+                             "id: 7", "retry: 5", "", "", "event: error", "data: named", "", ":",
+                             "event: without data", "", "data: [DONE]", ""}) {
+      bytes += line + end;
+    }
+    for (size_t size = 1; size <= bytes.size(); ++size) {
+      EXPECT_EQ(Parse(bytes, size), want) << size;
+    }
+  }
+}
+
+TEST(SseParser, AnEventWithoutItsEmptyLineIsNone) {
+  EXPECT_EQ(Parse("data: a\n\ndata: b\n", 100), (Events{{"message", "a"}}));
+  EXPECT_EQ(Parse("data: a\n\ndata: b", 1), (Events{{"message", "a"}}));
+}
+
+TEST(SseParser, OnlyOneSpaceAfterTheColonIsLeftOut) {
+  EXPECT_EQ(Parse("data:  x \n\n", 2), (Events{{"message", " x "}}));
+}
+
+TEST(SseParser, AByteOrderMarkIsLeftOut) {
+  EXPECT_EQ(Parse("\xef\xbb\xbf"
+                  "data: x\n\n",
+                  1),
+            (Events{{"message", "x"}}));
+}
+
+TEST(SseParser, DataWithoutAColonIsAnEmptyLineOfData) {
+  EXPECT_EQ(Parse("data\n\ndata\ndata\n\n", 3), (Events{{"message", ""}, {"message", "\n"}}));
+}
+
+}  // namespace
+}  // namespace tandem::bench
