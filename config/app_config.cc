@@ -37,6 +37,10 @@ const ConfigKey kKeys[] = {
     {.name = "chat-template", .member = &AppConfig::chat_template, .unit = "FILE",
      .effect = "Jinja chat template to use instead of the model's",
      .default_text = "the model's own", .must_exist = true},
+    {.name = "reasoning-parser", .member = &AppConfig::reasoning_parser, .unit = "",
+     .effect = "answer what a model writes between <think> and </think> apart from its text; "
+               "auto: if its chat template knows <think>",
+     .choices = "auto|think|none"},
     {.name = "threads", .member = &AppConfig::threads, .unit = "threads",
      .effect = "compute threads; 0: one per physical core", .min = 0, .max = 4096},
     {.name = "memory", .member = &AppConfig::memory, .unit = "bytes",

@@ -83,6 +83,7 @@ App::App(AppOptions options)
                .admission = &admission_,
                .metrics = &metrics_,
                .open_connections = [this] { return http_->open_connections(); },
+               .reasoning_parser = options_.reasoning_parser,
                .model_root = options_.model_root,
                .drain = &drain_,
                .base_url = "",

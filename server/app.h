@@ -44,6 +44,7 @@ struct AppOptions {
   std::string metrics_namespace = "tandem";
   // What time-outs of keys and `/health` take for now.
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
+  ReasoningParser reasoning_parser = ReasoningParser::kAuto;
   // Jobs and their files; used, and locked, only when there is an admin key. Empty: no jobs.
   std::filesystem::path data_dir;
   std::filesystem::path model_root = ".";  // what paths in request bodies are relative to

@@ -81,6 +81,9 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.tls_cert = config.tls_cert;
   options.tls_key = config.tls_key;
   options.insecure = config.insecure;
+  options.reasoning_parser = config.reasoning_parser == "think"  ? ReasoningParser::kThink
+                             : config.reasoning_parser == "none" ? ReasoningParser::kNone
+                                                                 : ReasoningParser::kAuto;
   options.drain_timeout = Milliseconds(config.drain_timeout);
   options.request_timeout = Milliseconds(config.request_timeout);
   options.queue_timeout = Milliseconds(config.queue_timeout);

@@ -20,6 +20,9 @@ class Admission;
 class JobSupervisor;
 class Metrics;
 
+// Whether what a model thinks between <think> and </think> is answered apart from its text.
+enum class ReasoningParser { kAuto, kThink, kNone };  // kAuto: if its template knows <think>
+
 // Ends what would otherwise outlast the server: log followers are told here that it is stopping.
 class DrainSignal {
  public:
@@ -43,6 +46,7 @@ struct HandlerContext {
   Admission* admission = nullptr;                // these two: never null while requests run
   Metrics* metrics = nullptr;
   std::function<size_t()> open_connections = {};
+  ReasoningParser reasoning_parser = ReasoningParser::kAuto;
   std::atomic<JobSupervisor*> jobs{nullptr};  // null: no data directory, or still starting
   std::filesystem::path model_root;           // what paths in bodies are relative to
   DrainSignal* drain = nullptr;               // never null while requests run

@@ -50,7 +50,8 @@ class ModelRegistry {
 
   // The same, but takes the place of a model of the same id (a job's model published again), and
   // leaves out aliases that are taken. Requests running on the old one end on it.
-  void Publish(std::shared_ptr<const ServedModel> model, const std::vector<std::string>& aliases);
+  void Publish(const std::shared_ptr<const ServedModel>& model,
+               const std::vector<std::string>& aliases);
   bool Contains(const std::string& name) const;
 
   // No name means the model any more; requests running on it end first. `on_gone` is called, on a

@@ -106,7 +106,7 @@ void DeleteModel(const HandlerContext& context, Request request, ResponseWriter 
     body["object"] = "model";
     body["deleted"] = true;
     const bool is_removed = context.models.Remove(
-        id, [writer, text = body.dump()] { writer.Json(200, std::move(text)); });
+        id, [writer, text = body.dump()]() mutable { writer.Json(200, std::move(text)); });
     if (is_removed) return;
   }
   ThrowNotServed(context, id);

@@ -138,10 +138,13 @@ std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,
 void CheckPromptLength(const ServedModel& model, size_t n_tokens, const std::string& param) {
   const int64_t context = model.loaded().max_model_len;
   if (static_cast<int64_t>(n_tokens) < context) return;
+  // Libraries that shorten and try again know this fault by its words, as they often see no more
+  // of an answer than its message: LangChain by "prompt is too long", LiteLLM and others by "this
+  // model's maximum context length is".
   throw Error(ErrorCode::kInvalidArgument,
-              "the " + std::string(param == "messages" ? "messages have " : "prompt has ") +
-                  std::to_string(n_tokens) + " tokens; the context of model '" + model.id +
-                  "' is " + std::to_string(context) + " tokens, answer included")
+              "prompt is too long: this model's maximum context length is " +
+                  std::to_string(context) + " tokens, answer included, and " + param +
+                  (param == "messages" ? " have " : " has ") + std::to_string(n_tokens) + " tokens")
       .WithParam(param)
       .WithReason("context_length_exceeded");
 }

@@ -58,6 +58,7 @@ class GenerationReply::Renderer {
     choices_.reserve(shape_.prompts.size() * static_cast<size_t>(shape_.n_candidates));
     for (size_t i = 0; i < choices_.capacity(); ++i) {
       choices_.emplace_back(names_, shape_.top_logprobs);
+      if (shape_.reasoning) choices_.back().splitter.emplace(*shape_.reasoning);
     }
   }
 
@@ -84,8 +85,10 @@ class GenerationReply::Renderer {
 
     bool has_begun = false;
     std::string text;
-    std::vector<TokenId> token_ids;
-    std::string chat_logprobs;  // entries, with commas
+    std::string reasoning;
+    std::optional<ReasoningSplitter> splitter;
+    std::vector<TokenId> token_ids;  // of the body, or waiting for the next chunk
+    std::string chat_logprobs;       // entries, with commas
     CompletionLogprobs completion_logprobs;
     double sum_logprob = 0;
     int64_t n_tokens = 0;
@@ -152,25 +155,63 @@ class GenerationReply::Renderer {
         choice.completion_logprobs.Add(token, true);
       }
     }
-    if (!stream_) {
-      choice.text += delta.text;
-      if (shape_.return_token_ids) {
-        choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(),
-                                delta.token_ids.end());
+    if (shape_.return_token_ids) {
+      choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(),
+                              delta.token_ids.end());
+    }
+    ReasoningSplitter::Pieces pieces;
+    if (choice.splitter) {
+      const bool was_thinking = choice.splitter->state() == ReasoningSplitter::State::kThinking;
+      pieces = choice.splitter->Push(delta.text);
+      // The mark that ends the thought is no part of it.
+      if (was_thinking && choice.splitter->state() == ReasoningSplitter::State::kThinking) {
+        reasoning_tokens_ += static_cast<int64_t>(delta.token_ids.size());
       }
+    } else {
+      pieces.content = std::move(delta.text);
+    }
+    Show(prompt_idx, delta.choice, choice, pieces);
+  }
+
+  // Keeps text for the body, or sends it with the tokens that wait. While the splitter holds text
+  // back, its tokens wait for it.
+  void Show(size_t prompt_idx, int choice_idx, ChoiceState& choice,
+            const ReasoningSplitter::Pieces& pieces) {
+    if (!stream_) {
+      choice.text += pieces.content;
+      choice.reasoning += pieces.reasoning;
       return;
     }
+    const bool has_text = !pieces.reasoning.empty() || !pieces.content.empty();
+    if (!has_text && choice.splitter && choice.splitter->holds()) return;
+    if (!has_text && !has_waiting_logprobs(choice) && choice.token_ids.empty()) return;
+    if (!pieces.reasoning.empty()) {
+      BeginChunk(prompt_idx, choice_idx);
+      out_ += R"(,"delta":{"reasoning_content":)";
+      AppendJsonString(out_, pieces.reasoning);
+      out_.push_back('}');
+      // The tokens of a delta that ends a thought go with what follows it.
+      FinishTextChunk(choice, pieces.content.empty());
+    }
+    if (!pieces.content.empty() || pieces.reasoning.empty()) {
+      BeginChunk(prompt_idx, choice_idx);
+      AppendText(pieces.content);
+      FinishTextChunk(choice, true);
+    }
+  }
 
-    const bool has_ids = shape_.return_token_ids && !delta.token_ids.empty();
-    if (delta.text.empty() && !has_waiting_logprobs(choice) && !has_ids) return;
-    BeginChunk(prompt_idx, delta.choice);
-    AppendText(delta.text);
+  void FinishTextChunk(ChoiceState& choice, bool takes_tokens) {
     out_ += R"(,"logprobs":)";
-    TakeLogprobs(choice);
+    if (takes_tokens) {
+      TakeLogprobs(choice);
+    } else {
+      out_ += "null";
+    }
     out_ += R"(,"finish_reason":null)";
-    if (has_ids) {
+    if (takes_tokens && !choice.token_ids.empty()) {
       out_ += R"(,"token_ids":)";
-      AppendJsonInts(out_, delta.token_ids);
+      AppendJsonInts(out_, choice.token_ids);
+      choice.token_ids.clear();
     }
     SendChunk();
   }
@@ -181,6 +222,7 @@ class GenerationReply::Renderer {
     CountTokens(choice, finished.usage.completion_tokens);
     if (finished.choice == 0) cached_tokens_ += finished.usage.cached_tokens;
     choice.finished = finished;
+    if (choice.splitter) Show(prompt_idx, finished.choice, choice, choice.splitter->Flush());
     if (!stream_) return;
     BeginChunk(prompt_idx, finished.choice);
     out_ += is_chat() ? R"(,"delta":{},"logprobs":null)" : R"(,"text":"","logprobs":null)";
@@ -350,7 +392,9 @@ class GenerationReply::Renderer {
     AppendJsonInt(out_, prompt_tokens_ + completion_tokens_);
     out_ += R"(,"prompt_tokens_details":{"cached_tokens":)";
     AppendJsonInt(out_, cached_tokens_);
-    out_ += R"(},"completion_tokens_details":{"reasoning_tokens":0}})";
+    out_ += R"(},"completion_tokens_details":{"reasoning_tokens":)";
+    AppendJsonInt(out_, reasoning_tokens_);
+    out_ += "}}";
   }
 
   void Complete() {
@@ -389,7 +433,14 @@ class GenerationReply::Renderer {
     if (is_chat()) {
       out_ += R"(,"message":{"role":"assistant","content":)";
       AppendJsonString(out_, choice.text);
-      out_ += R"(,"refusal":null})";
+      out_ += R"(,"refusal":null)";
+      if (!choice.reasoning.empty()) {
+        for (const char* name : {R"(,"reasoning_content":)", R"(,"reasoning":)"}) {
+          out_ += name;
+          AppendJsonString(out_, choice.reasoning);
+        }
+      }
+      out_.push_back('}');
     } else {
       AppendText(choice.text);
     }
@@ -431,6 +482,7 @@ class GenerationReply::Renderer {
   int64_t prompt_tokens_ = 0;
   int64_t cached_tokens_ = 0;
   int64_t completion_tokens_ = 0;  // of all choices so far
+  int64_t reasoning_tokens_ = 0;   // of these, thought
   size_t n_open_prompts_;
   std::vector<PromptState> prompts_;
   std::vector<ChoiceState> choices_;  // prompt-major, n_candidates each

@@ -12,6 +12,7 @@
 
 #include "engine/engine.h"
 #include "server/http/response_writer.h"
+#include "server/respond/reasoning_splitter.h"
 
 namespace tandem::engine {
 class Tokenizer;
@@ -44,8 +45,9 @@ struct ReplyShape {
   bool skip_special_tokens = true;
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
-  std::vector<TokenId> end_tokens;        // in effect: what ends a choice
-  std::vector<TokenId> asked_end_tokens;  // of these, the request's own stop_token_ids
+  std::optional<ReasoningSplitter::State> reasoning;  // set: thoughts are answered apart
+  std::vector<TokenId> end_tokens;                    // in effect: what ends a choice
+  std::vector<TokenId> asked_end_tokens;              // of these, the request's own stop_token_ids
   // The head of a stream waits for the first event, so that a request which gets no place in time
   // is still refused with a status of its own.
   bool begins_late = false;

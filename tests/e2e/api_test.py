@@ -856,6 +856,34 @@ class Answers(ApiCase):
         self.assertEqual(len(prints), 1)
 
 
+class Reasoning(ApiCase):
+    """Nobody trained the embedded model to think: its template opens a thought that never ends."""
+
+    def setUp(self):
+        super().setUp()
+        self.template = self.path / "think.jinja"
+        self.template.write_text("{{ bos_token }}{{ messages[0].content }}\n<think>\n")
+
+    def test_thoughts_are_answered_apart_where_the_template_knows_them(self):
+        plain = self.serve("--chat-template", str(self.template), "--reasoning-parser", "none")
+        want = plain_text(self.post(CHAT, chat(max_tokens=20, ignore_eos=True), plain))
+        server = self.serve("--chat-template", str(self.template))
+        body = chat(max_tokens=20, ignore_eos=True, logprobs=True)
+        answer = self.post(CHAT, body, server)
+        message = answer["choices"][0]["message"]
+        self.assertEqual(message["reasoning_content"], want)
+        self.assertEqual(message["reasoning"], want)
+        self.assertEqual(message["content"], "")
+        self.assertEqual(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 20)
+        chunks = self.chunks(CHAT, body, server)
+        deltas = [c["choices"][0]["delta"] for c in chunks]
+        self.assertEqual("".join(d.get("reasoning_content", "") for d in deltas), want)
+        self.assertEqual(text_of(chunks), "")
+        entries = [e for c in chunks if c["choices"][0]["logprobs"]
+                   for e in c["choices"][0]["logprobs"]["content"]]
+        self.assertEqual(entries, answer["choices"][0]["logprobs"]["content"])
+
+
 # ---- §6, §8.6: streams
 
 class Streams(ApiCase):
