@@ -39,9 +39,11 @@ Json ReadContent(const Json& message, const std::string& role, const std::string
     } else if (type == "refusal" && role == "assistant") {
       part_text = reader.RequiredString("refusal");
     } else if (type == "image_url" || type == "input_audio" || type == "file") {
-      std::string message = part_param;
-      message.append(" of type '").append(type).append("' is not served: text only");
-      throw Error(ErrorCode::kUnsupported, message)
+      std::string refusal = part_param;
+      refusal.append(" of type '")
+          .append(type)
+          .append("' is not served: this server takes text only");
+      throw Error(ErrorCode::kUnsupported, refusal)
           .WithParam(part_param)
           .WithReason("unsupported_value");
     } else {
