@@ -3,7 +3,7 @@
 BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config
   libboost-dev libssl-dev nlohmann-json3-dev libspdlog-dev libyaml-cpp-dev libcli11-dev
-  libpcre2-dev libicu-dev libsqlite3-dev libsimdjson-dev
+  libpcre2-dev libicu-dev libsqlite3-dev libsimdjson-dev prometheus-cpp-dev
 )
 # openssl: the end-to-end tests of TLS make their certificates with it.
 TEST_PACKAGES=(libgtest-dev libeigen3-dev clang-format-14 clang-tidy-14 ccache curl openssl python3)

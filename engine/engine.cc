@@ -70,13 +70,13 @@ struct Engine::Impl {
   Impl(LoadedModel loaded, const EngineOptions& engine_options)
       : model(std::move(loaded)),
         options(engine_options),
-        loop(model, options, inbox, status),
+        loop(model, options, inbox, *status),
         thread([this] { loop.Run(); }) {}
 
   const LoadedModel model;
   const EngineOptions options;
   Mailbox<LoopCommand> inbox;
-  LoopStatus status;
+  const std::shared_ptr<LoopStatus> status = std::make_shared<LoopStatus>();
   std::atomic<uint64_t> next_id{1};
 
   std::mutex submit_mutex;  // guards closed; held while posting, so that nothing follows the stop
@@ -116,8 +116,11 @@ std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests
   if (impl_->closed) {
     throw Error(ErrorCode::kUnavailable, "the server is shutting down").WithReason("shutting_down");
   }
+  for (GenerationRequest& request : requests) {
+    if (!request.arrival) request.arrival = std::chrono::steady_clock::now();
+  }
   const auto n_requests = static_cast<int64_t>(requests.size());
-  if (!impl_->status.TryEnqueue(n_requests, impl_->options.max_queue, impl_->options.max_seqs)) {
+  if (!impl_->status->TryEnqueue(n_requests, impl_->options.max_queue, impl_->options.max_seqs)) {
     throw Error(ErrorCode::kUnavailable,
                 "the queue is full: " + std::to_string(impl_->options.max_queue) +
                     " requests are waiting (--max-queue)")
@@ -137,6 +140,16 @@ void Engine::SetPaused(RequestId request, bool paused) {
   impl_->inbox.Post(PauseCommand{request, paused});
 }
 
-EngineStats Engine::stats() const { return impl_->status.Snapshot(); }
+EngineStats Engine::stats() const { return impl_->status->Stats(); }
+
+EngineFigures Engine::figures() const { return EngineFigures(impl_->status); }
+
+int64_t Engine::queue_room() const {
+  return impl_->status->Room(impl_->options.max_queue, impl_->options.max_seqs);
+}
+
+EngineStats EngineFigures::stats() const { return status_->Stats(); }
+
+EngineHistograms EngineFigures::histograms() const { return status_->Histograms(); }
 
 }  // namespace tandem::engine

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/histogram.h"
 #include "engine/base/ids.h"
 #include "engine/options.h"
 #include "engine/sampling/sampling_params.h"
@@ -19,6 +20,7 @@
 namespace tandem::engine {
 
 class ChatTemplate;
+class LoopStatus;
 class Model;
 class ModelDir;
 class Tokenizer;
@@ -71,8 +73,11 @@ struct GenerationRequest {
   int top_logprobs = -1;     // -1: none; k: each token with its k best alternatives
   int prompt_logprobs = -1;  // the same for prompt positions; skips the prefix-cache look-up
   bool skip_special_tokens = true;
-  int priority = 0;  // lower first, then first come first served
+  int priority = 0;     // lower first
+  uint64_t client = 0;  // whose it is: clients take turns, each first come first served
   std::optional<std::chrono::steady_clock::time_point> deadline;
+  std::optional<std::chrono::steady_clock::time_point> queue_deadline;  // to have a place by
+  std::optional<std::chrono::steady_clock::time_point> arrival;  // for timings; unset: Submit
 };
 
 // ---- What comes back. Events of one request arrive in order, on the engine thread.
@@ -113,12 +118,22 @@ struct ChoiceFinished {
   Usage usage;
 };
 
+// Where a request's time went, in seconds. What it did not come to is 0.
+struct RequestTimings {
+  double queue_s = 0;          // from arrival to a place in the batch
+  double prefill_s = 0;        // from there to the first token
+  double decode_s = 0;         // from there to the last token
+  double time_to_first_s = 0;  // from arrival to the first token
+  double e2e_s = 0;            // from arrival to the end
+};
+
 // Terminal: exactly one per request, after it nothing.
 struct RequestFinished {
   enum class Outcome { kCompleted, kCancelled, kFailed };
   Outcome outcome = Outcome::kCompleted;
   ErrorCode code = ErrorCode::kInternal;  // of kFailed
   std::string message = {};               // of kFailed
+  RequestTimings timings = {};
 };
 
 using GenerationEvent = std::variant<PromptScores, TextDelta, ChoiceFinished, RequestFinished>;
@@ -137,7 +152,44 @@ struct EngineStats {
   int64_t prefix_hit_tokens_total = 0;
   int64_t preemptions_total = 0;
   int64_t steps_total = 0;
-  double seconds_since_heartbeat = 0;  // the loop beats at least every second, idle or not
+  int64_t kv_bytes = 0;
+  int64_t scratch_bytes = 0;
+  double requests_ended_per_second = 0;  // over the last seconds, however they ended
+  // The loop beats at least every second, idle or not, and between any two steps.
+  std::chrono::steady_clock::time_point heartbeat;
+};
+
+// What happened since the start, in seconds and tokens. Of requests only completed ones count.
+struct EngineHistograms {
+  EngineHistograms();
+  void Add(const EngineHistograms& other);
+
+  Histogram time_to_first_token_s;
+  Histogram inter_token_s;
+  Histogram e2e_s;
+  Histogram queue_s;
+  Histogram prefill_s;
+  Histogram decode_s;
+  Histogram inference_s;  // prefill and decode
+  Histogram prompt_tokens;
+  Histogram generation_tokens;  // of all choices together
+  Histogram params_n;
+  Histogram params_max_tokens;  // as asked for
+  Histogram step_tokens;        // prompt and generated tokens of one step
+};
+
+// Reads the figures of an engine from any thread, also after its end: then they stay as they were.
+class EngineFigures {
+ public:
+  explicit EngineFigures(std::shared_ptr<const LoopStatus> status) : status_(std::move(status)) {}
+
+  EngineStats stats() const;
+  EngineHistograms histograms() const;
+  bool has_ended() const { return status_.use_count() == 1; }  // if nobody else holds figures
+  bool operator==(const EngineFigures& other) const = default;
+
+ private:
+  std::shared_ptr<const LoopStatus> status_;
 };
 
 // One model being served: scheduler, KV cache and the engine thread that owns them. Methods are
@@ -165,6 +217,9 @@ class Engine {
   void SetPaused(RequestId request, bool paused);
 
   EngineStats stats() const;
+  EngineFigures figures() const;
+  // How many requests Submit would take now; 0 when the queue is full.
+  int64_t queue_room() const;
 
  private:
   struct Impl;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -66,7 +67,38 @@ size_t ConnectionsWithinDescriptors(size_t wanted) {
   return possible;
 }
 
-HttpPolicy MakePolicy(const ApiKeys& keys) {
+}  // namespace
+
+App::App(AppOptions options)
+    : options_(std::move(options)),
+      keys_(ReadApiKeys(), options_.admin_key, options_.metrics_key),
+      models_(options_.any_model_name),
+      metrics_(options_.metrics_namespace),
+      admission_(options_.rate_limits, models_, options_.clock),
+      context_{.models = models_,
+               .is_loading = is_loading_,
+               .is_draining = is_draining_,
+               .request_timeout = options_.request_timeout,
+               .queue_timeout = options_.queue_timeout,
+               .admission = &admission_,
+               .metrics = &metrics_,
+               .open_connections = [this] { return http_->open_connections(); },
+               .reasoning_parser = options_.reasoning_parser,
+               .model_root = options_.model_root,
+               .drain = &drain_,
+               .base_url = "",
+               .now = options_.clock} {
+  if (!IsLoopback(options_.http.host) && !keys_.requires_key() && !options_.insecure) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--host " + options_.http.host +
+                    " lets other machines in: set --api-key, or --insecure to serve anyone");
+  }
+  http_ = std::make_unique<HttpServer>(MakeHttpOptions(), AllRoutes(context_), MakePolicy());
+  context_.base_url = (options_.tls_cert.empty() ? "http://" : "https://") +
+                      UrlHost(options_.http.host) + ":" + std::to_string(http_->port());
+}
+
+HttpPolicy App::MakePolicy() {
   HttpPolicy policy;
   policy.refusal = [](int status, std::string_view code, std::string_view message) {
     return ToResponse(MakeErrorReply(status, code, message));
@@ -74,42 +106,59 @@ HttpPolicy MakePolicy(const ApiKeys& keys) {
   policy.exception = [](std::exception_ptr exception, const Request& request) {
     ErrorReply reply = MakeErrorReply(exception, request.id);
     if (reply.status >= 500 && reply.status != 503) {
-      spdlog::error("request_failed request={} method={} path={} what=\"{}\"", request.id,
-                    request.method, request.path, DescribeException(exception));
+      LogEvent(spdlog::level::err, "request_failed",
+               {{"request_id", request.id},
+                {"method", request.method.substr(0, 32)},
+                {"path", request.path.substr(0, 120)},
+                {"what", DescribeException(exception)}});
     }
     return ToResponse(std::move(reply));
   };
-  policy.gate = [&keys](const Request& request, Access access) -> std::optional<Response> {
-    if (const std::optional<Error> error = keys.Check(request, access)) {
+  policy.gate = [this](const Request& request, Access access) -> std::optional<Response> {
+    if (const std::optional<Error> error = keys_.Check(request, access)) {
       return ToResponse(MakeErrorReply(*error, request.id));
     }
     return std::nullopt;
   };
+  policy.admit = [this](Request& request, const Route& route, const ResponseWriter& writer) {
+    return Admit(request, route, writer);
+  };
+  policy.on_end = [this](const RequestSummary& summary) { OnRequestEnd(summary); };
   return policy;
 }
 
-}  // namespace
-
-App::App(AppOptions options)
-    : options_(std::move(options)),
-      keys_(ReadApiKeys(), options_.admin_key, options_.metrics_key),
-      models_(options_.any_model_name),
-      context_{.models = models_,
-               .is_loading = is_loading_,
-               .is_draining = is_draining_,
-               .request_timeout = options_.request_timeout,
-               .reasoning_parser = options_.reasoning_parser,
-               .model_root = options_.model_root,
-               .drain = &drain_,
-               .base_url = ""} {
-  if (!IsLoopback(options_.http.host) && !keys_.requires_key() && !options_.insecure) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--host " + options_.http.host +
-                    " lets other machines in: set --api-key, or --insecure to serve anyone");
+std::optional<Response> App::Admit(Request& request, const Route& route,
+                                   const ResponseWriter& writer) {
+  if (route.access != Access::kApiKey) return std::nullopt;
+  request.client = keys_.IsAdmin(request) ? kAdminClient : keys_.ClientOf(request);
+  if (const std::optional<Error> error = admission_.Admit(request, route.is_heavy, writer)) {
+    return ToResponse(MakeErrorReply(*error, request.id));
   }
-  http_ = std::make_unique<HttpServer>(MakeHttpOptions(), AllRoutes(context_), MakePolicy(keys_));
-  context_.base_url = (options_.tls_cert.empty() ? "http://" : "https://") +
-                      UrlHost(options_.http.host) + ":" + std::to_string(http_->port());
+  return std::nullopt;
+}
+
+void App::OnRequestEnd(const RequestSummary& summary) {
+  metrics_.CountHttp(summary.method, summary.route, summary.status);
+  // Watching the server is not using it.
+  const bool is_watching = summary.route == "/health" || summary.route == "/ready" ||
+                           summary.route == "/metrics" || summary.route == "/version";
+  LogFields fields = {{"request_id", std::string(summary.request_id)},
+                      {"method", std::string(summary.method.substr(0, 32))},
+                      {"route", std::string(summary.route)},
+                      {"status", int64_t{summary.status}},
+                      {"ms", std::chrono::duration<double, std::milli>(summary.elapsed).count()}};
+  // A route's parameters can be long, and what no route matches can be anything.
+  if (summary.route.empty()) fields.emplace_back("path", std::string(summary.path.substr(0, 120)));
+  for (const auto& [name, value] : summary.notes) {
+    int64_t number = 0;
+    const auto [end, fault] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (fault == std::errc() && end == value.data() + value.size()) {
+      fields.emplace_back(name, number);
+    } else {
+      fields.emplace_back(name, value);
+    }
+  }
+  LogEvent(is_watching ? spdlog::level::debug : spdlog::level::info, "request", fields);
 }
 
 App::~App() { Stop(); }

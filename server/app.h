@@ -4,17 +4,20 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/options.h"
+#include "server/handlers/admission.h"
 #include "server/handlers/handlers.h"
 #include "server/http/api_keys.h"
 #include "server/http/http_server.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/load_model.h"
+#include "server/metrics.h"
 
 namespace tandem::server {
 
@@ -36,6 +39,11 @@ struct AppOptions {
   bool insecure = false;  // allow an open server on an address that others can reach
   std::chrono::milliseconds drain_timeout{30'000};
   std::chrono::milliseconds request_timeout{0};  // 0: none
+  std::chrono::milliseconds queue_timeout{0};    // to have a place in the batch by; 0: none
+  RateLimits rate_limits;                        // of every API key, and of all without one
+  std::string metrics_namespace = "tandem";
+  // What time-outs of keys and `/health` take for now.
+  std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
   // Jobs and their files; used, and locked, only when there is an admin key. Empty: no jobs.
   std::filesystem::path data_dir;
@@ -68,6 +76,9 @@ class App {
 
  private:
   std::vector<std::string> ReadApiKeys() const;
+  HttpPolicy MakePolicy();
+  std::optional<Response> Admit(Request& request, const Route& route, const ResponseWriter& writer);
+  void OnRequestEnd(const RequestSummary& summary);
   TlsPair ReadTlsPair() const;
   HttpOptions MakeHttpOptions() const;
   void StartJobs();
@@ -80,6 +91,8 @@ class App {
   std::atomic<bool> is_loading_{true};
   std::atomic<bool> is_draining_{false};
   DrainSignal drain_;
+  Metrics metrics_;
+  Admission admission_;
   HandlerContext context_;
   std::unique_ptr<JobSupervisor> jobs_;
   std::unique_ptr<HttpServer> http_;

@@ -20,6 +20,7 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
     HandlerFunction function;
     Access access = Access::kApiKey;
     RunsOn runs_on = RunsOn::kRequestPool;
+    bool is_heavy = false;
   };
   // clang-format off
   const Line lines[] = {
@@ -27,12 +28,13 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
       {"GET",  "/health",              Health,          Access::kOpen, RunsOn::kIoThread},
       {"GET",  "/ready",               Ready,           Access::kOpen, RunsOn::kIoThread},
       {"GET",  "/version",             Version,         Access::kOpen, RunsOn::kIoThread},
+      {"GET",  "/metrics",             GetMetrics,      Access::kMetricsKey, RunsOn::kIoThread},
       {"GET",  "/openapi.json",        OpenApi,         Access::kOpen},
       {"GET",  "/v1/models",           ListModels},
       {"GET",  "/v1/models/{id+}",     GetModel},
       {"DELETE", "/v1/models/{id+}",   DeleteModel},
-      {"POST", "/v1/chat/completions", ChatCompletions},
-      {"POST", "/v1/completions",      Completions},
+      {"POST", "/v1/chat/completions", ChatCompletions, Access::kApiKey, RunsOn::kRequestPool, true},
+      {"POST", "/v1/completions",      Completions,     Access::kApiKey, RunsOn::kRequestPool, true},
       {"POST", "/tokenize",            Tokenize},
       {"POST", "/detokenize",          Detokenize},
       {"POST", "/v1/render",           Render},
@@ -46,8 +48,8 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
   // clang-format on
   std::vector<Route> routes;
   for (const Line& line : lines) {
-    routes.push_back(
-        {line.method, line.pattern, Bind(context, line.function), line.access, line.runs_on});
+    routes.push_back({line.method, line.pattern, Bind(context, line.function), line.access,
+                      line.runs_on, line.is_heavy});
   }
   return routes;
 }

@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 
+#include "engine/base/edit_distance.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 
@@ -343,21 +344,6 @@ const Key* FindKey(const std::string& name) {
     if (std::find(key.names.begin(), key.names.end(), name) != key.names.end()) return &key;
   }
   return nullptr;
-}
-
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row[b.size()];
 }
 
 std::string NearestKey(const std::string& name) {

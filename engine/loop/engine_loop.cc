@@ -38,17 +38,28 @@ Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
 
 // ---- LoopStatus
 
+int64_t LoopStatus::RoomLocked(int64_t max_queue, int64_t max_seqs) const {
+  const int64_t free_places = std::max<int64_t>(0, max_seqs - stats_.requests_running);
+  return std::max<int64_t>(0, max_queue + free_places - in_inbox_ - queued_requests_);
+}
+
+int64_t LoopStatus::Room(int64_t max_queue, int64_t max_seqs) const {
+  const std::lock_guard lock(mutex_);
+  return RoomLocked(max_queue, max_seqs);
+}
+
 bool LoopStatus::TryEnqueue(int64_t n_requests, int64_t max_queue, int64_t max_seqs) {
   const std::lock_guard lock(mutex_);
-  const int64_t free_places = std::max<int64_t>(0, max_seqs - stats_.requests_running);
-  if (in_inbox_ + queued_requests_ >= max_queue + free_places) return false;
+  if (RoomLocked(max_queue, max_seqs) == 0) return false;
   in_inbox_ += n_requests;
   return true;
 }
 
-void LoopStatus::Publish(const EngineStats& stats, int64_t queued_requests, int64_t n_taken) {
+void LoopStatus::Publish(const EngineStats& stats, const EngineHistograms& histograms,
+                         int64_t queued_requests, int64_t n_taken) {
   const std::lock_guard lock(mutex_);
   stats_ = stats;
+  histograms_ = histograms;
   queued_requests_ = queued_requests;
   in_inbox_ -= n_taken;
 }
@@ -57,13 +68,17 @@ void LoopStatus::Beat() {
   heartbeat_ns_.store(EngineLoop::Clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
 }
 
-EngineStats LoopStatus::Snapshot() const {
+EngineStats LoopStatus::Stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
   stats.requests_waiting += in_inbox_;
-  const int64_t now = EngineLoop::Clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-  stats.seconds_since_heartbeat = static_cast<double>(now - heartbeat_ns_.load()) * 1e-9;
+  stats.heartbeat = EngineLoop::Clock::time_point(std::chrono::nanoseconds(heartbeat_ns_.load()));
   return stats;
+}
+
+EngineHistograms LoopStatus::Histograms() const {
+  const std::lock_guard lock(mutex_);
+  return histograms_;
 }
 
 // ---- The loop
@@ -94,6 +109,8 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   scheduling.prefix_cache = options_.prefix_cache;
   scheduler_.emplace(scheduling, *blocks_, prefix_index_);
   stats_.kv_blocks_total = n_blocks;
+  stats_.kv_bytes = kv_->bytes();
+  stats_.scratch_bytes = runner_->scratch_bytes();
   status_.Beat();
   PublishStatus();
 }
@@ -165,8 +182,9 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
                    .prompt = std::move(request.prompt),
                    .n = request.n,
                    .priority = request.priority,
+                   .client = request.client,
                    .scores_prompt = request.prompt_logprobs >= 0});
-  const bool has_deadline = request.deadline.has_value();
+  const bool has_deadline = request.deadline || request.queue_deadline;
   active_.emplace(id, std::move(active));
   n_deadlines_ += has_deadline ? 1 : 0;
 }
@@ -185,13 +203,25 @@ void EngineLoop::ExpireDeadlines() {
   const Clock::time_point now = Clock::now();
   std::vector<RequestId> expired;
   for (const auto& [id, active] : active_) {
-    if (active->request.deadline && *active->request.deadline <= now) expired.push_back(id);
+    const std::optional<Clock::time_point> end = EndsBy(*active);
+    if (end && *end <= now) expired.push_back(id);
   }
   for (const RequestId id : expired) {
-    End(id, {.outcome = RequestFinished::Outcome::kFailed,
-             .code = ErrorCode::kDeadlineExceeded,
-             .message = "the request did not finish before its deadline"});
+    const auto& deadline = Find(id)->request.deadline;
+    End(id,
+        {.outcome = RequestFinished::Outcome::kFailed,
+         .code = ErrorCode::kDeadlineExceeded,
+         .message = deadline && *deadline <= now ? "the request did not finish before its deadline"
+                                                 : "the request waited too long for its turn"});
   }
+}
+
+// When the request ends if nothing else ends it.
+std::optional<EngineLoop::Clock::time_point> EngineLoop::EndsBy(const Active& active) {
+  const GenerationRequest& request = active.request;
+  if (active.started || !request.queue_deadline) return request.deadline;
+  if (!request.deadline) return request.queue_deadline;
+  return std::min(*request.deadline, *request.queue_deadline);
 }
 
 std::chrono::milliseconds EngineLoop::TimeToSleep() const {
@@ -199,8 +229,9 @@ std::chrono::milliseconds EngineLoop::TimeToSleep() const {
   if (n_deadlines_ == 0) return sleep;
   const Clock::time_point now = Clock::now();
   for (const auto& [id, active] : active_) {
-    if (!active->request.deadline) continue;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*active->request.deadline - now);
+    const std::optional<Clock::time_point> end = EndsBy(*active);
+    if (!end) continue;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*end - now);
     sleep = std::clamp(left, std::chrono::milliseconds(0), sleep);
   }
   return sleep;
@@ -216,9 +247,13 @@ bool EngineLoop::Step() {
   try {
     const BatchPlan& plan = scheduler_->Plan();
     if (plan.slices.empty()) return false;
+    step_began_ = Clock::now();
     for (const PlannedSlice& slice : plan.slices) {
       step_requests_.push_back(slice.sequence->request);
+      Active& active = *Find(slice.sequence->request);
+      if (!active.started) active.started = step_began_;
     }
+    histograms_.step_tokens.Observe(static_cast<double>(plan.rows));
     CollectSlices(plan);
     runner_->Forward(plan.copies, slices_);
     ScorePrompts();
@@ -317,6 +352,7 @@ void EngineLoop::SampleAndTake() {
     }
   }
   runner_->Run(jobs_);
+  sampled_at_ = Clock::now();
   for (size_t i = 0; i < jobs_.size(); ++i) {
     // A request that failed with an earlier choice is not there any more.
     if (Active* active = Find(sampled_[i].request)) TakeToken(*active, sampled_[i], jobs_[i]);
@@ -338,7 +374,7 @@ void EngineLoop::TakeToken(Active& active, Sampled who, StepRunner::Job& job) {
     return;
   }
   Choice& choice = active.choices[static_cast<size_t>(who.choice)];
-  ++stats_.generation_tokens_total;
+  CountToken(active, choice);
   choice.sampler.Accept(job.token);
   std::optional<ChoiceOutput::End> end = choice.output.Push(job.token, std::move(job.logprob));
   if (std::optional<TextDelta> delta = choice.output.TakeDelta()) {
@@ -369,6 +405,50 @@ void EngineLoop::FinishChoice(Active& active, Sequence& sequence, ChoiceOutput::
   }
 }
 
+// One clock reading per step serves all its tokens.
+void EngineLoop::CountToken(Active& active, Choice& choice) {
+  ++stats_.generation_tokens_total;
+  ++active.n_generated;
+  const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
+  if (!active.first_token) {
+    active.first_token = sampled_at_;
+    histograms_.time_to_first_token_s.Observe(seconds(sampled_at_ - *active.request.arrival));
+  }
+  if (choice.last_token) {
+    histograms_.inter_token_s.Observe(seconds(sampled_at_ - *choice.last_token));
+  }
+  choice.last_token = sampled_at_;
+  active.last_token = sampled_at_;
+}
+
+RequestTimings EngineLoop::TimingsOf(const Active& active, Clock::time_point now) const {
+  const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
+  const Clock::time_point arrival = *active.request.arrival;
+  RequestTimings timings;
+  timings.e2e_s = seconds(now - arrival);
+  timings.queue_s = seconds(active.started.value_or(now) - arrival);
+  if (active.started) {
+    timings.prefill_s = seconds(active.first_token.value_or(now) - *active.started);
+  }
+  if (active.first_token) {
+    timings.time_to_first_s = seconds(*active.first_token - arrival);
+    timings.decode_s = seconds(active.last_token - *active.first_token);
+  }
+  return timings;
+}
+
+void EngineLoop::CountCompleted(const Active& active, const RequestTimings& timings) {
+  histograms_.e2e_s.Observe(timings.e2e_s);
+  histograms_.queue_s.Observe(timings.queue_s);
+  histograms_.prefill_s.Observe(timings.prefill_s);
+  histograms_.decode_s.Observe(timings.decode_s);
+  histograms_.inference_s.Observe(timings.prefill_s + timings.decode_s);
+  histograms_.prompt_tokens.Observe(static_cast<double>(active.prompt_len));
+  histograms_.generation_tokens.Observe(static_cast<double>(active.n_generated));
+  histograms_.params_n.Observe(active.request.n);
+  histograms_.params_max_tokens.Observe(static_cast<double>(active.request.stop.max_new_tokens));
+}
+
 // The requests of the step fail; if it was not even planned, nobody can go on.
 void EngineLoop::FailStep(ErrorCode code, const std::string& message) {
   spdlog::error("engine step failed requests={} error=\"{}\"", step_requests_.size(), message);
@@ -397,8 +477,13 @@ void EngineLoop::End(RequestId id, RequestFinished how) {
   const auto found = active_.find(id);
   TANDEM_CHECK(found != active_.end());
   scheduler_->Cancel(id);
-  n_deadlines_ -= found->second->request.deadline ? 1 : 0;
-  Emit(*found->second, id, std::move(how));
+  const Active& active = *found->second;
+  n_deadlines_ -= active.request.deadline || active.request.queue_deadline ? 1 : 0;
+  const Clock::time_point now = Clock::now();
+  ends_.Add(now);
+  how.timings = TimingsOf(active, now);
+  if (how.outcome == RequestFinished::Outcome::kCompleted) CountCompleted(active, how.timings);
+  Emit(active, id, std::move(how));
   active_.erase(found);
 }
 
@@ -416,7 +501,8 @@ void EngineLoop::PublishStatus() {
   stats_.prefix_query_tokens_total = counters.prefix_query_tokens;
   stats_.prefix_hit_tokens_total = counters.prefix_hit_tokens;
   stats_.preemptions_total = counters.preemptions;
-  status_.Publish(stats_, scheduler_->num_queued_requests(), n_taken_);
+  stats_.requests_ended_per_second = ends_.PerSecond(Clock::now());
+  status_.Publish(stats_, histograms_, scheduler_->num_queued_requests(), n_taken_);
   n_taken_ = 0;
 }
 

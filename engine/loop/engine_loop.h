@@ -16,6 +16,7 @@
 #include "engine/kv/block_pool.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/kv/prefix_index.h"
+#include "engine/loop/event_rate.h"
 #include "engine/loop/output.h"
 #include "engine/loop/step.h"
 #include "engine/ops/ops_context.h"
@@ -44,16 +45,23 @@ class LoopStatus {
  public:
   // Counts requests that go into the inbox together. False when the queue was full before them.
   bool TryEnqueue(int64_t n_requests, int64_t max_queue, int64_t max_seqs);
+  // How many more requests there is room for.
+  int64_t Room(int64_t max_queue, int64_t max_seqs) const;
 
   // By the engine thread, once per step: figures as of now; `n_taken` requests left the inbox.
-  void Publish(const EngineStats& stats, int64_t queued_requests, int64_t n_taken);
+  void Publish(const EngineStats& stats, const EngineHistograms& histograms,
+               int64_t queued_requests, int64_t n_taken);
   void Beat();
 
-  EngineStats Snapshot() const;
+  EngineStats Stats() const;
+  EngineHistograms Histograms() const;
 
  private:
-  mutable std::mutex mutex_;  // guards the next three
+  int64_t RoomLocked(int64_t max_queue, int64_t max_seqs) const;  // REQUIRES: mutex_ held
+
+  mutable std::mutex mutex_;  // guards the next four
   EngineStats stats_;
+  EngineHistograms histograms_;
   int64_t in_inbox_ = 0;
   int64_t queued_requests_ = 0;  // taken from the inbox, without a place yet
   std::atomic<int64_t> heartbeat_ns_{0};
@@ -76,6 +84,7 @@ class EngineLoop {
   struct Choice {
     Sampler sampler;
     ChoiceOutput output;
+    std::optional<Clock::time_point> last_token{};
   };
   struct Active {
     GenerationRequest request;  // without its prompt: that is the scheduler's
@@ -86,6 +95,10 @@ class EngineLoop {
     std::vector<TokenLogprob> scores;  // of the prompt, until they are sent
     int64_t n_scored = 0;              // prompt positions scored, the first one included
     bool prompt_counted = false;
+    std::optional<Clock::time_point> started{};  // first rows computed
+    std::optional<Clock::time_point> first_token{};
+    Clock::time_point last_token{};
+    int64_t n_generated = 0;  // by all choices
   };
   struct Outgoing {
     std::shared_ptr<EventSink> sink;
@@ -114,6 +127,11 @@ class EngineLoop {
   void FinishChoice(Active& active, Sequence& sequence, ChoiceOutput::End end);
   void FailStep(ErrorCode code, const std::string& message);
 
+  static std::optional<Clock::time_point> EndsBy(const Active& active);
+  void CountToken(Active& active, Choice& choice);
+  RequestTimings TimingsOf(const Active& active, Clock::time_point now) const;
+  void CountCompleted(const Active& active, const RequestTimings& timings);
+
   Active* Find(RequestId id);
   void Emit(const Active& active, RequestId id, GenerationEvent event);
   void End(RequestId id, RequestFinished how);
@@ -138,8 +156,12 @@ class EngineLoop {
   bool stopping_ = false;
   int64_t n_taken_ = 0;  // submissions taken from the inbox since the last publication
   EngineStats stats_;
+  EngineHistograms histograms_;
+  EventRate ends_;
 
   // Of the step being made.
+  Clock::time_point step_began_;
+  Clock::time_point sampled_at_;
   std::vector<RequestId> step_requests_;
   std::vector<StepRunner::Slice> slices_;
   std::vector<StepRunner::Job> jobs_;

@@ -55,12 +55,14 @@ void Scheduler::Add(Request request) {
   TANDEM_CHECK(is_new);
   Group& group = where->second;
   const uint64_t arrival = arrivals_++;
+  const uint64_t turn = turns_.Queue(request.priority, request.client, request.n);
   group.choices.reserve(static_cast<size_t>(request.n));
   for (int choice = 0; choice < request.n; ++choice) {
     auto sequence = std::make_unique<Sequence>();
     sequence->request = request.id;
     sequence->choice = choice;
     sequence->priority = request.priority;
+    sequence->turn = turn;
     sequence->arrival = arrival;
     sequence->prompt_len = static_cast<int64_t>(request.prompt.size());
     sequence->uses_prefix_cache = options_.prefix_cache && !request.scores_prompt;
@@ -176,6 +178,7 @@ void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
   if (group.queued) {
     group.queued = false;
     --queued_requests_;
+    turns_.Admitted(sequence.priority, sequence.turn);
   }
   waiting_.erase(&sequence);
   if (sequence.blocks.empty()) {
@@ -401,7 +404,10 @@ bool Scheduler::Cancel(RequestId request) {
     Leave(*choice);
     ReleaseBlocks(*choice);
   }
-  if (found->second.queued) --queued_requests_;
+  if (found->second.queued) {
+    --queued_requests_;
+    turns_.Left(found->second.choices[0]->priority);
+  }
   groups_.erase(found);
   return true;
 }

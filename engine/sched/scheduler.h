@@ -13,6 +13,7 @@
 #include "engine/kv/prefix_index.h"
 #include "engine/sched/batch_plan.h"
 #include "engine/sched/sequence.h"
+#include "engine/sched/turn_taking.h"
 
 namespace tandem::engine {
 
@@ -34,6 +35,10 @@ struct SchedulerOptions {
 // recomputed later: its generated tokens are then part of what is prefilled. The first in line
 // therefore always advances, and nobody starves.
 //
+// Within a priority the clients that wait take turns, and each one's requests go in the order of
+// their coming (TurnTaking): a client that sends a thousand requests delays another's single one by
+// one request, not by a thousand. A place once given is never taken for somebody else's turn.
+//
 // One step: Plan -> (the loop computes) -> Commit -> Append or Finish for each sampled choice.
 class Scheduler {
  public:
@@ -42,6 +47,7 @@ class Scheduler {
     std::vector<TokenId> prompt;  // not empty, shorter than max_model_len
     int n = 1;                    // choices
     int priority = 0;
+    uint64_t client = 0;         // clients of one priority take turns
     bool scores_prompt = false;  // skips the prefix-cache look-up
   };
 
@@ -130,6 +136,7 @@ class Scheduler {
   Line paused_;
   Line holders_;  // whoever holds blocks, in whatever phase
   uint64_t arrivals_ = 0;
+  TurnTaking turns_;
   int64_t queued_requests_ = 0;
 
   BatchPlan plan_;

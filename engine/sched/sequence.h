@@ -21,7 +21,8 @@ struct Sequence {
   RequestId request;
   int choice = 0;
   int priority = 0;
-  uint64_t arrival = 0;  // order of Add; kept over preemption
+  uint64_t turn = 0;     // see TurnTaking; kept over preemption, like arrival
+  uint64_t arrival = 0;  // order of Add
 
   std::vector<TokenId> tokens;  // the prompt, then what was generated
   int64_t prompt_len = 0;
@@ -44,10 +45,11 @@ struct Sequence {
   bool live() const { return phase != SequencePhase::kFinished; }
 };
 
-// Who goes first: lower priority value, then first come, then lower choice.
+// Who goes first: lower priority value, then the earlier turn, then first come, then lower choice.
 struct GoesFirst {
   bool operator()(const Sequence* a, const Sequence* b) const {
     if (a->priority != b->priority) return a->priority < b->priority;
+    if (a->turn != b->turn) return a->turn < b->turn;
     if (a->arrival != b->arrival) return a->arrival < b->arrival;
     return a->choice < b->choice;
   }

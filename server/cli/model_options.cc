@@ -1,18 +1,14 @@
 #include "server/cli/model_options.h"
 
 #include <CLI/CLI.hpp>
-#include <cctype>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 
-#include "engine/base/check.h"
+#include "config/app_config.h"
 #include "engine/io/atomic_write.h"
 
 namespace tandem::server {
-namespace {
 
-// Packed weights are kept here and shared by all processes of the user.
 std::filesystem::path CacheDir() {
   if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg != nullptr && *xdg != '\0') {
     return std::filesystem::path(xdg) / "tandem";
@@ -22,8 +18,6 @@ std::filesystem::path CacheDir() {
   }
   return {};
 }
-
-}  // namespace
 
 void AddModelFlags(CLI::App& command, ModelFlags& flags) {
   command.add_option("--dtype", flags.dtype, "compute type: auto, f32 or bf16")
@@ -53,9 +47,9 @@ engine::EngineOptions ToEngineOptions(const ModelFlags& flags) {
   options.threads = flags.threads;
   options.cache_dir = CacheDir();
   options.max_model_len = flags.max_model_len;
-  if (!flags.memory.empty()) options.memory_bytes = ParseBytes(flags.memory, "--memory");
+  if (!flags.memory.empty()) options.memory_bytes = config::ParseBytes(flags.memory, "--memory");
   if (!flags.cache_size.empty()) {
-    options.cache_limit_bytes = ParseBytes(flags.cache_size, "--cache-size");
+    options.cache_limit_bytes = config::ParseBytes(flags.cache_size, "--cache-size");
   }
   return options;
 }
@@ -63,23 +57,6 @@ engine::EngineOptions ToEngineOptions(const ModelFlags& flags) {
 std::string ReadChatTemplate(const ModelFlags& flags) {
   if (flags.chat_template_file.empty()) return {};
   return engine::ReadWholeFile(flags.chat_template_file, 1 << 20);
-}
-
-int64_t ParseBytes(const std::string& text, const std::string& flag) {
-  int64_t number = 0;
-  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
-  std::string unit(end, text.data() + text.size());
-  for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (unit.ends_with("ib")) unit.resize(unit.size() - 2);
-  if (unit.ends_with("b")) unit.resize(unit.size() - 1);
-  const std::string_view units = "kmgt";
-  const size_t power = unit.empty() ? 0 : units.find(unit) + 1;
-  if (fault != std::errc() || number <= 0 || unit.size() > 1 || (unit.size() == 1 && power == 0)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                flag + " must be a size such as 512M or 8G, got '" + text + "'");
-  }
-  for (size_t i = 0; i < power; ++i) number = CheckedMul<int64_t>(number, 1024, flag.c_str());
-  return number;
 }
 
 }  // namespace tandem::server

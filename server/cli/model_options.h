@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "engine/options.h"
@@ -21,12 +22,11 @@ struct ModelFlags {
 };
 
 void AddModelFlags(CLI::App& command, ModelFlags& flags);
+// Where packed weights are kept: shared by all processes of the user. Empty: nowhere.
+std::filesystem::path CacheDir();
 // Throws kInvalidArgument naming the flag.
 engine::EngineOptions ToEngineOptions(const ModelFlags& flags);
 // The text of --chat-template; empty when it was not given.
 std::string ReadChatTemplate(const ModelFlags& flags);
-
-// "512M", "4G", "4GiB", "1000000": bytes. Throws kInvalidArgument naming `flag`.
-int64_t ParseBytes(const std::string& text, const std::string& flag);
 
 }  // namespace tandem::server

@@ -2,9 +2,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <memory>
 
+#include "config/app_config.h"
 #include "engine/base/log.h"
+#include "engine/io/atomic_write.h"
+#include "engine/kernels/kernels.h"
 #include "server/app.h"
 #include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
@@ -13,44 +17,16 @@
 namespace tandem::server {
 namespace {
 
-double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
+using config::AppConfig;
+using config::ConfigKey;
 
 struct ServeFlags {
-  std::vector<std::string> models;
-  ModelFlags model;
-  std::vector<std::string> served_names;
-  bool any_model_name = false;
-  std::string host = "127.0.0.1";
-  int port = 8080;
-  int64_t max_seqs = engine::EngineOptions().max_seqs;
-  int64_t max_queue = engine::EngineOptions().max_queue;
-  int64_t prefill_chunk = engine::EngineOptions().prefill_chunk_tokens;
-  std::string max_body = "32M";
-  size_t max_connections = HttpOptions().max_connections;
-  double header_timeout_s = Seconds(HttpOptions().header_timeout);
-  double body_timeout_s = Seconds(HttpOptions().body_idle_timeout);
-  double keep_alive_timeout_s = Seconds(HttpOptions().keep_alive_timeout);
-  double write_timeout_s = Seconds(HttpOptions().write_timeout);
-  std::vector<std::string> api_keys;
-  std::string api_key_file;
-  std::string admin_key;
-  std::string metrics_key;
-  std::string tls_cert;
-  std::string tls_key;
-  std::string data_dir;
-  std::string model_root = ".";
-  bool insecure = false;
-  std::string cors_origin;
-  double drain_timeout_s = 30;
-  double request_timeout_s = 0;
-  double ping_interval_s = 15;
-  std::string reasoning_parser = "auto";
-  std::string log_level = "info";
-  std::string log_format = "text";
+  config::ConfigSources sources;
+  bool only_check = false;
 };
 
-std::chrono::milliseconds Milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+std::chrono::milliseconds Milliseconds(config::Seconds seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds.s * 1000));
 }
 
 std::filesystem::path DefaultDataDir() {
@@ -63,59 +39,73 @@ std::filesystem::path DefaultDataDir() {
   return {};
 }
 
-AppOptions ToAppOptions(const ServeFlags& flags) {
+engine::EngineOptions ToEngineOptions(const AppConfig& config) {
+  engine::EngineOptions options;
+  if (config.dtype == "f32") options.dtype = engine::DType::kF32;
+  if (config.dtype == "bf16") options.dtype = engine::DType::kBF16;
+  options.cache_dir = CacheDir();
+  options.cache_limit_bytes = config.cache_size.n;
+  options.threads = static_cast<int>(config.threads);
+  options.memory_bytes = config.memory.n;
+  options.max_model_len = config.max_model_len;
+  options.max_seqs = config.max_seqs;
+  options.max_queue = config.max_queue;
+  options.prefill_chunk_tokens = config.prefill_chunk;
+  return options;
+}
+
+AppOptions ToAppOptions(const AppConfig& config) {
   AppOptions options;
-  options.http.host = flags.host;
-  options.http.port = static_cast<uint16_t>(flags.port);
-  options.http.max_body_bytes = static_cast<size_t>(ParseBytes(flags.max_body, "--max-body"));
-  options.http.cors_origin = flags.cors_origin;
-  options.http.max_connections = flags.max_connections;
-  options.http.header_timeout = Milliseconds(flags.header_timeout_s);
+  options.http.host = config.host;
+  options.http.port = static_cast<uint16_t>(config.port);
+  options.http.max_body_bytes = static_cast<size_t>(config.max_body.n);
+  options.http.cors_origin = config.cors_origin;
+  options.http.max_connections = static_cast<size_t>(config.max_connections);
+  options.http.header_timeout = Milliseconds(config.header_timeout);
   options.http.handshake_timeout = options.http.header_timeout;
-  options.http.body_idle_timeout = Milliseconds(flags.body_timeout_s);
-  options.http.keep_alive_timeout = Milliseconds(flags.keep_alive_timeout_s);
-  options.http.write_timeout = Milliseconds(flags.write_timeout_s);
-  options.engine = ToEngineOptions(flags.model);
-  options.engine.max_seqs = flags.max_seqs;
-  options.engine.max_queue = flags.max_queue;
-  options.engine.prefill_chunk_tokens = flags.prefill_chunk;
-  for (const std::string& model : flags.models) options.models.push_back(ParseModelSource(model));
-  options.served_model_names = flags.served_names;
-  options.any_model_name = flags.any_model_name;
-  options.chat_template = ReadChatTemplate(flags.model);
-  options.api_keys = flags.api_keys;
-  options.api_key_file = flags.api_key_file;
-  if (!flags.admin_key.empty()) options.admin_key = flags.admin_key;
-  if (!flags.metrics_key.empty()) options.metrics_key = flags.metrics_key;
-  options.tls_cert = flags.tls_cert;
-  options.tls_key = flags.tls_key;
-  options.insecure = flags.insecure;
-  options.reasoning_parser = flags.reasoning_parser == "think"  ? ReasoningParser::kThink
-                             : flags.reasoning_parser == "none" ? ReasoningParser::kNone
-                                                                : ReasoningParser::kAuto;
-  options.drain_timeout = Milliseconds(flags.drain_timeout_s);
-  options.request_timeout = Milliseconds(flags.request_timeout_s);
-  options.http.ping_interval = Milliseconds(flags.ping_interval_s);
+  options.http.body_idle_timeout = Milliseconds(config.body_timeout);
+  options.http.keep_alive_timeout = Milliseconds(config.keep_alive_timeout);
+  options.http.write_timeout = Milliseconds(config.write_timeout);
+  options.http.ping_interval = Milliseconds(config.ping_interval);
+  options.engine = ToEngineOptions(config);
+  for (const std::string& model : config.model) options.models.push_back(ParseModelSource(model));
+  options.served_model_names = config.served_model_name;
+  options.any_model_name = config.any_model_name;
+  if (!config.chat_template.empty()) {
+    options.chat_template = engine::ReadWholeFile(config.chat_template, 1 << 20);
+  }
+  options.api_keys = config.api_key;
+  options.api_key_file = config.api_key_file;
+  if (!config.admin_key.empty()) options.admin_key = config.admin_key;
+  if (!config.metrics_key.empty()) options.metrics_key = config.metrics_key;
+  options.tls_cert = config.tls_cert;
+  options.tls_key = config.tls_key;
+  options.insecure = config.insecure;
+  options.reasoning_parser = config.reasoning_parser == "think"  ? ReasoningParser::kThink
+                             : config.reasoning_parser == "none" ? ReasoningParser::kNone
+                                                                 : ReasoningParser::kAuto;
+  options.drain_timeout = Milliseconds(config.drain_timeout);
+  options.request_timeout = Milliseconds(config.request_timeout);
+  options.queue_timeout = Milliseconds(config.queue_timeout);
+  options.rate_limits = {config.rate_limit_rpm, config.rate_limit_tpm};
+  options.metrics_namespace = config.metrics_namespace;
   options.data_dir =
-      flags.data_dir.empty() ? DefaultDataDir() : std::filesystem::path(flags.data_dir);
-  options.model_root = flags.model_root;
-  // Keys in the environment stay out of process listings.
-  if (const char* key = std::getenv("TANDEM_API_KEY"); key != nullptr && *key != '\0') {
-    options.api_keys.emplace_back(key);
-  }
-  if (const char* key = std::getenv("TANDEM_ADMIN_KEY"); key != nullptr && *key != '\0') {
-    if (!options.admin_key) options.admin_key = key;
-  }
-  if (const char* key = std::getenv("TANDEM_METRICS_KEY"); key != nullptr && *key != '\0') {
-    if (!options.metrics_key) options.metrics_key = key;
-  }
+      config.data_dir.empty() ? DefaultDataDir() : std::filesystem::path(config.data_dir);
+  options.model_root = config.model_root;
   return options;
 }
 
 int Serve(const ServeFlags& flags) {
+  const config::LoadedConfig loaded = config::LoadConfig(flags.sources);
+  const AppConfig& config = loaded.values;
+  if (flags.only_check) {
+    engine::Kernels();  // TANDEM_FORCE_ISA may name what this CPU does not have
+    std::printf("%s", config::DescribeConfig(loaded).c_str());
+    return 0;
+  }
   BlockServerSignals();
-  ConfigureLog(flags.log_level, flags.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
-  App app(ToAppOptions(flags));
+  ConfigureLog(config.log_level, config.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
+  App app(ToAppOptions(config));
   app.Start();
   std::printf("listening on %s\n", app.base_url().c_str());
   std::fflush(stdout);
@@ -124,102 +114,51 @@ int Serve(const ServeFlags& flags) {
   return 0;
 }
 
+// A flag only remembers its words: what they mean, and whether they may, is decided with the file's
+// and the environment's.
+void AddFlag(CLI::App& command, const ConfigKey& key, config::ConfigSources& sources) {
+  const std::string name(key.name);
+  std::string flag = "--" + name;
+  if (key.short_flag != 0) flag += std::string(",-") + key.short_flag;
+  std::string help(key.effect);
+  if (!key.choices.empty()) help += ": " + std::string(key.choices);
+  if (!key.environment.empty()) help += " (or " + std::string(key.environment) + ")";
+  auto& flags = sources.flags;
+  if (std::holds_alternative<bool AppConfig::*>(key.member)) {
+    command.add_flag_function(
+        flag, [&flags, name](int64_t n) { flags[name] = {n > 0 ? "true" : "false"}; }, help);
+    return;
+  }
+  CLI::Option* option = nullptr;
+  if (std::holds_alternative<std::vector<std::string> AppConfig::*>(key.member)) {
+    option = command
+                 .add_option_function<std::vector<std::string>>(
+                     flag,
+                     [&flags, name](const std::vector<std::string>& given) { flags[name] = given; },
+                     help)
+                 ->allow_extra_args(false);
+  } else {
+    option = command.add_option_function<std::string>(
+        flag, [&flags, name](const std::string& given) { flags[name] = {given}; }, help);
+  }
+  option->type_name(key.unit.empty() ? "TEXT" : std::string(key.unit));
+  if (const std::string text = config::DefaultText(key); !text.empty()) option->default_str(text);
+}
+
 }  // namespace
 
 void AddServe(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<ServeFlags>();
-  command.add_option("--model,-m", flags->models,
-                     "model to serve: a directory or an embedded name; NAME=PATH names it; "
-                     "repeatable (default: the embedded model)");
-  AddModelFlags(command, flags->model);
-  command.add_option("--served-model-name", flags->served_names,
-                     "names of the first model; the first is what answers carry");
-  command.add_flag("--any-model-name", flags->any_model_name,
-                   "unknown model names mean the first model");
-  command.add_option("--host", flags->host, "address to listen on")->capture_default_str();
-  command.add_option("--port", flags->port, "port to listen on (0 picks a free one)")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str();
-  command.add_option("--max-seqs", flags->max_seqs, "sequences running at once")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  command.add_option("--max-queue", flags->max_queue, "waiting requests; further ones get 503")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  flags->sources.environment = [](const char* name) -> const char* { return std::getenv(name); };
   command
-      .add_option("--prefill-chunk", flags->prefill_chunk,
-                  "prompt tokens computed in one step, all sequences together")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  command.add_option("--max-body", flags->max_body, "largest request body")->capture_default_str();
-  command
-      .add_option("--max-connections", flags->max_connections,
-                  "open connections; further ones get 503")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  const auto add_timeout = [&command](const char* name, double& seconds, const char* what) {
-    command.add_option(name, seconds, what)
-        ->check(CLI::Range(0.01, 86400.0))
-        ->capture_default_str();
-  };
-  add_timeout("--header-timeout", flags->header_timeout_s,
-              "seconds for the head of a request, and for a TLS handshake");
-  add_timeout("--body-timeout", flags->body_timeout_s,
-              "seconds that a request body may stand still");
-  add_timeout("--keep-alive-timeout", flags->keep_alive_timeout_s,
-              "seconds that a connection may be idle");
-  add_timeout("--write-timeout", flags->write_timeout_s,
-              "seconds that a client may read nothing of its answer");
-  command.add_option("--tls-cert", flags->tls_cert,
-                     "PEM file with the certificate and its chain: serve https; read again on "
-                     "SIGHUP");
-  command.add_option("--tls-key", flags->tls_key,
-                     "PEM file with the certificate's key; read again on SIGHUP");
-  command.add_option("--api-key", flags->api_keys,
-                     "key that clients must send; repeatable (or TANDEM_API_KEY)");
-  command.add_option("--api-key-file", flags->api_key_file,
-                     "file with one key per line; read again on SIGHUP");
-  command.add_option("--admin-key", flags->admin_key,
-                     "key of the admin routes, which are off without one (or TANDEM_ADMIN_KEY)");
-  command.add_option("--metrics-key", flags->metrics_key,
-                     "key of /metrics, which is open without one (or TANDEM_METRICS_KEY)");
-  command.add_option("--data-dir", flags->data_dir,
-                     "jobs and their files, used with an admin key (default: "
-                     "$XDG_DATA_HOME/tandem)");
-  command
-      .add_option("--model-root", flags->model_root,
-                  "directory that paths in admin requests are relative to")
-      ->capture_default_str();
-  command.add_flag("--insecure", flags->insecure,
-                   "serve without a key on an address that other machines can reach");
-  command.add_option("--cors-origin", flags->cors_origin,
-                     "the one web origin that may use this server");
-  command
-      .add_option("--drain-timeout", flags->drain_timeout_s,
-                  "seconds that running requests get when the server stops")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
-  command
-      .add_option("--request-timeout", flags->request_timeout_s,
-                  "seconds a request may take in all (0: unlimited)")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
-  command
-      .add_option("--ping-interval", flags->ping_interval_s,
-                  "seconds of silence after which a stream sends a comment")
-      ->check(CLI::Range(0.05, 86400.0))
-      ->capture_default_str();
-  command
-      .add_option("--reasoning-parser", flags->reasoning_parser,
-                  "answer what a model writes between <think> and </think> apart from its text: "
-                  "think, none, or auto (if its chat template knows <think>)")
-      ->check(CLI::IsMember({"auto", "think", "none"}))
-      ->capture_default_str();
-  command.add_option("--log-level", flags->log_level, "trace, debug, info, warn, error or off")
-      ->capture_default_str();
-  command.add_option("--log-format", flags->log_format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+      .add_option("--config", flags->sources.file,
+                  "file with any of the flags below as `name: value` (YAML); the environment goes "
+                  "before it, and flags before both")
+      ->type_name("FILE");
+  command.add_flag("--check-config", flags->only_check,
+                   "say what is wrong with the configuration, or print it with the origin of each "
+                   "value, and exit");
+  for (const ConfigKey& key : config::ConfigKeys()) AddFlag(command, key, flags->sources);
   command.callback([flags, &exit_code] { exit_code = Serve(*flags); });
 }
 

@@ -53,7 +53,7 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
   }
   std::vector<engine::GenerationRequest> requests;
   requests.push_back(std::move(generation));
-  Generate(context, model, std::move(requests), std::move(shape), writer);
+  Generate(context, model, std::move(requests), std::move(shape), request, writer);
 }
 
 }  // namespace tandem::server

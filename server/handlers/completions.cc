@@ -75,7 +75,7 @@ void Completions(const HandlerContext& context, Request request, ResponseWriter 
   if (!completion.ignored.empty()) {
     writer.AddHeader("x-ignored-params", IgnoredParamsHeader(completion.ignored));
   }
-  Generate(context, model, std::move(requests), std::move(shape), writer);
+  Generate(context, model, std::move(requests), std::move(shape), request, writer);
 }
 
 }  // namespace tandem::server

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "engine/chat/chat_template.h"
+#include "server/handlers/generation_tally.h"
 #include "server/wire/field_reader.h"
 
 namespace tandem::server {
@@ -64,7 +65,26 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
 
 void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
               std::vector<engine::GenerationRequest> requests, ReplyShape shape,
-              const ResponseWriter& writer) {
+              const Request& request, const ResponseWriter& writer) {
+  GenerationTally::About about;
+  about.model = model->id;
+  about.client = request.client;
+  about.n_prompts = static_cast<int64_t>(requests.size());
+  for (const engine::GenerationRequest& one : requests) {
+    const auto prompt_tokens = static_cast<int64_t>(one.prompt.size());
+    about.prompt_tokens += prompt_tokens;
+    about.charged_tokens += prompt_tokens + one.n * one.stop.max_new_tokens;
+  }
+  const int64_t charged_tokens = about.charged_tokens;
+  context.admission->ChargeTokens(request.client, charged_tokens, writer);
+  // Sinks and the reply keep the writer alive; the tally, which they call, must not.
+  const auto kept_writer = std::make_shared<const ResponseWriter>(writer);
+  const auto tally = std::make_shared<GenerationTally>(
+      std::move(about), kept_writer, *context.admission, context.metrics->EndsOf(model->id));
+  shape.on_prompt_end = [tally, kept_writer](std::string_view reason) {
+    tally->OnPromptEnd(reason);
+  };
+  shape.begins_late = context.queue_timeout.count() > 0;
   shape.keeps_alive = model;
   const std::shared_ptr<GenerationReply> reply = GenerationReply::Create(std::move(shape), writer);
   // Weak: a sink must not be what keeps an engine alive, for it dies on the engine's own thread.
@@ -76,17 +96,34 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
   };
   std::vector<engine::EventSink> sinks;
   for (size_t i = 0; i < requests.size(); ++i) {
-    sinks.push_back(reply->Sink(i));
+    requests[i].client = request.client;
+    requests[i].arrival = request.received;
     if (context.request_timeout.count() > 0) {
-      requests[i].deadline = std::chrono::steady_clock::now() + context.request_timeout;
+      requests[i].deadline = request.received + context.request_timeout;
     }
+    if (context.queue_timeout.count() > 0) {
+      requests[i].queue_deadline = request.received + context.queue_timeout;
+    }
+    sinks.push_back([tally, answer = reply->Sink(i)](RequestId id, engine::GenerationEvent event) {
+      tally->OnEvent(event);
+      answer(id, std::move(event));
+    });
   }
-  const std::vector<RequestId> ids =
-      model->engine->SubmitAll(std::move(requests), std::move(sinks));
+  std::vector<RequestId> ids;
+  try {
+    ids = model->engine->SubmitAll(std::move(requests), std::move(sinks));
+  } catch (const Error& error) {
+    context.admission->CorrectTokens(request.client, charged_tokens, 0);
+    if (error.code() == ErrorCode::kUnavailable) context.admission->AddRetryAfter(writer);
+    throw;
+  }
   const auto cancel = [for_each, ids] {
     for_each(ids, [](engine::Engine& engine, RequestId id) { engine.Cancel(id); });
   };
-  writer.OnDisconnect(cancel);
+  writer.OnDisconnect([cancel, tally] {
+    tally->OnDisconnect();
+    cancel();
+  });
   reply->Begin(cancel, [for_each, ids](bool paused) {
     for_each(ids, [&](engine::Engine& engine, RequestId id) { engine.SetPaused(id, paused); });
   });

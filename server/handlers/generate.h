@@ -22,11 +22,11 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
                                                 const engine::SamplingParams& sampling,
                                                 std::vector<TokenId> prompt, int64_t max_tokens);
 
-// Submits one engine request per prompt (in the order of shape.prompts) and answers through
-// `writer`. All or nothing: a refusal is thrown before anything runs. A client that leaves cancels
-// them, a slow one pauses them.
+// Charges the request to its key, submits one engine request per prompt (in the order of
+// shape.prompts) and answers through `writer`. All or nothing: a refusal is thrown before anything
+// runs. A client that leaves cancels them, a slow one pauses them.
 void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
               std::vector<engine::GenerationRequest> requests, ReplyShape shape,
-              const ResponseWriter& writer);
+              const Request& request, const ResponseWriter& writer);
 
 }  // namespace tandem::server

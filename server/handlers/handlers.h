@@ -16,7 +16,9 @@
 
 namespace tandem::server {
 
+class Admission;
 class JobSupervisor;
+class Metrics;
 
 // Whether what a model thinks between <think> and </think> is answered apart from its text.
 enum class ReasoningParser { kAuto, kThink, kNone };  // kAuto: if its template knows <think>
@@ -40,11 +42,17 @@ struct HandlerContext {
   std::atomic<bool>& is_loading;
   std::atomic<bool>& is_draining;
   std::chrono::milliseconds request_timeout{0};  // 0: none
+  std::chrono::milliseconds queue_timeout{0};    // to have a place in the batch by; 0: none
+  Admission* admission = nullptr;                // these two: never null while requests run
+  Metrics* metrics = nullptr;
+  std::function<size_t()> open_connections = {};
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
   std::atomic<JobSupervisor*> jobs{nullptr};  // null: no data directory, or still starting
   std::filesystem::path model_root;           // what paths in bodies are relative to
   DrainSignal* drain = nullptr;               // never null while requests run
   std::string base_url;                       // "http://127.0.0.1:8080", for the text of GET /
+  // What `/health` takes for now; tests put a stopped engine's future here.
+  std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 };
 
 // One per endpoint, in the file of its name. Each parses, acts and answers; faults are thrown as
@@ -66,6 +74,7 @@ void GetJobLog(const HandlerContext& context, Request request, ResponseWriter wr
 // These run on an io thread: they may not wait.
 void Health(const HandlerContext& context, Request request, ResponseWriter writer);
 void Ready(const HandlerContext& context, Request request, ResponseWriter writer);
+void GetMetrics(const HandlerContext& context, Request request, ResponseWriter writer);
 void Version(const HandlerContext& context, Request request, ResponseWriter writer);
 void OpenApi(const HandlerContext& context, Request request, ResponseWriter writer);
 void Welcome(const HandlerContext& context, Request request, ResponseWriter writer);

@@ -8,7 +8,7 @@ namespace tandem::server {
 namespace {
 
 // An engine loop that has not beaten for this long is stuck, not busy: it beats between steps.
-constexpr double kStuckAfterSeconds = 10;
+constexpr auto kStuckAfter = std::chrono::seconds(10);
 
 void SendUnavailable(const ResponseWriter& writer, const char* status) {
   Response response;
@@ -21,7 +21,7 @@ void SendUnavailable(const ResponseWriter& writer, const char* status) {
 
 void Health(const HandlerContext& context, Request, ResponseWriter writer) {
   for (const auto& entry : context.models.List()) {
-    if (entry.model->engine->stats().seconds_since_heartbeat > kStuckAfterSeconds) {
+    if (context.now() - entry.model->engine->stats().heartbeat > kStuckAfter) {
       return SendUnavailable(writer, "stuck");
     }
   }
@@ -40,7 +40,8 @@ void Version(const HandlerContext&, Request, ResponseWriter writer) {
   body["version"] = VersionNumber();
   body["commit"] = VersionCommit();
   body["build"] = VersionBuild();
-  body["features"] = {"chat", "completions", "streaming", "logprobs", "prefix_cache", "jobs"};
+  body["features"] = {"chat",         "completions", "streaming", "logprobs",
+                      "prefix_cache", "jobs",        "metrics",   "rate_limits"};
   writer.Json(200, body.dump());
 }
 

@@ -80,6 +80,18 @@ void ApiKeys::SetApiKeys(const std::vector<std::string>& api_keys) {
   api_keys_ = std::move(digests);
 }
 
+uint64_t ApiKeys::ClientOf(const Request& request) const {
+  const std::optional<std::string_view> token = BearerToken(request);
+  if (!token) return 0;
+  const Digest digest = DigestOf(*token);
+  return Contains(*api_keys(), digest) ? digest[0] : 0;
+}
+
+bool ApiKeys::IsAdmin(const Request& request) const {
+  const std::optional<std::string_view> token = BearerToken(request);
+  return token && Contains(admin_key_, DigestOf(*token));
+}
+
 std::optional<Error> ApiKeys::Check(const Request& request, Access access) const {
   if (access == Access::kOpen || (access == Access::kMetricsKey && metrics_key_.empty())) {
     return std::nullopt;

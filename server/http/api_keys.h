@@ -28,6 +28,11 @@ class ApiKeys {
   // Replaces the API keys (their file was read again); the other keys stay.
   void SetApiKeys(const std::vector<std::string>& api_keys);
 
+  // Whose request it is: a number per API key that stays the same over SetApiKeys, or 0 when no
+  // key is needed or the request's is none of ours.
+  uint64_t ClientOf(const Request& request) const;
+  bool IsAdmin(const Request& request) const;
+
   // Why the request is refused; nullopt lets it in.
   std::optional<Error> Check(const Request& request, Access access) const;
 

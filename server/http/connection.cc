@@ -420,9 +420,9 @@ void Connection::Begin(Request request) {
   Active& active = Activate(request);
   request.id = active.head.id;
   Router::Match match;
-  if (std::optional<Response> answer = CheckHead(request, match)) {
-    return AnswerDirectly(std::move(*answer), false);
-  }
+  std::optional<Response> answer = CheckHead(request, match);
+  active.route = match.route;
+  if (answer) return AnswerDirectly(std::move(*answer), false);
   request.path_params = std::move(match.params);
   RunHandler(*match.route, std::move(request));
 }
@@ -437,6 +437,11 @@ void Connection::RunHandler(const Route& route, Request request) {
         std::string events = ErrorEvents(response);
         return {std::move(response), std::move(events)};
       });
+  if (shared_->policy.admit) {
+    if (std::optional<Response> refused = shared_->policy.admit(request, route, writer)) {
+      return writer.Send(std::move(*refused));
+    }
+  }
   const auto run = [shared = shared_, writer, &route](Request to_handle) {
     Request context;  // what an error report may name once the handler owns the request
     context.id = to_handle.id;
@@ -552,10 +557,7 @@ void Connection::FinishActive() {
   if (active.is_chunked) Enqueue("0\r\n\r\n", nullptr);
   if (active.is_stream) ping_timer_.cancel();
   if (!active.keep_alive || active.head.http_1_0) close_after_write_ = true;
-  const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(
-      std::chrono::steady_clock::now() - active.head.received);
-  spdlog::debug("http request={} method={} status={} ms={}", active.head.id, active.head.method,
-                active.status, elapsed.count());
+  ReportEnd(active, active.status, *active.channel);
   active_.reset();
   {
     const std::lock_guard lock(shared_->mutex);
@@ -574,16 +576,30 @@ void Connection::FinishActive() {
 // The client is gone: the producer is told, nothing more is sent.
 void Connection::AbandonActive() {
   if (!active_) return;
-  spdlog::debug("http request={} method={} status=499", active_->head.id, active_->head.method);
   ping_timer_.cancel();
-  const std::shared_ptr<ResponseChannel> channel = std::move(active_->channel);
+  const Active left = std::move(*active_);
   active_.reset();
   {
     const std::lock_guard lock(shared_->mutex);
     --shared_->n_running;
     shared_->changed.notify_all();
   }
-  channel->Disconnect();
+  // First the producer: what it has to note belongs to the report.
+  left.channel->Disconnect();
+  ReportEnd(left, 499, *left.channel);
+}
+
+void Connection::ReportEnd(const Active& active, int status, ResponseChannel& channel) const {
+  if (!shared_->policy.on_end) return;
+  RequestSummary summary;
+  summary.request_id = active.head.id;
+  summary.method = active.head.method;
+  if (active.route != nullptr) summary.route = active.route->pattern;
+  summary.path = active.head.path;
+  summary.status = status;
+  summary.elapsed = std::chrono::steady_clock::now() - active.head.received;
+  summary.notes = channel.TakeNotes();
+  shared_->policy.on_end(summary);
 }
 
 void Connection::DropQueue() {

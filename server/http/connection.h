@@ -78,6 +78,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // The request being answered.
   struct Active {
     Request head;  // without body
+    const Route* route = nullptr;
     std::shared_ptr<ResponseChannel> channel;
     bool head_sent = false;
     bool is_stream = false;
@@ -121,6 +122,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void SendStreamBytes(std::string bytes);
   void FinishActive();
   void AbandonActive();
+  void ReportEnd(const Active& active, int status, ResponseChannel& channel) const;
   void DropQueue();
   void ArmPingTimer();
   void Enqueue(std::string bytes, std::shared_ptr<ResponseChannel> channel);

@@ -17,6 +17,17 @@
 
 namespace tandem::server {
 
+// A request that is over: answered to the last byte handed to the socket, or left by its client.
+struct RequestSummary {
+  std::string_view request_id;
+  std::string_view method;  // as sent, so any bytes
+  std::string_view route;   // the pattern; empty: none was found
+  std::string_view path;    // as sent, percent-decoded
+  int status = 0;           // 499: the client left before its answer was complete
+  std::chrono::steady_clock::duration elapsed;
+  Headers notes;  // what handlers noted through ResponseWriter::Note
+};
+
 // What this room cannot know: how a fault looks as a body, and who may come in.
 struct HttpPolicy {
   // The answer to a request that no handler sees. An empty code is null in the body.
@@ -25,6 +36,14 @@ struct HttpPolicy {
   std::function<Response(std::exception_ptr exception, const Request& request)> exception;
   // Checked after the route is known and before the body counts; an answer refuses the request.
   std::function<std::optional<Response>(const Request& request, Access access)> gate;
+  // Asked once per request that passed the gate, on an io thread, before the request waits for a
+  // thread: an answer refuses it. May set `client` and `admission`, and headers of the answer. May
+  // not wait.
+  std::function<std::optional<Response>(Request& request, const Route& route,
+                                        const ResponseWriter& writer)>
+      admit;
+  // Told of every request that is over, on an io thread. May not wait.
+  std::function<void(const RequestSummary& summary)> on_end;
 };
 
 // Listens, reads requests, runs their handlers and sends the answers. Built in order: construct

@@ -12,6 +12,15 @@ const std::string* FindFirst(const Headers& fields, std::string_view name) {
 
 }  // namespace
 
+void SetHeader(Headers& headers, std::string_view name, std::string value) {
+  for (auto& [present, old_value] : headers) {
+    if (present != name) continue;
+    old_value = std::move(value);
+    return;
+  }
+  headers.emplace_back(name, std::move(value));
+}
+
 const std::string* Request::FindHeader(std::string_view lower_case_name) const {
   return FindFirst(headers, lower_case_name);
 }

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +12,9 @@
 namespace tandem::server {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
+
+// Replaces the value of a name, or adds it.
+void SetHeader(Headers& headers, std::string_view name, std::string value);
 
 // One complete request, as a plain value. Names of headers are lower case; the path is
 // percent-decoded once and has no empty, `.` or `..` segments and no control characters.
@@ -25,6 +30,8 @@ struct Request {
   std::chrono::steady_clock::time_point received;
   bool http_1_0 = false;
   bool keep_alive = true;
+  uint64_t client = 0;              // whose request it is, as HttpPolicy::admit says; 0: nobody's
+  std::shared_ptr<void> admission;  // what HttpPolicy::admit wants released with the request
 
   // The first value, or null.
   const std::string* FindHeader(std::string_view lower_case_name) const;

@@ -129,6 +129,16 @@ void ResponseChannel::Post(std::function<void()> task) {
   run_tasks_(shared_from_this());
 }
 
+void ResponseChannel::Note(std::string_view name, std::string value) {
+  const std::lock_guard lock(mutex_);
+  SetHeader(notes_, name, std::move(value));
+}
+
+Headers ResponseChannel::TakeNotes() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(notes_, {});
+}
+
 void ResponseChannel::RunTasks() {
   // Ends the batch, whichever way it goes.
   struct Batch {

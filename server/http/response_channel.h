@@ -55,6 +55,8 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   // nor an io thread anything. Tasks run in order; they are dropped, not run, once the client is
   // gone. What a task throws becomes the answer.
   void Post(std::function<void()> task);
+  // For the report about the request (RequestSummary); the last value of a name stays.
+  void Note(std::string_view name, std::string value);
 
   // ---- answer thread ----
   // Runs what Post has brought. What the tasks produce is taken in one piece.
@@ -67,6 +69,7 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   // The server is stopping: answers for the producer (`response`, or `error_events` at the end of a
   // begun stream) and tells it, through OnDisconnect, that nobody listens any more.
   void Abort(Response response, std::string_view error_events);
+  Headers TakeNotes();
 
  private:
   enum class Phase { kWaiting, kStreaming, kFinished };
@@ -86,6 +89,7 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   std::string pending_;
   size_t unsent_bytes_ = 0;  // pending_ and what the connection has taken but not sent
   std::vector<std::function<void()>> tasks_;
+  Headers notes_;
   bool runs_tasks_ = false;
   bool owes_wake_ = false;  // while runs_tasks_
   std::function<void()> on_disconnect_;

@@ -59,7 +59,11 @@ ResponseWriter::ResponseWriter(std::shared_ptr<ResponseChannel> channel,
 
 void ResponseWriter::AddHeader(std::string name, std::string value) const {
   const std::lock_guard lock(guard_->mutex);
-  guard_->headers.emplace_back(std::move(name), std::move(value));
+  SetHeader(guard_->headers, name, std::move(value));
+}
+
+void ResponseWriter::Note(std::string_view name, std::string value) const {
+  guard_->channel->Note(name, std::move(value));
 }
 
 void ResponseWriter::Send(Response response) const {

@@ -45,8 +45,10 @@ class ResponseWriter {
   ResponseWriter(std::shared_ptr<ResponseChannel> channel,
                  std::function<Abandoned()> make_abandoned);
 
-  // Added to whatever answer comes. Call before answering.
+  // Of whatever answer comes; the last value of a name stays. Call before answering.
   void AddHeader(std::string name, std::string value) const;
+  // For the report about the request: a word or a number, never what a client wrote.
+  void Note(std::string_view name, std::string value) const;
 
   void Send(Response response) const;
   void Json(int status, std::string body) const;

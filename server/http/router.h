@@ -28,6 +28,7 @@ struct Route {
   Handler handler;
   Access access = Access::kApiKey;
   RunsOn runs_on = RunsOn::kRequestPool;
+  bool is_heavy = false;  // HttpPolicy::admit may refuse it when there is too much to do
 };
 
 // Finds the route of a path. Immutable after construction. The pattern with the most literal

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <utility>
 
@@ -60,6 +62,7 @@ std::filesystem::path LogFile(const std::filesystem::path& dir) { return dir / "
 struct Progress {
   std::optional<double> fraction;
   bool checkpoint = false;
+  std::optional<TrainingFigures> figures;
 
   void Add(const ProgressEvent& event) {
     if (event.total_steps > 0) {
@@ -67,6 +70,19 @@ struct Progress {
           std::min(1.0, static_cast<double>(event.step) / static_cast<double>(event.total_steps));
     }
     checkpoint = checkpoint || event.kind == "checkpoint";
+    if (event.kind == "step") {
+      figures = {event.value, NumberBehind(event.message, "Tokens/s/device: ")};
+    }
+  }
+
+  // Of a step's report: the number that follows `name`.
+  static std::optional<double> NumberBehind(const std::string& text, std::string_view name) {
+    const size_t at = text.find(name);
+    if (at == std::string::npos) return std::nullopt;
+    const char* begin = text.c_str() + at + name.size();
+    char* end = nullptr;
+    const double number = std::strtod(begin, &end);
+    return end != begin && std::isfinite(number) ? std::optional(number) : std::nullopt;
   }
 };
 
@@ -437,6 +453,10 @@ void JobSupervisor::IngestEvents(RunningJob& running) {
   while (more && pieces-- > 0) more = running.events.Read(add);
   more_events_ = more_events_ || more;
   if (running.events.offset() == before) return;
+  if (progress.figures) {
+    const std::lock_guard lock(figures_mutex_);
+    figures_ = *progress.figures;
+  }
 
   const std::lock_guard lock(mutex_);
   JobRecord record = FindRecord(running.id);
@@ -446,6 +466,11 @@ void JobSupervisor::IngestEvents(RunningJob& running) {
   store_.Update(record);
   // Not left to NotifyOfGrowth: it may have seen these bytes one step before they were read.
   changed_.insert(running.id);
+}
+
+TrainingFigures JobSupervisor::training_figures() const {
+  const std::lock_guard lock(figures_mutex_);
+  return figures_;
 }
 
 void JobSupervisor::NotifyOfGrowth(RunningJob& running) {
@@ -465,6 +490,11 @@ bool JobSupervisor::FinishIfEnded(RunningJob& running) {
     if (running.outcome->next == Outcome::Next::kSucceed && !Publish(running)) return true;
   }
   Record(running);
+  {
+    // The loss stays what it was; nobody computes tokens any more.
+    const std::lock_guard lock(figures_mutex_);
+    figures_.tokens_per_second.reset();
+  }
   return true;
 }
 

@@ -51,6 +51,12 @@ struct JobLog {
 //
 // In a job's directory: spec.json (from here), events.jsonl and result.json (from the child),
 // log.txt (the child's output), run.lock (see ChildProcess).
+// What the running training job reported last. Unset: nothing of the kind yet, or no job runs.
+struct TrainingFigures {
+  std::optional<double> loss{};
+  std::optional<double> tokens_per_second{};
+};
+
 class JobSupervisor {
  public:
   // Called on the supervisor's thread with the job as it will be, result_json included, but still
@@ -75,6 +81,8 @@ class JobSupervisor {
   Job Cancel(std::string_view id);
 
   std::optional<Job> Find(std::string_view id);
+  // Never waits for the disk.
+  TrainingFigures training_figures() const;
   JobPage List(const JobFilter& filter);
 
   // Lines of log.txt, or of events.jsonl, from a byte offset on: ReadLogLines. Throws kNotFound for
@@ -139,6 +147,9 @@ class JobSupervisor {
   std::set<std::string> changed_;  // ids whose watchers have not been told
   std::set<std::string> ending_;   // running, but decided: too late to cancel
   std::optional<StopMode> stop_;
+
+  mutable std::mutex figures_mutex_;  // guards figures_; apart, for mutex_ is held over writes
+  TrainingFigures figures_;
 
   // Used by the supervisor thread alone.
   std::vector<RunningJob> running_;

@@ -64,13 +64,13 @@ class GenerationReply::Renderer {
 
   void Begin(std::function<void()> cancel, std::function<void(bool)> set_paused) {
     cancel_ = std::move(cancel);
-    if (!shape_.stream) return;
-    stream_ = writer_.StartEventStream();
-    stream_->OnBackpressure(std::move(set_paused));
+    set_paused_ = std::move(set_paused);
+    if (!shape_.begins_late) BeginStream();
   }
 
   void On(size_t prompt_idx, GenerationEvent event) {
     if (is_done_) return;
+    if (!stream_ && !IsFailure(event)) BeginStream();
     std::visit([&](auto& alternative) { Handle(prompt_idx, alternative); }, event);
   }
 
@@ -94,6 +94,30 @@ class GenerationReply::Renderer {
     int64_t n_tokens = 0;
     std::optional<ChoiceFinished> finished;
   };
+
+  void BeginStream() {
+    if (!shape_.stream) return;
+    stream_ = writer_.StartEventStream();
+    stream_->OnBackpressure(std::move(set_paused_));
+  }
+
+  static bool IsFailure(const GenerationEvent& event) {
+    const auto* end = std::get_if<RequestFinished>(&event);
+    return end != nullptr && end->outcome != RequestFinished::Outcome::kCompleted;
+  }
+
+  void ReportEnd(size_t prompt_idx, const RequestFinished& finished) const {
+    if (!shape_.on_prompt_end) return;
+    if (finished.outcome != RequestFinished::Outcome::kCompleted) {
+      return shape_.on_prompt_end("error");
+    }
+    bool was_cut = false;
+    for (int i = 0; i < shape_.n_candidates; ++i) {
+      const auto& end = choices_[StateIndex(prompt_idx, i)].finished;
+      was_cut = was_cut || (end && end->reason == ChoiceFinished::Reason::kLength);
+    }
+    shape_.on_prompt_end(was_cut ? "length" : "stop");
+  }
 
   bool is_chat() const { return shape_.kind == ReplyShape::Kind::kChat; }
   bool has_logprobs() const { return shape_.top_logprobs >= 0; }
@@ -206,7 +230,8 @@ class GenerationReply::Renderer {
     SendChunk();
   }
 
-  void Handle(size_t, RequestFinished& finished) {
+  void Handle(size_t prompt_idx, RequestFinished& finished) {
+    ReportEnd(prompt_idx, finished);
     if (finished.outcome == RequestFinished::Outcome::kCompleted) {
       if (--n_open_prompts_ == 0) Complete();
       return;
@@ -462,6 +487,7 @@ class GenerationReply::Renderer {
   std::vector<PromptState> prompts_;
   std::vector<ChoiceState> choices_;  // prompt-major, n_candidates each
   std::function<void()> cancel_;
+  std::function<void(bool)> set_paused_;
   std::optional<EventStream> stream_;
   bool is_done_ = false;
 };

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,12 @@ struct ReplyShape {
   std::optional<ReasoningSplitter::State> reasoning;  // set: thoughts are answered apart
   std::vector<TokenId> end_tokens;                    // in effect: what ends a choice
   std::vector<TokenId> asked_end_tokens;              // of these, the request's own stop_token_ids
+  // The head of a stream waits for the first event, so that a request which gets no place in time
+  // is still refused with a status of its own.
+  bool begins_late = false;
+  // Called on the connection's strand when a prompt has ended, before that is answered, with the
+  // finish reason or "error".
+  std::function<void(std::string_view reason)> on_prompt_end;
   std::vector<PromptShape> prompts;
   std::shared_ptr<const engine::Tokenizer> tokenizer;  // may be null
   std::shared_ptr<const void> keeps_alive;  // held until the last event: the model's lease

@@ -462,7 +462,8 @@ TEST_F(AppTest, AFullQueueAnswers503WithRetryAfter) {
 
   ASSERT_TRUE(refused);
   EXPECT_EQ(Json::parse(refused->body)["error"]["code"], "server_overloaded");
-  EXPECT_EQ(refused->headers.at("retry-after"), "1");
+  const int64_t retry_s = std::stoll(refused->headers.at("retry-after"));
+  EXPECT_TRUE(retry_s >= 1 && retry_s <= 60) << retry_s;
 }
 
 TEST_F(AppTest, StoppingEndsStreamsWithAnErrorEvent) {

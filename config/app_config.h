@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace tandem::config {
+
+// "32M", "8G", "4GiB", "1000": written so in flags and files. 0: the program decides.
+struct Bytes {
+  int64_t n = 0;
+  bool operator==(const Bytes&) const = default;
+};
+struct Seconds {
+  double s = 0;
+  bool operator==(const Seconds&) const = default;
+};
+
+// Everything `tandem serve` can be told. ConfigKeys says of each field what it means; the two agree
+// by test.
+struct AppConfig {
+  std::vector<std::string> model;
+  std::vector<std::string> served_model_name;
+  bool any_model_name = false;
+  std::string dtype = "auto";
+  int64_t max_model_len = 0;
+  std::string chat_template;
+  std::string reasoning_parser = "auto";
+  int64_t threads = 0;
+  Bytes memory;
+  Bytes cache_size{int64_t{64} << 30};
+
+  std::string host = "127.0.0.1";
+  int64_t port = 8080;
+  bool insecure = false;
+  std::vector<std::string> api_key;
+  std::string api_key_file;
+  std::string admin_key;
+  std::string metrics_key;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string cors_origin;
+
+  int64_t max_seqs = 64;
+  int64_t max_queue = 1024;
+  int64_t prefill_chunk = 256;
+  Bytes max_body{32 << 20};
+  int64_t max_connections = 4096;
+  Seconds header_timeout{10};
+  Seconds body_timeout{30};
+  Seconds keep_alive_timeout{75};
+  Seconds write_timeout{60};
+  Seconds ping_interval{15};
+  Seconds queue_timeout;
+  Seconds request_timeout;
+  Seconds drain_timeout{30};
+  int64_t rate_limit_rpm = 0;
+  int64_t rate_limit_tpm = 0;
+
+  std::string data_dir;
+  std::string model_root = ".";
+  std::string metrics_namespace = "tandem";
+  std::string log_level = "info";
+  std::string log_format = "text";
+};
+
+// One thing to configure: a flag `--name`, a key `name` of the file, a row of config/README.md.
+struct ConfigKey {
+  using Member = std::variant<bool AppConfig::*, int64_t AppConfig::*, Bytes AppConfig::*,
+                              Seconds AppConfig::*, std::string AppConfig::*,
+                              std::vector<std::string> AppConfig::*>;
+  std::string_view name;
+  Member member;
+  std::string_view unit;    // of the value: "tokens", "s", "FILE"; empty for bool
+  std::string_view effect;  // one line
+  double min = 0;           // of numbers
+  double max = 0;
+  std::string_view choices = {};       // "auto|f32": nothing else is allowed
+  std::string_view default_text = {};  // where the default is decided at start
+  std::string_view environment = {};   // variable that sets it, too
+  bool is_secret = false;              // never shown
+  bool must_exist = false;             // a path that is read at start
+  char short_flag = 0;
+};
+std::span<const ConfigKey> ConfigKeys();
+
+// The built-in value as people write it ("32M", "30"), or what is said instead; empty: none.
+std::string DefaultText(const ConfigKey& key);
+
+struct ConfigSources {
+  std::string file;                                          // YAML; empty: none
+  std::map<std::string, std::vector<std::string>> flags;     // by key; what follows the flag
+  std::function<const char*(const char* name)> environment;  // as std::getenv
+};
+
+struct LoadedConfig {
+  AppConfig values;
+  std::map<std::string_view, std::string> origins;  // by key: "FILE:LINE", a variable, a flag
+};
+
+// Built-in values, over them the file's, over them the environment's, over them the flags'. Throws
+// kInvalidArgument with every fault of every source, each with its file and line, variable or flag;
+// kIo when the file cannot be read. Values of secrets are never in messages.
+LoadedConfig LoadConfig(const ConfigSources& sources);
+
+// What is in effect, as a file that says the same (but for secrets), each line with its origin.
+std::string DescribeConfig(const LoadedConfig& config);
+
+// The keys as a table in Markdown: what config/README.md shows.
+std::string ConfigTable();
+
+// Throws kInvalidArgument naming `what`.
+int64_t ParseBytes(const std::string& text, const std::string& what);
+
+}  // namespace tandem::config

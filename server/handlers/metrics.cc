@@ -1,0 +1,32 @@
+#include "server/metrics.h"
+
+#include "server/handlers/handlers.h"
+#include "server/jobs/job_supervisor.h"
+
+namespace tandem::server {
+
+// GET /metrics
+void GetMetrics(const HandlerContext& context, Request, ResponseWriter writer) {
+  Metrics::Snapshot snapshot;
+  for (const auto& [name, model] : context.models.List()) {
+    if (name != model->id) continue;  // aliases are no models of their own
+    const engine::LoadedModel& loaded = model->loaded();
+    snapshot.models.push_back({.name = name,
+                               .figures = model->engine->figures(),
+                               .weight_bytes = loaded.weight_bytes,
+                               .prefix_cache = true,
+                               .kv_dtype = loaded.weights_dtype});
+  }
+  snapshot.http_connections = context.open_connections();
+  if (JobSupervisor* jobs = context.jobs) {
+    const TrainingFigures figures = jobs->training_figures();
+    snapshot.finetune_loss = figures.loss;
+    snapshot.finetune_tokens_per_second = figures.tokens_per_second;
+  }
+  Response response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = context.metrics->Text(snapshot);
+  writer.Send(std::move(response));
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace tandem::server {
+
+// What became of a generation request (one prompt), as `request_success_total` names it.
+enum class FinishedReason { kStop, kLength, kToolCalls, kAbort, kError };
+
+// The server's figures as Prometheus reads them (CONTRACT §15). What the engine counts is read when
+// somebody asks; the rest is counted here. Thread-safe.
+class Metrics {
+ public:
+  // `prefix` is the part of names before the colon.
+  explicit Metrics(std::string prefix);
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  // One answered HTTP request. `method` may be any bytes; `route` is a pattern, or empty.
+  void CountHttp(std::string_view method, std::string_view route, int status);
+
+  // The counters of one model. Keep it: counting is then one atomic addition.
+  class RequestEnds;
+  std::shared_ptr<RequestEnds> EndsOf(const std::string& model_name);
+  static void Count(RequestEnds& ends, FinishedReason reason);
+
+  struct Model {
+    std::string name;
+    engine::EngineFigures figures;
+    int64_t weight_bytes = 0;
+    bool prefix_cache = true;
+    std::string kv_dtype;
+  };
+  // What only others know.
+  struct Snapshot {
+    std::vector<Model> models;  // being served now
+    size_t http_connections = 0;
+    std::optional<double> finetune_loss;  // of the step reported last
+    std::optional<double> finetune_tokens_per_second;
+  };
+  // The exposition text, version 0.0.4. Counters of models that have left stay what they were.
+  std::string Text(const Snapshot& snapshot);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tandem::server

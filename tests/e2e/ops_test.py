@@ -1,0 +1,569 @@
+#!/usr/bin/env python3
+"""What operators rely on: metrics, health, configuration, limits, logs.
+
+`ops_test.py BINARY [unittest arguments]`.
+"""
+
+import collections
+import http.client
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import harness
+from harness import PATIENCE_S, ROOT, Case, story
+
+
+# ---- The text format, version 0.0.4, read strictly.
+
+NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
+LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
+
+
+def parse_labels(text):
+    labels, at = {}, 0
+    while at < len(text):
+        match = LABEL.match(text, at)
+        assert match and match[1] not in labels, f"bad labels {text!r}"
+        labels[match[1]] = re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], match[2])
+        at = match.end()
+    return tuple(sorted(labels.items()))
+
+
+class Exposition:
+    """Every promise of the format is checked while reading."""
+
+    def __init__(self, text):
+        assert text.endswith("\n"), "the last line must end"
+        self.types, self.samples = {}, {}
+        helped, current, closed = set(), None, set()
+        for line in text[:-1].split("\n"):
+            if line.startswith("# "):
+                _, keyword, name, rest = line.split(" ", 3)
+                assert keyword in ("HELP", "TYPE") and NAME.fullmatch(name), line
+                if name != current:
+                    assert name not in closed, f"{name} comes in two groups"
+                    closed.add(current)
+                    current = name
+                if keyword == "HELP":
+                    assert name not in helped and rest, line
+                    helped.add(name)
+                else:
+                    assert name not in self.types, line
+                    assert rest in ("counter", "gauge", "histogram"), line
+                    self.types[name] = rest
+                continue
+            match = SAMPLE.fullmatch(line)
+            assert match, f"not a sample: {line!r}"
+            name, labels, value = match[1], parse_labels(match[2] or ""), float(match[3])
+            family = name
+            if self.types.get(current) == "histogram":
+                family = re.sub(r"_(bucket|sum|count)$", "", name)
+                assert family != name, line
+            assert family == current and family in self.types, f"{name} outside its family"
+            assert (name, labels) not in self.samples, f"twice: {line}"
+            assert not math.isnan(value), line
+            self.samples[name, labels] = value
+        assert helped == set(self.types)
+        for name, kind in self.types.items():
+            if kind == "histogram":
+                self.check_histogram(name)
+            if kind == "counter":
+                assert all(v >= 0 and v == int(v) for v in self.all(name).values()), name
+
+    def check_histogram(self, name):
+        series = collections.defaultdict(list)
+        for labels, value in self.all(name + "_bucket").items():
+            bounds = dict(labels)
+            bound = float(bounds.pop("le"))
+            series[tuple(sorted(bounds.items()))].append((bound, value))
+        assert series, name
+        for labels, buckets in series.items():
+            buckets.sort()
+            counts = [count for _, count in buckets]
+            assert counts == sorted(counts), f"{name} falls"
+            assert buckets[-1][0] == math.inf, f"{name} has no +Inf"
+            assert counts[-1] == self.samples[name + "_count", labels], name
+            assert (name + "_sum", labels) in self.samples, name
+
+    def all(self, name):
+        return {labels: value for (n, labels), value in self.samples.items() if n == name}
+
+    def get(self, name, **labels):
+        """The sum of the samples that carry these labels."""
+        return sum(value for present, value in self.all(name).items()
+                   if labels.items() <= dict(present).items())
+
+    def fallen(self, earlier):
+        """Counters and histogram counts that are smaller than they were."""
+        return [key for key, value in earlier.samples.items()
+                if earlier.is_cumulative(key[0]) and self.samples.get(key, 0) < value]
+
+    def is_cumulative(self, name):
+        family = re.sub(r"_(bucket|sum|count)$", "", name)
+        return self.types.get(name) == "counter" or self.types.get(family) == "histogram"
+
+
+def scrape(server):
+    status, headers, text = server.request("GET", "/metrics")
+    assert status == 200, text
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return Exposition(text)
+
+
+GAUGES = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
+          "lora_requests_info", "cache_config_info", "http_connections", "finetune_loss",
+          "finetune_tokens_per_second", "model_memory_bytes"]
+COUNTERS = ["prompt_tokens_total", "generation_tokens_total", "prefix_cache_queries_total",
+            "prefix_cache_hits_total", "num_preemptions_total", "request_success_total",
+            "http_requests_total"]
+HISTOGRAMS = ["time_to_first_token_seconds", "inter_token_latency_seconds",
+              "e2e_request_latency_seconds", "request_queue_time_seconds",
+              "request_prefill_time_seconds", "request_decode_time_seconds",
+              "request_inference_time_seconds", "request_prompt_tokens",
+              "request_generation_tokens", "request_params_n", "request_params_max_tokens",
+              "iteration_tokens_total"]
+
+
+def raw_post(address, path, body, key=None):
+    """The bytes of a POST."""
+    body = json.dumps(body)
+    authorization = f"Authorization: Bearer {key}\r\n" if key else ""
+    return (f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{authorization}"
+            f"Content-Length: {len(body)}\r\n\r\n{body}").encode()
+
+
+def ask(server, path, body, key=None):
+    """(status, headers, text) of a POST with an API key."""
+    connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
+    headers = {"Content-Type": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    connection.request("POST", path, json.dumps(body), headers)
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response.status, response.headers, text
+
+
+def long_story(content="Tell me everything.", **more):
+    return story(content, ignore_eos=True, temperature=0, **dict({"max_tokens": 900}, **more))
+
+
+class Metrics(Case):
+    def test_every_name_of_the_contract_has_its_type(self):
+        server = self.serve("--metrics-namespace", "vllm", "--served-model-name", 'a"b\\c')
+        server.request("GET", "/nowhere")
+
+        metrics = scrape(server)
+
+        for kind, names in (("gauge", GAUGES), ("counter", COUNTERS), ("histogram", HISTOGRAMS)):
+            for name in names:
+                self.assertEqual(metrics.types.get("vllm:" + name), kind, name)
+        self.assertEqual(metrics.types["process_resident_memory_bytes"], "gauge")
+        self.assertGreater(metrics.get("process_resident_memory_bytes"), 1 << 20)
+        self.assertEqual(metrics.get("vllm:cache_config_info", model_name='a"b\\c'), 1)
+        for reason in ("stop", "length", "tool_calls", "abort", "error"):
+            self.assertEqual(len([labels for labels in metrics.all("vllm:request_success_total")
+                                  if dict(labels)["finished_reason"] == reason]), 1)
+        for kind in ("weights", "kv", "scratch"):
+            self.assertGreater(metrics.get("vllm:model_memory_bytes", kind=kind), 0)
+        self.assertEqual(metrics.get("vllm:http_requests_total", route="unmatched", status="404"), 1)
+
+    def test_the_counts_are_what_clients_counted(self):
+        server = self.serve()
+        before = scrape(server)
+        prompt_tokens = completion_tokens = requests = choices = 0
+        reasons = collections.Counter()
+
+        def count(usage, answered):
+            nonlocal prompt_tokens, completion_tokens, requests, choices
+            prompt_tokens += usage["prompt_tokens"]
+            completion_tokens += usage["completion_tokens"]
+            requests += 1
+            choices += len(answered)
+            reasons["length" if "length" in answered else "stop"] += 1
+
+        for n, max_tokens in ((1, 7), (3, 5), (1, 1)):
+            answer = server.post("/v1/chat/completions",
+                                 story(n=n, max_tokens=max_tokens, seed=1, ignore_eos=True))
+            count(answer["usage"], [c["finish_reason"] for c in answer["choices"]])
+        answer = server.post("/v1/chat/completions", story(stop=["a"], temperature=0))
+        self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
+        count(answer["usage"], ["stop"])
+        for n in (1, 2):
+            chunks, done = server.stream("/v1/chat/completions", story(
+                n=n, max_tokens=20, ignore_eos=True, stream_options={"include_usage": True}))
+            self.assertTrue(done)
+            count(chunks[-1]["usage"], ["length"] * n)
+        # Refused before they are requests to the engine.
+        for body in (story(temperature=7), story(model="absent"), {}):
+            self.assertGreaterEqual(server.request("POST", "/v1/chat/completions", body)[0], 400)
+
+        after = scrape(server)
+
+        def rise(name, **labels):
+            return after.get("tandem:" + name, **labels) - before.get("tandem:" + name, **labels)
+
+        self.assertEqual(after.fallen(before), [])
+        self.assertEqual(rise("prompt_tokens_total"), prompt_tokens)
+        self.assertEqual(rise("generation_tokens_total"), completion_tokens)
+        for reason in ("stop", "length", "tool_calls", "abort", "error"):
+            self.assertEqual(rise("request_success_total", finished_reason=reason), reasons[reason])
+        for name in HISTOGRAMS:
+            if name not in ("inter_token_latency_seconds", "iteration_tokens_total"):
+                self.assertEqual(rise(name + "_count"), requests, name)
+        self.assertEqual(rise("inter_token_latency_seconds_count"), completion_tokens - choices)
+        self.assertEqual(rise("request_prompt_tokens_sum"), prompt_tokens)
+        self.assertEqual(rise("request_generation_tokens_sum"), completion_tokens)
+        self.assertEqual(rise("request_params_n_sum"), choices)
+        self.assertEqual(
+            rise("http_requests_total", method="POST", route="/v1/chat/completions", status="200"),
+            requests)
+        self.assertEqual(rise("http_requests_total", route="/v1/chat/completions", status="404"), 1)
+        self.assertEqual(rise("http_requests_total", route="/v1/chat/completions", status="400"), 2)
+        # A request's way is the sum of its parts.
+        self.assertAlmostEqual(rise("request_prefill_time_seconds_sum") +
+                               rise("request_decode_time_seconds_sum"),
+                               rise("request_inference_time_seconds_sum"), places=5)
+        self.assertLessEqual(rise("request_queue_time_seconds_sum") +
+                             rise("request_inference_time_seconds_sum"),
+                             rise("e2e_request_latency_seconds_sum") + 1e-3)
+
+    def test_clients_that_leave_are_counted_and_leave_nothing(self):
+        server = self.serve("--max-seqs", "4")
+        connections = []
+        for _ in range(12):
+            connection = socket.create_connection(server.address, PATIENCE_S)
+            connection.sendall(raw_post(server.address, "/v1/chat/completions",
+                                        long_story(stream=True)))
+            connections.append(connection)
+        self.wait_until("some run and some wait", lambda: self.state(server) == (4, 8))
+        self.assertGreater(scrape(server).get("tandem:kv_cache_usage_perc"), 0)
+        self.assertGreaterEqual(scrape(server).get("tandem:http_connections"), 12)
+        for connection in connections:
+            connection.close()
+
+        self.wait_until("nothing is left", lambda: self.state(server) == (0, 0))
+        self.wait_until("all are counted", lambda: scrape(server).get(
+            "tandem:http_requests_total", status="499") == 12)
+        metrics = scrape(server)
+        self.assertEqual(metrics.get("tandem:request_success_total"), 12)
+        self.assertEqual(metrics.get("tandem:request_success_total", finished_reason="abort"), 12)
+        self.assertEqual(metrics.get("tandem:kv_cache_usage_perc"), 0)
+        self.assertEqual(metrics.get("tandem:e2e_request_latency_seconds_count"), 0)
+
+    def state(self, server):
+        metrics = scrape(server)
+        return (metrics.get("tandem:num_requests_running"),
+                metrics.get("tandem:num_requests_waiting"))
+
+    def test_errors_after_admission_are_counted_as_errors(self):
+        server = self.serve("--request-timeout", "0.05", "--max-seqs", "1")
+        status, headers, _ = ask(server, "/v1/chat/completions", long_story(n=4))
+        self.assertEqual(status, 503)
+        self.assertGreaterEqual(int(headers["retry-after"]), 1)
+        self.assertEqual(scrape(server).get("tandem:request_success_total",
+                                            finished_reason="error"), 1)
+
+    def test_promtool_accepts_it(self):
+        promtool = shutil.which("promtool")
+        if not promtool:
+            self.skipTest("promtool is not on PATH")
+        server = self.serve()
+        server.post("/v1/chat/completions", story())
+        text = server.request("GET", "/metrics")[2]
+        checked = subprocess.run([promtool, "check", "metrics"], input=text, text=True,
+                                 capture_output=True)
+        # Its taste is not vLLM's; its parser's word counts.
+        for line in (checked.stdout + checked.stderr).splitlines():
+            self.assertRegex(line, r"should not contain ':'"
+                                   r"|iteration_tokens_total non-counter metrics should not have")
+
+
+class Health(Case):
+    def test_health_is_quick_while_everything_is_busy(self):
+        server = self.serve("--max-seqs", "8")
+        connections = []
+        for _ in range(32):
+            connection = socket.create_connection(server.address, PATIENCE_S)
+            connection.sendall(raw_post(server.address, "/v1/chat/completions", long_story()))
+            connections.append(connection)
+        times = []
+        for _ in range(50):
+            begin = time.monotonic()
+            self.assertEqual(server.request("GET", "/health")[0], 200)
+            times.append(time.monotonic() - begin)
+        for connection in connections:
+            connection.close()
+        # The contract's 5 ms is for a machine of its own; one hanging behind requests takes seconds.
+        self.assertLess(sorted(times)[len(times) // 2], 0.25)
+
+    def test_ready_when_models_are_loaded(self):
+        # While loading: Ready.*, in tests/server; while draining: Shutdown.*, in http_test.py.
+        status, _, answer = self.serve().request("GET", "/ready")
+        self.assertEqual((status, answer), (200, {"status": "ready"}))
+
+    def test_version_names_what_is_served(self):
+        version = self.serve().request("GET", "/version")[2]
+        self.assertEqual(set(version), {"version", "commit", "build", "features"})
+        self.assertIn("metrics", version["features"])
+
+
+class Configuration(Case):
+    def run_serve(self, *arguments, env=None):
+        environment = dict(os.environ)
+        for name in ("TANDEM_API_KEY", "TANDEM_ADMIN_KEY", "TANDEM_LOG_LEVEL"):
+            environment.pop(name, None)
+        environment.update(env or {})
+        return subprocess.run([harness.BINARY, "serve", *arguments], text=True, env=environment,
+                              capture_output=True, timeout=PATIENCE_S)
+
+    def write(self, text):
+        path = self.path / "tandem.yaml"
+        path.write_text(text)
+        return str(path)
+
+    def test_precedence_is_default_file_environment_flag(self):
+        file = self.write("log-level: warn\nmax-seqs: 3\nmax-queue: 7\n")
+        got = self.run_serve("--check-config", "--config", file, "--max-queue", "9",
+                             env={"TANDEM_LOG_LEVEL": "error"})
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertRegex(got.stdout, rf'log-level: "error"  # TANDEM_LOG_LEVEL\n')
+        self.assertIn(f"max-seqs: 3  # {file}:2\n", got.stdout)
+        self.assertIn("max-queue: 9  # --max-queue\n", got.stdout)
+        self.assertIn("port: 8080  # default\n", got.stdout)
+
+    def test_all_faults_at_once_with_their_places(self):
+        file = self.write("max-seq: 3\nport: high\n")
+        got = self.run_serve("--check-config", "--config", file, "--max-queue", "0")
+        self.assertEqual(got.returncode, 2)
+        for needle in (f"{file}:1: unknown key 'max-seq'; did you mean 'max-seqs'?",
+                       f"{file}:2: port must be an integer", "--max-queue must be"):
+            self.assertIn(needle, got.stderr)
+        # Without --check-config it does not start either.
+        self.assertEqual(self.run_serve("--config", file).returncode, 2)
+
+    def test_keys_are_redacted(self):
+        file = self.write("api-key: [marker-1, marker-2]\n")
+        got = self.run_serve("--check-config", "--config", file, "--admin-key", "marker-3",
+                             env={"TANDEM_API_KEY": "marker-4"})
+        self.assertEqual(got.returncode, 0)
+        self.assertNotIn("marker", got.stdout + got.stderr)
+        self.assertIn('api-key: ["(redacted)"]  # TANDEM_API_KEY', got.stdout)
+
+    def test_help_names_every_key_with_its_default(self):
+        text = self.run_serve("--help").stdout
+        rows = re.findall(r"^\| `([a-z-]+)` \| (.*?) \| (.*?) \| (.*?) \|$",
+                          (ROOT / "config" / "README.md").read_text(), re.M)
+        self.assertGreater(len(rows), 25)
+        flags = set(re.findall(r"--([a-z-]+)", "\n".join(
+            line for line in text.splitlines() if re.match(r" +-", line))))
+        self.assertEqual(flags - {"help", "config", "check-config"}, {row[0] for row in rows})
+        for name, _, default, _ in rows:
+            if default.strip("`") not in ("", "false"):
+                self.assertRegex(text, rf"--{name} \S+={re.escape(default.strip('`'))}")
+
+    def test_a_file_configures_a_server(self):
+        file = self.write("served-model-name: [one, two]\nmetrics-namespace: mine\n")
+        server = self.serve("--config", file)
+        ids = [model["id"] for model in server.request("GET", "/v1/models")[2]["data"]]
+        self.assertEqual(ids, ["one", "two"])
+        self.assertIn("mine:num_requests_running", scrape(server).types)
+
+    def test_readiness_is_reported_to_the_service_manager(self):
+        path = str(self.path / "notify")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        listener.bind(path)
+        listener.settimeout(PATIENCE_S)
+        server = self.serve(env={"NOTIFY_SOCKET": path})
+        self.assertEqual(listener.recv(100), b"READY=1")
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(listener.recv(100), b"STOPPING=1")
+        self.assertEqual(server.process.wait(PATIENCE_S), 0)
+        server.close()
+        listener.close()
+
+
+class Limits(Case):
+    def fill(self, server, n_requests, key=None, **more):
+        """Running or waiting requests; closing the connections ends them."""
+        connections = []
+        for _ in range(n_requests):
+            connection = socket.create_connection(server.address, PATIENCE_S)
+            connection.sendall(raw_post(server.address, "/v1/chat/completions",
+                                        long_story(**more), key))
+            connections.append(connection)
+        return connections
+
+    def admitted(self, server):
+        metrics = scrape(server)
+        return (metrics.get("tandem:num_requests_running") +
+                metrics.get("tandem:num_requests_waiting"))
+
+    def test_overload_is_refused_at_once_with_a_time_to_come_back(self):
+        server = self.serve("--max-seqs", "1", "--max-queue", "2")
+        connections = self.fill(server, 3, n=100)
+        self.wait_until("the queue is full", lambda: self.admitted(server) >= 3)
+        times, results = [], []
+
+        def one():
+            begin = time.monotonic()
+            status, headers, text = ask(server, "/v1/chat/completions", story())
+            times.append(time.monotonic() - begin)
+            results.append((status, json.loads(text)["error"]["code"],
+                            int(headers["retry-after"]), int(headers["retry-after-ms"])))
+
+        for _ in range(10):
+            threads = [threading.Thread(target=one) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        for connection in connections:
+            connection.close()
+
+        self.assertEqual(len(results), 30)
+        for status, code, seconds, milliseconds in results:
+            self.assertEqual((status, code), (503, "server_overloaded"))
+            self.assertTrue(1 <= seconds <= 60 and 1000 <= milliseconds <= 60000)
+            self.assertTrue(seconds * 1000 - 1000 < milliseconds <= seconds * 1000)
+        # The contract's 50 ms, with room for a machine that others use, too.
+        self.assertLess(sorted(times)[len(times) // 2], 0.25)
+
+    def test_waiting_too_long_is_refused_with_a_status_even_for_streams(self):
+        server = self.serve("--max-seqs", "1", "--queue-timeout", "0.3")
+        connections = self.fill(server, 1, n=100)
+        self.wait_until("one runs", lambda: self.admitted(server) >= 1)
+        for stream in (False, True):
+            status, headers, text = ask(server, "/v1/chat/completions", story(stream=stream))
+            self.assertEqual(status, 503, text)
+            self.assertEqual(json.loads(text)["error"]["code"], "server_overloaded")
+            self.assertGreaterEqual(int(headers["retry-after"]), 1)
+        for connection in connections:
+            connection.close()
+        self.wait_until("it ends", lambda: self.admitted(server) == 0)
+        chunks, done = server.stream("/v1/chat/completions", story())
+        self.assertTrue(done and chunks)
+
+    def test_limits_of_one_key_are_not_those_of_another(self):
+        server = self.serve("--rate-limit-rpm", "3", "--rate-limit-tpm", "100000",
+                            "--api-key", "key-a", "--api-key", "key-b")
+        for left in (2, 1, 0):
+            status, headers, _ = ask(server, "/v1/chat/completions", story(max_tokens=1), "key-a")
+            self.assertEqual(status, 200)
+            self.assertEqual(headers["x-ratelimit-limit-requests"], "3")
+            self.assertEqual(headers["x-ratelimit-remaining-requests"], str(left))
+            self.assertRegex(headers["x-ratelimit-reset-requests"], r"^\d+(\.\d{1,3})?s$")
+            self.assertEqual(headers["x-ratelimit-limit-tokens"], "100000")
+            self.assertLess(int(headers["x-ratelimit-remaining-tokens"]), 100000)
+            self.assertRegex(headers["x-ratelimit-reset-tokens"], r"^\d+(\.\d{1,3})?s$")
+
+        status, headers, text = ask(server, "/v1/chat/completions", story(), "key-a")
+        error = json.loads(text)["error"]
+        self.assertEqual((status, error["type"], error["code"]),
+                         (429, "rate_limit_error", "rate_limit_exceeded"))
+        self.assertTrue(1 <= int(headers["retry-after"]) <= 60)
+        self.assertIn("retry-after-ms", headers)
+
+        # Errors of a key with limits carry the headers, too; the administrator has none.
+        status, headers, _ = ask(server, "/v1/chat/completions", {}, "key-b")
+        self.assertEqual((status, headers["x-ratelimit-remaining-requests"]), (400, "2"))
+        for _ in range(5):
+            status, headers, _ = ask(server, "/v1/chat/completions", story(max_tokens=1),
+                                     harness.ADMIN_KEY)
+            self.assertEqual(status, 200)
+            self.assertNotIn("x-ratelimit-limit-requests", headers)
+
+    def test_without_limits_no_headers_speak_of_them(self):
+        headers = ask(self.serve(), "/v1/chat/completions", story(max_tokens=1))[1]
+        self.assertFalse([name for name in headers if name.startswith("x-ratelimit")])
+
+    def test_a_backlog_of_one_key_does_not_hold_up_another(self):
+        server = self.serve("--max-seqs", "1", "--api-key", "key-a", "--api-key", "key-b")
+        connections = self.fill(server, 40, key="key-a", max_tokens=200)
+        self.wait_until("a backlog", lambda: self.admitted(server) >= 20)
+
+        status, _, text = ask(server, "/v1/chat/completions", story(max_tokens=1), "key-b")
+
+        self.assertEqual(status, 200, text)
+        self.assertGreaterEqual(self.admitted(server), 10)
+        for connection in connections:
+            connection.close()
+
+
+class Logs(Case):
+    def lines(self, server):
+        return [json.loads(line) for line in server.log_path.read_text().splitlines()]
+
+    def requests(self, server):
+        return [line for line in self.lines(server) if line.get("event") == "request"]
+
+    def test_one_json_line_per_request_with_what_operators_ask_for(self):
+        server = self.serve("--log-format", "json")
+        answer = server.post("/v1/chat/completions", story(max_tokens=5, ignore_eos=True))
+        server.stream("/v1/chat/completions", story(max_tokens=4, ignore_eos=True))
+        server.request("POST", "/v1/chat/completions", {})
+        server.request("GET", "/health")
+
+        self.wait_until("three lines", lambda: len(self.requests(server)) == 3)
+        first, second, third = self.requests(server)
+        self.assertEqual(first["level"], "info")
+        self.assertTrue(first["request_id"].startswith("req_"))
+        self.assertEqual((first["method"], first["route"], first["status"]),
+                         ("POST", "/v1/chat/completions", 200))
+        self.assertEqual(first["model"], "tandem-stories")
+        self.assertEqual(first["prompt_tokens"], answer["usage"]["prompt_tokens"])
+        self.assertEqual(first["completion_tokens"], 5)
+        self.assertEqual(first["finish_reason"], "length")
+        for name in ("ms", "queue_ms", "ttft_ms", "prefill_ms", "decode_ms"):
+            self.assertGreaterEqual(first[name], 0, name)
+        self.assertEqual(second["completion_tokens"], 4)
+        self.assertEqual((third["status"], "model" in third), (400, False))
+
+    def test_neither_text_nor_keys_are_ever_logged(self):
+        for log_format in ("json", "text"):
+            server = self.serve("--log-format", log_format, "--log-level", "trace",
+                                "--api-key", "MARKER-key")
+            body = story("MARKER-prompt", max_tokens=3, user="MARKER-user", stop=["MARKER-stop"],
+                         metadata={"MARKER-a": "MARKER-b"})
+            self.assertEqual(ask(server, "/v1/chat/completions", body, "MARKER-key")[0], 200)
+            ask(server, "/v1/chat/completions", dict(body, temperature="MARKER"), "MARKER-key")
+            ask(server, "/v1/chat/completions?key=MARKER-query", body, "MARKER-wrong")
+            ask(server, "/v1/completions", {"model": "MARKER-model", "prompt": "MARKER-p"},
+                "MARKER-key")
+            with socket.create_connection(server.address, PATIENCE_S) as gone:
+                gone.sendall(raw_post(server.address, "/v1/chat/completions",
+                                      long_story("MARKER-left", stream=True), "MARKER-key"))
+                gone.recv(100)
+            self.assertEqual(server.stop(), 0)
+            self.assertNotIn("MARKER", server.log_path.read_text())
+
+    def test_hostile_bytes_stay_inside_their_line(self):
+        server = self.serve("--log-format", "json")
+        paths = [b"/%22,%22admin%22:%22yes%E2%80%A8x", b"/a%20status=200", b"/%FF%0A%1B[31mx"]
+        for request_id, hostile in zip((b'x"\\y', b"good-1", b"\xff\xfe"), paths):
+            with socket.create_connection(server.address, PATIENCE_S) as connection:
+                connection.sendall(b"GET " + hostile + b" HTTP/1.1\r\nHost: x\r\nConnection: close"
+                                   b"\r\nX-Request-Id: " + request_id + b"\r\n\r\n")
+                while connection.recv(4096):
+                    pass
+        self.wait_until("three lines", lambda: len(self.requests(server)) == 3)
+        for line in self.requests(server):
+            self.assertNotIn("admin", line)
+            self.assertIn(line["status"], (400, 404))
+            self.assertRegex(line["request_id"], r"^[A-Za-z0-9._-]{1,128}$")
+        self.assertEqual(self.requests(server)[0]["path"], '/","admin":"yes\u2028x')
+        self.assertEqual(self.requests(server)[1]["request_id"], "good-1")
+
+
+if __name__ == "__main__":
+    harness.main()

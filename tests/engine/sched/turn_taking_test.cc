@@ -1,0 +1,255 @@
+#include "engine/sched/turn_taking.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "engine/kv/block_pool.h"
+#include "engine/kv/prefix_index.h"
+#include "engine/sched/scheduler.h"
+
+namespace tandem::engine {
+namespace {
+
+TEST(TurnTaking, OneClientKeepsTheOrderOfItsRequests) {
+  TurnTaking turns;
+  uint64_t last = turns.Queue(0, 7, 1);
+  for (int i = 0; i < 100; ++i) {
+    const uint64_t next = turns.Queue(0, 7, 1 + i % 3);
+    EXPECT_GT(next, last);
+    last = next;
+  }
+}
+
+TEST(TurnTaking, ANewcomerStandsBehindOneRequestOfABacklogAndNotBehindAll) {
+  TurnTaking turns;
+  std::vector<uint64_t> backlog;
+  for (int i = 0; i < 50; ++i) backlog.push_back(turns.Queue(0, 1, 1));
+  turns.Admitted(0, backlog[0]);
+  turns.Admitted(0, backlog[1]);
+
+  const uint64_t newcomer = turns.Queue(0, 2, 1);
+
+  EXPECT_GE(newcomer, backlog[1]);
+  EXPECT_LT(newcomer, backlog[2]);
+}
+
+TEST(TurnTaking, AnIdleClientSavesNothingUp) {
+  TurnTaking turns;
+  std::vector<uint64_t> backlog;
+  for (int i = 0; i < 20; ++i) backlog.push_back(turns.Queue(0, 1, 1));
+  for (int i = 0; i < 10; ++i) turns.Admitted(0, backlog[static_cast<size_t>(i)]);
+
+  // Two requests of the newcomer are not both before the next one of the other.
+  turns.Queue(0, 2, 1);
+  EXPECT_GE(turns.Queue(0, 2, 1), backlog[10]);
+}
+
+TEST(TurnTaking, ARequestOfManyChoicesIsThatManyTurns) {
+  TurnTaking turns;
+  turns.Queue(0, 1, 1);
+  turns.Queue(0, 2, 4);
+  const uint64_t of_one = turns.Queue(0, 1, 1);
+  const uint64_t of_two = turns.Queue(0, 2, 1);
+
+  EXPECT_EQ(of_two - of_one, 3u);
+}
+
+TEST(TurnTaking, PrioritiesThatNobodyWaitsAtAreForgotten) {
+  TurnTaking turns;
+  for (int priority = -1000; priority < 1000; ++priority) {
+    const uint64_t turn = turns.Queue(priority, 1, 1);
+    EXPECT_EQ(turns.num_lines(), 1u);
+    priority % 2 == 0 ? turns.Admitted(priority, turn) : turns.Left(priority);
+  }
+  EXPECT_EQ(turns.num_lines(), 0u);
+}
+
+// ---- The scheduler as a whole: random traffic of several clients, seeds printed on failure.
+
+struct Traffic {
+  struct Sent {
+    uint64_t client = 0;
+    int priority = 0;
+    int64_t to_generate = 0;
+    int n = 1;
+    bool started = false;
+  };
+
+  explicit Traffic(uint64_t seed) : random(seed), pool(400), index(Sha256Digest{}) {
+    SchedulerOptions options;
+    options.max_seqs = Pick(1, 4);
+    options.prefill_chunk_tokens = Pick(4, 48);
+    options.max_model_len = 128;
+    scheduler = std::make_unique<Scheduler>(options, pool, index);
+  }
+
+  int64_t Pick(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  }
+
+  uint64_t Add(uint64_t client, int priority, int n) {
+    Scheduler::Request request;
+    request.id = RequestId{next_id++};
+    request.client = client;
+    request.priority = priority;
+    request.n = n;
+    const int64_t length = Pick(1, 40);
+    for (int64_t i = 0; i < length; ++i) request.prompt.push_back(static_cast<TokenId>(Pick(0, 9)));
+    sent[request.id] = {client, priority, Pick(1, 12), n, false};
+    const uint64_t id = request.id.value;
+    scheduler->Add(std::move(request));
+    return id;
+  }
+
+  // Calls `on_start(id)` for each request that gets its first place, in the order of the line.
+  template <class OnStart>
+  void Step(const OnStart& on_start) {
+    const BatchPlan& plan = scheduler->Plan();
+    std::vector<const Sequence*> begun;
+    for (auto& [id, request] : sent) {
+      if (request.started) continue;
+      const Sequence& first = *scheduler->Choices(id)[0];
+      if (first.phase != SequencePhase::kRunning) continue;
+      request.started = true;
+      begun.push_back(&first);
+    }
+    std::sort(begun.begin(), begun.end(), GoesFirst());
+    for (const Sequence* sequence : begun) on_start(sequence->request);
+    const std::vector<PlannedSlice> slices = plan.slices;
+    scheduler->Commit();
+    for (const PlannedSlice& slice : slices) {
+      if (!slice.samples) continue;
+      const RequestId id = slice.sequence->request;
+      std::vector<Sequence*> sampled{slice.sequence};
+      if (slice.forks) {
+        sampled.clear();
+        for (const auto& choice : scheduler->Choices(id)) sampled.push_back(choice.get());
+      }
+      for (Sequence* sequence : sampled) {
+        if (sequence->length() - sequence->prompt_len + 1 >= sent.at(id).to_generate) {
+          scheduler->Finish(*sequence);
+        } else {
+          scheduler->Append(*sequence, 3);
+        }
+      }
+      if (scheduler->Choices(id).empty()) sent.erase(id);
+    }
+    scheduler->CheckInvariants();
+  }
+
+  std::mt19937_64 random;
+  BlockPool pool;
+  PrefixIndex index;
+  std::unique_ptr<Scheduler> scheduler;
+  std::map<RequestId, Sent> sent;
+  uint64_t next_id = 1;
+};
+
+TEST(Fairness, WithinAKeyAndPriorityFirstComeIsFirstServed) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(seed);
+    Traffic traffic(seed);
+    std::map<std::pair<uint64_t, int>, uint64_t> last_started;
+    const auto on_start = [&](RequestId id) {
+      const Traffic::Sent& request = traffic.sent.at(id);
+      uint64_t& last = last_started[{request.client, request.priority}];
+      ASSERT_LT(last, id.value) << "a later request of the same key went first";
+      last = id.value;
+    };
+    for (int step = 0; step < 150; ++step) {
+      if (traffic.sent.size() < 40) {
+        traffic.Add(static_cast<uint64_t>(traffic.Pick(0, 4)), static_cast<int>(traffic.Pick(0, 1)),
+                    static_cast<int>(traffic.Pick(1, 3)));
+      }
+      if (!traffic.sent.empty() && traffic.Pick(0, 19) == 0) {
+        const RequestId id = traffic.sent.begin()->first;
+        traffic.scheduler->Cancel(id);
+        traffic.sent.erase(id);
+      }
+      traffic.Step(on_start);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// While a request of key B waits, key A starts at most as many as it had before the line could
+// turn: however long its backlog is, and however often it adds to it.
+TEST(Fairness, NoBacklogOfOneKeyDelaysAnotherByMoreThanItsTurn) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(seed);
+    Traffic traffic(seed);
+    for (int i = 0; i < 60; ++i) traffic.Add(1, 0, 1);
+    const int64_t warm_up = traffic.Pick(0, 10);
+    for (int64_t i = 0; i < warm_up; ++i) traffic.Step([](RequestId) {});
+
+    std::map<uint64_t, int64_t> overtaken;  // by requests of key 1, per waiting one of others
+    const uint64_t other_clients = static_cast<uint64_t>(traffic.Pick(1, 3));
+    for (uint64_t client = 2; client < 2 + other_clients; ++client) {
+      overtaken[traffic.Add(client, 0, 1)] = 0;
+    }
+    for (int step = 0; step < 4000 && !overtaken.empty(); ++step) {
+      traffic.Add(1, 0, 1);
+      traffic.Step([&](RequestId id) {
+        if (traffic.sent.at(id).client == 1) {
+          for (auto& [waiting, count] : overtaken) ++count;
+        } else {
+          overtaken.erase(id.value);
+        }
+      });
+      for (const auto& [waiting, count] : overtaken) {
+        ASSERT_LE(count, 1) << "request " << waiting << " waits for more than one of key 1";
+      }
+    }
+    ASSERT_TRUE(overtaken.empty()) << "somebody starved";
+  }
+}
+
+TEST(Fairness, KeysThatAlwaysWaitGetEqualShares) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE(seed);
+    Traffic traffic(seed);
+    std::map<uint64_t, int64_t> waiting;
+    std::map<uint64_t, int64_t> started;
+    for (int step = 0; step < 400; ++step) {
+      for (uint64_t client = 1; client <= 3; ++client) {
+        // Different eagerness, but never nothing in the queue.
+        while (waiting[client] < static_cast<int64_t>(client * client)) {
+          traffic.Add(client, 0, 1);
+          ++waiting[client];
+        }
+      }
+      traffic.Step([&](RequestId id) {
+        const uint64_t client = traffic.sent.at(id).client;
+        ++started[client];
+        --waiting[client];
+      });
+    }
+    EXPECT_GT(started[1], 10);
+    // Places are given several at a time, while the queue is filled between steps only.
+    EXPECT_NEAR(static_cast<double>(started[1]), static_cast<double>(started[3]),
+                0.25 * static_cast<double>(started[3]) + 4);
+    EXPECT_NEAR(static_cast<double>(started[2]), static_cast<double>(started[3]),
+                0.25 * static_cast<double>(started[3]) + 4);
+  }
+}
+
+TEST(Fairness, PriorityGoesBeforeTurns) {
+  Traffic traffic(1);
+  for (int i = 0; i < 20; ++i) traffic.Add(1, 0, 1);
+  const uint64_t low = traffic.Add(2, 5, 1);
+  std::vector<uint64_t> order;
+  for (int step = 0; step < 4000 && !traffic.sent.empty(); ++step) {
+    traffic.Step([&](RequestId id) { order.push_back(id.value); });
+  }
+  ASSERT_EQ(order.size(), 21u);
+  EXPECT_EQ(order.back(), low);
+}
+
+}  // namespace
+}  // namespace tandem::engine
