@@ -70,7 +70,7 @@ HttpPolicy MakePolicy(const ApiKeys& keys) {
   policy.refusal = [](int status, std::string_view code, std::string_view message) {
     return ToResponse(MakeErrorReply(status, code, message));
   };
-  policy.exception = [](std::exception_ptr exception, const Request& request) {
+  policy.exception = [](const std::exception_ptr& exception, const Request& request) {
     ErrorReply reply = MakeErrorReply(exception, request.id);
     if (reply.status >= 500 && reply.status != 503) {
       spdlog::error("request_failed request={} method={} path={} what=\"{}\"", request.id,
