@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/base/mailbox.h"
 #include "engine/loop/engine_loop.h"
@@ -100,20 +101,34 @@ Engine::~Engine() {
 const LoadedModel& Engine::loaded() const { return impl_->model; }
 
 RequestId Engine::Submit(GenerationRequest request, EventSink sink) {
-  CheckRequest(request, impl_->model);
+  std::vector<GenerationRequest> requests;
+  requests.push_back(std::move(request));
+  std::vector<EventSink> sinks;
+  sinks.push_back(std::move(sink));
+  return SubmitAll(std::move(requests), std::move(sinks)).front();
+}
+
+std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests,
+                                         std::vector<EventSink> sinks) {
+  TANDEM_CHECK(requests.size() == sinks.size());
+  for (const GenerationRequest& request : requests) CheckRequest(request, impl_->model);
   const std::lock_guard lock(impl_->submit_mutex);
   if (impl_->closed) {
     throw Error(ErrorCode::kUnavailable, "the server is shutting down").WithReason("shutting_down");
   }
-  if (!impl_->status.TryEnqueue(impl_->options.max_queue, impl_->options.max_seqs)) {
+  const auto n_requests = static_cast<int64_t>(requests.size());
+  if (!impl_->status.TryEnqueue(n_requests, impl_->options.max_queue, impl_->options.max_seqs)) {
     throw Error(ErrorCode::kUnavailable,
                 "the queue is full: " + std::to_string(impl_->options.max_queue) +
                     " requests are waiting (--max-queue)")
         .WithReason("server_overloaded");
   }
-  const RequestId id{impl_->next_id++};
-  impl_->inbox.Post(SubmitCommand{id, std::move(request), std::move(sink)});
-  return id;
+  std::vector<RequestId> ids;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ids.push_back({impl_->next_id++});
+    impl_->inbox.Post(SubmitCommand{ids.back(), std::move(requests[i]), std::move(sinks[i])});
+  }
+  return ids;
 }
 
 void Engine::Cancel(RequestId request) { impl_->inbox.Post(CancelCommand{request}); }

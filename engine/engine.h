@@ -155,6 +155,10 @@ class Engine {
   // (reason server_overloaded) when the queue is full, kInvalidArgument for an unusable request
   // (empty prompt, id out of range, prompt too long: reason context_length_exceeded).
   RequestId Submit(GenerationRequest request, EventSink sink);
+  // The same for the prompts of one caller, all or none. They count as one towards a full queue: a
+  // list longer than the queue must not be refused forever. `sinks` stands beside `requests`.
+  std::vector<RequestId> SubmitAll(std::vector<GenerationRequest> requests,
+                                   std::vector<EventSink> sinks);
   // Idempotent; takes effect before the next step. The sink still gets its RequestFinished.
   void Cancel(RequestId request);
   // A paused request yields its batch place until resumed (a slow reader). Idempotent.

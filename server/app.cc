@@ -13,6 +13,7 @@
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "server/handlers/job_spec.h"
+#include "server/jobs/job_files.h"
 #include "server/routes.h"
 #include "server/service_notify.h"
 #include "server/wire/error_body.h"
@@ -97,6 +98,7 @@ App::App(AppOptions options)
                .is_loading = is_loading_,
                .is_draining = is_draining_,
                .request_timeout = options_.request_timeout,
+               .reasoning_parser = options_.reasoning_parser,
                .model_root = options_.model_root,
                .drain = &drain_,
                .base_url = ""} {
@@ -194,12 +196,14 @@ void App::PublishJobModel(const Job& job) {
   }
   const std::string path = result["model_dir"].get<std::string>();
   if (path.empty()) return;  // the spec asked for no export
+  if (std::filesystem::exists(job.dir / kModelDeletedFile)) return;
 
   std::string id = ModelIdOfJob(job.request_json, job.id);
   // A name that another model has taken since the job was accepted is not taken from it.
   if (models_.Contains(id) && models_.Find(id)->owned_by != "user") id = job.id;
   ServedModelLabels labels;
   labels.owned_by = "user";
+  labels.parent = BaseModelOfJob(job.request_json);
   models_.Publish(LoadServedModel({id, path}, options_.engine, "", labels), {job.id});
   spdlog::info("job_model_published job={} model={}", job.id, id);
 }

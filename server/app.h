@@ -36,6 +36,7 @@ struct AppOptions {
   bool insecure = false;  // allow an open server on an address that others can reach
   std::chrono::milliseconds drain_timeout{30'000};
   std::chrono::milliseconds request_timeout{0};  // 0: none
+  ReasoningParser reasoning_parser = ReasoningParser::kAuto;
   // Jobs and their files; used, and locked, only when there is an admin key. Empty: no jobs.
   std::filesystem::path data_dir;
   std::filesystem::path model_root = ".";  // what paths in request bodies are relative to

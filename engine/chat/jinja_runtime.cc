@@ -8,7 +8,8 @@ std::string DescribeFault(SourcePosition at, const std::string& what) {
 }
 
 void Runtime::Fail(const std::string& what) const {
-  throw Error(ErrorCode::kInvalidArgument, DescribeFault(at_, what));
+  // Whatever a template refuses or cannot finish, it is these messages that it was given.
+  throw Error(ErrorCode::kInvalidArgument, DescribeFault(at_, what)).WithParam("messages");
 }
 
 void Runtime::FailSteps() const {

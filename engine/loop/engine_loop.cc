@@ -38,11 +38,11 @@ Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
 
 // ---- LoopStatus
 
-bool LoopStatus::TryEnqueue(int64_t max_queue, int64_t max_seqs) {
+bool LoopStatus::TryEnqueue(int64_t n_requests, int64_t max_queue, int64_t max_seqs) {
   const std::lock_guard lock(mutex_);
   const int64_t free_places = std::max<int64_t>(0, max_seqs - stats_.requests_running);
   if (in_inbox_ + queued_requests_ >= max_queue + free_places) return false;
-  ++in_inbox_;
+  in_inbox_ += n_requests;
   return true;
 }
 

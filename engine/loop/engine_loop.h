@@ -42,8 +42,8 @@ using LoopCommand = std::variant<SubmitCommand, CancelCommand, PauseCommand, Sto
 // What other threads may know of the loop.
 class LoopStatus {
  public:
-  // Counts a request that goes into the inbox. False when the queue is full.
-  bool TryEnqueue(int64_t max_queue, int64_t max_seqs);
+  // Counts requests that go into the inbox together. False when the queue was full before them.
+  bool TryEnqueue(int64_t n_requests, int64_t max_queue, int64_t max_seqs);
 
   // By the engine thread, once per step: figures as of now; `n_taken` requests left the inbox.
   void Publish(const EngineStats& stats, int64_t queued_requests, int64_t n_taken);

@@ -40,7 +40,14 @@ std::optional<ChoiceOutput::End> ChoiceOutput::Push(TokenId token, TokenLogprob 
     stop_string = Feed(piece);
   }
   const auto text_end = shown_ + static_cast<int64_t>(text_.size());
-  waiting_.push_back({token, std::move(logprob), text_end + (unfinished_character ? 1 : 0)});
+  if (!unfinished_character) {
+    // What this token has made whole is shown with it.
+    for (size_t i = waiting_.size(); i-- > 0 && waiting_[i].unfinished;) {
+      waiting_[i].unfinished = false;
+      waiting_[i].text_end = text_end;
+    }
+  }
+  waiting_.push_back({token, std::move(logprob), text_end, unfinished_character});
 
   const bool at_limit = n_tokens_ >= options_.max_new_tokens;
   if (!ends_at_token && !stop_string && !at_limit) return std::nullopt;
@@ -79,12 +86,20 @@ std::optional<size_t> ChoiceOutput::Feed(const std::string& piece) {
 }
 
 std::optional<TextDelta> ChoiceOutput::TakeDelta() {
-  const size_t n_bytes = text_.size() - held_;
-  shown_ += static_cast<int64_t>(n_bytes);
+  // Whole tokens only: a token goes out together with all of its text.
+  const int64_t may_show = shown_ + static_cast<int64_t>(text_.size() - held_);
   size_t n_tokens = 0;
-  while (n_tokens < waiting_.size() && (ended_ || waiting_[n_tokens].text_end <= shown_)) {
+  while (n_tokens < waiting_.size() &&
+         (ended_ || (!waiting_[n_tokens].unfinished && waiting_[n_tokens].text_end <= may_show))) {
     ++n_tokens;
   }
+  size_t n_bytes = 0;
+  if (ended_) {
+    n_bytes = text_.size();
+  } else if (n_tokens > 0) {
+    n_bytes = static_cast<size_t>(waiting_[n_tokens - 1].text_end - shown_);
+  }
+  shown_ += static_cast<int64_t>(n_bytes);
   if (n_bytes == 0 && n_tokens == 0) return std::nullopt;
   TextDelta delta;
   delta.choice = options_.choice;

@@ -14,7 +14,8 @@
 namespace tandem::engine {
 
 // Turns the sampled tokens of one choice into text deltas, and decides when the choice ends. Text
-// that may become part of a stop string is held back, and with it the tokens it came from. Without
+// that may become part of a stop string is held back, and with it the tokens it came from, all of
+// their text included: what a delta's tokens spell is the delta's text. Without
 // a tokenizer there are tokens only. Engine thread only.
 class ChoiceOutput {
  public:
@@ -49,7 +50,8 @@ class ChoiceOutput {
   struct Waiting {
     TokenId token;
     TokenLogprob logprob;
-    int64_t text_end;  // may be shown once the text up to here is
+    int64_t text_end;  // of its text, as an offset in the choice's
+    bool unfinished;   // has begun a character that a later token makes whole
   };
 
   bool EndsAt(TokenId token) const;

@@ -91,7 +91,7 @@ void StepRunner::RunJob(Job& job, SamplerScratch& scratch) const {
   }
   if (job.n_top < 0 || job.token < 0) return;
   ScoredToken scored = ScoreToken(row, lse_[static_cast<size_t>(job.logit_row)], job.token,
-                                  job.n_top, scratch.buffer);
+                                  job.n_top, scratch.score);
   job.logprob = {.token = job.token,
                  .logprob = scored.logprob,
                  .rank = scored.rank,

@@ -18,7 +18,13 @@ struct ScoredToken {
   std::vector<std::pair<TokenId, float>> top;  // the `n_top` best, best first
 };
 
+// Memory that one worker reuses from row to row.
+struct ScoreScratch {
+  std::vector<float> run_maxima;
+  std::vector<Candidate> buffer;
+};
+
 ScoredToken ScoreToken(std::span<const float> logits, float lse, TokenId token, int n_top,
-                       std::vector<Candidate>& buffer);
+                       ScoreScratch& scratch);
 
 }  // namespace tandem::engine

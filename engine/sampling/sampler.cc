@@ -84,6 +84,17 @@ double RowMass(std::span<const float> row, float best, float inverse_temperature
   return total;
 }
 
+// The sum of weights, by blocks that are kept.
+double BlockwiseSum(const std::vector<float>& weights, std::vector<double>& block_masses) {
+  block_masses.clear();
+  double total = 0;
+  for (size_t begin = 0; begin < weights.size(); begin += kMassBlock) {
+    block_masses.push_back(LaneSum(&weights[begin], std::min(kMassBlock, weights.size() - begin)));
+    total += block_masses.back();
+  }
+  return total;
+}
+
 // The element with which the best of `order` first reach `target` mass. Halves the range that
 // holds it, so the work is linear. `order` is rearranged.
 Candidate SelectByMass(std::span<Candidate> order, double target, float best,
@@ -176,14 +187,7 @@ TokenId DrawFromRow(std::span<const float> row, float best, float inverse_temper
 
 // The same for weights that are there already.
 int64_t DrawIndex(const std::vector<float>& weights, double u, SamplerScratch& scratch) {
-  scratch.block_masses.clear();
-  double total = 0;
-  for (size_t begin = 0; begin < weights.size(); begin += kMassBlock) {
-    scratch.block_masses.push_back(
-        LaneSum(&weights[begin], std::min(kMassBlock, weights.size() - begin)));
-    total += scratch.block_masses.back();
-  }
-  double left = u * total;
+  double left = u * BlockwiseSum(weights, scratch.block_masses);
   const size_t block = FindBlock(scratch.block_masses, left);
   return Walk(block * kMassBlock, weights.size(), left, [&](size_t i) { return weights[i]; });
 }
@@ -250,9 +254,10 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits,
 TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
                         std::span<const TokenId> banned, SamplerScratch& scratch) const {
   const std::span<const float> row = Adjust(logits, banned, scratch);
-  const Candidate best = Best(row);
-  if (best.id < 0 || params_.greedy()) return best.id;
-  if (best.value == std::numeric_limits<float>::infinity()) return best.id;
+  if (params_.greedy()) return Best(row).id;
+  const ScannedRow scanned = Scan(row, scratch.run_maxima);
+  const Candidate best = scanned.best;
+  if (best.id < 0 || best.value == std::numeric_limits<float>::infinity()) return best.id;
 
   const float inverse_temperature = 1 / params_.temperature;
   const double u = UniformDraw(params_.seed, choice_, position);
@@ -263,7 +268,7 @@ TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
   }
 
   Candidate last = kNoCut;
-  if (has_top_k) last = KthBest(row, params_.top_k, scratch.buffer);
+  if (has_top_k) last = KthBest(scanned, params_.top_k, scratch.buffer);
 
   // A weight below which a token cannot matter: all such tokens together weigh less than what
   // top_p leaves away. (0.99 covers the rounding of the sums.)
@@ -282,20 +287,32 @@ TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
                                    std::log(smallest_weight) * params_.temperature * 1.0001f -
                                    1e-5f * (1 + std::abs(best.value));
   std::vector<Candidate>& candidates = scratch.candidates;
-  Gather(row, last, at_least, candidates);
-
   std::vector<float>& weights = scratch.weights;
-  weights.resize(candidates.size());
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    weights[i] = (candidates[i].value - best.value) * inverse_temperature;
-  }
-  for (float& weight : weights) weight = ExpNonPositive(weight);
-  if (has_top_p) {
-    if (has_top_k) {
-      for (size_t begin = 0; begin < weights.size(); begin += kMassBlock) {
-        total += LaneSum(&weights[begin], std::min(kMassBlock, weights.size() - begin));
-      }
+  // How much the entries of at least `value` weigh; they and their weights are kept.
+  const auto gather = [&](float value) {
+    Gather(scanned, last, value, candidates);
+    weights.resize(candidates.size());
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      weights[i] = (candidates[i].value - best.value) * inverse_temperature;
     }
+    for (float& weight : weights) weight = ExpNonPositive(weight);
+    return BlockwiseSum(weights, scratch.block_masses);
+  };
+  // Of a peaked row the nucleus ends far above the least weight that could matter. If what lies
+  // above a nearer bar weighs enough, the end is among it, and the rest is never gathered.
+  double gathered = -1;
+  if (has_top_p && !has_top_k) {
+    for (const float reach : {8.0f, 12.0f}) {
+      const float bar = best.value - reach * params_.temperature;
+      if (!(bar > at_least)) break;
+      gathered = gather(bar);
+      if (gathered >= static_cast<double>(params_.top_p) * total) break;
+      gathered = -1;
+    }
+  }
+  if (gathered < 0) gathered = gather(at_least);
+  if (has_top_p) {
+    if (has_top_k) total = gathered;
     last = NucleusEnd(candidates, weights, static_cast<double>(params_.top_p) * total, best.value,
                       inverse_temperature, scratch.buffer);
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/sampling/logprobs.h"
 #include "engine/sampling/sampling_params.h"
 #include "engine/sampling/select.h"
 
@@ -13,8 +14,10 @@ namespace tandem::engine {
 // Memory that one worker reuses from draw to draw.
 struct SamplerScratch {
   std::vector<float> row;  // adjusted logits, when anything is adjusted
+  std::vector<float> run_maxima;
   std::vector<Candidate> candidates;
   std::vector<Candidate> buffer;
+  ScoreScratch score;
   std::vector<float> weights;
   std::vector<double> block_masses;
 };

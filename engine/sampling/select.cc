@@ -5,10 +5,6 @@
 namespace tandem::engine {
 namespace {
 
-// Values are looked at in runs of this many: one vector comparison tells whether a run holds
-// anything of interest, and for a peaked distribution hardly any does.
-constexpr size_t kRun = 64;
-
 // Ordered comparisons, so a NaN never wins. The lanes are explicit because the compiler may not
 // reorder a maximum by itself.
 float RunMax(const float* values, size_t n) {
@@ -22,9 +18,13 @@ float RunMax(const float* values, size_t n) {
     }
   }
   for (; i < n; ++i) lanes[0] = values[i] > lanes[0] ? values[i] : lanes[0];
-  float best = lanes[0];
-  for (size_t j = 1; j < kLanes; ++j) best = lanes[j] > best ? lanes[j] : best;
-  return best;
+  // A tree, because a chain of comparisons would wait for itself once per run.
+  for (size_t half = kLanes / 2; half > 0; half /= 2) {
+    for (size_t j = 0; j < half; ++j) {
+      lanes[j] = lanes[j + half] > lanes[j] ? lanes[j + half] : lanes[j];
+    }
+  }
+  return lanes[0];
 }
 
 }  // namespace
@@ -46,7 +46,25 @@ Candidate Best(std::span<const float> values) {
   return {best, static_cast<TokenId>(i)};
 }
 
-Candidate KthBest(std::span<const float> values, int64_t k, std::vector<Candidate>& buffer) {
+ScannedRow Scan(std::span<const float> values, std::vector<float>& run_maxima) {
+  const size_t n_runs = (values.size() + kScanRun - 1) / kScanRun;
+  run_maxima.resize(n_runs);
+  float best = -std::numeric_limits<float>::infinity();
+  size_t best_run = n_runs;
+  for (size_t run = 0; run < n_runs; ++run) {
+    const size_t begin = run * kScanRun;
+    const float maximum = RunMax(&values[begin], std::min(kScanRun, values.size() - begin));
+    run_maxima[run] = maximum;
+    best_run = maximum > best ? run : best_run;
+    best = maximum > best ? maximum : best;
+  }
+  if (best_run == n_runs) return {values, run_maxima, {best, -1}};
+  size_t i = best_run * kScanRun;
+  while (values[i] != best) ++i;
+  return {values, run_maxima, {best, static_cast<TokenId>(i)}};
+}
+
+Candidate KthBest(const ScannedRow& row, int64_t k, std::vector<Candidate>& buffer) {
   // Keeps up to 2k candidates; whenever they are that many, the worse half goes and the bar rises.
   // A later entry equal to the bar is never among the best: its id is higher.
   const auto keep = static_cast<size_t>(k);
@@ -59,12 +77,12 @@ Candidate KthBest(std::span<const float> values, int64_t k, std::vector<Candidat
     buffer.resize(keep);
     bar = buffer.back().value;
   };
-  for (size_t begin = 0; begin < values.size(); begin += kRun) {
-    const size_t end = std::min(begin + kRun, values.size());
-    if (!(RunMax(&values[begin], end - begin) > bar)) continue;
-    for (size_t i = begin; i < end; ++i) {
-      if (!(values[i] > bar)) continue;
-      buffer.push_back({values[i], static_cast<TokenId>(i)});
+  for (size_t run = 0; run < row.run_maxima.size(); ++run) {
+    if (!(row.run_maxima[run] > bar)) continue;
+    const size_t end = std::min((run + 1) * kScanRun, row.values.size());
+    for (size_t i = run * kScanRun; i < end; ++i) {
+      if (!(row.values[i] > bar)) continue;
+      buffer.push_back({row.values[i], static_cast<TokenId>(i)});
       if (buffer.size() >= limit) shrink();
     }
   }
@@ -74,15 +92,17 @@ Candidate KthBest(std::span<const float> values, int64_t k, std::vector<Candidat
   return *std::max_element(buffer.begin(), buffer.end(), IsBetter);
 }
 
-void Gather(std::span<const float> values, const Candidate& last, float at_least,
+void Gather(const ScannedRow& row, const Candidate& last, float at_least,
             std::vector<Candidate>& out) {
+  const std::span<const float> values = row.values;
   const float floor =
       std::max({last.value, at_least, std::numeric_limits<float>::lowest()});  // never -inf
   size_t n_out = 0;
-  for (size_t begin = 0; begin < values.size(); begin += kRun) {
-    const size_t end = std::min(begin + kRun, values.size());
-    if (!(RunMax(&values[begin], end - begin) >= floor)) continue;
-    if (out.size() < n_out + kRun) out.resize(std::max(2 * out.size(), n_out + kRun));
+  for (size_t run = 0; run < row.run_maxima.size(); ++run) {
+    if (!(row.run_maxima[run] >= floor)) continue;
+    const size_t begin = run * kScanRun;
+    const size_t end = std::min(begin + kScanRun, values.size());
+    if (out.size() < n_out + kScanRun) out.resize(std::max(2 * out.size(), n_out + kScanRun));
     // Always written, counted if wanted: in a flat distribution a branch could not be predicted.
     for (size_t i = begin; i < end; ++i) {
       const Candidate candidate{values[i], static_cast<TokenId>(i)};

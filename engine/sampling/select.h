@@ -25,12 +25,22 @@ inline bool IsBetter(const Candidate& a, const Candidate& b) {
 // The best entry; id -1 when there is none.
 Candidate Best(std::span<const float> values);
 
-// The k-th best entry, in one pass over the values; the worst finite one when there are fewer.
-// `buffer` is scratch. REQUIRES: k >= 1.
-Candidate KthBest(std::span<const float> values, int64_t k, std::vector<Candidate>& buffer);
+// A row that has been looked at once: with the maximum of each run of kScanRun values, selections
+// look only into runs that can hold what they want, which for most rows hardly any can. Borrows.
+inline constexpr size_t kScanRun = 64;
+struct ScannedRow {
+  std::span<const float> values;
+  std::span<const float> run_maxima;  // -inf where a run holds nothing but NaN and -inf
+  Candidate best;                     // id -1 when there is none
+};
+ScannedRow Scan(std::span<const float> values, std::vector<float>& run_maxima);
+
+// The k-th best entry; the worst finite one when there are fewer. `buffer` is scratch.
+// REQUIRES: k >= 1.
+Candidate KthBest(const ScannedRow& row, int64_t k, std::vector<Candidate>& buffer);
 
 // All entries that are `last` or better, and whose value is at least `at_least`, in order of id.
-void Gather(std::span<const float> values, const Candidate& last, float at_least,
+void Gather(const ScannedRow& row, const Candidate& last, float at_least,
             std::vector<Candidate>& out);
 
 // A `last` that excludes nothing.

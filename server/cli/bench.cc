@@ -6,6 +6,7 @@
 #include "bench/gemm_bench.h"
 #include "bench/load_generator.h"
 #include "bench/make_model.h"
+#include "bench/sample_bench.h"
 #include "bench/step_bench.h"
 #include "bench/train_bench.h"
 #include "server/cli/model_options.h"
@@ -39,6 +40,18 @@ void AddStepBench(CLI::App& command, int& exit_code) {
     options->cache_dir = ToEngineOptions(ModelFlags{}).cache_dir;
     exit_code = bench::RunStepBench(std::cout, *options);
   });
+}
+
+void AddSampleBench(CLI::App& command, int& exit_code) {
+  auto options = std::make_shared<bench::SampleBenchOptions>();
+  command.add_option("--vocab", options->vocab_size, "logits in a row")
+      ->check(CLI::Range(1024, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--rounds", options->rounds, "medians are taken over these")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command.callback(
+      [options, &exit_code] { exit_code = bench::RunSampleBench(std::cout, *options); });
 }
 
 void AddTrainBench(CLI::App& command, int& exit_code) {
@@ -215,6 +228,8 @@ void AddBench(CLI::App& command, int& exit_code) {
                exit_code);
   AddTrainBench(*command.add_subcommand("train", "training steps, optionally beside a peer"),
                 exit_code);
+  AddSampleBench(*command.add_subcommand("sample", "drawing tokens from large vocabularies"),
+                 exit_code);
   AddHttpBench(*command.add_subcommand("http",
                                        "load on any OpenAI-compatible server, optionally beside a "
                                        "peer"),

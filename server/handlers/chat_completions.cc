@@ -7,6 +7,23 @@
 #include "server/wire/chat_request.h"
 
 namespace tandem::server {
+namespace {
+
+std::optional<ReasoningSplitter::State> ReasoningOf(const HandlerContext& context,
+                                                    const ServedModel& model,
+                                                    const ChatPrompt& prompt,
+                                                    const EncodedChat& encoded) {
+  const bool is_on = context.reasoning_parser == ReasoningParser::kThink ||
+                     (context.reasoning_parser == ReasoningParser::kAuto &&
+                      model.loaded().chat_template->Mentions("<think>"));
+  if (!is_on) return std::nullopt;
+  if (!prompt.continue_final_message) {
+    return StateAfterPrompt(engine::JoinPieces(encoded.pieces));
+  }
+  return StateWithin(prompt.messages->back()["content"].get<std::string>());
+}
+
+}  // namespace
 
 // POST /v1/chat/completions
 void ChatCompletions(const HandlerContext& context, Request request, ResponseWriter writer) {
@@ -15,15 +32,15 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
   const auto model = context.models.Find(FieldReader(body).RequiredString("model"));
   ChatRequest chat = ParseChatRequest(body, LimitsOf(*model));
 
-  std::vector<TokenId> prompt =
-      EncodeChat(*model, {chat.messages.get(), chat.template_kwargs.get(),
-                          chat.add_generation_prompt, chat.continue_final_message});
+  EncodedChat encoded = EncodeChat(*model, chat.prompt);
+  std::vector<TokenId> prompt = std::move(encoded.ids);
   CheckPromptLength(*model, prompt.size(), "messages");
 
   const engine::SamplingParams sampling =
       MakeSamplingParams(chat.generation, model->loaded().default_sampling);
   ReplyShape shape = MakeReplyShape(*model, chat.generation, "chatcmpl-", request.id);
   shape.kind = ReplyShape::Kind::kChat;
+  shape.reasoning = ReasoningOf(context, *model, chat.prompt, encoded);
   shape.top_logprobs = chat.top_logprobs;
   shape.prompts.push_back({prompt, {}});
   engine::GenerationRequest generation =

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/chat/chat_template.h"
 #include "server/wire/field_reader.h"
 
 namespace tandem::server {
 
 ModelLimits LimitsOf(const ServedModel& model) {
-  return {model.loaded().max_model_len, model.loaded().vocab_size};
+  const engine::LoadedModel& loaded = model.loaded();
+  const bool knows_developer = loaded.chat_template && loaded.chat_template->Mentions("developer");
+  return {loaded.max_model_len, loaded.vocab_size, knows_developer};
 }
 
 ReplyShape MakeReplyShape(const ServedModel& model, const GenerationFields& fields,
@@ -62,8 +65,8 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
 void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
               std::vector<engine::GenerationRequest> requests, ReplyShape shape,
               const ResponseWriter& writer) {
+  shape.keeps_alive = model;
   const std::shared_ptr<GenerationReply> reply = GenerationReply::Create(std::move(shape), writer);
-  std::vector<RequestId> ids;
   // Weak: a sink must not be what keeps an engine alive, for it dies on the engine's own thread.
   const auto for_each = [engine = std::weak_ptr<engine::Engine>(model->engine)](
                             const std::vector<RequestId>& of, auto&& action) {
@@ -71,17 +74,15 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
       for (const RequestId id : of) action(*alive, id);
     }
   };
-  try {
-    for (size_t i = 0; i < requests.size(); ++i) {
-      if (context.request_timeout.count() > 0) {
-        requests[i].deadline = std::chrono::steady_clock::now() + context.request_timeout;
-      }
-      ids.push_back(model->engine->Submit(std::move(requests[i]), reply->Sink(i)));
+  std::vector<engine::EventSink> sinks;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    sinks.push_back(reply->Sink(i));
+    if (context.request_timeout.count() > 0) {
+      requests[i].deadline = std::chrono::steady_clock::now() + context.request_timeout;
     }
-  } catch (const Error&) {
-    for_each(ids, [](engine::Engine& engine, RequestId id) { engine.Cancel(id); });
-    throw;
   }
+  const std::vector<RequestId> ids =
+      model->engine->SubmitAll(std::move(requests), std::move(sinks));
   const auto cancel = [for_each, ids] {
     for_each(ids, [](engine::Engine& engine, RequestId id) { engine.Cancel(id); });
   };

@@ -23,8 +23,8 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
                                                 std::vector<TokenId> prompt, int64_t max_tokens);
 
 // Submits one engine request per prompt (in the order of shape.prompts) and answers through
-// `writer`. All or nothing: if one is refused, those before it are cancelled and the refusal is
-// thrown. A client that leaves cancels them, a slow one pauses them.
+// `writer`. All or nothing: a refusal is thrown before anything runs. A client that leaves cancels
+// them, a slow one pauses them.
 void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
               std::vector<engine::GenerationRequest> requests, ReplyShape shape,
               const ResponseWriter& writer);

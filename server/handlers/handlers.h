@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/handlers/model_registry.h"
@@ -16,6 +17,9 @@
 namespace tandem::server {
 
 class JobSupervisor;
+
+// Whether what a model thinks between <think> and </think> is answered apart from its text.
+enum class ReasoningParser { kAuto, kThink, kNone };  // kAuto: if its template knows <think>
 
 // Ends what would otherwise outlast the server: log followers are told here that it is stopping.
 class DrainSignal {
@@ -36,10 +40,11 @@ struct HandlerContext {
   std::atomic<bool>& is_loading;
   std::atomic<bool>& is_draining;
   std::chrono::milliseconds request_timeout{0};  // 0: none
-  std::atomic<JobSupervisor*> jobs{nullptr};     // null: no data directory, or still starting
-  std::filesystem::path model_root;              // what paths in bodies are relative to
-  DrainSignal* drain = nullptr;                  // never null while requests run
-  std::string base_url;                          // "http://127.0.0.1:8080", for the text of GET /
+  ReasoningParser reasoning_parser = ReasoningParser::kAuto;
+  std::atomic<JobSupervisor*> jobs{nullptr};  // null: no data directory, or still starting
+  std::filesystem::path model_root;           // what paths in bodies are relative to
+  DrainSignal* drain = nullptr;               // never null while requests run
+  std::string base_url;                       // "http://127.0.0.1:8080", for the text of GET /
 };
 
 // One per endpoint, in the file of its name. Each parses, acts and answers; faults are thrown as
@@ -48,8 +53,10 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
 void Completions(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListModels(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetModel(const HandlerContext& context, Request request, ResponseWriter writer);
+void DeleteModel(const HandlerContext& context, Request request, ResponseWriter writer);
 void Tokenize(const HandlerContext& context, Request request, ResponseWriter writer);
 void Detokenize(const HandlerContext& context, Request request, ResponseWriter writer);
+void Render(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListAdminModels(const HandlerContext& context, Request request, ResponseWriter writer);
 void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListJobs(const HandlerContext& context, Request request, ResponseWriter writer);
@@ -60,7 +67,11 @@ void GetJobLog(const HandlerContext& context, Request request, ResponseWriter wr
 void Health(const HandlerContext& context, Request request, ResponseWriter writer);
 void Ready(const HandlerContext& context, Request request, ResponseWriter writer);
 void Version(const HandlerContext& context, Request request, ResponseWriter writer);
+void OpenApi(const HandlerContext& context, Request request, ResponseWriter writer);
 void Welcome(const HandlerContext& context, Request request, ResponseWriter writer);
+
+// What GET /openapi.json answers: server/openapi.json.
+std::string_view OpenApiText();
 
 // Throws kInvalidArgument (unsupported_media_type) unless the body is declared as JSON.
 void RequireJson(const Request& request);

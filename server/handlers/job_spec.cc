@@ -154,4 +154,17 @@ std::string ModelIdOfJob(const std::string& spec_json, const std::string& job_id
   return name->get<std::string>();
 }
 
+std::optional<std::string> BaseModelOfJob(const std::string& spec_json) {
+  // Both spellings of the key: below `model`, and MaxText's at the top.
+  const Json spec = Json::parse(spec_json, nullptr, false);
+  for (const char* pointer : {"/model/load_parameters_path", "/load_parameters_path"}) {
+    const Json::json_pointer at(pointer);
+    if (!spec.is_object() || !spec.contains(at) || !spec[at].is_string()) continue;
+    fs::path path = fs::path(spec[at].get<std::string>()).lexically_normal();
+    if (path.filename().empty()) path = path.parent_path();
+    if (!path.filename().empty()) return path.filename().string();
+  }
+  return std::nullopt;
+}
+
 }  // namespace tandem::server

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 namespace tandem::server {
@@ -20,5 +21,8 @@ nlohmann::ordered_json CheckTrainSpec(nlohmann::ordered_json spec,
 
 // The name under which the model of a train job is served: the spec's run_name, else the job's id.
 std::string ModelIdOfJob(const std::string& spec_json, const std::string& job_id);
+
+// The model that a train job began with, by its name alone; nullopt for fresh weights.
+std::optional<std::string> BaseModelOfJob(const std::string& spec_json);
 
 }  // namespace tandem::server

@@ -5,6 +5,68 @@
 
 namespace tandem::server {
 
+ModelRegistry::ModelRegistry(bool any_model_name)
+    : any_model_name_(any_model_name), thread_([this] { EndRetired(); }) {}
+
+ModelRegistry::~ModelRegistry() {
+  Clear();
+  {
+    const std::lock_guard lock(leases_->mutex);
+    stopping_ = true;
+  }
+  leases_->released.notify_all();
+  thread_.join();
+}
+
+// Points to the model without owning it: the registry does, for as long as there is a lease.
+std::shared_ptr<const ServedModel> ModelRegistry::Lease(
+    const std::shared_ptr<const ServedModel>& model) const {
+  {
+    const std::lock_guard lock(leases_->mutex);
+    ++leases_->count[model.get()];
+  }
+  return {model.get(), [leases = leases_](const ServedModel* leased) {
+            bool is_last = false;
+            {
+              const std::lock_guard lock(leases->mutex);
+              const auto found = leases->count.find(leased);
+              is_last = --found->second == 0;
+              if (is_last) leases->count.erase(found);
+            }
+            if (is_last) leases->released.notify_all();
+          }};
+}
+
+void ModelRegistry::Retire(std::shared_ptr<const ServedModel> model,
+                           std::function<void()> on_gone) {
+  {
+    const std::lock_guard lock(leases_->mutex);
+    retired_.push_back({std::move(model), std::move(on_gone)});
+  }
+  leases_->released.notify_all();
+}
+
+void ModelRegistry::EndRetired() {
+  std::unique_lock lock(leases_->mutex);
+  for (;;) {
+    const auto idle = std::find_if(retired_.begin(), retired_.end(), [&](const Retired& retired) {
+      return !leases_->count.contains(retired.model.get());
+    });
+    if (idle == retired_.end()) {
+      if (stopping_) return;
+      leases_->released.wait(lock);
+      continue;
+    }
+    Retired gone = std::move(*idle);
+    retired_.erase(idle);
+    lock.unlock();
+    gone.model.reset();  // ends the engine, frees the weights
+    if (gone.on_gone) gone.on_gone();
+    gone.on_gone = nullptr;
+    lock.lock();
+  }
+}
+
 void ModelRegistry::Add(std::shared_ptr<const ServedModel> model,
                         const std::vector<std::string>& aliases) {
   std::vector<Entry> fresh = {{model->id, model}};
@@ -23,24 +85,45 @@ void ModelRegistry::Add(std::shared_ptr<const ServedModel> model,
   entries_.insert(entries_.end(), fresh.begin(), fresh.end());
 }
 
-void ModelRegistry::Publish(std::shared_ptr<const ServedModel> model,
+void ModelRegistry::Publish(const std::shared_ptr<const ServedModel>& model,
                             const std::vector<std::string>& aliases) {
-  std::vector<Entry> replaced;  // declared first: engines end outside the lock
-  const std::lock_guard lock(mutex_);
-  for (auto entry = entries_.begin(); entry != entries_.end();) {
-    if (entry->model->id == model->id) {
-      replaced.push_back(std::move(*entry));
-      entry = entries_.erase(entry);
-    } else {
-      ++entry;
+  std::shared_ptr<const ServedModel> replaced;
+  {
+    const std::lock_guard lock(mutex_);
+    replaced = Erase(model->id);
+    entries_.push_back({model->id, model});
+    for (const std::string& alias : aliases) {
+      const bool is_taken = std::any_of(entries_.begin(), entries_.end(),
+                                        [&](const Entry& entry) { return entry.name == alias; });
+      if (!is_taken) entries_.push_back({alias, model});
     }
   }
-  entries_.push_back({model->id, model});
-  for (const std::string& alias : aliases) {
-    const bool is_taken = std::any_of(entries_.begin(), entries_.end(),
-                                      [&](const Entry& entry) { return entry.name == alias; });
-    if (!is_taken) entries_.push_back({alias, model});
+  if (replaced) Retire(std::move(replaced), nullptr);
+}
+
+// REQUIRES: mutex_ held. The model with that id loses all of its names.
+std::shared_ptr<const ServedModel> ModelRegistry::Erase(const std::string& id) {
+  std::shared_ptr<const ServedModel> erased;
+  std::erase_if(entries_, [&](const Entry& entry) {
+    if (entry.model->id != id) return false;
+    erased = entry.model;
+    return true;
+  });
+  return erased;
+}
+
+bool ModelRegistry::Remove(const std::string& name, std::function<void()> on_gone) {
+  std::shared_ptr<const ServedModel> removed;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                    [&](const Entry& entry) { return entry.name == name; });
+    if (found == entries_.end()) return false;
+    const std::string id = found->model->id;
+    removed = Erase(id);
   }
+  Retire(std::move(removed), std::move(on_gone));
+  return true;
 }
 
 bool ModelRegistry::Contains(const std::string& name) const {
@@ -58,15 +141,15 @@ std::shared_ptr<const ServedModel> ModelRegistry::Find(
   if (!name) {
     std::set<const ServedModel*> distinct;
     for (const Entry& entry : entries_) distinct.insert(entry.model.get());
-    if (distinct.size() == 1) return entries_.front().model;
+    if (distinct.size() == 1) return Lease(entries_.front().model);
     throw Error(ErrorCode::kInvalidArgument, "model is required: several models are served")
         .WithParam("model")
         .WithReason("missing_required_parameter");
   }
   for (const Entry& entry : entries_) {
-    if (entry.name == *name) return entry.model;
+    if (entry.name == *name) return Lease(entry.model);
   }
-  if (any_model_name_) return entries_.front().model;
+  if (any_model_name_) return Lease(entries_.front().model);
 
   std::string served;
   for (size_t i = 0; i < std::min<size_t>(8, entries_.size()); ++i) {
@@ -81,7 +164,10 @@ std::shared_ptr<const ServedModel> ModelRegistry::Find(
 
 std::vector<ModelRegistry::Entry> ModelRegistry::List() const {
   const std::lock_guard lock(mutex_);
-  return entries_;
+  std::vector<Entry> out;
+  out.reserve(entries_.size());
+  for (const Entry& entry : entries_) out.push_back({entry.name, Lease(entry.model)});
+  return out;
 }
 
 bool ModelRegistry::empty() const {
@@ -90,10 +176,15 @@ bool ModelRegistry::empty() const {
 }
 
 void ModelRegistry::Clear() {
-  std::vector<Entry> dropped;  // engines end outside the lock
+  std::vector<Entry> dropped;  // engines end outside the locks
+  std::vector<Retired> retired;
   {
     const std::lock_guard lock(mutex_);
     dropped.swap(entries_);
+  }
+  {
+    const std::lock_guard lock(leases_->mutex);
+    retired.swap(retired_);
   }
 }
 

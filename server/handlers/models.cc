@@ -1,6 +1,9 @@
 #include <nlohmann/json.hpp>
 
 #include "server/handlers/handlers.h"
+#include "server/handlers/job_spec.h"
+#include "server/jobs/job_files.h"
+#include "server/jobs/job_supervisor.h"
 
 namespace tandem::server {
 namespace {
@@ -24,6 +27,30 @@ Json ModelObject(const ModelRegistry::Entry& entry) {
   out["capabilities"].push_back("completions");
   out["provenance"] = nullptr;
   return out;
+}
+
+// Even where any name means the first model, a path names exactly one.
+[[noreturn]] void ThrowNotServed(const HandlerContext& context, const std::string& id) {
+  context.models.Find(id);  // throws the error that lists what is served
+  throw Error(ErrorCode::kNotFound, "model '" + id.substr(0, 120) + "' is not served here")
+      .WithParam("model")
+      .WithReason("model_not_found");
+}
+
+// So that none of the jobs that made a model of this name publishes it again at the next start.
+void ForgetModel(JobSupervisor& jobs, const std::string& model_id) {
+  JobFilter filter;
+  filter.status = JobStatus::kSucceeded;
+  filter.limit = 100;
+  for (;;) {
+    const JobPage page = jobs.List(filter);
+    for (const Job& job : page.jobs) {
+      const bool made_it = job.id == model_id || ModelIdOfJob(job.request_json, job.id) == model_id;
+      if (made_it) WriteJobFile(job.dir / kModelDeletedFile, "");
+    }
+    if (!page.has_more || page.jobs.empty()) return;
+    filter.after = page.jobs.back().id;
+  }
 }
 
 }  // namespace
@@ -61,15 +88,36 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
   writer.Json(200, body.dump());
 }
 
+// DELETE /v1/models/{id}
+void DeleteModel(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const std::string& id = request.path_params.at("id");
+  if (context.models.Contains(id)) {
+    const auto model = context.models.Find(id);
+    if (!model->is_tuned()) {
+      throw Error(ErrorCode::kPermissionDenied,
+                  "model '" + id.substr(0, 120) + "' was not made here and cannot be deleted")
+          .WithParam("model")
+          .WithReason("model_protected");
+    }
+    // First, so that a crash in between deletes it too.
+    if (JobSupervisor* jobs = context.jobs) ForgetModel(*jobs, model->id);
+    Json body;
+    body["id"] = id;
+    body["object"] = "model";
+    body["deleted"] = true;
+    const bool is_removed = context.models.Remove(
+        id, [writer, text = body.dump()]() mutable { writer.Json(200, std::move(text)); });
+    if (is_removed) return;
+  }
+  ThrowNotServed(context, id);
+}
+
 void GetModel(const HandlerContext& context, Request request, ResponseWriter writer) {
   const std::string& id = request.path_params.at("id");
   for (const auto& entry : context.models.List()) {
     if (entry.name == id) return writer.Json(200, ModelObject(entry).dump());
   }
-  context.models.Find(id);  // throws the error that lists what is served
-  throw Error(ErrorCode::kNotFound, "model '" + id.substr(0, 120) + "' is not served here")
-      .WithParam("model")
-      .WithReason("model_not_found");
+  ThrowNotServed(context, id);
 }
 
 }  // namespace tandem::server

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "engine/chat/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace tandem::server {
@@ -99,7 +98,8 @@ void CutBehindFinalMessage(std::vector<RenderedPiece>& pieces, const std::string
 
 }  // namespace
 
-std::vector<TokenId> EncodeChat(const ServedModel& model, const ChatPromptInput& input) {
+EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt,
+                       const std::vector<bool>* learned_messages) {
   const engine::LoadedModel& loaded = model.loaded();
   const Tokenizer& tokenizer = RequireTokenizer(model);
   if (!loaded.chat_template) {
@@ -110,16 +110,19 @@ std::vector<TokenId> EncodeChat(const ServedModel& model, const ChatPromptInput&
         .WithParam("messages");
   }
   engine::RenderInput render;
-  render.messages = input.messages;
-  render.extra = input.template_kwargs;
-  render.add_generation_prompt = input.add_generation_prompt;
+  render.messages = prompt.messages.get();
+  render.extra = prompt.template_kwargs.get();
+  render.add_generation_prompt = prompt.add_generation_prompt;
   render.bos_token = loaded.bos_text;
   render.eos_token = loaded.eos_text;
-  std::vector<RenderedPiece> pieces = loaded.chat_template->Render(render);
-  if (input.continue_final_message) {
-    CutBehindFinalMessage(pieces, input.messages->back()["content"].get<std::string>());
+  render.learned_messages = learned_messages;
+  EncodedChat chat;
+  chat.pieces = loaded.chat_template->Render(render);
+  if (prompt.continue_final_message) {
+    CutBehindFinalMessage(chat.pieces, prompt.messages->back()["content"].get<std::string>());
   }
-  return EncodePieces(tokenizer, model.control_tokens, pieces);
+  chat.ids = EncodePieces(tokenizer, model.control_tokens, chat.pieces);
+  return chat;
 }
 
 std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,
@@ -135,10 +138,13 @@ std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,
 void CheckPromptLength(const ServedModel& model, size_t n_tokens, const std::string& param) {
   const int64_t context = model.loaded().max_model_len;
   if (static_cast<int64_t>(n_tokens) < context) return;
+  // Libraries that shorten and try again know this fault by its words, as they often see no more
+  // of an answer than its message: LangChain by "prompt is too long", LiteLLM and others by "this
+  // model's maximum context length is".
   throw Error(ErrorCode::kInvalidArgument,
-              "the " + std::string(param == "messages" ? "messages have " : "prompt has ") +
-                  std::to_string(n_tokens) + " tokens; the context of model '" + model.id +
-                  "' is " + std::to_string(context) + " tokens, answer included")
+              "prompt is too long: this model's maximum context length is " +
+                  std::to_string(context) + " tokens, answer included, and " + param +
+                  (param == "messages" ? " have " : " has ") + std::to_string(n_tokens) + " tokens")
       .WithParam(param)
       .WithReason("context_length_exceeded");
 }

@@ -1,25 +1,26 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/chat/chat_template.h"
 #include "server/handlers/model_registry.h"
+#include "server/wire/chat_request.h"
 
 namespace tandem::server {
 
-struct ChatPromptInput {
-  const nlohmann::ordered_json* messages = nullptr;
-  const nlohmann::ordered_json* template_kwargs = nullptr;  // null: none
-  bool add_generation_prompt = true;
-  bool continue_final_message = false;
+struct EncodedChat {
+  std::vector<engine::RenderedPiece> pieces;  // the text, and who wrote it
+  std::vector<TokenId> ids;
 };
 
-// The ids of a rendered chat. What clients wrote never becomes a control token; everything else is
-// tokenised exactly as the rendered text would be in one piece. Throws kFailedPrecondition when the
-// model has no tokenizer or no chat template, saying what to do.
-std::vector<TokenId> EncodeChat(const ServedModel& model, const ChatPromptInput& input);
+// A rendered chat and its ids: exactly what the model is fed. What clients wrote never becomes a
+// control token; everything else is tokenised as the rendered text would be in one piece. Throws
+// kFailedPrecondition when the model has no tokenizer or no chat template, saying what to do.
+// `learned_messages`: see engine::RenderInput.
+EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt,
+                       const std::vector<bool>* learned_messages = nullptr);
 
 // The ids of a plain prompt: BOS if the model wants one (and `add_special_tokens`), then the text.
 std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,

@@ -16,13 +16,11 @@ void Tokenize(const HandlerContext& context, Request request, ResponseWriter wri
   RequireJson(request);
   const Json body = ParseJsonObject(request.body);
   const auto model = context.models.Find(FieldReader(body).String("model"));
-  const TokenizeRequest tokenize = ParseTokenizeRequest(body);
+  const TokenizeRequest tokenize = ParseTokenizeRequest(body, LimitsOf(*model));
 
   const std::vector<TokenId> ids =
-      tokenize.messages
-          ? EncodeChat(*model, {tokenize.messages.get(), nullptr, tokenize.add_generation_prompt,
-                                tokenize.continue_final_message})
-          : EncodeText(*model, *tokenize.prompt, tokenize.add_special_tokens);
+      tokenize.chat ? EncodeChat(*model, *tokenize.chat).ids
+                    : EncodeText(*model, *tokenize.prompt, tokenize.add_special_tokens);
 
   Json out;
   out["count"] = ids.size();
@@ -45,16 +43,19 @@ void Detokenize(const HandlerContext& context, Request request, ResponseWriter w
   RequireJson(request);
   const Json body = ParseJsonObject(request.body);
   const auto model = context.models.Find(FieldReader(body).String("model"));
-  const std::vector<TokenId> ids = ParseDetokenizeRequest(body, model->loaded().vocab_size);
+  const DetokenizeRequest detokenize = ParseDetokenizeRequest(body, LimitsOf(*model));
   if (!model->loaded().tokenizer) {
     throw Error(ErrorCode::kFailedPrecondition, "model '" + model->id + "' has no tokenizer");
   }
 
   // Control tokens are left out: so text survives tokenize and detokenize, BOS or not.
-  const std::string text = engine::Decode(*model->loaded().tokenizer, ids, true);
+  const std::string text = engine::Decode(*model->loaded().tokenizer, detokenize.tokens, true);
   Json out;
   out["prompt"] = text;
   out["content"] = text;
+  if (!detokenize.ignored.empty()) {
+    writer.AddHeader("x-ignored-params", IgnoredParamsHeader(detokenize.ignored));
+  }
   writer.Json(200, out.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 

@@ -32,6 +32,9 @@ void WriteJobFile(const std::filesystem::path& path, std::string_view text);
 // full disk must not stop the bookkeeping.
 void AppendLogLine(const std::filesystem::path& path, const std::string& line);
 
+// In the directory of a job whose model has been deleted: it is not published again.
+inline constexpr const char* kModelDeletedFile = "model_deleted";
+
 // Locks `path`, creating it; nullopt if another open file holds the lock. Throws kIo.
 std::optional<UniqueFd> TryLockFile(const std::filesystem::path& path);
 

@@ -1,29 +1,22 @@
 #include "server/respond/generation_reply.h"
 
 #include <algorithm>
-#include <array>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string_view>
 
 #include "server/wire/error_body.h"
+#include "server/wire/json_text.h"
 #include "server/wire/logprobs.h"
 
 namespace tandem::server {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using engine::ChoiceFinished;
 using engine::GenerationEvent;
 using engine::PromptScores;
 using engine::RequestFinished;
 using engine::TextDelta;
 using engine::TokenLogprob;
-
-// Engine text is valid UTF-8 by contract; should it ever not be, the client still gets JSON.
-std::string Dump(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 Response ToResponse(ErrorReply reply) {
   Response response;
@@ -48,18 +41,24 @@ std::string NewObjectId(const std::string& prefix) {
   return id;
 }
 
-// The state of an answer in the making; lives on the connection's strand.
+// The state of an answer in the making; lives on the connection's strand. JSON is appended to one
+// string, chunk by chunk: a stream of many clients is mostly this and the sockets.
 class GenerationReply::Renderer {
  public:
   Renderer(ReplyShape shape, ResponseWriter writer)
       : shape_(std::move(shape)),
         writer_(std::move(writer)),
-        names_{shape_.tokenizer, shape_.return_tokens_as_token_ids},
+        names_{shape_.tokenizer, shape_.return_tokens_as_token_ids, shape_.skip_special_tokens},
+        head_(MakeHead()),
         n_open_prompts_(shape_.prompts.size()) {
     prompts_.resize(shape_.prompts.size());
+    for (const auto& prompt : shape_.prompts) {
+      prompt_tokens_ += static_cast<int64_t>(prompt.ids.size());
+    }
     choices_.reserve(shape_.prompts.size() * static_cast<size_t>(shape_.n_candidates));
     for (size_t i = 0; i < choices_.capacity(); ++i) {
-      choices_.emplace_back(names_, shape_.top_logprobs, shape_.skip_special_tokens);
+      choices_.emplace_back(names_, shape_.top_logprobs);
+      if (shape_.reasoning) choices_.back().splitter.emplace(*shape_.reasoning);
     }
   }
 
@@ -78,17 +77,18 @@ class GenerationReply::Renderer {
  private:
   struct PromptState {
     std::vector<TokenLogprob> scores;
-    bool has_sent_scores = false;
-    int64_t cached_tokens = 0;
+    bool has_sent_extras = false;
   };
   struct ChoiceState {
-    ChoiceState(const TokenNames& names, int top_logprobs, bool skip_special)
-        : completion_logprobs(names, top_logprobs, skip_special) {}
+    ChoiceState(const TokenNames& names, int top_logprobs)
+        : completion_logprobs(names, top_logprobs) {}
 
     bool has_begun = false;
     std::string text;
-    std::vector<TokenId> token_ids;
-    Json chat_logprobs = Json::array();
+    std::string reasoning;
+    std::optional<ReasoningSplitter> splitter;
+    std::vector<TokenId> token_ids;  // of the body, or waiting for the next chunk
+    std::string chat_logprobs;       // entries, with commas
     CompletionLogprobs completion_logprobs;
     double sum_logprob = 0;
     int64_t n_tokens = 0;
@@ -107,6 +107,11 @@ class GenerationReply::Renderer {
            shape_.end_tokens.end();
   }
 
+  void CountTokens(ChoiceState& choice, int64_t n_tokens) {
+    completion_tokens_ += n_tokens - choice.n_tokens;
+    choice.n_tokens = n_tokens;
+  }
+
   void Handle(size_t prompt_idx, PromptScores& scores) {
     prompts_[prompt_idx].scores = std::move(scores.tokens);
   }
@@ -114,57 +119,91 @@ class GenerationReply::Renderer {
   void Handle(size_t prompt_idx, TextDelta& delta) {
     ChoiceState& choice = choices_[StateIndex(prompt_idx, delta.choice)];
     BeginChoice(prompt_idx, delta.choice, choice);
-    choice.n_tokens += static_cast<int64_t>(delta.token_ids.size());
+    CountTokens(choice, choice.n_tokens + static_cast<int64_t>(delta.token_ids.size()));
     for (const TokenLogprob& token : delta.logprobs) {
       choice.sum_logprob += static_cast<double>(token.logprob);
       // The end token has no text, so it has no entry either (CONTRACT §8.5).
       if (!has_logprobs() || IsEndToken(token.token)) continue;
       if (is_chat()) {
-        choice.chat_logprobs.push_back(ChatLogprob(token, shape_.top_logprobs, names_));
+        if (!choice.chat_logprobs.empty()) choice.chat_logprobs.push_back(',');
+        AppendChatLogprob(choice.chat_logprobs, token, shape_.top_logprobs, names_);
       } else {
         choice.completion_logprobs.Add(token, true);
       }
     }
-    if (!stream_) {
-      choice.text += delta.text;
-      if (shape_.return_token_ids) {
-        choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(),
-                                delta.token_ids.end());
+    if (shape_.return_token_ids) {
+      choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(),
+                              delta.token_ids.end());
+    }
+    ReasoningSplitter::Pieces pieces;
+    if (choice.splitter) {
+      const bool was_thinking = choice.splitter->state() == ReasoningSplitter::State::kThinking;
+      pieces = choice.splitter->Push(delta.text);
+      // The mark that ends the thought is no part of it.
+      if (was_thinking && choice.splitter->state() == ReasoningSplitter::State::kThinking) {
+        reasoning_tokens_ += static_cast<int64_t>(delta.token_ids.size());
       }
+    } else {
+      pieces.content = std::move(delta.text);
+    }
+    Show(prompt_idx, delta.choice, choice, pieces);
+  }
+
+  // Keeps text for the body, or sends it with the tokens that wait. While the splitter holds text
+  // back, its tokens wait for it.
+  void Show(size_t prompt_idx, int choice_idx, ChoiceState& choice,
+            const ReasoningSplitter::Pieces& pieces) {
+    if (!stream_) {
+      choice.text += pieces.content;
+      choice.reasoning += pieces.reasoning;
       return;
     }
-
-    Json logprobs = TakeLogprobs(choice);
-    const bool has_ids = shape_.return_token_ids && !delta.token_ids.empty();
-    if (delta.text.empty() && logprobs.is_null() && !has_ids) return;
-    Json out = ChunkChoice(prompt_idx, delta.choice);
-    if (is_chat()) {
-      out["delta"]["content"] = std::move(delta.text);
-    } else {
-      out["text"] = std::move(delta.text);
+    const bool has_text = !pieces.reasoning.empty() || !pieces.content.empty();
+    if (!has_text && choice.splitter && choice.splitter->holds()) return;
+    if (!has_text && !has_waiting_logprobs(choice) && choice.token_ids.empty()) return;
+    if (!pieces.reasoning.empty()) {
+      BeginChunk(prompt_idx, choice_idx);
+      out_ += R"(,"delta":{"reasoning_content":)";
+      AppendJsonString(out_, pieces.reasoning);
+      out_.push_back('}');
+      // The tokens of a delta that ends a thought go with what follows it.
+      FinishTextChunk(choice, pieces.content.empty());
     }
-    out["logprobs"] = std::move(logprobs);
-    out["finish_reason"] = nullptr;
-    if (has_ids) out["token_ids"] = delta.token_ids;
-    SendChunk(std::move(out));
+    if (!pieces.content.empty() || pieces.reasoning.empty()) {
+      BeginChunk(prompt_idx, choice_idx);
+      AppendText(pieces.content);
+      FinishTextChunk(choice, true);
+    }
+  }
+
+  void FinishTextChunk(ChoiceState& choice, bool takes_tokens) {
+    out_ += R"(,"logprobs":)";
+    if (takes_tokens) {
+      TakeLogprobs(choice);
+    } else {
+      out_ += "null";
+    }
+    out_ += R"(,"finish_reason":null)";
+    if (takes_tokens && !choice.token_ids.empty()) {
+      out_ += R"(,"token_ids":)";
+      AppendJsonInts(out_, choice.token_ids);
+      choice.token_ids.clear();
+    }
+    SendChunk();
   }
 
   void Handle(size_t prompt_idx, ChoiceFinished& finished) {
     ChoiceState& choice = choices_[StateIndex(prompt_idx, finished.choice)];
     BeginChoice(prompt_idx, finished.choice, choice);
-    choice.n_tokens = finished.usage.completion_tokens;
-    if (finished.choice == 0) prompts_[prompt_idx].cached_tokens = finished.usage.cached_tokens;
+    CountTokens(choice, finished.usage.completion_tokens);
+    if (finished.choice == 0) cached_tokens_ += finished.usage.cached_tokens;
     choice.finished = finished;
+    if (choice.splitter) Show(prompt_idx, finished.choice, choice, choice.splitter->Flush());
     if (!stream_) return;
-    Json out = ChunkChoice(prompt_idx, finished.choice);
-    if (is_chat()) {
-      out["delta"] = Json::object();
-    } else {
-      out["text"] = "";
-    }
-    out["logprobs"] = nullptr;
-    AddFinish(out, finished);
-    SendChunk(std::move(out));
+    BeginChunk(prompt_idx, finished.choice);
+    out_ += is_chat() ? R"(,"delta":{},"logprobs":null)" : R"(,"text":"","logprobs":null)";
+    AppendFinish(finished);
+    SendChunk();
   }
 
   void Handle(size_t, RequestFinished& finished) {
@@ -206,158 +245,194 @@ class GenerationReply::Renderer {
     if (!stream_) return;
     if (!is_chat() && !echoes && !shape_.return_token_ids && !shape_.prompt_logprobs) return;
 
-    Json out = ChunkChoice(prompt_idx, choice_idx);
+    BeginChunk(prompt_idx, choice_idx);
     if (is_chat()) {
-      out["delta"]["role"] = "assistant";
-      out["delta"]["content"] = "";
+      out_ += R"(,"delta":{"role":"assistant","content":""})";
     } else {
-      out["text"] = choice.text;
+      AppendText(choice.text);
       choice.text.clear();
     }
-    out["logprobs"] = TakeLogprobs(choice);
-    out["finish_reason"] = nullptr;
-    if (!is_chat()) AddPromptExtras(out, prompt_idx);
-    SendChunk(std::move(out), is_chat() ? std::optional<size_t>(prompt_idx) : std::nullopt);
+    out_ += R"(,"logprobs":)";
+    TakeLogprobs(choice);
+    out_ += R"(,"finish_reason":null)";
+    if (!is_chat()) AppendPromptExtras(prompt_idx);
+    SendChunk(is_chat());
   }
 
-  Json TakeLogprobs(ChoiceState& choice) {
-    if (!has_logprobs()) return nullptr;
-    if (!is_chat()) {
-      return choice.completion_logprobs.empty() ? Json() : choice.completion_logprobs.Take();
+  // What is the same in all chunks of a stream, or begins the body.
+  std::string MakeHead() const {
+    std::string head = R"({"id":)";
+    AppendJsonString(head, shape_.id);
+    head += R"(,"object":")";
+    head += !is_chat()      ? "text_completion"
+            : shape_.stream ? "chat.completion.chunk"
+                            : "chat.completion";
+    head += R"(","created":)";
+    AppendJsonInt(head, shape_.created);
+    head += R"(,"model":)";
+    AppendJsonString(head, shape_.model);
+    head += R"(,"system_fingerprint":)";
+    AppendJsonString(head, shape_.fingerprint);
+    head += R"(,"choices":[)";
+    return head;
+  }
+
+  void BeginChunk(size_t prompt_idx, int choice) {
+    out_ = head_;
+    AppendIndex(prompt_idx, choice);
+  }
+
+  void AppendIndex(size_t prompt_idx, int choice) {
+    out_ += R"({"index":)";
+    AppendJsonInt(out_, prompt_idx * static_cast<size_t>(shape_.n) + static_cast<size_t>(choice));
+  }
+
+  void AppendText(std::string_view text) {
+    out_ += is_chat() ? R"(,"delta":{"content":)" : R"(,"text":)";
+    AppendJsonString(out_, text);
+    if (is_chat()) out_.push_back('}');
+  }
+
+  // Ends the choice and the chunk. The first chunk of a chat carries what is said of its prompt.
+  void SendChunk(bool may_carry_extras = false) {
+    out_ += "}]";
+    if (may_carry_extras && !prompts_.front().has_sent_extras) {
+      prompts_.front().has_sent_extras = true;
+      AppendPromptExtras(0);
     }
-    if (choice.chat_logprobs.empty()) return nullptr;
-    Json out;
-    out["content"] = std::exchange(choice.chat_logprobs, Json::array());
-    out["refusal"] = nullptr;
-    return out;
+    if (shape_.continuous_usage) {
+      AppendUsage();
+    } else if (shape_.include_usage) {
+      out_ += R"(,"usage":null)";
+    }
+    out_.push_back('}');
+    stream_->Send(out_);
   }
 
-  Json ChunkChoice(size_t prompt_idx, int choice) const {
-    Json out;
-    out["index"] = prompt_idx * static_cast<size_t>(shape_.n) + static_cast<size_t>(choice);
-    return out;
+  bool has_waiting_logprobs(const ChoiceState& choice) const {
+    return has_logprobs() &&
+           (is_chat() ? !choice.chat_logprobs.empty() : !choice.completion_logprobs.empty());
   }
 
-  void AddFinish(Json& out, const ChoiceFinished& finished) const {
-    out["finish_reason"] = finished.reason == ChoiceFinished::Reason::kStop ? "stop" : "length";
-    Json& reason = out["stop_reason"];
+  // Appends the logprobs that wait, or null.
+  void TakeLogprobs(ChoiceState& choice) {
+    if (!has_waiting_logprobs(choice)) {
+      out_ += "null";
+      return;
+    }
+    TakeLogprobsObject(choice);
+  }
+
+  void TakeLogprobsObject(ChoiceState& choice) {
+    if (!is_chat()) return choice.completion_logprobs.TakeInto(out_);
+    out_ += R"({"content":[)";
+    out_ += choice.chat_logprobs;
+    out_ += R"(],"refusal":null})";
+    choice.chat_logprobs.clear();
+  }
+
+  void AppendFinish(const ChoiceFinished& finished) {
+    out_ += finished.reason == ChoiceFinished::Reason::kStop ? R"(,"finish_reason":"stop")"
+                                                             : R"(,"finish_reason":"length")";
+    out_ += R"(,"stop_reason":)";
+    const auto& asked = shape_.asked_end_tokens;
     if (!finished.stop_string.empty()) {
-      reason = finished.stop_string;
+      AppendJsonString(out_, finished.stop_string);
     } else if (finished.stop_token &&
-               std::find(shape_.asked_end_tokens.begin(), shape_.asked_end_tokens.end(),
-                         *finished.stop_token) != shape_.asked_end_tokens.end()) {
-      reason = *finished.stop_token;
+               std::find(asked.begin(), asked.end(), *finished.stop_token) != asked.end()) {
+      AppendJsonInt(out_, *finished.stop_token);
+    } else {
+      out_ += "null";
     }
   }
 
   // Prompt ids and scores: once per choice in completions, once per answer in chat.
-  void AddPromptExtras(Json& out, size_t prompt_idx) {
-    if (shape_.return_token_ids) out["prompt_token_ids"] = shape_.prompts[prompt_idx].ids;
+  void AppendPromptExtras(size_t prompt_idx) {
+    if (shape_.return_token_ids) {
+      out_ += R"(,"prompt_token_ids":)";
+      AppendJsonInts(out_, shape_.prompts[prompt_idx].ids);
+    }
     if (shape_.prompt_logprobs) {
-      out["prompt_logprobs"] =
-          PromptLogprobs(prompts_[prompt_idx].scores, *shape_.prompt_logprobs, names_);
+      out_ += R"(,"prompt_logprobs":)";
+      AppendPromptLogprobs(out_, prompts_[prompt_idx].scores, *shape_.prompt_logprobs, names_);
     }
   }
 
-  Json Envelope(bool is_chunk) const {
-    Json out;
-    out["id"] = shape_.id;
-    out["object"] = !is_chat() ? "text_completion"
-                    : is_chunk ? "chat.completion.chunk"
-                               : "chat.completion";
-    out["created"] = shape_.created;
-    out["model"] = shape_.model;
-    out["system_fingerprint"] = shape_.fingerprint;
-    return out;
-  }
-
-  void SendChunk(Json choice, std::optional<size_t> extras_of_prompt = std::nullopt) {
-    Json out = Envelope(true);
-    out["choices"] = Json::array();
-    out["choices"].push_back(std::move(choice));
-    if (extras_of_prompt && !prompts_[*extras_of_prompt].has_sent_scores) {
-      prompts_[*extras_of_prompt].has_sent_scores = true;
-      AddPromptExtras(out, *extras_of_prompt);
-    }
-    if (shape_.continuous_usage) {
-      out["usage"] = UsageJson();
-    } else if (shape_.include_usage) {
-      out["usage"] = nullptr;
-    }
-    stream_->Send(Dump(out));
-  }
-
-  Json UsageJson() const {
-    int64_t prompt_tokens = 0;
-    int64_t cached_tokens = 0;
-    int64_t completion_tokens = 0;
-    for (const auto& prompt : shape_.prompts) {
-      prompt_tokens += static_cast<int64_t>(prompt.ids.size());
-    }
-    for (const PromptState& prompt : prompts_) cached_tokens += prompt.cached_tokens;
-    for (const ChoiceState& choice : choices_) completion_tokens += choice.n_tokens;
-    Json out;
-    out["prompt_tokens"] = prompt_tokens;
-    out["completion_tokens"] = completion_tokens;
-    out["total_tokens"] = prompt_tokens + completion_tokens;
-    out["prompt_tokens_details"]["cached_tokens"] = cached_tokens;
-    out["completion_tokens_details"]["reasoning_tokens"] = 0;
-    return out;
+  void AppendUsage() {
+    out_ += R"(,"usage":{"prompt_tokens":)";
+    AppendJsonInt(out_, prompt_tokens_);
+    out_ += R"(,"completion_tokens":)";
+    AppendJsonInt(out_, completion_tokens_);
+    out_ += R"(,"total_tokens":)";
+    AppendJsonInt(out_, prompt_tokens_ + completion_tokens_);
+    out_ += R"(,"prompt_tokens_details":{"cached_tokens":)";
+    AppendJsonInt(out_, cached_tokens_);
+    out_ += R"(},"completion_tokens_details":{"reasoning_tokens":)";
+    AppendJsonInt(out_, reasoning_tokens_);
+    out_ += "}}";
   }
 
   void Complete() {
     is_done_ = true;
     if (stream_) {
       if (shape_.include_usage) {
-        Json out = Envelope(true);
-        out["choices"] = Json::array();
-        out["usage"] = UsageJson();
-        stream_->Send(Dump(out));
+        out_ = head_;
+        out_.push_back(']');
+        AppendUsage();
+        out_.push_back('}');
+        stream_->Send(out_);
       }
       stream_->Send("[DONE]");
       stream_->Close();
       return;
     }
 
-    Json body = Envelope(false);
-    body["choices"] = Json::array();
+    out_ = head_;
     for (size_t prompt_idx = 0; prompt_idx < prompts_.size(); ++prompt_idx) {
       int rank = 0;
       for (const int candidate : BestCandidates(prompt_idx)) {
-        body["choices"].push_back(BodyChoice(prompt_idx, rank++, candidate));
+        if (out_.size() > head_.size()) out_.push_back(',');
+        AppendBodyChoice(prompt_idx, rank++, candidate);
       }
     }
-    body["usage"] = UsageJson();
-    if (is_chat()) AddPromptExtras(body, 0);
-    writer_.Json(200, Dump(body));
+    out_.push_back(']');
+    AppendUsage();
+    if (is_chat()) AppendPromptExtras(0);
+    out_.push_back('}');
+    writer_.Json(200, std::move(out_));
   }
 
-  Json BodyChoice(size_t prompt_idx, int rank, int candidate) {
+  void AppendBodyChoice(size_t prompt_idx, int rank, int candidate) {
     ChoiceState& choice = choices_[StateIndex(prompt_idx, candidate)];
-    Json out = ChunkChoice(prompt_idx, rank);
+    AppendIndex(prompt_idx, rank);
     if (is_chat()) {
-      Json& message = out["message"];
-      message["role"] = "assistant";
-      message["content"] = std::move(choice.text);
-      message["refusal"] = nullptr;
-    } else {
-      out["text"] = std::move(choice.text);
-    }
-    Json logprobs = TakeLogprobs(choice);
-    if (logprobs.is_null() && has_logprobs()) {
-      // No token, but the client asked: an empty list, not "off".
-      if (is_chat()) {
-        logprobs["content"] = Json::array();
-        logprobs["refusal"] = nullptr;
-      } else {
-        logprobs = choice.completion_logprobs.Take();
+      out_ += R"(,"message":{"role":"assistant","content":)";
+      AppendJsonString(out_, choice.text);
+      out_ += R"(,"refusal":null)";
+      if (!choice.reasoning.empty()) {
+        for (const char* name : {R"(,"reasoning_content":)", R"(,"reasoning":)"}) {
+          out_ += name;
+          AppendJsonString(out_, choice.reasoning);
+        }
       }
+      out_.push_back('}');
+    } else {
+      AppendText(choice.text);
     }
-    out["logprobs"] = std::move(logprobs);
-    AddFinish(out, choice.finished.value_or(ChoiceFinished{}));
-    if (shape_.return_token_ids) out["token_ids"] = choice.token_ids;
-    if (!is_chat()) AddPromptExtras(out, prompt_idx);
-    return out;
+    out_ += R"(,"logprobs":)";
+    // No token, but the client asked: empty lists, not "off".
+    if (has_logprobs()) {
+      TakeLogprobsObject(choice);
+    } else {
+      out_ += "null";
+    }
+    AppendFinish(choice.finished.value_or(ChoiceFinished{}));
+    if (shape_.return_token_ids) {
+      out_ += R"(,"token_ids":)";
+      AppendJsonInts(out_, choice.token_ids);
+    }
+    if (!is_chat()) AppendPromptExtras(prompt_idx);
+    out_.push_back('}');
   }
 
   // All of them in order, or for best_of the n with the best mean log-probability.
@@ -377,6 +452,12 @@ class GenerationReply::Renderer {
   const ReplyShape shape_;
   const ResponseWriter writer_;
   const TokenNames names_;
+  const std::string head_;
+  std::string out_;  // the chunk or body being written
+  int64_t prompt_tokens_ = 0;
+  int64_t cached_tokens_ = 0;
+  int64_t completion_tokens_ = 0;  // of all choices so far
+  int64_t reasoning_tokens_ = 0;   // of these, thought
   size_t n_open_prompts_;
   std::vector<PromptState> prompts_;
   std::vector<ChoiceState> choices_;  // prompt-major, n_candidates each

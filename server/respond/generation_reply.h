@@ -11,6 +11,7 @@
 
 #include "engine/engine.h"
 #include "server/http/response_writer.h"
+#include "server/respond/reasoning_splitter.h"
 
 namespace tandem::engine {
 class Tokenizer;
@@ -43,10 +44,12 @@ struct ReplyShape {
   bool skip_special_tokens = true;
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
-  std::vector<TokenId> end_tokens;        // in effect: what ends a choice
-  std::vector<TokenId> asked_end_tokens;  // of these, the request's own stop_token_ids
+  std::optional<ReasoningSplitter::State> reasoning;  // set: thoughts are answered apart
+  std::vector<TokenId> end_tokens;                    // in effect: what ends a choice
+  std::vector<TokenId> asked_end_tokens;              // of these, the request's own stop_token_ids
   std::vector<PromptShape> prompts;
   std::shared_ptr<const engine::Tokenizer> tokenizer;  // may be null
+  std::shared_ptr<const void> keeps_alive;  // held until the last event: the model's lease
 };
 
 // Turns the events of one HTTP request (one engine request per prompt) into one JSON body or an

@@ -9,12 +9,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Text of a message, or null when there is none. Parts are joined with line feeds.
+// Text of a message, empty when there is none. Parts are joined with line feeds.
 Json ReadContent(const Json& message, const std::string& role, const std::string& param) {
   const auto found = message.find("content");
-  const bool may_be_absent = role == "assistant" && message.contains("tool_calls");
+  const auto calls = message.find("tool_calls");
+  const bool may_be_absent =
+      role == "assistant" && calls != message.end() && calls->is_array() && !calls->empty();
   if (found == message.end() || found->is_null()) {
-    if (may_be_absent || (role == "assistant" && message.contains("refusal"))) return nullptr;
+    // Templates search and print content without asking; null would show up as the word "None".
+    if (may_be_absent || (role == "assistant" && message.contains("refusal"))) return "";
     throw MissingField(param + ".content");
   }
   const std::string content_param = param + ".content";
@@ -36,8 +39,11 @@ Json ReadContent(const Json& message, const std::string& role, const std::string
     } else if (type == "refusal" && role == "assistant") {
       part_text = reader.RequiredString("refusal");
     } else if (type == "image_url" || type == "input_audio" || type == "file") {
-      throw Error(ErrorCode::kUnsupported,
-                  part_param + " of type '" + type + "' is not served: this server takes text only")
+      std::string refusal = part_param;
+      refusal.append(" of type '")
+          .append(type)
+          .append("' is not served: this server takes text only");
+      throw Error(ErrorCode::kUnsupported, refusal)
           .WithParam(part_param)
           .WithReason("unsupported_value");
     } else {
@@ -51,7 +57,7 @@ Json ReadContent(const Json& message, const std::string& role, const std::string
 }
 
 Json ReadToolCalls(const Json& calls, const std::string& param) {
-  if (!calls.is_array() || calls.empty()) throw WrongType(param, "a non-empty array", calls);
+  if (!calls.is_array()) throw WrongType(param, "an array", calls);
   Json out = Json::array();
   for (size_t i = 0; i < calls.size(); ++i) {
     const std::string call_param = param + "[" + std::to_string(i) + "]";
@@ -79,7 +85,7 @@ Json ReadToolCalls(const Json& calls, const std::string& param) {
   return out;
 }
 
-Json ReadMessage(const Json& message, const std::string& param) {
+Json ReadMessage(const Json& message, const std::string& param, const ModelLimits& limits) {
   if (!message.is_object()) throw WrongType(param, "an object", message);
   FieldReader reader(message, param);
   std::string role = reader.RequiredString("role");
@@ -91,35 +97,22 @@ Json ReadMessage(const Json& message, const std::string& param) {
                        ShortForm(Json(role)));
   }
   Json out;
-  out["role"] = role == "developer" ? "system" : role;
+  out["role"] = role == "developer" && !limits.knows_developer ? "system" : role;
   out["content"] = ReadContent(message, role, param);
   if (const auto name = reader.String("name")) out["name"] = *name;
   if (role == "assistant") {
     if (const auto reasoning = reader.String("reasoning_content")) {
       out["reasoning_content"] = *reasoning;
     }
-    if (const auto refusal = reader.String("refusal"); refusal && out["content"].is_null()) {
+    if (const auto refusal = reader.String("refusal"); refusal && out["content"] == "") {
       out["content"] = *refusal;
     }
-    if (const Json* calls = reader.Any("tool_calls")) {
+    if (const Json* calls = reader.Array("tool_calls"); calls != nullptr && !calls->empty()) {
       out["tool_calls"] = ReadToolCalls(*calls, param + ".tool_calls");
     }
   }
   if (role == "tool") out["tool_call_id"] = reader.RequiredString("tool_call_id");
   return out;
-}
-
-void ReadTools(FieldReader& reader) {
-  const Json* tools = reader.Array("tools");
-  if (tools != nullptr && !tools->empty()) {
-    throw UnsupportedField("tools", "tools are not served by this version yet");
-  }
-  if (const Json* choice = reader.Any("tool_choice")) {
-    if (!choice->is_string() || (*choice != "none" && *choice != "auto")) {
-      throw BadValue("tool_choice", "tool_choice other than none or auto needs tools");
-    }
-  }
-  reader.Bool("parallel_tool_calls");
 }
 
 std::shared_ptr<const Json> ReadTemplateKwargs(FieldReader& reader) {
@@ -151,7 +144,7 @@ std::shared_ptr<const Json> ReadTemplateKwargs(FieldReader& reader) {
 
 }  // namespace
 
-std::shared_ptr<const Json> ParseMessages(const Json& messages) {
+std::shared_ptr<const Json> ParseMessages(const Json& messages, const ModelLimits& limits) {
   if (!messages.is_array()) throw WrongType("messages", "an array", messages);
   if (messages.empty() || messages.size() > 4096) {
     throw BadValue("messages",
@@ -159,9 +152,40 @@ std::shared_ptr<const Json> ParseMessages(const Json& messages) {
   }
   Json out = Json::array();
   for (size_t i = 0; i < messages.size(); ++i) {
-    out.push_back(ReadMessage(messages[i], "messages[" + std::to_string(i) + "]"));
+    out.push_back(ReadMessage(messages[i], "messages[" + std::to_string(i) + "]", limits));
   }
   return std::make_shared<const Json>(std::move(out));
+}
+
+void RefuseTools(FieldReader& reader) {
+  const Json* tools = reader.Array("tools");
+  if (tools != nullptr && !tools->empty()) {
+    throw UnsupportedField("tools", "tools are not served by this version yet");
+  }
+  if (const Json* choice = reader.Any("tool_choice")) {
+    if (!choice->is_string() || (*choice != "none" && *choice != "auto")) {
+      throw BadValue("tool_choice", "tool_choice other than none or auto needs tools");
+    }
+  }
+  reader.Bool("parallel_tool_calls");
+}
+
+void ReadTemplateFields(FieldReader& reader, ChatPrompt& prompt) {
+  const auto add_prompt = reader.Bool("add_generation_prompt");
+  prompt.continue_final_message = reader.Bool("continue_final_message").value_or(false);
+  if (prompt.continue_final_message) {
+    if (add_prompt.value_or(false)) {
+      throw BadValue("continue_final_message",
+                     "continue_final_message and add_generation_prompt exclude each other");
+    }
+    const Json& last = prompt.messages->back();
+    if (last["role"] != "assistant" || last["content"] == "") {
+      throw BadValue("continue_final_message",
+                     "continue_final_message needs a last message of the assistant with text");
+    }
+  }
+  prompt.add_generation_prompt = add_prompt.value_or(!prompt.continue_final_message);
+  prompt.template_kwargs = ReadTemplateKwargs(reader);
 }
 
 ChatRequest ParseChatRequest(const Json& body, const ModelLimits& limits) {
@@ -170,52 +194,26 @@ ChatRequest ParseChatRequest(const Json& body, const ModelLimits& limits) {
   ChatRequest request;
   const Json* messages = reader.Any("messages");
   if (messages == nullptr) throw MissingField("messages");
-  request.messages = ParseMessages(*messages);
+  request.prompt.messages = ParseMessages(*messages, limits);
 
   const auto max_completion = reader.Int("max_completion_tokens", 1, limits.max_model_len);
   const auto max_tokens = reader.Int("max_tokens", 1, limits.max_model_len);
   request.max_tokens = max_completion ? max_completion : max_tokens;
-  request.generation = ReadGenerationFields(reader, limits);
-  if (request.max_tokens && request.generation.stop.min_new_tokens > *request.max_tokens) {
-    throw BadValue("min_tokens", "min_tokens must not exceed max_tokens (" +
-                                     std::to_string(*request.max_tokens) + "), got " +
-                                     std::to_string(request.generation.stop.min_new_tokens));
-  }
+  request.generation = ReadSamplingFields(reader, limits, request.max_tokens);
   const bool logprobs = reader.Bool("logprobs").value_or(false);
   const auto top_logprobs = reader.Int("top_logprobs", 0, 20);
   if (top_logprobs && *top_logprobs > 0 && !logprobs) {
-    throw BadValue("top_logprobs", "top_logprobs needs logprobs: true");
+    throw BadValue("top_logprobs", "top_logprobs in [0, 20] needs logprobs: true, got " +
+                                       std::to_string(*top_logprobs) + " without it");
   }
   if (logprobs) request.top_logprobs = static_cast<int>(top_logprobs.value_or(0));
+  ReadPromptLogprobs(reader, request.generation);
   RefuseStructuredOutput(reader);
-  ReadTools(reader);
-
-  const auto add_prompt = reader.Bool("add_generation_prompt");
-  request.continue_final_message = reader.Bool("continue_final_message").value_or(false);
-  if (request.continue_final_message) {
-    if (add_prompt.value_or(false)) {
-      throw BadValue("continue_final_message",
-                     "continue_final_message and add_generation_prompt exclude each other");
-    }
-    const Json& last = request.messages->back();
-    if (last["role"] != "assistant" || !last["content"].is_string()) {
-      throw BadValue("continue_final_message",
-                     "continue_final_message needs a last message of the assistant with text");
-    }
-  }
-  request.add_generation_prompt = add_prompt.value_or(!request.continue_final_message);
-  request.template_kwargs = ReadTemplateKwargs(reader);
-
-  reader.Accept({"metadata", "store", "user", "safety_identifier", "service_tier", "verbosity",
-                 "prediction", "prompt_cache_key", "prompt_cache_retention"});
-  for (const char* field : {"functions", "function_call", "audio", "web_search_options"}) {
-    reader.Refuse(field, "is not served");
-  }
-  if (const Json* modalities = reader.Any("modalities")) {
-    if (*modalities != Json::array({"text"})) {
-      throw UnsupportedField("modalities", "modalities other than [\"text\"] are not served");
-    }
-  }
+  RefuseTools(reader);
+  ReadStreamFields(reader, request.generation);
+  ReadTemplateFields(reader, request.prompt);
+  ReadOutputFields(reader, request.generation);
+  ReadFieldsWithoutEffect(reader);
   request.ignored = reader.unknown();
   return request;
 }

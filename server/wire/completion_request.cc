@@ -55,16 +55,14 @@ CompletionRequest ParseCompletionRequest(const Json& body, const ModelLimits& li
   if (prompt == nullptr) throw MissingField("prompt");
   request.prompts = ReadPrompts(*prompt, limits);
 
-  request.max_tokens = reader.Int("max_tokens", 0, limits.max_model_len).value_or(16);
-  request.generation = ReadGenerationFields(reader, limits);
-  if (request.generation.stop.min_new_tokens > request.max_tokens) {
-    throw BadValue("min_tokens", "min_tokens must not exceed max_tokens (" +
-                                     std::to_string(request.max_tokens) + "), got " +
-                                     std::to_string(request.generation.stop.min_new_tokens));
-  }
+  const auto max_completion = reader.Int("max_completion_tokens", 1, limits.max_model_len);
+  const auto max_tokens = reader.Int("max_tokens", 0, limits.max_model_len);
+  request.max_tokens = max_completion.value_or(max_tokens.value_or(request.max_tokens));
+  request.generation = ReadSamplingFields(reader, limits, request.max_tokens);
   if (const auto logprobs = reader.Int("logprobs", 0, 20)) {
     request.top_logprobs = static_cast<int>(*logprobs);
   }
+  ReadPromptLogprobs(reader, request.generation);
   request.echo = reader.Bool("echo").value_or(false);
   const auto best_of = reader.Int("best_of", 1, 20);
   request.best_of = std::max(request.generation.n, static_cast<int>(best_of.value_or(1)));
@@ -72,9 +70,6 @@ CompletionRequest ParseCompletionRequest(const Json& body, const ModelLimits& li
     throw BadValue("best_of", "best_of must be at least n (" +
                                   std::to_string(request.generation.n) + "), got " +
                                   std::to_string(*best_of));
-  }
-  if (best_of && *best_of > 1 && request.generation.stream) {
-    throw BadValue("best_of", "best_of greater than 1 cannot be streamed");
   }
   if (request.prompts.size() * static_cast<size_t>(request.best_of) > kMaxPrompts) {
     throw BadValue("n", "prompts times max(n, best_of) must be at most " +
@@ -86,8 +81,13 @@ CompletionRequest ParseCompletionRequest(const Json& body, const ModelLimits& li
     throw UnsupportedField("suffix", "suffix is not served: the model has no infill tokens");
   }
   RefuseStructuredOutput(reader);
+  ReadStreamFields(reader, request.generation);
+  if (best_of && *best_of > 1 && request.generation.stream) {
+    throw BadValue("best_of", "best_of greater than 1 cannot be streamed");
+  }
   request.add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
-  reader.Accept({"user", "metadata", "store", "service_tier", "safety_identifier"});
+  ReadOutputFields(reader, request.generation);
+  ReadFieldsWithoutEffect(reader);
   request.ignored = reader.unknown();
   return request;
 }

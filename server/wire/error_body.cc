@@ -1,11 +1,14 @@
 #include "server/wire/error_body.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace tandem::server {
 namespace {
 
-constexpr size_t kMaxMessageBytes = 2000;  // the whole body stays under 4 KiB
+constexpr size_t kMaxMessageBytes = 2000;
+constexpr size_t kMaxParamBytes = 200;
+constexpr size_t kMaxBodyBytes = 4096;
 
 struct Mapping {
   int status;
@@ -68,17 +71,22 @@ std::string GenericMessage(std::string_view request_id) {
 
 ErrorReply MakeErrorReply(int status, std::string_view code, std::string_view message,
                           std::string_view param) {
-  nlohmann::ordered_json error;
-  error["message"] = message.substr(0, kMaxMessageBytes);
-  error["type"] = TypeOf(status);
-  error["param"] = StringOrNull(param.substr(0, 200));
-  error["code"] = StringOrNull(code);
-  nlohmann::ordered_json body;
-  body["error"] = std::move(error);
   ErrorReply reply;
   reply.status = status;
-  // Cutting may have split a character, and a path may hold anything: the body stays UTF-8.
-  reply.body = body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  size_t n_message = std::min(message.size(), kMaxMessageBytes);
+  do {
+    nlohmann::ordered_json error;
+    error["message"] = message.substr(0, n_message);
+    error["type"] = TypeOf(status);
+    error["param"] = StringOrNull(param.substr(0, kMaxParamBytes));
+    error["code"] = StringOrNull(code);
+    nlohmann::ordered_json body;
+    body["error"] = std::move(error);
+    // Cutting may have split a character, and a path may hold anything: the body stays UTF-8.
+    reply.body = body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    n_message /= 2;
+    // A byte may take six in JSON.
+  } while (reply.body.size() > kMaxBodyBytes && n_message > 0);
   if (status == 401) reply.headers.emplace_back("www-authenticate", "Bearer");
   return reply;
 }

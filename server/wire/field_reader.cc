@@ -1,6 +1,8 @@
 #include "server/wire/field_reader.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace tandem::server {
@@ -43,6 +45,15 @@ std::string Plain(double value) {
   return text;
 }
 
+std::string IntegerIn(int64_t min, int64_t max) {
+  const bool has_min = min > std::numeric_limits<int64_t>::min();
+  const bool has_max = max < std::numeric_limits<int64_t>::max();
+  if (has_min && has_max) {
+    return "an integer in [" + std::to_string(min) + ", " + std::to_string(max) + "]";
+  }
+  return has_min ? "an integer of at least " + std::to_string(min) : "an integer of 64 bits";
+}
+
 }  // namespace
 
 Json ParseJsonObject(std::string_view text) {
@@ -67,8 +78,12 @@ std::string ShortForm(const Json& value) {
   std::string text;
   if (value.is_string()) {
     const auto& string = value.get_ref<const std::string&>();
-    text = Json(string.substr(0, 60)).dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (string.size() > 60) text += "…";
+    size_t n = std::min<size_t>(string.size(), 60);
+    // Whole characters only.
+    while (n < string.size() && n > 0 && (static_cast<unsigned char>(string[n]) & 0xc0) == 0x80)
+      --n;
+    text = Json(string.substr(0, n)).dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (string.size() > n) text += "…";
   } else {
     text = value.dump();
   }
@@ -114,9 +129,8 @@ const Json* FieldReader::Any(std::string_view name) {
 std::optional<int64_t> FieldReader::Int(std::string_view name, int64_t min, int64_t max) {
   const Json* value = Any(name);
   if (value == nullptr) return std::nullopt;
-  const std::string range =
-      " must be an integer in [" + std::to_string(min) + ", " + std::to_string(max) + "], got ";
-  if (!value->is_number()) throw WrongType(ParamName(name), "an integer", *value);
+  const std::string wanted = IntegerIn(min, max);
+  if (!value->is_number()) throw WrongType(ParamName(name), wanted, *value);
   int64_t out = 0;
   bool fits = true;
   if (value->is_number_unsigned()) {
@@ -127,13 +141,14 @@ std::optional<int64_t> FieldReader::Int(std::string_view name, int64_t min, int6
     out = value->get<int64_t>();
   } else {
     const double raw = value->get<double>();
-    if (raw != std::floor(raw)) throw WrongType(ParamName(name), "an integer", *value);
+    if (raw != std::floor(raw)) throw WrongType(ParamName(name), wanted, *value);
     // 2^53: beyond it a double does not name one integer.
     fits = std::abs(raw) <= 9007199254740992.0;
     if (fits) out = static_cast<int64_t>(raw);
   }
   if (!fits || out < min || out > max) {
-    throw BadValue(ParamName(name), ParamName(name) + range + ShortForm(*value));
+    throw BadValue(ParamName(name),
+                   ParamName(name) + " must be " + wanted + ", got " + ShortForm(*value));
   }
   return out;
 }
@@ -141,11 +156,12 @@ std::optional<int64_t> FieldReader::Int(std::string_view name, int64_t min, int6
 std::optional<double> FieldReader::Number(std::string_view name, double min, double max) {
   const Json* value = Any(name);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_number()) throw WrongType(ParamName(name), "a number", *value);
+  const std::string wanted = "a number in [" + Plain(min) + ", " + Plain(max) + "]";
+  if (!value->is_number()) throw WrongType(ParamName(name), wanted, *value);
   const auto out = value->get<double>();
   if (!(out >= min && out <= max)) {
-    throw BadValue(ParamName(name), ParamName(name) + " must be a number in [" + Plain(min) + ", " +
-                                        Plain(max) + "], got " + ShortForm(*value));
+    throw BadValue(ParamName(name),
+                   ParamName(name) + " must be " + wanted + ", got " + ShortForm(*value));
   }
   return out;
 }

@@ -1,5 +1,6 @@
 #include "server/wire/generation_fields.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -56,7 +57,9 @@ std::vector<std::pair<TokenId, float>> ReadLogitBias(FieldReader& reader,
                                        std::to_string(limits.vocab_size - 1) + "], got " +
                                        ShortForm(Json(key)));
     }
-    if (!bias.is_number()) throw WrongType("logit_bias", "an object of numbers", bias);
+    if (!bias.is_number()) {
+      throw WrongType("logit_bias", "an object of numbers in [-100, 100]", bias);
+    }
     const auto number = bias.get<double>();
     if (!(number >= -100 && number <= 100)) {
       throw BadValue("logit_bias",
@@ -65,18 +68,6 @@ std::vector<std::pair<TokenId, float>> ReadLogitBias(FieldReader& reader,
     out.emplace_back(id, static_cast<float>(number));
   }
   return out;
-}
-
-void ReadStreamOptions(FieldReader& reader, GenerationFields& fields) {
-  fields.stream = reader.Bool("stream").value_or(false);
-  const Json* options = reader.Object("stream_options");
-  if (options == nullptr) return;
-  if (!fields.stream) {
-    throw BadValue("stream_options", "stream_options is only allowed with stream: true");
-  }
-  FieldReader members(*options, "stream_options");
-  fields.include_usage = members.Bool("include_usage").value_or(false);
-  fields.continuous_usage = members.Bool("continuous_usage_stats").value_or(false);
 }
 
 }  // namespace
@@ -98,11 +89,12 @@ std::vector<TokenId> ReadTokenIds(const Json& array, const std::string& param, i
   return out;
 }
 
-GenerationFields ReadGenerationFields(FieldReader& reader, const ModelLimits& limits) {
+GenerationFields ReadSamplingFields(FieldReader& reader, const ModelLimits& limits,
+                                    std::optional<int64_t> max_tokens) {
   GenerationFields fields;
   fields.temperature = reader.Number("temperature", 0, 2);
   fields.top_p = reader.Number("top_p", 0, 1);
-  fields.top_k = reader.Int("top_k", -1, std::numeric_limits<int32_t>::max());
+  fields.top_k = reader.Int("top_k", -1, std::numeric_limits<int64_t>::max());
   fields.min_p = reader.Number("min_p", 0, 1);
   fields.n = static_cast<int>(reader.Int("n", 1, 128).value_or(1));
   if (const auto seed = reader.Int("seed", std::numeric_limits<int64_t>::min(),
@@ -119,24 +111,59 @@ GenerationFields ReadGenerationFields(FieldReader& reader, const ModelLimits& li
   }
   fields.stop.include_stop_string = reader.Bool("include_stop_str_in_output").value_or(false);
   fields.stop.ignore_end_tokens = reader.Bool("ignore_eos").value_or(false);
-  fields.stop.min_new_tokens = reader.Int("min_tokens", 0, limits.max_model_len).value_or(0);
+  fields.stop.min_new_tokens =
+      reader.Int("min_tokens", 0, max_tokens.value_or(limits.max_model_len)).value_or(0);
   fields.presence_penalty = reader.Number("presence_penalty", -2, 2);
   fields.frequency_penalty = reader.Number("frequency_penalty", -2, 2);
   fields.repetition_penalty = reader.Number("repetition_penalty", 0, 10);
   if (fields.repetition_penalty && *fields.repetition_penalty <= 0) {
-    throw BadValue("repetition_penalty", "repetition_penalty must be greater than 0, got 0");
+    throw BadValue("repetition_penalty",
+                   "repetition_penalty must be a number greater than 0 and at most 10, got 0");
   }
   fields.logit_bias = ReadLogitBias(reader, limits);
+  return fields;
+}
+
+void ReadStreamFields(FieldReader& reader, GenerationFields& fields) {
+  fields.stream = reader.Bool("stream").value_or(false);
+  const Json* options = reader.Object("stream_options");
+  if (options == nullptr) return;
+  if (!fields.stream) {
+    throw BadValue("stream_options", "stream_options is only allowed with stream: true");
+  }
+  FieldReader members(*options, "stream_options");
+  fields.include_usage = members.Bool("include_usage").value_or(false);
+  fields.continuous_usage = members.Bool("continuous_usage_stats").value_or(false);
+}
+
+void ReadPromptLogprobs(FieldReader& reader, GenerationFields& fields) {
   fields.prompt_logprobs = reader.Int("prompt_logprobs", 0, 20);
-  ReadStreamOptions(reader, fields);
+}
+
+void ReadOutputFields(FieldReader& reader, GenerationFields& fields) {
   fields.skip_special_tokens = reader.Bool("skip_special_tokens").value_or(true);
   fields.return_token_ids = reader.Bool("return_token_ids").value_or(false);
   fields.return_tokens_as_token_ids = reader.Bool("return_tokens_as_token_ids").value_or(false);
-  fields.priority = static_cast<int>(
+  // Any integer is a priority; beyond 32 bits they no longer differ.
+  const int64_t priority =
       reader
-          .Int("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max())
-          .value_or(0));
-  return fields;
+          .Int("priority", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())
+          .value_or(0);
+  fields.priority = static_cast<int>(std::clamp<int64_t>(
+      priority, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
+}
+
+void ReadFieldsWithoutEffect(FieldReader& reader) {
+  reader.Accept({"metadata", "store", "user", "safety_identifier", "service_tier", "verbosity",
+                 "prediction", "prompt_cache_key", "prompt_cache_retention"});
+  for (const char* field : {"functions", "function_call", "audio", "web_search_options"}) {
+    reader.Refuse(field, "is not served");
+  }
+  if (const Json* modalities = reader.Any("modalities")) {
+    if (*modalities != Json::array({"text"})) {
+      throw UnsupportedField("modalities", "modalities other than [\"text\"] are not served");
+    }
+  }
 }
 
 engine::SamplingParams MakeSamplingParams(const GenerationFields& fields,
@@ -151,7 +178,10 @@ engine::SamplingParams MakeSamplingParams(const GenerationFields& fields,
   set(out.presence_penalty, fields.presence_penalty);
   set(out.frequency_penalty, fields.frequency_penalty);
   set(out.repetition_penalty, fields.repetition_penalty);
-  if (fields.top_k) out.top_k = static_cast<int32_t>(*fields.top_k);
+  if (fields.top_k) {
+    out.top_k =
+        static_cast<int32_t>(std::min<int64_t>(*fields.top_k, std::numeric_limits<int32_t>::max()));
+  }
   out.logit_bias = fields.logit_bias;
   if (fields.seed) {
     out.seed = *fields.seed;

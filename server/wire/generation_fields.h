@@ -15,6 +15,7 @@ namespace tandem::server {
 struct ModelLimits {
   int64_t max_model_len = 0;
   int64_t vocab_size = 0;
+  bool knows_developer = false;  // its chat template tells the role "developer" from "system"
 };
 
 // The fields that chat and completions share (CONTRACT §8.1, §9). Unset means: the model's default.
@@ -40,8 +41,20 @@ struct GenerationFields {
   int priority = 0;
 };
 
-// Reads and checks them, in the table's order. Throws as FieldReader does.
-GenerationFields ReadGenerationFields(FieldReader& reader, const ModelLimits& limits);
+// Each of these reads some of them, checked, in the order of the contract's table: the first fault
+// reported is the first in that table. They throw as FieldReader does.
+//
+// From `temperature` to `logit_bias`. `max_tokens`: the request's own limit, which min_tokens may
+// not exceed.
+GenerationFields ReadSamplingFields(FieldReader& reader, const ModelLimits& limits,
+                                    std::optional<int64_t> max_tokens);
+void ReadPromptLogprobs(FieldReader& reader, GenerationFields& fields);
+// `stream` and `stream_options`.
+void ReadStreamFields(FieldReader& reader, GenerationFields& fields);
+// From `skip_special_tokens` to `priority`.
+void ReadOutputFields(FieldReader& reader, GenerationFields& fields);
+// Accepts what has no effect and refuses what would change the meaning and is not served.
+void ReadFieldsWithoutEffect(FieldReader& reader);
 
 // The model's defaults with the request's values over them. A missing seed is drawn at random.
 engine::SamplingParams MakeSamplingParams(const GenerationFields& fields,

@@ -2,41 +2,38 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "server/wire/json_text.h"
 #include "server/wire/utf8.h"
 
 namespace tandem::server {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Json RawBytes(TokenId id, const TokenNames& names) {
-  if (names.tokenizer == nullptr || names.tokenizer->IsSpecial(id)) return nullptr;
-  Json out = Json::array();
-  for (const char c : names.tokenizer->TokenBytes(id)) out.push_back(static_cast<unsigned char>(c));
-  return out;
-}
-
-Json NamedLogprob(TokenId id, float logprob, const TokenNames& names) {
-  Json out;
-  out["token"] = names.Name(id);
-  out["logprob"] = JsonLogprob(logprob);
-  out["bytes"] = RawBytes(id, names);
-  return out;
-}
-
-Json EmptyArrays() {
-  Json out;
-  for (const char* name : {"tokens", "token_logprobs", "top_logprobs", "text_offset"}) {
-    out[name] = Json::array();
+void AppendRawBytes(std::string& out, TokenId id, const TokenNames& names) {
+  if (names.tokenizer == nullptr || (names.skip_special && names.tokenizer->IsSpecial(id))) {
+    out += "null";
+    return;
   }
-  return out;
+  AppendJsonBytes(out, names.tokenizer->TokenBytes(id));
+}
+
+// Without its closing brace.
+void AppendNamedLogprob(std::string& out, TokenId id, float logprob, const TokenNames& names) {
+  out += R"({"token":)";
+  AppendJsonString(out, names.Name(id));
+  out += R"(,"logprob":)";
+  AppendJsonNumber(out, JsonLogprob(logprob));
+  out += R"(,"bytes":)";
+  AppendRawBytes(out, id, names);
 }
 
 size_t NumTop(const engine::TokenLogprob& token, int wanted) {
   return std::min(token.top.size(), static_cast<size_t>(std::max(0, wanted)));
+}
+
+void AppendComma(std::string& list) {
+  if (!list.empty()) list.push_back(',');
 }
 
 }  // namespace
@@ -64,67 +61,68 @@ double JsonLogprob(float logprob) {
   return std::isfinite(logprob) ? static_cast<double>(logprob) : -9999.0;
 }
 
-Json ChatLogprob(const engine::TokenLogprob& token, int top_logprobs, const TokenNames& names) {
-  Json out = NamedLogprob(token.token, token.logprob, names);
-  Json top = Json::array();
+void AppendChatLogprob(std::string& out, const engine::TokenLogprob& token, int top_logprobs,
+                       const TokenNames& names) {
+  AppendNamedLogprob(out, token.token, token.logprob, names);
+  out += R"(,"top_logprobs":[)";
   for (size_t i = 0; i < NumTop(token, top_logprobs); ++i) {
-    top.push_back(NamedLogprob(token.top[i].first, token.top[i].second, names));
+    if (i > 0) out.push_back(',');
+    AppendNamedLogprob(out, token.top[i].first, token.top[i].second, names);
+    out.push_back('}');
   }
-  out["top_logprobs"] = std::move(top);
-  return out;
+  out += "]}";
 }
 
-Json PromptLogprobs(std::span<const engine::TokenLogprob> tokens, int prompt_logprobs,
-                    const TokenNames& names) {
-  Json out = Json::array();
+void AppendPromptLogprobs(std::string& out, std::span<const engine::TokenLogprob> tokens,
+                          int prompt_logprobs, const TokenNames& names) {
+  const auto add = [&](TokenId id, float logprob, int64_t rank) {
+    out.push_back('"');
+    AppendJsonInt(out, id);
+    out += R"(":{"logprob":)";
+    AppendJsonNumber(out, JsonLogprob(logprob));
+    out += R"(,"rank":)";
+    AppendJsonInt(out, rank);
+    out += R"(,"decoded_token":)";
+    AppendJsonString(out, names.Name(id));
+    out.push_back('}');
+  };
+  out.push_back('[');
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (i == 0) {
-      out.push_back(nullptr);
+      out += "null";
       continue;
     }
     const engine::TokenLogprob& token = tokens[i];
-    Json entry;
-    const auto add = [&](TokenId id, float logprob, int64_t rank) {
-      Json& value = entry[std::to_string(id)];
-      value["logprob"] = JsonLogprob(logprob);
-      value["rank"] = rank;
-      value["decoded_token"] = names.Name(id);
-    };
+    out += ",{";
     add(token.token, token.logprob, token.rank);
     for (size_t k = 0; k < NumTop(token, prompt_logprobs); ++k) {
       if (token.top[k].first == token.token) continue;
+      out.push_back(',');
       add(token.top[k].first, token.top[k].second, static_cast<int64_t>(k) + 1);
     }
-    out.push_back(std::move(entry));
+    out.push_back('}');
   }
-  return out;
+  out.push_back(']');
 }
 
-CompletionLogprobs::CompletionLogprobs(TokenNames names, int top_logprobs, bool skip_special)
-    : names_(std::move(names)),
-      top_logprobs_(top_logprobs),
-      skip_special_(skip_special),
-      arrays_(std::make_shared<Json>(EmptyArrays())) {}
+CompletionLogprobs::CompletionLogprobs(TokenNames names, int top_logprobs)
+    : names_(std::move(names)), top_logprobs_(top_logprobs) {}
 
 void CompletionLogprobs::Add(const engine::TokenLogprob& token, bool has_logprob) {
-  Json& arrays = *arrays_;
-  arrays["tokens"].push_back(names_.Name(token.token));
-  arrays["text_offset"].push_back(offset_);
+  const std::string name = names_.Name(token.token);
+  for (std::string* list : {&tokens_, &offsets_, &logprobs_, &tops_}) AppendComma(*list);
+  AppendJsonString(tokens_, name);
+  AppendJsonInt(offsets_, offset_);
   if (has_logprob) {
-    arrays["token_logprobs"].push_back(JsonLogprob(token.logprob));
-    Json top = Json::object();
-    for (size_t i = 0; i < NumTop(token, top_logprobs_); ++i) {
-      top[names_.Name(token.top[i].first)] = JsonLogprob(token.top[i].second);
-    }
-    top[names_.Name(token.token)] = JsonLogprob(token.logprob);
-    arrays["top_logprobs"].push_back(std::move(top));
+    AppendJsonNumber(logprobs_, JsonLogprob(token.logprob));
+    AppendTop(token, name);
   } else {
-    arrays["token_logprobs"].push_back(nullptr);
-    arrays["top_logprobs"].push_back(nullptr);
+    logprobs_ += "null";
+    tops_ += "null";
   }
 
   const engine::Tokenizer* tokenizer = names_.tokenizer.get();
-  if (tokenizer == nullptr || (skip_special_ && tokenizer->IsSpecial(token.token))) return;
+  if (tokenizer == nullptr || (names_.skip_special && tokenizer->IsSpecial(token.token))) return;
   std::string_view bytes = tokenizer->TokenBytes(token.token);
   if (at_start_ && tokenizer->adds_leading_space() && bytes.starts_with(' ')) {
     bytes.remove_prefix(1);
@@ -133,12 +131,39 @@ void CompletionLogprobs::Add(const engine::TokenLogprob& token, bool has_logprob
   offset_ += CountCharacters(bytes);
 }
 
-bool CompletionLogprobs::empty() const { return (*arrays_)["tokens"].empty(); }
+// Two tokens may have one name, and keys of an object must differ: the chosen one goes first, then
+// the likelier.
+void CompletionLogprobs::AppendTop(const engine::TokenLogprob& token, const std::string& name) {
+  std::vector<std::string> keys;
+  const auto add = [&](std::string key, float logprob) {
+    if (std::find(keys.begin(), keys.end(), key) != keys.end()) return;
+    tops_.push_back(keys.empty() ? '{' : ',');
+    AppendJsonString(tops_, key);
+    tops_.push_back(':');
+    AppendJsonNumber(tops_, JsonLogprob(logprob));
+    keys.push_back(std::move(key));
+  };
+  for (size_t i = 0; i < NumTop(token, top_logprobs_); ++i) {
+    std::string other = names_.Name(token.top[i].first);
+    if (other != name || token.top[i].first == token.token) {
+      add(std::move(other), token.top[i].second);
+    }
+  }
+  add(name, token.logprob);
+  tops_.push_back('}');
+}
 
-Json CompletionLogprobs::Take() {
-  Json out = EmptyArrays();
-  out.swap(*arrays_);
-  return out;
+void CompletionLogprobs::TakeInto(std::string& out) {
+  out += R"({"tokens":[)";
+  out += tokens_;
+  out += R"(],"token_logprobs":[)";
+  out += logprobs_;
+  out += R"(],"top_logprobs":[)";
+  out += tops_;
+  out += R"(],"text_offset":[)";
+  out += offsets_;
+  out += "]}";
+  for (std::string* list : {&tokens_, &offsets_, &logprobs_, &tops_}) list->clear();
 }
 
 }  // namespace tandem::server

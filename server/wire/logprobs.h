@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@ namespace tandem::server {
 struct TokenNames {
   std::shared_ptr<const engine::Tokenizer> tokenizer;  // may be null
   bool as_ids = false;
+  bool skip_special = true;  // control tokens add no text
 
   std::string Name(TokenId id) const;
 };
@@ -27,33 +27,39 @@ struct TokenNames {
 // -inf has no JSON form and is written -9999.0.
 double JsonLogprob(float logprob);
 
-// One entry of chat's `logprobs.content` (CONTRACT §8.5).
-nlohmann::ordered_json ChatLogprob(const engine::TokenLogprob& token, int top_logprobs,
-                                   const TokenNames& names);
+// One entry of chat's `logprobs.content` (CONTRACT §8.5). `bytes` is null for tokens that add no
+// text, so that the bytes of all entries spell the text.
+void AppendChatLogprob(std::string& out, const engine::TokenLogprob& token, int top_logprobs,
+                       const TokenNames& names);
 
 // The `prompt_logprobs` array: first null, then objects id -> {logprob, rank, decoded_token}.
-nlohmann::ordered_json PromptLogprobs(std::span<const engine::TokenLogprob> tokens,
-                                      int prompt_logprobs, const TokenNames& names);
+void AppendPromptLogprobs(std::string& out, std::span<const engine::TokenLogprob> tokens,
+                          int prompt_logprobs, const TokenNames& names);
 
 // The `logprobs` object of a completion: arrays of equal length. Offsets count Unicode characters
 // of the choice's text; tokens that add no text (skipped control tokens) count none.
 class CompletionLogprobs {
  public:
-  CompletionLogprobs(TokenNames names, int top_logprobs, bool skip_special);
+  CompletionLogprobs(TokenNames names, int top_logprobs);
 
   // `has_logprob` is false for the first prompt token, which nothing predicts.
   void Add(const engine::TokenLogprob& token, bool has_logprob);
-  bool empty() const;
-  // What was added since the last call.
-  nlohmann::ordered_json Take();
+  bool empty() const { return tokens_.empty(); }
+  // Appends what was added since the last call.
+  void TakeInto(std::string& out);
 
  private:
+  void AppendTop(const engine::TokenLogprob& token, const std::string& name);
+
   TokenNames names_;
   int top_logprobs_;
-  bool skip_special_;
   bool at_start_ = true;
   int64_t offset_ = 0;
-  std::shared_ptr<nlohmann::ordered_json> arrays_;
+  // The elements of the four arrays, as JSON with commas.
+  std::string tokens_;
+  std::string logprobs_;
+  std::string tops_;
+  std::string offsets_;
 };
 
 }  // namespace tandem::server

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "server/wire/chat_request.h"
 
 namespace tandem::server {
 
@@ -14,16 +14,31 @@ namespace tandem::server {
 struct TokenizeRequest {
   std::optional<std::string> prompt;
   bool add_special_tokens = true;
-  std::shared_ptr<const nlohmann::ordered_json> messages;  // set when prompt is not
-  bool add_generation_prompt = true;
-  bool continue_final_message = false;
+  std::optional<ChatPrompt> chat;  // set when prompt is not
   bool return_token_strs = false;
   std::vector<std::string> ignored;
 };
 
-TokenizeRequest ParseTokenizeRequest(const nlohmann::ordered_json& body);
+TokenizeRequest ParseTokenizeRequest(const nlohmann::ordered_json& body, const ModelLimits& limits);
 
-// POST /detokenize: the ids, checked against the vocabulary.
-std::vector<TokenId> ParseDetokenizeRequest(const nlohmann::ordered_json& body, int64_t vocab_size);
+// POST /detokenize
+struct DetokenizeRequest {
+  std::vector<TokenId> tokens;  // checked against the vocabulary
+  std::vector<std::string> ignored;
+};
+
+DetokenizeRequest ParseDetokenizeRequest(const nlohmann::ordered_json& body,
+                                         const ModelLimits& limits);
+
+// POST /v1/render
+struct RenderRequest {
+  ChatPrompt chat;
+  bool train = false;  // as training sees it: whole, and with a loss mask
+  // Beside the messages, only with `train`: those of the assistant without `"weight": 0`.
+  std::vector<bool> learned;
+  std::vector<std::string> ignored;
+};
+
+RenderRequest ParseRenderRequest(const nlohmann::ordered_json& body, const ModelLimits& limits);
 
 }  // namespace tandem::server

@@ -7,7 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "tests/engine/io/temporary_dir.h"
+#include "tests/support/temporary_dir.h"
 
 namespace tandem::bench {
 namespace {
@@ -44,7 +44,7 @@ TEST(SyllableTokenizer, EncodesWordsOfSyllablesAsOneTokenAndAnyTextAsItself) {
 }
 
 TEST(MakeModel, AShapeThatIsNotKnownIsRefusedByName) {
-  const engine::TemporaryDir dir;
+  const tests::TemporaryDir dir;
 
   EXPECT_THROW(MakeModel("llama-9b", dir.path() / "model"), Error);
   EXPECT_FALSE(std::filesystem::exists(dir.path() / "model"));

@@ -624,6 +624,66 @@ TEST_F(AppJobsTest, JobsAndTheirModelsSurviveARestart) {
   PostJson("/v1/chat/completions", chat);
 }
 
+TEST_F(AppJobsTest, ADeletedModelLetsItsRequestsEndAndDoesNotComeBack) {
+  const AppOptions options = JobDefaults(Finishing());
+  StartApp(options);
+  for (int i = 0; i < 2; ++i) {  // two jobs made a model of this name
+    Follow(Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"]);
+  }
+  Json chat = Chat("hello");
+  chat["model"] = "bard";
+  chat["stream"] = true;
+  chat["n"] = 16;
+  chat["max_tokens"] = 200;
+  chat["ignore_eos"] = true;
+  RawClient running(app_->port());
+  running.Send(Post("/v1/chat/completions", chat.dump()));
+  ASSERT_TRUE(running.ReadUntil("data: "));
+
+  const auto ask = [](const char* id) {
+    return "DELETE /v1/models/" + std::string(id) + " HTTP/1.1\r\nHost: x\r\n\r\n";
+  };
+  const auto base = Ask(ask("tiny"));
+  EXPECT_EQ(base.status, 403);
+  EXPECT_EQ(Json::parse(base.body)["error"]["code"], "model_protected");
+  EXPECT_EQ(Ask(ask("nobody")).status, 404);
+  const auto deleted = Ask(ask("bard"));
+  EXPECT_EQ(deleted.status, 200);
+  EXPECT_EQ(Json::parse(deleted.body),
+            (Json{{"id", "bard"}, {"object", "model"}, {"deleted", true}}));
+  const auto stream = running.Read();
+  EXPECT_TRUE(stream.complete);
+  EXPECT_EQ(stream.body.find("\"error\""), std::string::npos);
+  EXPECT_NE(stream.body.find("data: [DONE]"), std::string::npos);
+  EXPECT_EQ(Ask(ask("bard")).status, 404);
+
+  app_.reset();
+  StartApp(options);
+
+  EXPECT_EQ(Get("/v1/models/bard").status, 404);
+  // A new job may use the name again.
+  Follow(Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"]);
+  EXPECT_EQ(Get("/v1/models/bard").status, 200);
+}
+
+TEST_F(AppJobsTest, ATunedModelNamesTheModelItBeganWith) {
+  const AppOptions options = JobDefaults(Finishing());
+  std::filesystem::copy(directory_->path() / "tiny", scratch_.path() / "root" / "small",
+                        std::filesystem::copy_options::recursive);
+  StartApp(options);
+  Json spec = Spec();
+  spec["model"] = {{"load_parameters_path", "small"}};
+
+  const auto created = Create({{"type", "train"}, {"spec", spec}});
+  ASSERT_EQ(created.status, 202) << created.body;
+  Follow(Json::parse(created.body)["id"]);
+
+  const Json model = Json::parse(Get("/v1/models/bard").body);
+  EXPECT_EQ(model["parent"], "small");
+  EXPECT_EQ(model["root"], "small");
+  EXPECT_EQ(model["owned_by"], "user");
+}
+
 TEST_F(AppJobsTest, ARunningJobCanBeCancelled) {
   StartApp(JobDefaults("echo begun\nexec sleep 1000\n"));
   const std::string id = Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"];

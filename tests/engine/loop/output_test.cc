@@ -66,8 +66,8 @@ TEST(ChoiceOutput, StopStringNeverAppearsEvenInPart) {
   EXPECT_EQ(outcome.end->stop_string, "STOP");
   EXPECT_EQ(outcome.end->reason, ChoiceFinished::Reason::kStop);
   EXPECT_EQ(outcome.text, "Hello ");
-  EXPECT_EQ(outcome.deltas, (std::vector<std::string>{"Hello", " ", ""}));
-  EXPECT_EQ(outcome.delta_tokens, (std::vector<std::vector<TokenId>>{{0}, {}, {1, 2}}));
+  EXPECT_EQ(outcome.deltas, (std::vector<std::string>{"Hello", " "}));
+  EXPECT_EQ(outcome.delta_tokens, (std::vector<std::vector<TokenId>>{{0}, {1, 2}}));
   EXPECT_EQ(output.n_tokens(), 3);
 }
 
@@ -149,6 +149,30 @@ TEST(ChoiceOutput, HalfACharacterWaitsWithItsToken) {
 
   EXPECT_EQ(outcome.deltas, (std::vector<std::string>{"\xE2\x82\xAC"}));
   EXPECT_EQ(outcome.delta_tokens[0], (std::vector<TokenId>{0, 1}));
+}
+
+// Log-probabilities go with tokens, and must belong to the text beside them.
+TEST(ChoiceOutput, ATokenIsShownWithAllOfItsText) {
+  const WordTokenizer words({"playST", "x", "\xE2\x82", "\xAC ST", "OP", "</s>"});
+  ChoiceOutput::Options options = Base(&words);
+  options.stop.strings = {"STOP"};
+  {
+    ChoiceOutput output(options);
+    const Outcome outcome = Push(output, {0, 1});
+    EXPECT_EQ(outcome.deltas, (std::vector<std::string>{"playSTx"}));
+    EXPECT_EQ(outcome.delta_tokens[0], (std::vector<TokenId>{0, 1}));
+  }
+  {
+    ChoiceOutput output(options);
+    const Outcome outcome = Push(output, {2, 3, 1});
+    EXPECT_EQ(outcome.deltas, (std::vector<std::string>{"\xE2\x82\xAC STx"}));
+  }
+  {
+    ChoiceOutput output(options);
+    const Outcome outcome = Push(output, {0, 4});
+    EXPECT_EQ(outcome.deltas, (std::vector<std::string>{"play"}));
+    EXPECT_EQ(outcome.delta_tokens[0], (std::vector<TokenId>{0, 4}));
+  }
 }
 
 TEST(ChoiceOutput, WithoutTokenizerTokensComeWithoutText) {

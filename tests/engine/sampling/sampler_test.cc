@@ -296,9 +296,9 @@ TEST(ScoreToken, RanksAndAlternativesEqualASortedVocabulary) {
     });
     const auto token = static_cast<TokenId>(random() % n);
     const int n_top = static_cast<int>(random() % 21);
-    std::vector<Candidate> buffer;
+    ScoreScratch scratch;
 
-    const ScoredToken scored = ScoreToken(logits, 1.25f, token, n_top, buffer);
+    const ScoredToken scored = ScoreToken(logits, 1.25f, token, n_top, scratch);
 
     EXPECT_EQ(scored.logprob, logits[static_cast<size_t>(token)] - 1.25f);
     EXPECT_EQ(order[static_cast<size_t>(scored.rank - 1)], token) << "seed " << seed;

@@ -184,6 +184,49 @@ TEST_F(GenerationReplyTest, ChatStreamNamesTheRoleOncePerChoiceAndFinishesOnce) 
   EXPECT_EQ(chunks.back()["usage"]["completion_tokens"], 4);
 }
 
+TEST_F(GenerationReplyTest, ThoughtsAreAnsweredApart) {
+  for (const bool stream : {false, true}) {
+    ReplyShape shape;
+    shape.stream = stream;
+    shape.include_usage = true;
+    shape.top_logprobs = 0;
+    shape.reasoning = ReasoningSplitter::State::kUndecided;
+    Begin(std::move(shape));
+    Send(Delta(0, "<thi", {1}));
+    Send(Delta(0, "nk>", {2}));
+    Send(Delta(0, "hm", {3}));
+    Send(Delta(0, "</think>Yes", {1}));
+    Finish(0, ChoiceFinished::Reason::kStop, 4);
+    Send(RequestFinished{});
+
+    if (!stream) {
+      const Json body = Json::parse(TakeResponse().body);
+      EXPECT_EQ(body["choices"][0]["message"]["content"], "Yes");
+      EXPECT_EQ(body["choices"][0]["message"]["reasoning_content"], "hm");
+      EXPECT_EQ(body["choices"][0]["message"]["reasoning"], "hm");
+      EXPECT_EQ(body["choices"][0]["logprobs"]["content"].size(), 4u);
+      EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+      continue;
+    }
+    std::string order;
+    size_t n_logprobs = 0;
+    const std::vector<Json> chunks = TakeChunks();
+    for (size_t i = 0; i + 1 < chunks.size(); ++i) {
+      const Json& choice = chunks[i]["choices"][0];
+      const Json& delta = choice["delta"];
+      if (delta.contains("reasoning_content")) {
+        order += "r:" + delta["reasoning_content"].get<std::string>() + " ";
+      } else if (delta.contains("content")) {
+        order += "c:" + delta["content"].get<std::string>() + " ";
+      }
+      if (!choice["logprobs"].is_null()) n_logprobs += choice["logprobs"]["content"].size();
+    }
+    EXPECT_EQ(order, "c: c: r:hm c:Yes ");  // the first two: the role, the marks' tokens
+    EXPECT_EQ(n_logprobs, 4u);
+    EXPECT_EQ(chunks.back()["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+  }
+}
+
 TEST_F(GenerationReplyTest, StreamWithoutUsageHasNoUsageKey) {
   ReplyShape shape;
   shape.stream = true;

@@ -200,12 +200,115 @@ TEST(ChatRequest, NormalisesMessagesForTemplates) {
 
   const ChatRequest request = ParseChatRequest(body, kLimits);
 
-  const Json& messages = *request.messages;
+  const Json& messages = *request.prompt.messages;
   EXPECT_EQ(messages[0]["role"], "system");
   EXPECT_EQ(messages[0]["content"], "a\nb");
   EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["arguments"]["x"], 1);
   EXPECT_EQ(messages[1]["tool_calls"][1]["function"]["arguments"], "not json");
   EXPECT_EQ(messages[2]["tool_call_id"], "c");
+}
+
+TEST(ChatRequest, KeepsTheDeveloperOnlyForTemplatesThatKnowIt) {
+  const Json body = ParseJsonObject(R"({"messages": [{"role": "developer", "content": "a"}]})");
+  ModelLimits limits = kLimits;
+  limits.knows_developer = true;
+
+  EXPECT_EQ((*ParseChatRequest(body, kLimits).prompt.messages)[0]["role"], "system");
+  EXPECT_EQ((*ParseChatRequest(body, limits).prompt.messages)[0]["role"], "developer");
+}
+
+TEST(ChatRequest, AnAssistantWithCallsAloneHasEmptyText) {
+  const Json body = ParseJsonObject(R"({"messages": [
+      {"role": "assistant", "content": null, "tool_calls": [
+          {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+      {"role": "assistant", "refusal": "no"},
+      {"role": "assistant", "content": "b", "tool_calls": []}]})");
+
+  const ChatRequest request = ParseChatRequest(body, kLimits);
+  const Json& messages = *request.prompt.messages;
+
+  EXPECT_EQ(messages[0]["content"], "");
+  EXPECT_EQ(messages[1]["content"], "no");
+  EXPECT_FALSE(messages[2].contains("tool_calls"));
+}
+
+// Of two faults the one further up in the contract's table is reported.
+TEST(Requests, ReportTheFirstFaultInTheOrderOfTheTable) {
+  const std::pair<const char*, const char*> chat_fields[] = {
+      {"max_completion_tokens", "0"},
+      {"max_tokens", "0"},
+      {"temperature", "9"},
+      {"top_p", "9"},
+      {"top_k", "-9"},
+      {"min_p", "9"},
+      {"n", "0"},
+      {"seed", "0.5"},
+      {"stop", "1"},
+      {"stop_token_ids", "1"},
+      {"include_stop_str_in_output", "1"},
+      {"ignore_eos", "1"},
+      {"min_tokens", "-1"},
+      {"presence_penalty", "9"},
+      {"frequency_penalty", "9"},
+      {"repetition_penalty", "0"},
+      {"logit_bias", "1"},
+      {"logprobs", "1"},
+      {"top_logprobs", "-1"},
+      {"prompt_logprobs", "-1"},
+      {"response_format", "1"},
+      {"tools", "1"},
+      {"tool_choice", "1"},
+      {"parallel_tool_calls", "1"},
+      {"stream", "1"},
+      {"stream_options", "1"},
+      {"add_generation_prompt", "1"},
+      {"continue_final_message", "1"},
+      {"chat_template_kwargs", "1"},
+      {"reasoning_effort", "1"},
+      {"skip_special_tokens", "1"},
+      {"return_token_ids", "1"},
+      {"return_tokens_as_token_ids", "1"},
+      {"priority", "0.5"},
+      {"functions", "1"},
+  };
+  for (size_t first = 0; first < std::size(chat_fields); ++first) {
+    // The later faults stand before it in the body.
+    std::string text = "{";
+    for (size_t i = std::size(chat_fields); i-- > first;) {
+      text += "\"" + std::string(chat_fields[i].first) + "\": " + chat_fields[i].second + ", ";
+    }
+    text += R"("messages": [{"role": "user", "content": "hi"}]})";
+    try {
+      ParseChatRequest(ParseJsonObject(text), kLimits);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.param(), chat_fields[first].first);
+    }
+  }
+}
+
+TEST(FieldReader, MessagesNameFieldRangeAndShortenedValue) {
+  const auto message = [](const std::string& fields) {
+    try {
+      ParseCompletionRequest(ParseJsonObject(R"({"prompt": "a", )" + fields + "}"), kLimits);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+
+  EXPECT_EQ(message(R"("temperature": 3)"), "temperature must be a number in [0, 2], got 3");
+  EXPECT_EQ(message(R"("temperature": "hot")"),
+            "temperature must be a number in [0, 2], got \"hot\"");
+  EXPECT_EQ(message(R"("n": 1e308)"), "n must be an integer in [1, 128], got 1e+308");
+  EXPECT_EQ(message(R"("top_k": -2)"), "top_k must be an integer of at least -1, got -2");
+  EXPECT_EQ(message(R"("seed": {})"), "seed must be an integer of 64 bits, got an object");
+  EXPECT_EQ(message(R"("max_tokens": 3, "min_tokens": 4)"),
+            "min_tokens must be an integer in [0, 3], got 4");
+  const std::string long_value = message("\"n\": \"" + std::string(100000, 'x') + "\"");
+  EXPECT_LT(long_value.size(), 200u);
+  // Shortened between characters.
+  EXPECT_EQ(ShortForm(std::string(59, 'x') + "éé"), "\"" + std::string(59, 'x') + "\"…");
 }
 
 TEST(ChatRequest, TakesDefaultsNullsAndWholeFloats) {
@@ -222,7 +325,7 @@ TEST(ChatRequest, TakesDefaultsNullsAndWholeFloats) {
   EXPECT_EQ(request.generation.stop.strings, std::vector<std::string>{"x"});
   EXPECT_EQ(request.generation.logit_bias[0].first, 3);
   EXPECT_EQ(request.top_logprobs, 0);
-  EXPECT_TRUE(request.add_generation_prompt);
+  EXPECT_TRUE(request.prompt.add_generation_prompt);
   EXPECT_EQ(request.ignored, (std::vector<std::string>{"foo", "bar"}));
   EXPECT_EQ(IgnoredParamsHeader({"foo", "a\r\nb"}), "foo, a??b");
 }
@@ -273,18 +376,47 @@ TEST(ErrorBody, AlwaysHasItsFourKeysAndHidesOurOwnFaults) {
   EXPECT_EQ(MakeErrorReply(Error(ErrorCode::kAlreadyExists, "x"), "r").status, 409);
   EXPECT_EQ(body(MakeErrorReply(Error(ErrorCode::kUnavailable, "x"), "r"))["code"],
             "server_overloaded");
-  EXPECT_LT(MakeErrorReply(400, "c", std::string(100000, 'x')).body.size(), 4096u);
+  EXPECT_LE(MakeErrorReply(400, "c", std::string(100000, 'x')).body.size(), 4096u);
+  // A byte may take six in JSON.
+  EXPECT_LE(MakeErrorReply(400, "c", std::string(5000, '\1'), std::string(500, '\1')).body.size(),
+            4096u);
 }
 
 TEST(TokenizeRequest, TakesPromptOrMessages) {
-  EXPECT_EQ(*ParseTokenizeRequest(ParseJsonObject(R"({"content": "a"})")).prompt, "a");
-  EXPECT_TRUE(
-      ParseTokenizeRequest(ParseJsonObject(R"({"messages": [{"role": "user", "content": "a"}]})"))
-          .messages);
-  EXPECT_THROW(ParseTokenizeRequest(ParseJsonObject("{}")), Error);
-  EXPECT_THROW(ParseDetokenizeRequest(ParseJsonObject(R"({"tokens": [5]})"), 5), Error);
-  EXPECT_EQ(ParseDetokenizeRequest(ParseJsonObject(R"({"tokens": [4]})"), 5),
-            std::vector<TokenId>{4});
+  const auto tokenize = [](const char* text) {
+    return ParseTokenizeRequest(ParseJsonObject(text), kLimits);
+  };
+  const auto detokenize = [](const char* text) {
+    return ParseDetokenizeRequest(ParseJsonObject(text), kLimits);
+  };
+  EXPECT_EQ(*tokenize(R"({"content": "a"})").prompt, "a");
+  EXPECT_TRUE(tokenize(R"({"messages": [{"role": "user", "content": "a"}]})").chat);
+  EXPECT_THROW(tokenize("{}"), Error);
+  EXPECT_THROW(tokenize(R"({"prompt": "a", "messages": []})"), Error);
+  // There is nothing to continue.
+  EXPECT_THROW(tokenize(R"({"messages": [{"role": "user", "content": "a"}],
+                            "continue_final_message": true})"),
+               Error);
+  EXPECT_THROW(detokenize(R"({"tokens": [1000]})"), Error);
+  EXPECT_EQ(detokenize(R"({"tokens": [999]})").tokens, std::vector<TokenId>{999});
+  EXPECT_EQ(detokenize(R"({"tokens": [], "x": 1})").ignored, std::vector<std::string>{"x"});
+}
+
+TEST(RenderRequest, MarksWhatTrainingLearns) {
+  const auto render = [](const char* text) {
+    return ParseRenderRequest(ParseJsonObject(text), kLimits);
+  };
+  const RenderRequest request = render(R"({"train": true, "messages": [
+      {"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0},
+      {"role": "user", "content": "c"}, {"role": "assistant", "content": "d", "weight": 1}]})");
+
+  EXPECT_EQ(request.learned, (std::vector<bool>{false, false, false, true}));
+  EXPECT_FALSE(request.chat.add_generation_prompt);
+  EXPECT_THROW(render(R"({"train": true, "messages": [{"role": "user", "content": "a"}]})"), Error);
+  EXPECT_THROW(render(R"({"train": true, "messages": [
+                          {"role": "assistant", "content": "b", "weight": 2}]})"),
+               Error);
+  EXPECT_TRUE(render(R"({"messages": [{"role": "user", "content": "a"}]})").learned.empty());
 }
 
 TEST(Seeds, DifferPerPromptButNotForTheFirst) {

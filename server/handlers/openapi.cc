@@ -1,0 +1,32 @@
+#include <string>
+
+#include "server/handlers/handlers.h"
+
+// The description of the API is a file of the repository, edited by hand; it becomes read-only data
+// of the program. The stack note keeps the object from asking for an executable stack.
+asm(".section .rodata.openapi, \"a\", @progbits\n"
+    ".globl tandem_openapi_begin\n"
+    "tandem_openapi_begin:\n"
+    ".incbin \"" TANDEM_OPENAPI_FILE
+    "\"\n"
+    ".globl tandem_openapi_end\n"
+    "tandem_openapi_end:\n"
+    ".byte 0\n"
+    ".previous\n"
+    ".section .note.GNU-stack, \"\", @progbits\n"
+    ".previous\n");
+extern "C" const char tandem_openapi_begin[];
+extern "C" const char tandem_openapi_end[];
+
+namespace tandem::server {
+
+std::string_view OpenApiText() {
+  return {tandem_openapi_begin, static_cast<size_t>(tandem_openapi_end - tandem_openapi_begin)};
+}
+
+// GET /openapi.json
+void OpenApi(const HandlerContext&, Request, ResponseWriter writer) {
+  writer.Json(200, std::string(OpenApiText()));
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,55 @@
+#include <nlohmann/json.hpp>
+
+#include "engine/tokenizer/tokenizer.h"
+#include "server/handlers/generate.h"
+#include "server/handlers/handlers.h"
+#include "server/handlers/prompt.h"
+#include "server/handlers/token_spans.h"
+#include "server/wire/json_text.h"
+#include "server/wire/logprobs.h"
+#include "server/wire/tokenize_request.h"
+
+namespace tandem::server {
+
+// POST /v1/render
+void Render(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const nlohmann::ordered_json body = ParseJsonObject(request.body);
+  const auto model = context.models.Find(FieldReader(body).String("model"));
+  const RenderRequest render = ParseRenderRequest(body, LimitsOf(*model));
+
+  const EncodedChat chat =
+      EncodeChat(*model, render.chat, render.train ? &render.learned : nullptr);
+  const engine::Tokenizer& tokenizer = *model->loaded().tokenizer;
+  const std::vector<bool> loss = LossMask(tokenizer, chat);
+
+  const TokenNames names{model->loaded().tokenizer, false};
+  std::string out = R"({"text":)";
+  AppendJsonString(out, engine::JoinPieces(chat.pieces));
+  out += R"(,"tokens":[)";
+  for (size_t i = 0; i < chat.ids.size(); ++i) {
+    const TokenId id = chat.ids[i];
+    if (i > 0) out.push_back(',');
+    out += R"({"id":)";
+    AppendJsonInt(out, id);
+    out += R"(,"text":)";
+    AppendJsonString(out, names.Name(id));
+    out += R"(,"bytes":)";
+    AppendJsonBytes(out, tokenizer.TokenBytes(id));
+    out += tokenizer.IsSpecial(id) ? R"(,"special":true)" : R"(,"special":false)";
+    out += loss[i] ? R"(,"loss":true})" : R"(,"loss":false})";
+  }
+  // A chat's BOS is the template's: nothing is put in front of what it writes.
+  const auto& bos = model->loaded().bos;
+  const bool has_bos = bos && !chat.ids.empty() && chat.ids.front() == *bos;
+  out += has_bos ? R"(],"bos_from":"template","count":)" : R"(],"bos_from":null,"count":)";
+  AppendJsonInt(out, chat.ids.size());
+  out.push_back('}');
+
+  if (!render.ignored.empty()) {
+    writer.AddHeader("x-ignored-params", IgnoredParamsHeader(render.ignored));
+  }
+  writer.Json(200, std::move(out));
+}
+
+}  // namespace tandem::server

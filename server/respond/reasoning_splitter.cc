@@ -1,0 +1,74 @@
+#include "server/respond/reasoning_splitter.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::server {
+namespace {
+
+constexpr std::string_view kOpen = "<think>";
+constexpr std::string_view kClose = "</think>";
+constexpr std::string_view kWhiteSpace = " \t\r\n";
+
+// How many of the last bytes may be the beginning of `mark`.
+size_t PartialEnd(std::string_view text, std::string_view mark) {
+  for (size_t n = std::min(text.size(), mark.size() - 1); n > 0; --n) {
+    if (text.ends_with(mark.substr(0, n))) return n;
+  }
+  return 0;
+}
+
+}  // namespace
+
+ReasoningSplitter::Pieces ReasoningSplitter::Push(std::string_view text) {
+  held_ += text;
+  Pieces out;
+  if (state_ == State::kUndecided) {
+    const size_t begin = std::min(held_.find_first_not_of(kWhiteSpace), held_.size());
+    const std::string_view rest = std::string_view(held_).substr(begin);
+    if (rest.size() < kOpen.size() && kOpen.starts_with(rest)) return out;
+    if (rest.starts_with(kOpen)) {
+      state_ = State::kThinking;
+      held_.erase(0, begin + kOpen.size());
+    } else {
+      state_ = State::kAnswering;
+    }
+  }
+  if (state_ == State::kThinking) {
+    const size_t close = held_.find(kClose);
+    if (close == std::string::npos) {
+      const size_t n_sure = held_.size() - PartialEnd(held_, kClose);
+      out.reasoning = held_.substr(0, n_sure);
+      held_.erase(0, n_sure);
+      return out;
+    }
+    out.reasoning = held_.substr(0, close);
+    held_.erase(0, close + kClose.size());
+    state_ = State::kAnswering;
+  }
+  out.content = std::exchange(held_, {});
+  return out;
+}
+
+ReasoningSplitter::Pieces ReasoningSplitter::Flush() {
+  Pieces out;
+  (state_ == State::kThinking ? out.reasoning : out.content) = std::exchange(held_, {});
+  return out;
+}
+
+ReasoningSplitter::State StateAfterPrompt(std::string_view prompt) {
+  const size_t end = prompt.find_last_not_of(kWhiteSpace);
+  prompt = prompt.substr(0, end == std::string_view::npos ? 0 : end + 1);
+  if (prompt.ends_with(kOpen)) return ReasoningSplitter::State::kThinking;
+  if (prompt.ends_with(kClose)) return ReasoningSplitter::State::kAnswering;
+  return ReasoningSplitter::State::kUndecided;
+}
+
+ReasoningSplitter::State StateWithin(std::string_view answer) {
+  ReasoningSplitter splitter(ReasoningSplitter::State::kUndecided);
+  splitter.Push(answer);
+  // Once something else has been said, thinking no longer stands at the beginning.
+  return splitter.state();
+}
+
+}  // namespace tandem::server
