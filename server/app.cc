@@ -103,7 +103,7 @@ HttpPolicy App::MakePolicy() {
   policy.refusal = [](int status, std::string_view code, std::string_view message) {
     return ToResponse(MakeErrorReply(status, code, message));
   };
-  policy.exception = [](std::exception_ptr exception, const Request& request) {
+  policy.exception = [](const std::exception_ptr& exception, const Request& request) {
     ErrorReply reply = MakeErrorReply(exception, request.id);
     if (reply.status >= 500 && reply.status != 503) {
       LogEvent(spdlog::level::err, "request_failed",

@@ -400,7 +400,7 @@ Connection::Active& Connection::Activate(const Request& request) {
   };
   const auto run_tasks = [weak = std::weak_ptr<ConnectionShared>(shared_),
                           head = std::make_shared<const Request>(active.head)](
-                             std::shared_ptr<ResponseChannel> channel) {
+                             const std::shared_ptr<ResponseChannel>& channel) {
     if (const std::shared_ptr<ConnectionShared> shared = weak.lock()) {
       net::post(shared->answer_io, [policy = &shared->policy, head, channel] {
         RunChannelTasks(*policy, *head, *channel);

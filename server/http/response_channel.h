@@ -30,7 +30,7 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   };
 
   // Asks somebody to call RunTasks, soon and on a thread where that may take its time.
-  using TaskRunner = std::function<void(std::shared_ptr<ResponseChannel>)>;
+  using TaskRunner = std::function<void(const std::shared_ptr<ResponseChannel>&)>;
 
   ResponseChannel(size_t max_unsent_bytes, std::function<void()> wake, TaskRunner run_tasks);
 
