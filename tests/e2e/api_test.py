@@ -867,6 +867,7 @@ class Reasoning(ApiCase):
     def test_thoughts_are_answered_apart_where_the_template_knows_them(self):
         plain = self.serve("--chat-template", str(self.template), "--reasoning-parser", "none")
         want = plain_text(self.post(CHAT, chat(max_tokens=20, ignore_eos=True), plain))
+        self.assertEqual(plain.stop(), 0)
         server = self.serve("--chat-template", str(self.template))
         body = chat(max_tokens=20, ignore_eos=True, logprobs=True)
         answer = self.post(CHAT, body, server)
