@@ -6,7 +6,9 @@ BUILD_PACKAGES=(
   libpcre2-dev libicu-dev libsqlite3-dev libsimdjson-dev prometheus-cpp-dev
 )
 # openssl: the end-to-end tests of TLS make their certificates with it.
-TEST_PACKAGES=(libgtest-dev libeigen3-dev clang-format-14 clang-tidy-14 ccache curl openssl python3)
+TEST_PACKAGES=(
+  libgtest-dev libeigen3-dev clang-format-14 clang-tidy-14 ccache curl openssl python3 python3-venv
+)
 
 # install_packages NAME…: installs what is missing, or prints the one line that does and exits.
 install_packages() {

@@ -125,6 +125,16 @@ def story(content="Tell me a story about a dog.", **more):
                  "messages": [{"role": "user", "content": content}]}, **more)
 
 
+def make_certificate(directory, name):
+    """Self-signed, for 127.0.0.1. (certificate, key)"""
+    cert, key = directory / f"{name}.pem", directory / f"{name}.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+    return cert, key
+
+
 def main():
     global BINARY
     BINARY = sys.argv[1]

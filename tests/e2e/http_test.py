@@ -22,7 +22,7 @@ import time
 import warnings
 
 import harness
-from harness import ADMIN_KEY, PATIENCE_S, ROOT, Case, story
+from harness import ADMIN_KEY, PATIENCE_S, ROOT, Case, make_certificate, story
 
 FULL = os.environ.get("TANDEM_E2E_FULL") == "1"
 # What the contract sets 100 ms for: busy machines need longer, and a request that runs on would
@@ -160,16 +160,6 @@ CHAT = "/v1/chat/completions"
 def long_story(stream=True, n=16):
     """Seconds of work that only a client's leaving, or the end, stops."""
     return story(stream=stream, n=n, max_tokens=900, ignore_eos=True)
-
-
-def make_certificate(directory, name):
-    """Self-signed, for 127.0.0.1. (certificate, key)"""
-    cert, key = directory / f"{name}.pem", directory / f"{name}.key"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-         "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
-         "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
-    return cert, key
 
 
 class Http(Case):
