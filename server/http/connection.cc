@@ -20,7 +20,9 @@ namespace {
 constexpr size_t kReadBytes = 16 << 10;
 // A pipelined request waits until the answers before it have left but for this much.
 constexpr size_t kOutputBeforeNextRequest = 64 << 10;
-constexpr size_t kMaxLingerBytes = 1 << 20;
+// Some clients (Node's fetch) write their whole body before they read an answer: closing while they
+// write would reset the connection and lose the 413 that explains it. Time bounds it too.
+constexpr size_t kMaxLingerBytes = size_t{256} << 20;
 // What is encrypted at once: it counts as sent only when all of it has left.
 constexpr size_t kEncryptBytes = 64 << 10;
 
