@@ -198,6 +198,38 @@ describe('completions', () => {
   });
 });
 
+describe('a stream that waits', () => {
+  it('shows only its text, not the pings', async () => {
+    let running;
+    let pings = 0;
+    const watched = () => new TransformStream({
+      transform(piece, controller) {
+        if (running && Buffer.from(piece).includes(': ping')) {
+          pings += 1;
+          running.controller.abort();
+        }
+        controller.enqueue(piece);
+      },
+    });
+    const sdk = client({
+      base: busyUrl,
+      fetch: async (...request) => {
+        const answer = await fetch(...request);
+        return new Response(answer.body.pipeThrough(watched()), answer);
+      },
+    });
+    const asked = { model, prompt: 'A dog', max_tokens: 8, temperature: 0 };
+    const want = (await sdk.completions.create(asked)).choices[0].text;
+    const first = await client({ base: busyUrl }).completions.create({ ...long, stream: true });
+    await first[Symbol.asyncIterator]().next();
+    running = first;
+
+    assert.equal(textOf(await collect(await sdk.completions.create({ ...asked, stream: true }))),
+      want);
+    assert.ok(pings > 0);
+  });
+});
+
 describe('leaving', () => {
   it('by breaking out of a stream ends the work', async () => {
     const sdk = client();
@@ -325,6 +357,46 @@ describe('errors', () => {
   });
 });
 
+describe('a browser', () => {
+  async function sentHeaders() {
+    const names = new Set();
+    const sdk = client({
+      organization: 'o', project: 'p', maxRetries: 1, dangerouslyAllowBrowser: true,
+      fetch: (target, options) => {
+        for (const [name] of new Headers(options.headers)) names.add(name);
+        return fetch(target, options);
+      },
+    });
+    await chat(sdk, { max_tokens: 1 });
+    await sdk.chat.completions.stream({ model, messages, max_tokens: 1 }).done();
+    return [...names];
+  }
+
+  async function allowedHeaders(asked) {
+    const answer = await fetch(`${url}/v1/chat/completions`, {
+      method: 'OPTIONS',
+      headers: {
+        origin: 'https://app.example', 'access-control-request-method': 'POST',
+        'access-control-request-headers': asked.join(','),
+      },
+    });
+    assert.equal(answer.headers.get('access-control-allow-origin'), '*');
+    return answer.headers.get('access-control-allow-headers').split(/, */);
+  }
+
+  it('may send what the library sends', async () => {
+    const sent = (await sentHeaders()).filter((name) => !['accept', 'user-agent'].includes(name));
+    const allowed = await allowedHeaders(sent);
+
+    assert.ok(sent.includes('x-stainless-helper-method'));
+    assert.deepEqual(sent.filter((name) => !allowed.includes(name)), []);
+  });
+
+  it('may name itself', { todo: 'user-agent is not among the allowed headers' }, async () => {
+    assert.ok((await allowedHeaders(['user-agent'])).includes('user-agent'));
+  });
+});
+
 describe('headers', () => {
   it('come with withResponse and asResponse', async () => {
     const { data, response, request_id: id } =
@@ -407,6 +479,18 @@ describe('tls', () => {
     const want = (await chat(sdk, { temperature: 0 })).choices[0].message.content;
 
     assert.equal(textOf(await collect(await chat(sdk, { temperature: 0, stream: true }))), want);
+  });
+});
+
+describe('a request that takes too long', () => {
+  it('is an error, also in the middle of a stream', async () => {
+    const sdk = client({ base: tlsUrl });
+    await assert.rejects(sdk.completions.create(long), (error) =>
+      error instanceof OpenAI.InternalServerError && error.status === 503
+        && Number(error.headers.get('retry-after')) >= 1);
+    await assert.rejects(
+      async () => collect(await sdk.completions.create({ ...long, stream: true })),
+      (error) => error instanceof OpenAI.APIError && /request/.test(error.message));
   });
 });
 

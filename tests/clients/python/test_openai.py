@@ -200,6 +200,37 @@ class Completions(unittest.TestCase):
         self.assertEqual(len(answer.choices), 1)
 
 
+    def test_any_text_comes_back_as_it_was(self):
+        text = 'Zoë \u00a0 "said"\n\t\\ 犬 \U0001f415 \x01'
+        answer = client().completions.create(model=MODEL, prompt=text, echo=True, max_tokens=0)
+
+        self.assertEqual(answer.choices[0].text, text)
+
+
+class Pings(unittest.TestCase):
+    def test_a_stream_that_waits_shows_only_its_text(self):
+        sdk = client(BUSY_URL, strict=False)
+        asked = {"model": MODEL, "prompt": "A dog", "max_tokens": 8, "temperature": 0}
+        want = sdk.completions.create(**asked).choices[0].text
+        running = sdk.completions.create(**LONG, stream=True)
+        next(iter(running))
+        waiting = sdk.completions.create(**asked, stream=True)
+        read = waiting.response.iter_bytes
+        pings = []
+
+        def watched(*arguments):
+            for piece in read(*arguments):
+                if b": ping" in piece:
+                    pings.append(piece)
+                    running.close()
+                yield piece
+
+        waiting.response.iter_bytes = watched
+
+        self.assertEqual(text_of(waiting), want)
+        self.assertNotEqual(pings, [])
+
+
 class Leaving(unittest.TestCase):
     def test_a_closed_stream_ends_the_work(self):
         sdk = client(strict=False)
@@ -410,6 +441,20 @@ class Tls(unittest.TestCase):
         with sdk.completions.create(**LONG, stream=True) as stream:
             next(iter(stream))
         self.assertEqual(chat(sdk, temperature=0).choices[0].message.content, want)
+
+    def test_a_request_that_takes_too_long_is_an_error_also_in_the_middle_of_a_stream(self):
+        http = openai.DefaultHttpxClient(verify=ssl.create_default_context(cafile=CA_FILE))
+        sdk = client(TLS_URL, strict=False, http_client=http)
+        with self.assertRaises(openai.APIError) as streamed:
+            for chunk in sdk.completions.create(**LONG, stream=True):
+                self.assertTrue(chunk.id)
+        with self.assertRaises(openai.InternalServerError) as plain:
+            sdk.completions.create(**LONG)
+
+        self.assertIs(type(streamed.exception), openai.APIError)
+        self.assertEqual(plain.exception.status_code, 503)
+        self.assertEqual(streamed.exception.code, plain.exception.code)
+        self.assertGreaterEqual(int(plain.exception.response.headers["retry-after"]), 1)
 
     def test_an_unknown_certificate_is_refused_by_the_client(self):
         with self.assertRaises(openai.APIConnectionError):
