@@ -8,6 +8,7 @@
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/base/mailbox.h"
+#include "engine/base/thread_name.h"
 #include "engine/loop/engine_loop.h"
 
 namespace tandem::engine {
@@ -71,7 +72,10 @@ struct Engine::Impl {
       : model(std::move(loaded)),
         options(engine_options),
         loop(model, options, inbox, *status),
-        thread([this] { loop.Run(); }) {}
+        thread([this] {
+          NameThisThread("tandem-engine");
+          loop.Run();
+        }) {}
 
   const LoadedModel model;
   const EngineOptions options;

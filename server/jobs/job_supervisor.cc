@@ -13,6 +13,7 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/thread_name.h"
 
 namespace tandem::server {
 namespace {
@@ -221,6 +222,7 @@ void JobSupervisor::Wake() {
 }
 
 void JobSupervisor::Run() {
+  NameThisThread("tandem-jobs");
   while (true) {
     try {
       const bool go_on = Step();

@@ -9,6 +9,7 @@ import http.client
 import json
 import math
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -311,6 +312,14 @@ class Health(Case):
         # While loading: Ready.*, in tests/server; while draining: Shutdown.*, in http_test.py.
         status, _, answer = self.serve().request("GET", "/ready")
         self.assertEqual((status, answer), (200, {"status": "ready"}))
+
+    def test_threads_have_names(self):
+        server = self.serve("--threads", "2")
+        server.post("/v1/chat/completions", story(max_tokens=2))
+        tasks = pathlib.Path(f"/proc/{server.process.pid}/task")
+        names = {(task / "comm").read_text().strip() for task in tasks.iterdir()}
+        self.assertLessEqual({"tandem", "tandem-engine", "tandem-work-1", "tandem-io-0", "tandem-answer",
+                              "tandem-req-0", "tandem-req-1", "tandem-models", "tandem-jobs"}, names)
 
     def test_version_names_what_is_served(self):
         version = self.serve().request("GET", "/version")[2]
