@@ -221,6 +221,7 @@ void ReplyRenderer::BeginChoice(size_t prompt_idx, int choice_idx, ChoiceState& 
         choice.completion_logprobs.Add(token, !is_first);
         is_first = false;
       }
+      choice.completion_logprobs.EndPrompt();
     }
   }
   if (!stream_) return;

@@ -112,7 +112,7 @@ void CompletionLogprobs::Add(const engine::TokenLogprob& token, bool has_logprob
   const std::string name = names_.Name(token.token);
   for (std::string* list : {&tokens_, &offsets_, &logprobs_, &tops_}) AppendComma(*list);
   AppendJsonString(tokens_, name);
-  AppendJsonInt(offsets_, offset_);
+  AppendJsonInt(offsets_, offset_.Push(TextOf(token.token)));
   if (has_logprob) {
     AppendJsonNumber(logprobs_, JsonLogprob(token.logprob));
     AppendTop(token, name);
@@ -120,15 +120,24 @@ void CompletionLogprobs::Add(const engine::TokenLogprob& token, bool has_logprob
     logprobs_ += "null";
     tops_ += "null";
   }
+}
 
+// As the detokenizer takes it.
+std::string_view CompletionLogprobs::TextOf(TokenId token) {
   const engine::Tokenizer* tokenizer = names_.tokenizer.get();
-  if (tokenizer == nullptr || (names_.skip_special && tokenizer->IsSpecial(token.token))) return;
-  std::string_view bytes = tokenizer->TokenBytes(token.token);
+  if (tokenizer == nullptr || (names_.skip_special && tokenizer->IsSpecial(token))) return {};
+  std::string_view bytes = tokenizer->TokenBytes(token);
+  if (bytes.empty()) return {};
   if (at_start_ && tokenizer->adds_leading_space() && bytes.starts_with(' ')) {
     bytes.remove_prefix(1);
   }
   at_start_ = false;
-  offset_ += CountCharacters(bytes);
+  return bytes;
+}
+
+void CompletionLogprobs::EndPrompt() {
+  offset_.Flush();
+  at_start_ = true;
 }
 
 // Two tokens may have one name, and keys of an object must differ: the chosen one goes first, then
