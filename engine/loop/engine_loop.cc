@@ -94,11 +94,12 @@ void EngineLoop::Drain() {
 // A request that cannot even be set up (out of memory) fails alone.
 void EngineLoop::Handle(SubmitCommand command) {
   ++n_taken_;
+  const uint64_t client = command.request.client;
   const auto sink = std::make_shared<EventSink>(std::move(command.sink));
   try {
     Admit(command.id, std::move(command.request), sink);
   } catch (const std::exception& error) {
-    scheduler_->Cancel(command.id);
+    if (!scheduler_->Cancel(command.id)) never_queued_.push_back(client);
     events_.push_back({sink, command.id,
                        RequestFinished{.outcome = RequestFinished::Outcome::kFailed,
                                        .code = ErrorCode::kUnavailable,
@@ -455,8 +456,11 @@ void EngineLoop::PublishStatus() {
   stats_.prefix_hit_tokens_total = counters.prefix_hit_tokens;
   stats_.preemptions_total = counters.preemptions;
   stats_.requests_ended_per_second = ends_.PerSecond(Clock::now());
-  status_.Publish(stats_, histograms_, scheduler_->num_queued_requests(), n_taken_);
+  std::vector<uint64_t> left_queue = scheduler_->TakeLeftQueue();
+  left_queue.insert(left_queue.end(), never_queued_.begin(), never_queued_.end());
+  status_.Publish(stats_, histograms_, scheduler_->num_queued_requests(), n_taken_, left_queue);
   n_taken_ = 0;
+  never_queued_.clear();
 }
 
 }  // namespace tandem::engine

@@ -128,6 +128,7 @@ class EngineLoop {
   int64_t n_deadlines_ = 0;  // active requests that have one
   bool stopping_ = false;
   int64_t n_taken_ = 0;  // submissions taken from the inbox since the last publication
+  std::vector<uint64_t> never_queued_;  // since then: clients whose request could not be set up
   EngineStats stats_;
   EngineHistograms histograms_;
   EventRate ends_;
