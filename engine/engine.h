@@ -73,7 +73,8 @@ struct GenerationRequest {
   int top_logprobs = -1;     // -1: none; k: each token with its k best alternatives
   int prompt_logprobs = -1;  // the same for prompt positions; skips the prefix-cache look-up
   bool skip_special_tokens = true;
-  int priority = 0;     // lower first
+  std::vector<TokenId> shown_special_tokens;  // are text all the same
+  int priority = 0;                           // lower first
   uint64_t client = 0;  // whose it is: clients take turns, each first come first served
   std::optional<std::chrono::steady_clock::time_point> deadline;
   std::optional<std::chrono::steady_clock::time_point> queue_deadline;  // to have a place by

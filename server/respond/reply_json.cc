@@ -30,7 +30,8 @@ std::string MakeHead(const ReplyShape& shape) {
 
 ReplyJson::ReplyJson(const ReplyShape& shape)
     : shape_(shape),
-      names_{shape.tokenizer, shape.return_tokens_as_token_ids, shape.skip_special_tokens},
+      names_{shape.tokenizer, shape.return_tokens_as_token_ids, shape.skip_special_tokens,
+             shape.shown_special_tokens},
       head_(MakeHead(shape)) {}
 
 void ReplyJson::AppendIndex(std::string& out, size_t prompt_idx, int choice) const {

@@ -40,6 +40,7 @@ struct ReplyShape {
   std::optional<int> prompt_logprobs;
   bool echo = false;
   bool skip_special_tokens = true;
+  std::vector<TokenId> shown_special_tokens;  // are text all the same
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
   std::optional<ReasoningSplitter::State> reasoning;  // set: thoughts are answered apart

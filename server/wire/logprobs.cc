@@ -11,7 +11,7 @@ namespace tandem::server {
 namespace {
 
 void AppendRawBytes(std::string& out, TokenId id, const TokenNames& names) {
-  if (names.tokenizer == nullptr || (names.skip_special && names.tokenizer->IsSpecial(id))) {
+  if (names.tokenizer == nullptr || !names.AddsText(id)) {
     out += "null";
     return;
   }
@@ -37,6 +37,11 @@ void AppendComma(std::string& list) {
 }
 
 }  // namespace
+
+bool TokenNames::AddsText(TokenId id) const {
+  if (!skip_special || !tokenizer->IsSpecial(id)) return true;
+  return std::find(shown_special.begin(), shown_special.end(), id) != shown_special.end();
+}
 
 std::string TokenNames::Name(TokenId id) const {
   if (as_ids || tokenizer == nullptr) {
@@ -125,7 +130,7 @@ void CompletionLogprobs::Add(const engine::TokenLogprob& token, bool has_logprob
 // As the detokenizer takes it.
 std::string_view CompletionLogprobs::TextOf(TokenId token) {
   const engine::Tokenizer* tokenizer = names_.tokenizer.get();
-  if (tokenizer == nullptr || (names_.skip_special && tokenizer->IsSpecial(token))) return {};
+  if (tokenizer == nullptr || !names_.AddsText(token)) return {};
   std::string_view bytes = tokenizer->TokenBytes(token);
   if (bytes.empty()) return {};
   if (at_start_ && tokenizer->adds_leading_space() && bytes.starts_with(' ')) {

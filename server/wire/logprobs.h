@@ -21,8 +21,11 @@ namespace tandem::server {
 struct TokenNames {
   std::shared_ptr<const engine::Tokenizer> tokenizer;  // may be null
   bool as_ids = false;
-  bool skip_special = true;  // control tokens add no text
+  bool skip_special = true;                 // control tokens add no text
+  std::vector<TokenId> shown_special = {};  // but for these
 
+  // REQUIRES: there is a tokenizer.
+  bool AddsText(TokenId id) const;
   std::string Name(TokenId id) const;
 };
 

@@ -1,5 +1,6 @@
 #include "server/app.h"
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -192,6 +193,67 @@ TEST_F(AppTest, TextSurvivesTokenizeAndDetokenize) {
   const Json chat = Chat("hello");
   EXPECT_EQ(PostJson("/tokenize", {{"messages", chat["messages"]}})["count"],
             PostJson("/v1/chat/completions", chat)["usage"]["prompt_tokens"]);
+}
+
+// What the tiny model says is noise, but a bias keeps it to the marks (tokens 3 and 4) and one
+// word.
+TEST_F(AppTest, ThoughtsAreAnsweredApartWhereTheMarksAreControlTokens) {
+  const tests::TemporaryDir directory;
+  std::filesystem::create_directory(directory.path() / "tiny");
+  tests::TinyModelOptions model;
+  model.special_tokens = {"<bos>", "<end>", "<turn>", "<think>", "</think>"};
+  model.chat_template =
+      "{{ bos_token }}{{ messages[0]['content'] }}{% if enable_thinking %}<think>{% endif %}";
+  tests::WriteTinyModel(directory.path() / "tiny", model);
+  AppOptions options = Defaults();
+  options.models = {{"", (directory.path() / "tiny").string()}};
+  StartApp(std::move(options));
+  const Json tokens = PostJson("/tokenize", {{"prompt", "a"}, {"add_special_tokens", false}});
+  ASSERT_EQ(tokens["count"], 1);
+  const int word = tokens["tokens"][0].get<int>();
+
+  for (const bool opens : {true, false}) {
+    Json request = Chat("hello");
+    request["temperature"] = 1;
+    request["max_tokens"] = 12;
+    request["return_token_ids"] = true;
+    request["chat_template_kwargs"] = {{"enable_thinking", opens}};
+    request["logit_bias"] = {{"3", opens ? 0 : 100}, {"4", 100}, {std::to_string(word), 100}};
+    int n_seen = 0;
+    for (int seed = 0; seed < 200 && n_seen < 3; ++seed) {
+      request["seed"] = seed;
+      request["stream"] = false;
+      const Json body = PostJson("/v1/chat/completions", request);
+      const Json& message = body["choices"][0]["message"];
+      std::string spelled;
+      for (const Json& id : body["choices"][0]["token_ids"]) {
+        spelled += id == 3 ? "<think>" : id == 4 ? "</think>" : "a";
+      }
+      // As far as this test goes: a thought from the very beginning that ends before the text does.
+      if (!opens && !spelled.starts_with("<think>")) continue;
+      if (!opens) spelled.erase(0, 7);
+      const size_t close = spelled.find("</think>");
+      if (close == std::string::npos || close == 0 || close + 8 == spelled.size()) continue;
+      ++n_seen;
+      SCOPED_TRACE(spelled);
+
+      EXPECT_EQ(message["reasoning_content"], spelled.substr(0, close));
+      EXPECT_EQ(message["content"], spelled.substr(close + 8));
+      EXPECT_EQ(body["usage"]["completion_tokens"], 12);
+
+      request["stream"] = true;
+      std::string reasoning;
+      std::string content;
+      for (const Json& event : PostStream("/v1/chat/completions", request)) {
+        const Json& delta = event["choices"][0]["delta"];
+        reasoning += delta.value("reasoning_content", "");
+        content += delta.value("content", "");
+      }
+      EXPECT_EQ(reasoning, message["reasoning_content"]);
+      EXPECT_EQ(content, message["content"]);
+    }
+    EXPECT_EQ(n_seen, 3);
+  }
 }
 
 TEST_F(AppTest, KeysOpenWhatTheyShould) {
