@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "engine/kernels/block_formats.h"
 #include "engine/tensor/dtype.h"
 
 namespace tandem::engine {
@@ -12,7 +13,9 @@ struct KernelTable;
 
 // How one model is opened and served. Immutable once the engine runs.
 struct EngineOptions {
-  std::optional<DType> dtype;       // compute dtype; unset: decided by the checkpoint
+  std::optional<DType> dtype;  // compute dtype; unset: decided by the checkpoint
+  // Weights in blocks of integers, as LoadOptions::block says; compute and KV cache are bf16.
+  BlockFormat block = BlockFormat::kNone;
   std::filesystem::path cache_dir;  // packed weights; empty: memory only
   int64_t cache_limit_bytes = 64LL << 30;
   int threads = 0;             // compute workers, the engine thread included; 0: physical cores
