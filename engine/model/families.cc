@@ -46,6 +46,15 @@ const FamilySpec& FindFamily(const nlohmann::ordered_json& config, const std::st
                                            "' is not supported; supported are " + supported);
 }
 
+std::vector<RopeTable> MakeRopeTables(const FamilySpec& family, const ModelConfig& config,
+                                      int64_t max_positions) {
+  std::vector<RopeTable> tables;
+  for (const RopeSpec& rope : family.list_ropes(config)) {
+    tables.emplace_back(rope.frequencies, max_positions, rope.amplitude);
+  }
+  return tables;
+}
+
 const FamilySpec& FindFamilyByName(std::string_view name) {
   for (const FamilySpec* family : kFamilies) {
     if (family->name == name) return *family;

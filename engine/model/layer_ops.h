@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "engine/model/config.h"
@@ -29,7 +30,8 @@ class LayerOps {
   virtual Act RmsNorm(Act x, const Weight& gamma, float eps) = 0;
   virtual Act LayerNorm(Act x, const Weight& gamma, const Weight& beta, float eps) = 0;
   virtual Act Linear(Act x, const Weight& w, const Weight* bias) = 0;
-  virtual Act Rope(Act x) = 0;  // heads of the config's head_dim, at the rows' positions
+  // Heads of the config's head_dim, at the rows' positions, by one of the family's tables.
+  virtual Act Rope(Act x, size_t table) = 0;
   virtual Act Attention(Act q, Act k, Act v, const AttentionSpec& spec, int64_t layer) = 0;
   virtual Act GatedActivation(Act gate, Act up, Activation activation) = 0;
   virtual Act Activate(Act x, Activation activation) = 0;

@@ -137,10 +137,7 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
     model->config_.max_context_len =
         std::min(model->config_.max_context_len, options.max_context_len);
   }
-  const std::vector<double> frequencies = model->family_->rope_frequencies(model->config_);
-  if (!frequencies.empty()) {
-    model->rope_ = std::make_unique<RopeTable>(frequencies, model->config_.max_context_len);
-  }
+  model->ropes_ = MakeRopeTables(*model->family_, model->config_, model->config_.max_context_len);
   return model;
 }
 

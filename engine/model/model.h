@@ -42,7 +42,7 @@ class Model {
   const std::vector<WeightSpec>& weight_specs() const { return specs_; }
   const Weights& weights() const { return weights_; }
   DType dtype() const { return dtype_; }
-  const RopeTable* rope() const { return rope_.get(); }
+  const std::vector<RopeTable>& ropes() const { return ropes_; }
   // Names weights, compute dtype and arithmetic; part of system_fingerprint and prefix-cache salt.
   const std::string& fingerprint() const { return fingerprint_; }
   int64_t parameter_count() const;
@@ -57,7 +57,7 @@ class Model {
   std::vector<WeightSpec> specs_;
   Weights weights_;
   DType dtype_ = DType::kBF16;
-  std::unique_ptr<RopeTable> rope_;
+  std::vector<RopeTable> ropes_;
   std::string fingerprint_;
   int64_t weight_bytes_ = 0;
   std::shared_ptr<const MappedFile> mapped_;

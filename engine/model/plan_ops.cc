@@ -42,7 +42,7 @@ class PlanOps final : public LayerOps {
     plan_.linear_flops_per_row += 2 * w.spec->n * w.spec->k;
     return Output(w.spec->n, DType::kF32);
   }
-  Act Rope(Act x) override {
+  Act Rope(Act x, size_t) override {
     Begin("Rope", {x}, nullptr);
     const int64_t cols = ReadF32(x);
     TANDEM_CHECK(cols % config_.attention.head_dim == 0);

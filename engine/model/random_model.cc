@@ -191,8 +191,7 @@ ModelConfig Llama1BConfig() {
   c.max_context_len = 131072;
   c.attention = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 64, .scale = 0.125f};
   c.rope_theta = 500000;
-  c.rope_scaling = {
-      .factor = 32, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_positions = 8192};
+  c.rope_scaling = {.kind = RopeKind::kLlama3, .factor = 32, .original_max_positions = 8192};
   c.tied_embeddings = true;
   c.bos_token = 128000;
   c.eos_tokens = {128001};

@@ -183,12 +183,12 @@ Act ServingOps::Linear(Act x, const Weight& w, const Weight* bias) {
   return out;
 }
 
-Act ServingOps::Rope(Act x) {
+Act ServingOps::Rope(Act x, size_t table) {
   const Act out = NextAct();
   if (rows_ == 0) return out;
   // Positions are those of all rows; no family rotates after its last attention.
   TANDEM_CHECK(rows_ == static_cast<int64_t>(batch_->positions.size()));
-  engine::Rope(ops_, F32(x), At(x).stride, batch_->positions, *model_.rope(), At(out));
+  engine::Rope(ops_, F32(x), At(x).stride, batch_->positions, model_.ropes().at(table), At(out));
   return out;
 }
 

@@ -33,7 +33,7 @@ class ServingOps final : public LayerOps {
   Act RmsNorm(Act x, const Weight& gamma, float eps) override;
   Act LayerNorm(Act x, const Weight& gamma, const Weight& beta, float eps) override;
   Act Linear(Act x, const Weight& w, const Weight* bias) override;
-  Act Rope(Act x) override;
+  Act Rope(Act x, size_t table) override;
   Act Attention(Act q, Act k, Act v, const AttentionSpec& spec, int64_t layer) override;
   Act GatedActivation(Act gate, Act up, Activation activation) override;
   Act Activate(Act x, Activation activation) override;

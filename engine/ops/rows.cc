@@ -50,7 +50,7 @@ void Pointwise(OpsContext& ops, void (*kernel)(const PointwiseArgs<T>&) noexcept
 
 }  // namespace
 
-RopeTable::RopeTable(std::span<const double> frequencies, int64_t max_positions)
+RopeTable::RopeTable(std::span<const double> frequencies, int64_t max_positions, double amplitude)
     : head_dim_(2 * static_cast<int64_t>(frequencies.size())),
       max_positions_(max_positions),
       table_(static_cast<size_t>(head_dim_ * max_positions) * sizeof(float)) {
@@ -59,8 +59,8 @@ RopeTable::RopeTable(std::span<const double> frequencies, int64_t max_positions)
   for (int64_t p = 0; p < max_positions; ++p, row += head_dim_) {
     for (int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(p) * frequencies[static_cast<size_t>(i)];
-      row[i] = static_cast<float>(std::cos(angle));
-      row[half + i] = static_cast<float>(std::sin(angle));
+      row[i] = static_cast<float>(amplitude * std::cos(angle));
+      row[half + i] = static_cast<float>(amplitude * std::sin(angle));
     }
   }
 }

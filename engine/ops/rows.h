@@ -29,8 +29,9 @@ struct Matrix {
 // head_dim/2), angles position * frequency[i] computed in double and tabulated as f32.
 class RopeTable {
  public:
-  // `frequencies` has head_dim/2 entries, any scaling already applied.
-  RopeTable(std::span<const double> frequencies, int64_t max_positions);
+  // `frequencies` has head_dim/2 entries, any scaling already applied; cosines and sines are
+  // multiplied by `amplitude`.
+  RopeTable(std::span<const double> frequencies, int64_t max_positions, double amplitude = 1);
   int64_t head_dim() const { return head_dim_; }
   int64_t max_positions() const { return max_positions_; }
   const float* cos(int64_t position) const;  // head_dim/2 values

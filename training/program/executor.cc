@@ -12,16 +12,20 @@ using engine::ConstMatrix;
 using engine::DType;
 using engine::Matrix;
 
-Executor::Executor(const Program& program, engine::OpsContext& ops, const engine::RopeTable* rope,
-                   const engine::Weights& weights, std::span<float* const> gradients)
+Executor::Executor(const Program& program, engine::OpsContext& ops,
+                   std::span<const engine::RopeTable> ropes, const engine::Weights& weights,
+                   std::span<float* const> gradients)
     : program_(program),
       ops_(ops),
-      rope_(rope),
+      ropes_(ropes),
       weights_(weights),
       gradients_(gradients.begin(), gradients.end()),
       arena_(static_cast<size_t>(program.arena_bytes)) {
   TANDEM_CHECK(weights.size() == program.weight_specs.size());
   TANDEM_CHECK(gradients_.size() == weights.size());
+  for (const Node& node : program.nodes) {
+    TANDEM_CHECK(node.op != OpKind::kRope || node.rope < ropes.size());
+  }
 }
 
 CrossEntropyResult Executor::Train(const ProgramBatch& batch, float scale) {
@@ -93,8 +97,7 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
                      VectorOf(node, 1), F32Of(node.outputs[0]), y.stride);
       return;
     case OpKind::kRope:
-      TANDEM_CHECK(rope_ != nullptr);
-      engine::Rope(ops_, F32Of(node.inputs[0]), y.cols, batch.positions, *rope_, y);
+      engine::Rope(ops_, F32Of(node.inputs[0]), y.cols, batch.positions, ropes_[node.rope], y);
       return;
     case OpKind::kAttention:
       AttentionForward(ops_, node.attention, MatrixOf(node.inputs[0]), MatrixOf(node.inputs[1]),
@@ -172,7 +175,7 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
       BackwardLinear(step);
       return;
     case OpKind::kRope:
-      RopeBackward(ops_, dy, batch.positions, *rope_, rows, out.cols, dx);
+      RopeBackward(ops_, dy, batch.positions, ropes_[node.rope], rows, out.cols, dx);
       return;
     case OpKind::kAttention:
       AttentionBackward(ops_, node.attention, MatrixOf(node.inputs[0]), MatrixOf(node.inputs[1]),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -64,6 +65,7 @@ struct Node {
 
   float eps = 0;
   float rate = 0;
+  size_t rope = 0;  // table
   engine::Activation activation = engine::Activation::kSilu;
   engine::AttentionSpec attention;
 };

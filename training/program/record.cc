@@ -58,9 +58,10 @@ class Recorder : public engine::LayerOps {
     return Emit(std::move(node), DType::kF32, w.spec->n);
   }
 
-  Act Rope(Act x) override {
+  Act Rope(Act x, size_t table) override {
     Node node(OpKind::kRope);
     node.inputs = {F32(x)};
+    node.rope = table;
     return Emit(std::move(node), p_->dtype, Cols(x));
   }
 

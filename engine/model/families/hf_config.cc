@@ -1,12 +1,12 @@
 #include "engine/model/families/hf_config.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <numbers>
-#include <utility>
 
 #include "engine/base/check.h"
 #include "engine/io/json.h"
@@ -18,6 +18,7 @@ using Json = nlohmann::ordered_json;
 
 // Enough for any model; keeps a hostile list from becoming work in every decoding step.
 constexpr size_t kMaxTokenList = 64;
+constexpr double kMaxRopeFactor = 1e6;
 
 const Json* FindObject(const Json& config, const char* field, const std::string& source) {
   const auto found = config.find(field);
@@ -38,16 +39,10 @@ double RequiredNumber(const Json& object, const char* field, double min, double 
   return JsonNumberOr(object, field, min, min, max, source);
 }
 
-RopeScaling ParseScaling(const Json& object, const std::string& source) {
-  // "type" is the key of transformers before 4.43.
-  const std::string type =
-      JsonStringOr(object, "rope_type", JsonStringOr(object, "type", "default", source), source);
+RopeScaling ParseLlama3(const Json& object, const std::string& source) {
   RopeScaling scaling;
-  if (type == "default") return scaling;
-  if (type != "llama3") {
-    ThrowUnsupported(source, "rope type '" + type + "'; supported are 'default' and 'llama3'");
-  }
-  scaling.factor = RequiredNumber(object, "factor", 1, 1e6, source);
+  scaling.kind = RopeKind::kLlama3;
+  scaling.factor = RequiredNumber(object, "factor", 1, kMaxRopeFactor, source);
   scaling.low_freq_factor = RequiredNumber(object, "low_freq_factor", 1e-6, 1e6, source);
   scaling.high_freq_factor = RequiredNumber(object, "high_freq_factor", 1e-6, 1e6, source);
   scaling.original_max_positions =
@@ -58,7 +53,135 @@ RopeScaling ParseScaling(const Json& object, const std::string& source) {
                                           " ('low_freq_factor'), got " +
                                           std::to_string(scaling.high_freq_factor));
   }
-  return scaling.factor == 1 ? RopeScaling{} : scaling;
+  return scaling;
+}
+
+// YaRN's temperature (Peng et al. 2023), as attention sees it through q and k.
+double YarnScale(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+RopeScaling ParseYarn(const Json& object, int64_t max_context_len, const std::string& source) {
+  RopeScaling scaling;
+  scaling.kind = RopeKind::kYarn;
+  scaling.factor = RequiredNumber(object, "factor", 1, kMaxRopeFactor, source);
+  scaling.original_max_positions = JsonIntOr(object, "original_max_position_embeddings",
+                                             max_context_len, 1, kMaxContext, source);
+  scaling.beta_fast = JsonNumberOr(object, "beta_fast", 32, 1e-6, 1e6, source);
+  scaling.beta_slow = JsonNumberOr(object, "beta_slow", 1, 1e-6, 1e6, source);
+  scaling.truncate = JsonBoolOr(object, "truncate", true, source);
+  const double mscale = JsonNumberOr(object, "mscale", 0, 0, 1e3, source);
+  const double mscale_all_dim = JsonNumberOr(object, "mscale_all_dim", 0, 0, 1e3, source);
+  double attention_factor = YarnScale(scaling.factor, 1);
+  if (mscale != 0 && mscale_all_dim != 0) {
+    attention_factor =
+        YarnScale(scaling.factor, mscale) / YarnScale(scaling.factor, mscale_all_dim);
+  }
+  scaling.attention_factor =
+      JsonNumberOr(object, "attention_factor", attention_factor, 1e-6, 1e6, source);
+  return scaling;
+}
+
+RopeScaling ParseScaling(const Json& object, int64_t max_context_len, const std::string& source) {
+  // "type" is the key of transformers before 4.43.
+  const std::string type =
+      JsonStringOr(object, "rope_type", JsonStringOr(object, "type", "default", source), source);
+  RopeScaling scaling;
+  if (type == "default") return scaling;
+  if (type == "linear") {
+    scaling.kind = RopeKind::kLinear;
+    scaling.factor = RequiredNumber(object, "factor", 1, kMaxRopeFactor, source);
+  } else if (type == "llama3") {
+    scaling = ParseLlama3(object, source);
+  } else if (type == "yarn") {
+    scaling = ParseYarn(object, max_context_len, source);
+  } else {
+    ThrowUnsupported(source, "rope type '" + type.substr(0, 80) +
+                                 "'; supported are 'default', 'linear', 'llama3' and 'yarn'");
+  }
+  return scaling.factor == 1 && scaling.attention_factor == 1 ? RopeScaling{} : scaling;
+}
+
+void RefusePartialRotation(const Json& object, const std::string& source) {
+  if (JsonNumberOr(object, "partial_rotary_factor", 1, 0, 1, source) != 1) {
+    ThrowUnsupported(source, "'partial_rotary_factor' other than 1");
+  }
+}
+
+// The dimension that turns `turns` times in the original context.
+double YarnDimension(double turns, int64_t head_dim, double theta, const RopeScaling& scaling) {
+  return static_cast<double>(head_dim) *
+         std::log(static_cast<double>(scaling.original_max_positions) /
+                  (turns * 2 * std::numbers::pi)) /
+         (2 * std::log(theta));
+}
+
+// Dimensions that turn often are kept, those that turn seldom are slowed by `factor`, on a ramp
+// between.
+void SlowAsYarn(int64_t head_dim, double theta, const RopeScaling& scaling,
+                std::vector<double>& frequencies) {
+  double low = YarnDimension(scaling.beta_fast, head_dim, theta, scaling);
+  double high = YarnDimension(scaling.beta_slow, head_dim, theta, scaling);
+  if (scaling.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(head_dim - 1));
+  if (low == high) high += 0.001;
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const double slowed = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    frequencies[i] = frequencies[i] / scaling.factor * slowed + frequencies[i] * (1 - slowed);
+  }
+}
+
+// Wavelengths that fit the original context often keep their frequency, those that never completed
+// a turn are slowed by `factor`, and between the two it is interpolated.
+void SlowAsLlama3(const RopeScaling& scaling, std::vector<double>& frequencies) {
+  for (double& frequency : frequencies) {
+    const double turns =
+        static_cast<double>(scaling.original_max_positions) * frequency / (2 * std::numbers::pi);
+    if (turns > scaling.high_freq_factor) continue;
+    if (turns < scaling.low_freq_factor) {
+      frequency /= scaling.factor;
+      continue;
+    }
+    const double smooth =
+        (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+    frequency = (1 - smooth) * frequency / scaling.factor + smooth * frequency;
+  }
+}
+
+bool IsNull(const Json& object, const char* field) {
+  const auto found = object.find(field);
+  return found != object.end() && found->is_null();
+}
+
+// Heads: where a class has a number of its own, an explicit null means what it means for Llama.
+AttentionSpec ParseHeads(const Json& json, const HfDefaults& defaults, int64_t hidden_dim,
+                         const std::string& source) {
+  AttentionSpec a;
+  a.n_heads = JsonIntOr(json, "num_attention_heads", defaults.n_heads, 1, kMaxHeads, source);
+  const bool as_many = defaults.n_kv_heads == 0 || IsNull(json, "num_key_value_heads");
+  a.n_kv_heads = JsonIntOr(json, "num_key_value_heads", as_many ? a.n_heads : defaults.n_kv_heads,
+                           1, a.n_heads, source);
+  if (a.n_heads % a.n_kv_heads != 0) {
+    throw Error(ErrorCode::kDataLoss,
+                source + ": field 'num_key_value_heads' must divide " + std::to_string(a.n_heads) +
+                    " ('num_attention_heads'), got " + std::to_string(a.n_kv_heads));
+  }
+  const bool as_wide = defaults.head_dim == 0 || IsNull(json, "head_dim");
+  a.head_dim = JsonIntOr(json, "head_dim", as_wide ? hidden_dim / a.n_heads : defaults.head_dim, 1,
+                         kMaxHeadDim, source);
+  if (a.head_dim < 2 || a.head_dim > kMaxHeadDim || a.head_dim % 2 != 0 ||
+      a.n_heads * a.head_dim > kMaxWidth) {
+    throw Error(ErrorCode::kDataLoss, source + ": field 'head_dim' must be even, in [2, " +
+                                          std::to_string(kMaxHeadDim) + "] and at most " +
+                                          std::to_string(kMaxWidth) + " over all heads, got " +
+                                          std::to_string(a.head_dim));
+  }
+  a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim)));
+  return a;
 }
 
 }  // namespace
@@ -103,55 +226,151 @@ Json TokenListToJson(const std::vector<TokenId>& tokens) {
   return tokens;
 }
 
-RopeConfig ParseRope(const Json& config, double default_theta, const std::string& source) {
-  RopeConfig rope;
-  const Json* parameters = FindObject(config, "rope_parameters", source);
-  const Json* scaling =
-      parameters != nullptr ? parameters : FindObject(config, "rope_scaling", source);
-  rope.theta = JsonNumberOr(config, "rope_theta", default_theta, 1, 1e12, source);
-  if (parameters != nullptr) {
-    rope.theta = JsonNumberOr(*parameters, "rope_theta", rope.theta, 1, 1e12, source);
+ModelConfig ParseDecoder(const Json& json, const HfDefaults& defaults, const std::string& source) {
+  ModelConfig c;
+  c.vocab_size = JsonIntOr(json, "vocab_size", defaults.vocab_size, 1, kMaxVocab, source);
+  c.hidden_dim = JsonIntOr(json, "hidden_size", defaults.hidden_dim, 1, kMaxWidth, source);
+  c.ffn_dim = JsonIntOr(json, "intermediate_size", defaults.ffn_dim, 1, kMaxWidth, source);
+  c.n_layers = JsonIntOr(json, "num_hidden_layers", defaults.n_layers, 1, kMaxLayers, source);
+  c.max_context_len =
+      JsonIntOr(json, "max_position_embeddings", defaults.max_context_len, 1, kMaxContext, source);
+  c.norm_eps =
+      static_cast<float>(JsonNumberOr(json, "rms_norm_eps", defaults.norm_eps, 0, 1, source));
+  c.tied_embeddings = JsonBoolOr(json, "tie_word_embeddings", defaults.tied_embeddings, source);
+  c.bos_token =
+      FirstToken(ParseTokenList(json, "bos_token_id", c.vocab_size, defaults.bos, source));
+  c.eos_tokens = ParseTokenList(json, "eos_token_id", c.vocab_size, defaults.eos, source);
+  c.attention = ParseHeads(json, defaults, c.hidden_dim, source);
+  c.attention_bias = JsonBoolOr(json, "attention_bias", false, source);
+  if (json.contains("quantization_config") && !json["quantization_config"].is_null()) {
+    ThrowUnsupported(source, "'quantization_config'; only floating-point checkpoints load");
   }
-  if (scaling != nullptr) rope.scaling = ParseScaling(*scaling, source);
-  for (const Json* object : {&config, scaling}) {
-    if (object == nullptr) continue;
-    if (JsonNumberOr(*object, "partial_rotary_factor", 1, 0, 1, source) != 1) {
-      ThrowUnsupported(source, "'partial_rotary_factor' other than 1");
+  return c;
+}
+
+Json WriteDecoder(const ModelConfig& c, const char* architecture, const char* model_type) {
+  return Json{{"architectures", Json::array({architecture})},
+              {"model_type", model_type},
+              {"vocab_size", c.vocab_size},
+              {"hidden_size", c.hidden_dim},
+              {"intermediate_size", c.ffn_dim},
+              {"num_hidden_layers", c.n_layers},
+              {"num_attention_heads", c.attention.n_heads},
+              {"num_key_value_heads", c.attention.n_kv_heads},
+              {"head_dim", c.attention.head_dim},
+              {"hidden_act", ActivationName(c.activation)},
+              {"max_position_embeddings", c.max_context_len},
+              {"rms_norm_eps", ShortestDouble(c.norm_eps)},
+              {"rope_theta", c.rope_theta},
+              {"rope_scaling", RopeScalingToJson(c.rope_scaling)},
+              {"attention_bias", c.attention_bias},
+              {"tie_word_embeddings", c.tied_embeddings},
+              {"bos_token_id", c.bos_token < 0 ? Json(nullptr) : Json(c.bos_token)},
+              {"eos_token_id", TokenListToJson(c.eos_tokens)}};
+}
+
+Activation ParseActivation(const Json& config, const char* field, const char* fallback,
+                           const std::string& source) {
+  const std::string name = JsonStringOr(config, field, fallback, source);
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  // Two spellings of one formula.
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
+  if (name == "relu") return Activation::kRelu;
+  ThrowUnsupported(source, "'" + std::string(field) + "' '" + name.substr(0, 80) +
+                               "'; supported are 'silu', 'gelu_pytorch_tanh' and 'relu'");
+}
+
+const char* ActivationName(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kGeluTanh:
+      return "gelu_pytorch_tanh";
+    case Activation::kRelu:
+      return "relu";
+  }
+  TANDEM_CHECK(false);
+}
+
+RopeConfig ParseRope(const Json& config, double default_theta, int64_t max_context_len,
+                     const std::string& source) {
+  RefusePartialRotation(config, source);
+  RopeConfig rope;
+  rope.theta = JsonNumberOr(config, "rope_theta", default_theta, 1, 1e12, source);
+  for (const char* name : {"rope_parameters", "rope_scaling"}) {
+    const Json* object = FindObject(config, name, source);
+    if (object != nullptr) {
+      return ParseRopeObject(*object, name, rope.theta, max_context_len, source);
     }
   }
   return rope;
 }
 
-Json RopeScalingToJson(const RopeScaling& scaling) {
-  if (scaling.factor == 1) return nullptr;
-  return Json{{"factor", scaling.factor},
-              {"high_freq_factor", scaling.high_freq_factor},
-              {"low_freq_factor", scaling.low_freq_factor},
-              {"original_max_position_embeddings", scaling.original_max_positions},
-              {"rope_type", "llama3"}};
+RopeConfig ParseRopeObject(const Json& object, const char* name, double default_theta,
+                           int64_t max_context_len, const std::string& source) {
+  if (!object.is_object()) {
+    throw Error(ErrorCode::kDataLoss,
+                source + ": field '" + name + "' must be an object, got " + object.type_name());
+  }
+  RefusePartialRotation(object, source);
+  RopeConfig rope;
+  rope.theta = JsonNumberOr(object, "rope_theta", default_theta, 1, 1e12, source);
+  rope.scaling = ParseScaling(object, max_context_len, source);
+  return rope;
 }
 
-std::vector<double> ScaledRopeFrequencies(int64_t head_dim, double theta,
-                                          const RopeScaling& scaling) {
-  std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
-  for (size_t i = 0; i < frequencies.size(); ++i) {
-    double& frequency = frequencies[i];
-    frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    if (scaling.factor == 1) continue;
-    // Wavelengths that fit the original context often keep their frequency, those that never
-    // completed a turn are slowed by `factor`, and between the two it is interpolated.
-    const double turns =
-        static_cast<double>(scaling.original_max_positions) * frequency / (2 * std::numbers::pi);
-    if (turns > scaling.high_freq_factor) continue;
-    if (turns < scaling.low_freq_factor) {
-      frequency /= scaling.factor;
-      continue;
-    }
-    const double smooth =
-        (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
-    frequency = (1 - smooth) * frequency / scaling.factor + smooth * frequency;
+Json RopeScalingToJson(const RopeScaling& scaling) {
+  switch (scaling.kind) {
+    case RopeKind::kPlain:
+      return nullptr;
+    case RopeKind::kLinear:
+      return Json{{"factor", scaling.factor}, {"rope_type", "linear"}};
+    case RopeKind::kLlama3:
+      return Json{{"factor", scaling.factor},
+                  {"high_freq_factor", scaling.high_freq_factor},
+                  {"low_freq_factor", scaling.low_freq_factor},
+                  {"original_max_position_embeddings", scaling.original_max_positions},
+                  {"rope_type", "llama3"}};
+    case RopeKind::kYarn:
+      return Json{{"factor", scaling.factor},
+                  {"original_max_position_embeddings", scaling.original_max_positions},
+                  {"attention_factor", scaling.attention_factor},
+                  {"beta_fast", scaling.beta_fast},
+                  {"beta_slow", scaling.beta_slow},
+                  {"truncate", scaling.truncate},
+                  {"rope_type", "yarn"}};
   }
-  return frequencies;
+  TANDEM_CHECK(false);
+}
+
+RopeSpec ScaledRope(int64_t head_dim, double theta, const RopeScaling& scaling) {
+  RopeSpec rope;
+  for (int64_t i = 0; i < head_dim / 2; ++i) {
+    rope.frequencies.push_back(
+        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
+  }
+  switch (scaling.kind) {
+    case RopeKind::kPlain:
+      break;
+    case RopeKind::kLinear:
+      for (double& frequency : rope.frequencies) frequency /= scaling.factor;
+      break;
+    case RopeKind::kLlama3:
+      SlowAsLlama3(scaling, rope.frequencies);
+      break;
+    case RopeKind::kYarn:
+      SlowAsYarn(head_dim, theta, scaling, rope.frequencies);
+      rope.amplitude = scaling.attention_factor;
+      break;
+  }
+  return rope;
+}
+
+int64_t StretchedContext(int64_t max_context_len, const RopeScaling& scaling) {
+  if (scaling.kind != RopeKind::kYarn) return max_context_len;
+  const double stretched = static_cast<double>(scaling.original_max_positions) * scaling.factor;
+  return std::max(max_context_len,
+                  static_cast<int64_t>(std::min(stretched, static_cast<double>(kMaxContext))));
 }
 
 double ShortestDouble(float value) {
@@ -162,32 +381,6 @@ double ShortestDouble(float value) {
 
 void ThrowUnsupported(const std::string& source, const std::string& what) {
   throw Error(ErrorCode::kUnsupported, source + ": unsupported: " + what);
-}
-
-WeightSpec MatrixSpec(std::string name, int64_t n, int64_t k) {
-  return {
-      .name = std::move(name), .kind = WeightKind::kMatrix, .source_shape = {n, k}, .n = n, .k = k};
-}
-
-WeightSpec EmbeddingSpec(std::string name, int64_t n, int64_t k) {
-  return {.name = std::move(name),
-          .kind = WeightKind::kEmbedding,
-          .source_shape = {n, k},
-          .n = n,
-          .k = k};
-}
-
-WeightSpec VectorSpec(std::string name, int64_t n) {
-  return {.name = std::move(name),
-          .kind = WeightKind::kVector,
-          .source_shape = {n},
-          .n = n,
-          .decays = false};
-}
-
-const Weight& WeightCursor::Take() {
-  TANDEM_CHECK(next_ < weights_.size());
-  return weights_[next_++];
 }
 
 }  // namespace tandem::engine

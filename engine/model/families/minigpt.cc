@@ -8,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/io/json.h"
+#include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/families.h"
 #include "engine/model/families/hf_config.h"
 
@@ -103,7 +104,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   return specs;
 }
 
-std::vector<double> RopeFrequencies(const ModelConfig&) { return {}; }
+std::vector<RopeSpec> ListRopes(const ModelConfig&) { return {}; }
 
 struct Layer {
   const Weight &q, &q_bias, &k, &k_bias, &v, &v_bias, &out, &out_bias;
@@ -149,7 +150,7 @@ constinit const FamilySpec kMiniGptFamily{
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
     .list_weights = ListWeights,
-    .rope_frequencies = RopeFrequencies,
+    .list_ropes = ListRopes,
     .forward = Forward,
 };
 

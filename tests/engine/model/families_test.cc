@@ -120,10 +120,10 @@ TEST(LlamaConfig, RopeScalingSlowsLongWavesKeepsShortOnesAndBlendsBetween) {
   ModelConfig c = TinyLlamaConfig();
   c.attention.head_dim = 16;
   const FamilySpec& family = FindFamilyByName("llama");
-  const std::vector<double> plain = family.rope_frequencies(c);
-  c.rope_scaling = {.factor = 8, .original_max_positions = 64};
+  const std::vector<double> plain = family.list_ropes(c).at(0).frequencies;
+  c.rope_scaling = {.kind = RopeKind::kLlama3, .factor = 8, .original_max_positions = 64};
 
-  const std::vector<double> scaled = family.rope_frequencies(c);
+  const std::vector<double> scaled = family.list_ropes(c).at(0).frequencies;
 
   EXPECT_EQ(plain[0], 1);
   EXPECT_DOUBLE_EQ(plain[4], 0.01);
@@ -133,17 +133,63 @@ TEST(LlamaConfig, RopeScalingSlowsLongWavesKeepsShortOnesAndBlendsBetween) {
   EXPECT_LT(scaled[1], plain[1]) << "3.2 turns: between";
 }
 
+TEST(LlamaConfig, LinearScalingSlowsEveryWave) {
+  const ModelConfig plain = Parse(LlamaJson());
+  const ModelConfig scaled =
+      Parse(With(LlamaJson(), "rope_scaling", {{"rope_type", "linear"}, {"factor", 4}}));
+  const FamilySpec& family = FindFamilyByName("llama");
+
+  const RopeSpec before = family.list_ropes(plain).at(0), after = family.list_ropes(scaled).at(0);
+
+  ASSERT_EQ(after.frequencies.size(), 6u);
+  EXPECT_EQ(after.amplitude, 1);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_DOUBLE_EQ(after.frequencies[i], before.frequencies[i] / 4);
+  }
+}
+
+// The frequencies are those of transformers' _compute_yarn_parameters for these keys.
+TEST(LlamaConfig, YarnKeepsFastWavesSlowsSlowOnesAndStretchesTheContext) {
+  Json json = With(LlamaJson(), "head_dim", 16);
+  json["rope_theta"] = 10000.0;
+  json["max_position_embeddings"] = 512;
+  json["rope_scaling"] = {
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}};
+  const ModelConfig c = Parse(json);
+  const RopeSpec rope = FindFamilyByName("llama").list_ropes(c).at(0);
+
+  EXPECT_EQ(c.max_context_len, 2048);
+  EXPECT_DOUBLE_EQ(rope.amplitude, 0.1 * std::log(4.0) + 1);
+  const std::vector<double> expected = {
+      1.0,    0.2569350598886808,   0.0625,  0.01383496476323666,
+      0.0025, 0.000790569415042095, 0.00025, 7.905694150420948e-05};
+  ASSERT_EQ(rope.frequencies.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(rope.frequencies[i], expected[i], 1e-6 * expected[i]);
+  }
+  json["rope_scaling"]["attention_factor"] = 1.5;
+  EXPECT_EQ(FindFamilyByName("llama").list_ropes(Parse(json)).at(0).amplitude, 1.5);
+}
+
+TEST(LlamaConfig, BiasesAreListedWhereTheConfigHasThem) {
+  const auto count = [](const Json& json) {
+    return FindFamilyByName("llama").list_weights(Parse(json)).size();
+  };
+
+  EXPECT_EQ(count(With(LlamaJson(), "attention_bias", true)), count(LlamaJson()) + 2 * 4);
+  EXPECT_EQ(count(With(LlamaJson(), "mlp_bias", true)), count(LlamaJson()) + 2 * 3);
+}
+
 TEST(LlamaConfig, WhatWeDoNotComputeIsRefusedByName) {
   const auto unsupported = [](const char* field, const Json& value) {
     return Fault(With(LlamaJson(), field, value), ErrorCode::kUnsupported);
   };
 
-  EXPECT_NE(unsupported("attention_bias", true).find("attention_bias"), std::string::npos);
-  EXPECT_NE(unsupported("mlp_bias", true).find("mlp_bias"), std::string::npos);
   EXPECT_NE(unsupported("hidden_act", "gelu").find("'gelu'"), std::string::npos);
-  EXPECT_NE(unsupported("rope_scaling", {{"type", "linear"}, {"factor", 2}}).find("'linear'"),
+  EXPECT_NE(unsupported("rope_scaling", {{"type", "dynamic"}, {"factor", 2}})
+                .find("'dynamic'; supported are 'default', 'linear', 'llama3' and 'yarn'"),
             std::string::npos);
-  EXPECT_NE(unsupported("rope_parameters", {{"rope_type", "yarn"}}).find("'yarn'"),
+  EXPECT_NE(unsupported("rope_parameters", {{"rope_type", "longrope"}}).find("'longrope'"),
             std::string::npos);
   EXPECT_NE(unsupported("partial_rotary_factor", 0.5).find("partial_rotary_factor"),
             std::string::npos);

@@ -168,7 +168,7 @@ TEST_F(ModelLoad, ContextCanBeLoweredButNotRaised) {
   const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
 
   EXPECT_EQ(Load(model, {.max_context_len = 100})->config().max_context_len, 100);
-  EXPECT_EQ(Load(model, {.max_context_len = 100})->rope()->max_positions(), 100);
+  EXPECT_EQ(Load(model, {.max_context_len = 100})->ropes().at(0).max_positions(), 100);
   EXPECT_EQ(Load(model, {.max_context_len = 1000})->config().max_context_len, 256);
 }
 
