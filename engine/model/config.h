@@ -35,15 +35,28 @@ struct ModelConfig {
   int64_t max_context_len = 0;
   float norm_eps = 1e-5f;
   AttentionSpec attention;
+  // By layer: whether attention.window applies. Empty: on all layers.
+  std::vector<bool> windowed_layers;
+  // Whose inverse root is attention.scale where a family states it apart; 0: head_dim.
+  double query_scalar = 0;
+  float logit_cap = 0;  // cap * tanh(logit / cap); 0 = off
   double rope_theta = 10000;
+  double local_rope_theta = 10000;  // of windowed layers, where they have a rope of their own
   RopeScaling rope_scaling;
   Activation activation = Activation::kSilu;
   bool attention_bias = false;  // of q, k, v and o
   bool mlp_bias = false;
   bool tied_embeddings = false;
-  float dropout = 0;  // training only
+  float dropout = 0;            // of residual branches; training only
+  float embedding_dropout = 0;  // training only
   std::vector<TokenId> eos_tokens;
   TokenId bos_token = -1;
+
+  AttentionSpec LayerAttention(int64_t layer) const {
+    AttentionSpec spec = attention;
+    if (!windowed_layers.empty() && !windowed_layers[static_cast<size_t>(layer)]) spec.window = 0;
+    return spec;
+  }
 };
 
 }  // namespace tandem::engine

@@ -11,10 +11,12 @@ namespace tandem::engine {
 namespace {
 
 // THE list: one line per family.
-constexpr std::array<const FamilySpec*, 2> kFamilies{
+// clang-format off
+constexpr auto kFamilies = std::to_array<const FamilySpec*>({
     &kLlamaFamily,
     &kMiniGptFamily,
-};
+});
+// clang-format on
 
 // What a config says it is: `architectures[0]`, or `model_type` where that list is missing.
 std::string ArchitectureOf(const nlohmann::ordered_json& config, const std::string& source) {

@@ -56,7 +56,9 @@ std::string TableText(const std::vector<WeightSpec>& specs, DType dtype,
   for (size_t i = 0; i < specs.size(); ++i) {
     table += specs[i].name + " " + KindName(specs[i].kind) + " " + std::to_string(specs[i].n) +
              " " + std::to_string(specs[i].k) + " " + std::to_string(layout.offsets[i]) + " " +
-             std::to_string(layout.sizes[i]) + "\n";
+             std::to_string(layout.sizes[i]);
+    if (specs[i].offset != 0) table += " plus " + std::to_string(specs[i].offset);
+    table += "\n";
   }
   return table;
 }
@@ -78,10 +80,12 @@ void PlaceSections(const std::vector<WeightSpec>& specs, DType dtype, int64_t he
 // Writes one weight's section. REQUIRES: `section` is zeroed and of the rounded-up size.
 void PackOne(const ModelDir& dir, const WeightSpec& spec, DType dtype, OpsContext& ops,
              std::byte* section) {
-  const ConstTensorView* source = dir.FindTensor(spec.name);
+  const ConstTensorView* source = FindWeight(dir, spec);
   TANDEM_CHECK(source != nullptr);
   if (spec.kind == WeightKind::kVector) {
-    ConvertToF32(*source, {reinterpret_cast<float*>(section), static_cast<size_t>(spec.n)});
+    const std::span values(reinterpret_cast<float*>(section), static_cast<size_t>(spec.n));
+    ConvertToF32(*source, values);
+    for (float& value : values) value += spec.offset;
   } else {
     PackPanels(ops, *source, spec.layout, spec.n, spec.k, dtype, section);
   }

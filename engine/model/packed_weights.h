@@ -24,7 +24,7 @@ namespace tandem::engine {
 //   24  u64       bytes of the file
 //   32  32 bytes  SHA-256 of bytes [0, 32) and the table
 //   64  table     text: "content <hash> dtype <name>", then per weight, in list order, one line
-//                 "<name> <kind> <n> <k> <offset> <bytes>"
+//                 "<name> <kind> <n> <k> <offset> <bytes>", and " plus <x>" where x was added
 //   then one section per weight, each at a multiple of 64, zero-padded: panels, or f32 vectors.
 // A file is used only if its header is byte for byte the one we would write and its size is right;
 // anything else is made again. It lies in <cache_dir>/packed/<dtype>-<hash of the header>/weights.

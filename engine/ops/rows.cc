@@ -90,6 +90,13 @@ void RmsNorm(OpsContext& ops, const float* x, int64_t ldx, const float* gamma, f
   });
 }
 
+void RmsNormRuns(OpsContext& ops, const float* x, const float* gamma, int64_t length, float eps,
+                 const Matrix& y, float* rstd) {
+  TANDEM_CHECK(y.dtype == DType::kF32 && y.stride == y.cols && y.cols % length == 0);
+  const int64_t runs = y.rows * (y.cols / length);
+  RmsNorm(ops, x, length, gamma, eps, {y.data, y.dtype, runs, length, length}, rstd);
+}
+
 void LayerNorm(OpsContext& ops, const float* x, int64_t ldx, const float* gamma, const float* beta,
                float eps, const Matrix& y, float* mean_rstd) {
   WithComputeType(y.dtype, [&]<class T>() {
@@ -150,6 +157,18 @@ void Activate(OpsContext& ops, const float* x, int64_t ldx, Activation activatio
 void AddRows(OpsContext& ops, const float* a, const float* b, int64_t elements, float* y) {
   ParallelRanges(ops, elements, kElementsPerTask, [&](int64_t first, int64_t count, int) {
     ops.kernels().add(a + first, b + first, count, y + first);
+  });
+}
+
+void ScaleRows(OpsContext& ops, const float* x, float factor, int64_t elements, float* y) {
+  ParallelRanges(ops, elements, kElementsPerTask, [&](int64_t first, int64_t count, int) {
+    ops.kernels().scale(x + first, factor, count, y + first);
+  });
+}
+
+void SoftCap(OpsContext& ops, float cap, int64_t elements, float* x) {
+  ParallelRanges(ops, elements, kElementsPerTask, [&](int64_t first, int64_t count, int) {
+    ops.kernels().soft_cap(x + first, cap, count, x + first);
   });
 }
 

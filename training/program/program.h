@@ -24,7 +24,9 @@ enum class OpKind : uint8_t {
   kAttention,
   kGatedActivation,
   kActivate,
+  kColumns,
   kAdd,
+  kScale,
   kDropout,
   kCrossEntropy,
 };
@@ -65,7 +67,10 @@ struct Node {
 
   float eps = 0;
   float rate = 0;
-  size_t rope = 0;  // table
+  float factor = 0;    // kScale
+  float soft_cap = 0;  // kCrossEntropy
+  int64_t first = 0;   // kColumns
+  size_t rope = 0;     // table
   engine::Activation activation = engine::Activation::kSilu;
   engine::AttentionSpec attention;
 };

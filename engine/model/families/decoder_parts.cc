@@ -27,6 +27,12 @@ WeightSpec VectorSpec(std::string name, int64_t n) {
           .decays = false};
 }
 
+WeightSpec OffsetNormSpec(std::string name, int64_t n) {
+  WeightSpec spec = VectorSpec(std::move(name), n);
+  spec.offset = 1;
+  return spec;
+}
+
 const Weight& WeightCursor::Take() {
   TANDEM_CHECK(next_ < weights_.size());
   return weights_[next_++];

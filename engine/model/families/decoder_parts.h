@@ -18,6 +18,8 @@ namespace tandem::engine {
 WeightSpec MatrixSpec(std::string name, int64_t n, int64_t k);
 WeightSpec EmbeddingSpec(std::string name, int64_t n, int64_t k);
 WeightSpec VectorSpec(std::string name, int64_t n);
+// A norm's scale stored less 1.
+WeightSpec OffsetNormSpec(std::string name, int64_t n);
 
 // Hands out the weights of a model in list order: a family names them once when it lists them and
 // once, in the same order, when it takes them.

@@ -19,6 +19,9 @@ using Json = nlohmann::ordered_json;
 // Enough for any model; keeps a hostile list from becoming work in every decoding step.
 constexpr size_t kMaxTokenList = 64;
 constexpr double kMaxRopeFactor = 1e6;
+constexpr int64_t kMaxWindow = int64_t{1} << 40;
+constexpr const char* kWindowedLayer = "sliding_attention";
+constexpr const char* kFullLayer = "full_attention";
 
 const Json* FindObject(const Json& config, const char* field, const std::string& source) {
   const auto found = config.find(field);
@@ -371,6 +374,103 @@ int64_t StretchedContext(int64_t max_context_len, const RopeScaling& scaling) {
   const double stretched = static_cast<double>(scaling.original_max_positions) * scaling.factor;
   return std::max(max_context_len,
                   static_cast<int64_t>(std::min(stretched, static_cast<double>(kMaxContext))));
+}
+
+int64_t ParseWindow(const Json& config, int64_t fallback, const std::string& source) {
+  if (IsNull(config, "sliding_window")) return 0;
+  return JsonIntOr(config, "sliding_window", fallback, 1, kMaxWindow, source);
+}
+
+void ParseLayerTypes(const Json& json, const std::function<bool(int64_t layer)>& by_default,
+                     ModelConfig& config, const std::string& source) {
+  const auto types = json.find("layer_types");
+  const bool given = types != json.end() && !types->is_null();
+  if (given && (!types->is_array() || static_cast<int64_t>(types->size()) != config.n_layers)) {
+    throw Error(ErrorCode::kDataLoss, source + ": field 'layer_types' must be a list of " +
+                                          std::to_string(config.n_layers) + " names");
+  }
+  config.windowed_layers.clear();
+  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
+    if (!given) {
+      config.windowed_layers.push_back(config.attention.window > 0 && by_default(layer));
+      continue;
+    }
+    Json wrapped = Json::object();
+    wrapped["layer_types"] = (*types)[static_cast<size_t>(layer)];
+    const std::string type = JsonStringOr(wrapped, "layer_types", "", source);
+    if (type != kWindowedLayer && type != kFullLayer) {
+      ThrowUnsupported(source, "layer type '" + type.substr(0, 80) + "'; supported are '" +
+                                   kFullLayer + "' and '" + kWindowedLayer + "'");
+    }
+    config.windowed_layers.push_back(type == kWindowedLayer);
+    if (type == kWindowedLayer && config.attention.window == 0) {
+      throw Error(ErrorCode::kDataLoss, source + ": field 'layer_types' has a '" + kWindowedLayer +
+                                            "', but there is no 'sliding_window'");
+    }
+  }
+  const auto& windowed = config.windowed_layers;
+  if (std::find(windowed.begin(), windowed.end(), true) == windowed.end()) {
+    config.attention.window = 0;
+    config.windowed_layers.clear();
+  }
+}
+
+Json LayerTypesToJson(const ModelConfig& config) {
+  Json types = Json::array();
+  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
+    types.push_back(config.LayerAttention(layer).window > 0 ? kWindowedLayer : kFullLayer);
+  }
+  return types;
+}
+
+void ParseQwenWindows(const Json& json, ModelConfig& config, const std::string& source) {
+  const bool used = JsonBoolOr(json, "use_sliding_window", false, source);
+  config.attention.window = used ? ParseWindow(json, 4096, source) : 0;
+  const int64_t first = JsonIntOr(json, "max_window_layers", 28, 0, kMaxLayers, source);
+  ParseLayerTypes(
+      json, [=](int64_t layer) { return layer >= first; }, config, source);
+}
+
+void WriteQwenWindows(const ModelConfig& config, Json& json) {
+  const int64_t window = config.attention.window;
+  int64_t first = 0;
+  while (first < config.n_layers && config.LayerAttention(first).window == 0) ++first;
+  json["use_sliding_window"] = window > 0;
+  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  json["max_window_layers"] = first;
+  json["layer_types"] = LayerTypesToJson(config);
+}
+
+void ParseGemmaAttention(const Json& json, const GemmaDefaults& defaults, ModelConfig& config,
+                         const std::string& source) {
+  config.query_scalar = JsonNumberOr(json, "query_pre_attn_scalar", 256, 1e-6, 1e9, source);
+  config.attention.scale = static_cast<float>(1 / std::sqrt(config.query_scalar));
+  const auto cap = [&](const char* field, float fallback) {
+    if (IsNull(json, field)) return 0.0f;
+    return static_cast<float>(JsonNumberOr(json, field, fallback, 1e-6, 1e9, source));
+  };
+  config.attention.soft_cap = cap("attn_logit_softcapping", defaults.attention_cap);
+  config.logit_cap = cap("final_logit_softcapping", defaults.logit_cap);
+  config.attention.window = ParseWindow(json, 4096, source);
+  ParseLayerTypes(json, defaults.windowed, config, source);
+  if (JsonBoolOr(json, "use_bidirectional_attention", false, source)) {
+    ThrowUnsupported(source, "'use_bidirectional_attention': true");
+  }
+}
+
+void WriteGemmaAttention(const ModelConfig& config, Json& json) {
+  const auto cap = [](float value) { return value > 0 ? Json(ShortestDouble(value)) : Json(); };
+  const double scalar = config.query_scalar > 0 ? config.query_scalar
+                                                : static_cast<double>(config.attention.head_dim);
+  json["hidden_activation"] = ActivationName(config.activation);
+  // The class knows an integer; other numbers are for models of our own.
+  json["query_pre_attn_scalar"] =
+      scalar == std::floor(scalar) ? Json(static_cast<int64_t>(scalar)) : Json(scalar);
+  json["attn_logit_softcapping"] = cap(config.attention.soft_cap);
+  json["final_logit_softcapping"] = cap(config.logit_cap);
+  const int64_t window = config.attention.window;
+  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  json["layer_types"] = LayerTypesToJson(config);
 }
 
 double ShortestDouble(float value) {

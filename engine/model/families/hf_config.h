@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -76,6 +77,30 @@ nlohmann::ordered_json RopeScalingToJson(const RopeScaling& scaling);
 RopeSpec ScaledRope(int64_t head_dim, double theta, const RopeScaling& scaling);
 // How far positions may go: YaRN's own stretch counts even where the file states the old context.
 int64_t StretchedContext(int64_t max_context_len, const RopeScaling& scaling);
+
+// `sliding_window`: 0 (none) for null, and `fallback` when it is absent.
+int64_t ParseWindow(const nlohmann::ordered_json& config, int64_t fallback,
+                    const std::string& source);
+// Which layers attention.window is for: `layer_types` decides where it is there, else `by_default`.
+// A window on no layer becomes none.
+void ParseLayerTypes(const nlohmann::ordered_json& json,
+                     const std::function<bool(int64_t layer)>& by_default, ModelConfig& config,
+                     const std::string& source);
+nlohmann::ordered_json LayerTypesToJson(const ModelConfig& config);
+// Qwen's window keys: `sliding_window` counts only with `use_sliding_window`, from layer
+// `max_window_layers` on.
+void ParseQwenWindows(const nlohmann::ordered_json& json, ModelConfig& config,
+                      const std::string& source);
+void WriteQwenWindows(const ModelConfig& config, nlohmann::ordered_json& json);
+// What attention is in Gemma 2 and 3: `query_pre_attn_scalar`, the soft caps, windows by layer.
+struct GemmaDefaults {
+  float attention_cap = 0;
+  float logit_cap = 0;
+  std::function<bool(int64_t layer)> windowed = {};
+};
+void ParseGemmaAttention(const nlohmann::ordered_json& json, const GemmaDefaults& defaults,
+                         ModelConfig& config, const std::string& source);
+void WriteGemmaAttention(const ModelConfig& config, nlohmann::ordered_json& json);
 
 // The double that prints as the float does: 1e-05, not 9.99999974737875e-06.
 double ShortestDouble(float value);

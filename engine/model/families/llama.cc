@@ -92,7 +92,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     x = Block(TakeLayer(w, c), c, x, layer, ops);
   }
   const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr);
+  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
   TANDEM_CHECK(w.at_end());
 }
 

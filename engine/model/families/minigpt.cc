@@ -138,7 +138,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     x = Block(TakeLayer(w), c, x, layer, ops);
   }
   const Weight &head = w.Take(), &head_bias = w.Take();
-  ops.Logits(x, head, &head_bias);
+  ops.Logits(x, head, &head_bias, 0);
   TANDEM_CHECK(w.at_end());
 }
 

@@ -84,6 +84,7 @@ TEST_F(ModelLoad, PackedWeightsHoldTheNumbersOfTheCheckpoint) {
       const ConstTensorView* source = dir.FindTensor(spec.name);
       std::vector<float> expected(static_cast<size_t>(source->elements()));
       ConvertToF32(*source, expected);
+      for (float& value : expected) value += spec.offset;
       std::vector<float> actual(expected.size());
       if (spec.kind == WeightKind::kVector) {
         std::copy_n(weight.vector, spec.n, actual.begin());
