@@ -15,6 +15,7 @@ namespace {
 constexpr auto kFamilies = std::to_array<const FamilySpec*>({
     &kLlamaFamily,
     &kQwen2Family,
+    &kQwen3Family,
     &kMiniGptFamily,
 });
 // clang-format on
