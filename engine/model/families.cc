@@ -14,6 +14,7 @@ namespace {
 // clang-format off
 constexpr auto kFamilies = std::to_array<const FamilySpec*>({
     &kLlamaFamily,
+    &kMistralFamily,
     &kQwen2Family,
     &kQwen3Family,
     &kMiniGptFamily,
