@@ -17,6 +17,7 @@ constexpr auto kFamilies = std::to_array<const FamilySpec*>({
     &kMistralFamily,
     &kQwen2Family,
     &kQwen3Family,
+    &kGemmaFamily,
     &kMiniGptFamily,
 });
 // clang-format on

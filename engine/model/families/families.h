@@ -9,6 +9,7 @@ extern const FamilySpec kLlamaFamily;
 extern const FamilySpec kMistralFamily;
 extern const FamilySpec kQwen2Family;
 extern const FamilySpec kQwen3Family;
+extern const FamilySpec kGemmaFamily;
 extern const FamilySpec kMiniGptFamily;
 
 }  // namespace tandem::engine
