@@ -18,6 +18,7 @@ constexpr auto kFamilies = std::to_array<const FamilySpec*>({
     &kQwen2Family,
     &kQwen3Family,
     &kGemmaFamily,
+    &kGemma2Family,
     &kMiniGptFamily,
 });
 // clang-format on

@@ -10,6 +10,7 @@ extern const FamilySpec kMistralFamily;
 extern const FamilySpec kQwen2Family;
 extern const FamilySpec kQwen3Family;
 extern const FamilySpec kGemmaFamily;
+extern const FamilySpec kGemma2Family;
 extern const FamilySpec kMiniGptFamily;
 
 }  // namespace tandem::engine

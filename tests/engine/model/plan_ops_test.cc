@@ -35,7 +35,7 @@ std::vector<Interval> Intervals(const ForwardPlan& plan) {
 }
 
 TEST(PlanForward, NothingThatLivesOverlaps) {
-  std::vector<ModelConfig> configs = {Llama1BConfig()};
+  std::vector<ModelConfig> configs = {Llama1BConfig(), Gemma2BConfig()};
   for (const FamilySpec* family : Families()) configs.push_back(TinyModelConfig(family->name));
   for (const ModelConfig& config : configs) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -49,6 +49,10 @@ TEST(Program, PrintsAsRecordedForMiniGpt) {
   ExpectGolden(RecordTiny("minigpt", DType::kBF16), "minigpt-tiny-bf16.txt");
 }
 
+TEST(Program, PrintsAsRecordedForGemma2) {
+  ExpectGolden(RecordTiny("gemma2", DType::kBF16), "gemma2-tiny-bf16.txt");
+}
+
 TEST(Program, BuffersThatLiveTogetherDoNotOverlap) {
   for (const engine::FamilySpec* family : engine::Families()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
