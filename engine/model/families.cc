@@ -19,6 +19,7 @@ constexpr auto kFamilies = std::to_array<const FamilySpec*>({
     &kQwen3Family,
     &kGemmaFamily,
     &kGemma2Family,
+    &kGemma3Family,
     &kMiniGptFamily,
 });
 // clang-format on
