@@ -20,6 +20,7 @@ constexpr auto kFamilies = std::to_array<const FamilySpec*>({
     &kGemmaFamily,
     &kGemma2Family,
     &kGemma3Family,
+    &kGpt2Family,
     &kMiniGptFamily,
 });
 // clang-format on

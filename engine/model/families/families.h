@@ -12,6 +12,7 @@ extern const FamilySpec kQwen3Family;
 extern const FamilySpec kGemmaFamily;
 extern const FamilySpec kGemma2Family;
 extern const FamilySpec kGemma3Family;
+extern const FamilySpec kGpt2Family;
 extern const FamilySpec kMiniGptFamily;
 
 }  // namespace tandem::engine
