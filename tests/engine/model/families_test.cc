@@ -289,13 +289,195 @@ TEST(MiniGptConfig, ThePresetOfTheTutorialHasItsParameterCount) {
   EXPECT_EQ(count, 27430481);
 }
 
+Json OfType(const char* model_type) { return Json{{"model_type", model_type}}; }
+
+// The defaults of transformers' classes: what real files leave out.
+TEST(MistralConfig, AbsentKeysHaveTheDefaultsOfTransformers) {
+  const ModelConfig c = Parse(OfType("mistral"));
+
+  EXPECT_EQ(c.ffn_dim, 14336);
+  EXPECT_EQ(c.attention.n_kv_heads, 8);
+  EXPECT_EQ(c.attention.head_dim, 128);
+  EXPECT_EQ(c.max_context_len, 131072);
+  EXPECT_EQ(c.attention.window, 4096);
+  EXPECT_EQ(c.LayerAttention(31).window, 4096);
+  EXPECT_FALSE(c.tied_embeddings);
+  EXPECT_EQ(Parse(With(OfType("mistral"), "sliding_window", nullptr)).attention.window, 0);
+}
+
+TEST(MistralConfig, HeadsMayBeNarrowerThanTheWidth) {
+  Json json = With(OfType("mistral"), "hidden_size", 5120);  // Mistral NeMo
+  json["head_dim"] = 128;
+  EXPECT_EQ(Parse(json).attention.head_dim, 128);
+  json["head_dim"] = nullptr;
+  EXPECT_EQ(Parse(json).attention.head_dim, 160);
+}
+
+TEST(QwenConfig, AWindowCountsOnlyWhereItIsUsed) {
+  for (const char* type : {"qwen2", "qwen3"}) {
+    Json json = With(OfType(type), "sliding_window", 1000);
+    json["num_hidden_layers"] = 6;
+    json["max_window_layers"] = 4;
+    EXPECT_EQ(Parse(json).attention.window, 0) << "use_sliding_window is false by default";
+
+    json["use_sliding_window"] = true;
+    const ModelConfig used = Parse(json);
+    EXPECT_EQ(used.LayerAttention(3).window, 0);
+    EXPECT_EQ(used.LayerAttention(4).window, 1000);
+
+    json["layer_types"] = Json::array({"sliding_attention", "full_attention", "full_attention",
+                                       "full_attention", "full_attention", "full_attention"});
+    const ModelConfig listed = Parse(json);
+    EXPECT_EQ(listed.LayerAttention(0).window, 1000);
+    EXPECT_EQ(listed.LayerAttention(5).window, 0) << "layer_types decides where it is there";
+  }
+}
+
+TEST(QwenConfig, BiasesAreThoseOfTheClass) {
+  const auto has = [](const ModelConfig& c, const std::string& name) {
+    for (const WeightSpec& spec : FindFamilyByName(c.family).list_weights(c)) {
+      if (spec.name == name) return true;
+    }
+    return false;
+  };
+  const ModelConfig two = Parse(OfType("qwen2")), three = Parse(OfType("qwen3"));
+  const ModelConfig biased = Parse(With(OfType("qwen3"), "attention_bias", true));
+
+  EXPECT_TRUE(has(two, "model.layers.0.self_attn.k_proj.bias"));
+  EXPECT_FALSE(has(two, "model.layers.0.self_attn.o_proj.bias"));
+  EXPECT_FALSE(has(three, "model.layers.0.self_attn.k_proj.bias"));
+  EXPECT_TRUE(has(biased, "model.layers.0.self_attn.o_proj.bias"));
+  EXPECT_TRUE(has(three, "model.layers.0.self_attn.q_norm.weight"));
+  EXPECT_EQ(three.attention.head_dim, 128);
+}
+
+TEST(GemmaConfig, AbsentKeysHaveTheDefaultsOfTransformers) {
+  const ModelConfig one = Parse(OfType("gemma")), two = Parse(OfType("gemma2")),
+                    three = Parse(OfType("gemma3_text"));
+
+  for (const ModelConfig& c : {one, two, three}) {
+    EXPECT_EQ(c.attention.head_dim, 256) << c.family;
+    EXPECT_EQ(c.activation, Activation::kGeluTanh) << c.family;
+    EXPECT_TRUE(c.tied_embeddings) << c.family;
+    EXPECT_EQ(c.attention.scale, 0.0625f) << c.family;
+  }
+  EXPECT_EQ(two.attention.soft_cap, 50);
+  EXPECT_EQ(two.logit_cap, 30);
+  EXPECT_EQ(two.LayerAttention(0).window, 4096);
+  EXPECT_EQ(two.LayerAttention(1).window, 0);
+  EXPECT_EQ(three.attention.soft_cap, 0);
+  EXPECT_EQ(three.logit_cap, 0);
+  EXPECT_EQ(three.LayerAttention(4).window, 4096);
+  EXPECT_EQ(three.LayerAttention(5).window, 0);
+  EXPECT_EQ(three.rope_theta, 1000000);
+  EXPECT_EQ(three.local_rope_theta, 10000);
+}
+
+TEST(GemmaConfig, GeluMeansItsTanhFormWhereTheFirstFilesSaySo) {
+  Json json = With(OfType("gemma"), "hidden_act", "gelu");
+  EXPECT_EQ(Parse(json).activation, Activation::kGeluTanh);
+  json["hidden_activation"] = nullptr;
+  EXPECT_EQ(Parse(json).activation, Activation::kGeluTanh);
+  json["hidden_activation"] = "gelu";  // said on purpose: the exact form, which we lack
+  EXPECT_NE(Fault(json, ErrorCode::kUnsupported).find("hidden_activation"), std::string::npos);
+}
+
+TEST(Gemma2Config, QueryScalarAndCapsAreTheModels) {
+  Json json = With(OfType("gemma2"), "query_pre_attn_scalar", 144);  // 27B
+  json["head_dim"] = 128;
+  EXPECT_FLOAT_EQ(Parse(json).attention.scale, 1.0f / 12);
+  json["attn_logit_softcapping"] = nullptr;
+  json["final_logit_softcapping"] = nullptr;
+  EXPECT_EQ(Parse(json).attention.soft_cap, 0);
+  EXPECT_EQ(Parse(json).logit_cap, 0);
+  json["use_bidirectional_attention"] = true;
+  EXPECT_NE(Fault(json, ErrorCode::kUnsupported).find("bidirectional"), std::string::npos);
+}
+
+TEST(Gemma3Config, RopesByLayerTypeMeanWhatTheOldKeysDo) {
+  Json old_way =
+      With(OfType("gemma3_text"), "rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}});
+  old_way["rope_local_base_freq"] = 20000.0;
+  Json new_way = OfType("gemma3_text");
+  new_way["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1000000.0}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 20000.0}}}};
+
+  const ModelConfig c = Parse(new_way);
+  const std::vector<RopeSpec> ropes = FindFamilyByName("gemma3").list_ropes(c);
+
+  EXPECT_TRUE(Same(c, Parse(old_way)));
+  ASSERT_EQ(ropes.size(), 2u);
+  EXPECT_DOUBLE_EQ(ropes[0].frequencies[0], 1.0 / 8);
+  EXPECT_DOUBLE_EQ(ropes[1].frequencies[0], 1.0);
+  EXPECT_DOUBLE_EQ(ropes[1].frequencies[64], std::pow(20000.0, -0.5));
+}
+
+TEST(Gemma3Config, OfAModelWithEyesTheTextPartIsRead) {
+  Json json{{"architectures", {"Gemma3ForConditionalGeneration"}},
+            {"model_type", "gemma3"},
+            {"eos_token_id", {1, 106}},
+            {"vision_config", {{"hidden_size", 1152}}},
+            {"text_config", {{"model_type", "gemma3_text"}, {"hidden_size", 2560}}}};
+  const ModelConfig c = Parse(json);
+
+  EXPECT_EQ(c.family, "gemma3");
+  EXPECT_EQ(c.hidden_dim, 2560);
+  EXPECT_EQ(c.vocab_size, 262208);
+  EXPECT_EQ(c.eos_tokens, (std::vector<TokenId>{1, 106}));
+  json["text_config"] = 3;
+  EXPECT_NE(Fault(json, ErrorCode::kDataLoss).find("text_config"), std::string::npos);
+}
+
+TEST(LayerTypes, WhatTheyMayNotBeIsRefused) {
+  Json json = With(OfType("gemma2"), "num_hidden_layers", 2);
+  json["layer_types"] = {"full_attention"};
+  EXPECT_NE(Fault(json, ErrorCode::kDataLoss).find("layer_types"), std::string::npos);
+  json["layer_types"] = {"full_attention", "chunked_attention"};
+  EXPECT_NE(Fault(json, ErrorCode::kUnsupported).find("chunked_attention"), std::string::npos);
+  json["layer_types"] = {"full_attention", 3};
+  EXPECT_NE(Fault(json, ErrorCode::kDataLoss).find("layer_types"), std::string::npos);
+  json["layer_types"] = {"full_attention", "sliding_attention"};
+  json["sliding_window"] = nullptr;
+  EXPECT_NE(Fault(json, ErrorCode::kDataLoss).find("sliding_window"), std::string::npos);
+}
+
+TEST(Gpt2Config, AbsentKeysHaveTheDefaultsOfTransformers) {
+  const ModelConfig c = Parse(OfType("gpt2"));
+
+  EXPECT_EQ(c.vocab_size, 50257);
+  EXPECT_EQ(c.hidden_dim, 768);
+  EXPECT_EQ(c.ffn_dim, 3072);
+  EXPECT_EQ(c.n_layers, 12);
+  EXPECT_EQ(c.attention.head_dim, 64);
+  EXPECT_EQ(c.max_context_len, 1024);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_EQ(c.dropout, 0.1f);
+  EXPECT_EQ(c.embedding_dropout, 0.1f);
+  EXPECT_EQ(c.eos_tokens, std::vector<TokenId>{50256});
+  EXPECT_TRUE(c.tied_embeddings);
+  int64_t count = 0;
+  for (const WeightSpec& spec : FindFamilyByName("gpt2").list_weights(c)) count += spec.n * spec.k;
+  EXPECT_EQ(count, 124439808) << "GPT-2's 124M";
+}
+
+TEST(Gpt2Config, WhatWeDoNotComputeIsRefusedByName) {
+  for (const char* field : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
+    EXPECT_NE(Fault(With(OfType("gpt2"), field, true), ErrorCode::kUnsupported).find(field),
+              std::string::npos);
+  }
+  EXPECT_NE(Fault(With(OfType("gpt2"), "n_head", 7), ErrorCode::kDataLoss).find("n_head"),
+            std::string::npos);
+  EXPECT_EQ(Parse(With(OfType("gpt2"), "scale_attn_weights", false)).attention.scale, 1);
+}
+
 TEST(Families, AWrittenConfigParsesBackToTheSame) {
   ModelConfig scaled = Llama1BConfig();
   ModelConfig no_tokens = TinyLlamaConfig();
   no_tokens.eos_tokens = {};
   no_tokens.bos_token = -1;
   no_tokens.norm_eps = 1e-5f;
-  std::vector<ModelConfig> configs = {scaled, no_tokens};
+  std::vector<ModelConfig> configs = {scaled, no_tokens, Gemma2BConfig()};
   for (const FamilySpec* family : Families()) configs.push_back(TinyModelConfig(family->name));
   for (const std::string& name : tests::GoldenNames()) {
     configs.push_back(
