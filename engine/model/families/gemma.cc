@@ -10,6 +10,7 @@
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/families.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine {
 namespace {
@@ -33,10 +34,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
                                 .eos = {1}},
                                source);
   c.family = "gemma";
-  const RopeConfig rope = ParseRope(json, 10000, c.max_context_len, source);
-  c.rope_theta = rope.theta;
-  c.rope_scaling = rope.scaling;
-  c.max_context_len = StretchedContext(c.max_context_len, c.rope_scaling);
+  ParseRope(json, 10000, c, source);
   // The first files say `hidden_act: gelu` and mean the tanh form with which the models were
   // trained; `hidden_activation`, where it is there, decides.
   const std::string act = JsonStringOr(json, "hidden_act", "gelu", source);

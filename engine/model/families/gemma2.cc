@@ -10,6 +10,7 @@
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/families.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine {
 namespace {
@@ -33,10 +34,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
                                 .eos = {1}},
                                source);
   c.family = "gemma2";
-  const RopeConfig rope = ParseRope(json, 10000, c.max_context_len, source);
-  c.rope_theta = rope.theta;
-  c.rope_scaling = rope.scaling;
-  c.max_context_len = StretchedContext(c.max_context_len, c.rope_scaling);
+  ParseRope(json, 10000, c, source);
   c.activation = ParseActivation(json, "hidden_activation", "gelu_pytorch_tanh", source);
   const auto windowed = [](int64_t layer) { return layer % 2 == 0; };
   ParseGemmaAttention(json, {.attention_cap = 50, .logit_cap = 30, .windowed = windowed}, c,

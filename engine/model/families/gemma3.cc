@@ -11,6 +11,7 @@
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/families.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine {
 namespace {
@@ -30,16 +31,13 @@ void ParseRopes(const Json& json, ModelConfig& c, const std::string& source) {
   const auto parameters = json.find("rope_parameters");
   if (parameters == json.end() || !parameters->is_object() ||
       !parameters->contains("full_attention")) {
-    const RopeConfig rope = ParseRope(json, kGlobalTheta, c.max_context_len, source);
-    c.rope_theta = rope.theta;
-    c.rope_scaling = rope.scaling;
+    ParseRope(json, kGlobalTheta, c, source);
     c.local_rope_theta = JsonNumberOr(json, "rope_local_base_freq", kLocalTheta, 1, 1e12, source);
     return;
   }
-  const RopeConfig full = ParseRopeObject((*parameters)["full_attention"], "full_attention",
-                                          kGlobalTheta, c.max_context_len, source);
-  c.rope_theta = full.theta;
-  c.rope_scaling = full.scaling;
+  SetRope(ParseRopeObject((*parameters)["full_attention"], "full_attention", kGlobalTheta,
+                          c.max_context_len, source),
+          c);
   c.local_rope_theta = kLocalTheta;
   if (!parameters->contains("sliding_attention")) return;
   const RopeConfig sliding =
@@ -51,7 +49,7 @@ void ParseRopes(const Json& json, ModelConfig& c, const std::string& source) {
   c.local_rope_theta = sliding.theta;
 }
 
-// The text part of a model with eyes, with what its file says outside of it.
+// The text part of a model with eyes; what its file says outside of it, it says of the whole.
 Json TextConfig(const Json& json, const std::string& source) {
   const auto text = json.find("text_config");
   if (text == json.end() || text->is_null()) return json;
@@ -62,7 +60,7 @@ Json TextConfig(const Json& json, const std::string& source) {
   Json merged = *text;
   for (const char* field :
        {"bos_token_id", "eos_token_id", "tie_word_embeddings", "quantization_config"}) {
-    if (!merged.contains(field) && json.contains(field)) merged[field] = json[field];
+    if (json.contains(field) && !json[field].is_null()) merged[field] = json[field];
   }
   return merged;
 }
@@ -84,7 +82,6 @@ ModelConfig ParseConfig(const Json& outer, const std::string& source) {
                                source);
   c.family = "gemma3";
   ParseRopes(json, c, source);
-  c.max_context_len = StretchedContext(c.max_context_len, c.rope_scaling);
   c.activation = ParseActivation(json, "hidden_activation", "gelu_pytorch_tanh", source);
   const int64_t pattern = JsonIntOr(json, "sliding_window_pattern", 6, 1, kMaxLayers, source);
   const auto windowed = [=](int64_t layer) { return (layer + 1) % pattern != 0; };

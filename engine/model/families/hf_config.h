@@ -8,7 +8,6 @@
 
 #include "engine/base/ids.h"
 #include "engine/model/config.h"
-#include "engine/model/family.h"
 
 namespace tandem::engine {
 
@@ -59,24 +58,6 @@ nlohmann::ordered_json WriteDecoder(const ModelConfig& config, const char* archi
 Activation ParseActivation(const nlohmann::ordered_json& config, const char* field,
                            const char* fallback, const std::string& source);
 const char* ActivationName(Activation activation);
-
-struct RopeConfig {
-  double theta = 10000;
-  RopeScaling scaling;
-};
-// `rope_theta` with `rope_scaling`, or the `rope_parameters` of transformers 5. Types that we do
-// not compute are kUnsupported.
-RopeConfig ParseRope(const nlohmann::ordered_json& config, double default_theta,
-                     int64_t max_context_len, const std::string& source);
-// One such object, `rope_theta` included; `name` is what it is called.
-RopeConfig ParseRopeObject(const nlohmann::ordered_json& object, const char* name,
-                           double default_theta, int64_t max_context_len,
-                           const std::string& source);
-nlohmann::ordered_json RopeScalingToJson(const RopeScaling& scaling);
-// theta^(-2i/head_dim) with transformers' scaling of that kind.
-RopeSpec ScaledRope(int64_t head_dim, double theta, const RopeScaling& scaling);
-// How far positions may go: YaRN's own stretch counts even where the file states the old context.
-int64_t StretchedContext(int64_t max_context_len, const RopeScaling& scaling);
 
 // `sliding_window`: 0 (none) for null, and `fallback` when it is absent.
 int64_t ParseWindow(const nlohmann::ordered_json& config, int64_t fallback,

@@ -10,6 +10,7 @@
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/families.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine {
 namespace {
@@ -21,10 +22,7 @@ constexpr std::array<std::string_view, 2> kArchitectures{"LlamaForCausalLM", "ll
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ModelConfig c = ParseDecoder(json, {.max_context_len = 2048, .bos = {1}, .eos = {2}}, source);
   c.family = "llama";
-  const RopeConfig rope = ParseRope(json, 10000, c.max_context_len, source);
-  c.rope_theta = rope.theta;
-  c.rope_scaling = rope.scaling;
-  c.max_context_len = StretchedContext(c.max_context_len, c.rope_scaling);
+  ParseRope(json, 10000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   c.mlp_bias = JsonBoolOr(json, "mlp_bias", false, source);
   return c;

@@ -8,6 +8,7 @@
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/families.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine {
 namespace {
@@ -23,10 +24,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
       source);
   c.family = "mistral";
   c.attention_bias = false;  // not a key of this class
-  const RopeConfig rope = ParseRope(json, 10000, c.max_context_len, source);
-  c.rope_theta = rope.theta;
-  c.rope_scaling = rope.scaling;
-  c.max_context_len = StretchedContext(c.max_context_len, c.rope_scaling);
+  ParseRope(json, 10000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   c.attention.window = ParseWindow(json, 4096, source);
   return c;

@@ -8,6 +8,7 @@
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/families.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine {
 namespace {
@@ -27,10 +28,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
                                source);
   c.family = "qwen2";
   c.attention_bias = false;  // not a key of this class: q, k and v always have one, o never
-  const RopeConfig rope = ParseRope(json, 10000, c.max_context_len, source);
-  c.rope_theta = rope.theta;
-  c.rope_scaling = rope.scaling;
-  c.max_context_len = StretchedContext(c.max_context_len, c.rope_scaling);
+  ParseRope(json, 10000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   ParseQwenWindows(json, c, source);
   return c;

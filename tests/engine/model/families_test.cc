@@ -414,11 +414,12 @@ TEST(Gemma3Config, RopesByLayerTypeMeanWhatTheOldKeysDo) {
 }
 
 TEST(Gemma3Config, OfAModelWithEyesTheTextPartIsRead) {
-  Json json{{"architectures", {"Gemma3ForConditionalGeneration"}},
-            {"model_type", "gemma3"},
-            {"eos_token_id", {1, 106}},
-            {"vision_config", {{"hidden_size", 1152}}},
-            {"text_config", {{"model_type", "gemma3_text"}, {"hidden_size", 2560}}}};
+  Json json{
+      {"architectures", {"Gemma3ForConditionalGeneration"}},
+      {"model_type", "gemma3"},
+      {"eos_token_id", {1, 106}},
+      {"vision_config", {{"hidden_size", 1152}}},
+      {"text_config", {{"model_type", "gemma3_text"}, {"hidden_size", 2560}, {"eos_token_id", 1}}}};
   const ModelConfig c = Parse(json);
 
   EXPECT_EQ(c.family, "gemma3");
