@@ -79,6 +79,10 @@ const ConfigKey kKeys[] = {
      .effect = "sequences running at once; further ones wait", .min = 1, .max = 4096},
     {.name = "max-queue", .member = &AppConfig::max_queue, .unit = "requests",
      .effect = "waiting requests; further ones get 503 with Retry-After", .min = 1, .max = 1 << 20},
+    {.name = "max-queue-per-key", .member = &AppConfig::max_queue_per_key, .unit = "requests",
+     .effect = "waiting requests of one API key, then 429 with Retry-After; 0: 3/4 of max-queue "
+               "where there are several keys",
+     .min = 0, .max = 1 << 20},
     {.name = "prefill-chunk", .member = &AppConfig::prefill_chunk, .unit = "tokens",
      .effect = "prompt tokens computed in one step, all sequences together",
      .min = 1, .max = 1 << 16},

@@ -36,53 +36,6 @@ Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
 
 }  // namespace
 
-// ---- LoopStatus
-
-int64_t LoopStatus::RoomLocked(int64_t max_queue, int64_t max_seqs) const {
-  const int64_t free_places = std::max<int64_t>(0, max_seqs - stats_.requests_running);
-  return std::max<int64_t>(0, max_queue + free_places - in_inbox_ - queued_requests_);
-}
-
-int64_t LoopStatus::Room(int64_t max_queue, int64_t max_seqs) const {
-  const std::lock_guard lock(mutex_);
-  return RoomLocked(max_queue, max_seqs);
-}
-
-bool LoopStatus::TryEnqueue(int64_t n_requests, int64_t max_queue, int64_t max_seqs) {
-  const std::lock_guard lock(mutex_);
-  if (RoomLocked(max_queue, max_seqs) == 0) return false;
-  in_inbox_ += n_requests;
-  return true;
-}
-
-void LoopStatus::Publish(const EngineStats& stats, const EngineHistograms& histograms,
-                         int64_t queued_requests, int64_t n_taken) {
-  const std::lock_guard lock(mutex_);
-  stats_ = stats;
-  histograms_ = histograms;
-  queued_requests_ = queued_requests;
-  in_inbox_ -= n_taken;
-}
-
-void LoopStatus::Beat() {
-  heartbeat_ns_.store(EngineLoop::Clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
-}
-
-EngineStats LoopStatus::Stats() const {
-  const std::lock_guard lock(mutex_);
-  EngineStats stats = stats_;
-  stats.requests_waiting += in_inbox_;
-  stats.heartbeat = EngineLoop::Clock::time_point(std::chrono::nanoseconds(heartbeat_ns_.load()));
-  return stats;
-}
-
-EngineHistograms LoopStatus::Histograms() const {
-  const std::lock_guard lock(mutex_);
-  return histograms_;
-}
-
-// ---- The loop
-
 EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
                        Mailbox<LoopCommand>& inbox, LoopStatus& status)
     : model_(model),
@@ -141,11 +94,12 @@ void EngineLoop::Drain() {
 // A request that cannot even be set up (out of memory) fails alone.
 void EngineLoop::Handle(SubmitCommand command) {
   ++n_taken_;
+  const uint64_t client = command.request.client;
   const auto sink = std::make_shared<EventSink>(std::move(command.sink));
   try {
     Admit(command.id, std::move(command.request), sink);
   } catch (const std::exception& error) {
-    scheduler_->Cancel(command.id);
+    if (!scheduler_->Cancel(command.id)) never_queued_.push_back(client);
     events_.push_back({sink, command.id,
                        RequestFinished{.outcome = RequestFinished::Outcome::kFailed,
                                        .code = ErrorCode::kUnavailable,
@@ -167,6 +121,7 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
   if (!request.stop.ignore_end_tokens) output.end_tokens = model_.end_tokens;
   output.tokenizer = model_.tokenizer.get();
   output.skip_special_tokens = request.skip_special_tokens;
+  output.shown_special_tokens = request.shown_special_tokens;
   output.with_logprobs = request.top_logprobs >= 0;
   active->choices.reserve(static_cast<size_t>(request.n));
   for (int i = 0; i < request.n; ++i) {
@@ -502,8 +457,11 @@ void EngineLoop::PublishStatus() {
   stats_.prefix_hit_tokens_total = counters.prefix_hit_tokens;
   stats_.preemptions_total = counters.preemptions;
   stats_.requests_ended_per_second = ends_.PerSecond(Clock::now());
-  status_.Publish(stats_, histograms_, scheduler_->num_queued_requests(), n_taken_);
+  std::vector<uint64_t> left_queue = scheduler_->TakeLeftQueue();
+  left_queue.insert(left_queue.end(), never_queued_.begin(), never_queued_.end());
+  status_.Publish(stats_, histograms_, scheduler_->num_queued_requests(), n_taken_, left_queue);
   n_taken_ = 0;
+  never_queued_.clear();
 }
 
 }  // namespace tandem::engine

@@ -87,6 +87,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.drain_timeout = Milliseconds(config.drain_timeout);
   options.request_timeout = Milliseconds(config.request_timeout);
   options.queue_timeout = Milliseconds(config.queue_timeout);
+  options.max_queue_per_key = config.max_queue_per_key;
   options.rate_limits = {config.rate_limit_rpm, config.rate_limit_tpm};
   options.metrics_namespace = config.metrics_namespace;
   options.data_dir =
