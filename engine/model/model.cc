@@ -10,6 +10,7 @@
 #include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/packed_weights.h"
+#include "engine/model/plan_ops.h"
 
 namespace tandem::engine {
 namespace {
@@ -32,7 +33,7 @@ bool IsFloat(DType dtype) {
 
 void CheckTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs) {
   for (const WeightSpec& spec : specs) {
-    const ConstTensorView* tensor = dir.FindTensor(spec.name);
+    const ConstTensorView* tensor = FindWeight(dir, spec);
     const std::string what = dir.name() + ": tensor '" + spec.name + "' ";
     if (tensor == nullptr) throw Error(ErrorCode::kDataLoss, what + "is missing");
     if (tensor->shape != spec.source_shape) {
@@ -48,16 +49,21 @@ void CheckTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs) {
   }
 }
 
-// Buffers that old checkpoints carry, and a head that a tied model stores twice.
+// Buffers that old checkpoints carry (rope frequencies, GPT-2's masks), and a head that a tied
+// model stores twice.
 bool IsHarmlessExtra(const std::string& name, const ModelConfig& config) {
-  return name.ends_with("rotary_emb.inv_freq") ||
+  return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") ||
+         name.ends_with(".attn.masked_bias") ||
          (config.tied_embeddings && name == "lm_head.weight");
 }
 
 void ReportExtraTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                         const ModelConfig& config) {
   std::vector<std::string> known;
-  for (const WeightSpec& spec : specs) known.push_back(spec.name);
+  for (const WeightSpec& spec : specs) {
+    known.push_back(spec.name);
+    known.insert(known.end(), spec.aliases.begin(), spec.aliases.end());
+  }
   std::sort(known.begin(), known.end());
   int64_t n_harmless = 0, n_unknown = 0;
   std::string first_unknown;
@@ -87,16 +93,39 @@ int64_t CountParameters(const std::vector<WeightSpec>& specs) {
 }
 
 DType ChooseDType(const ModelDir& dir, const std::vector<WeightSpec>& specs,
-                  std::optional<DType> wanted) {
+                  const LoadOptions& options) {
+  const std::optional<DType> wanted = options.dtype;
+  if (options.block != BlockFormat::kNone) {
+    if (!wanted || *wanted == DType::kBF16) return DType::kBF16;
+    throw Error(ErrorCode::kUnsupported, std::string(BlockFormatName(options.block)) +
+                                             " weights compute in bf16, not in " +
+                                             std::string(DTypeName(*wanted)));
+  }
   if (wanted) {
     if (*wanted == DType::kF32 || *wanted == DType::kBF16) return *wanted;
     throw Error(ErrorCode::kUnsupported,
                 "compute dtype must be f32 or bf16, got " + std::string(DTypeName(*wanted)));
   }
   const bool all_f32 = std::all_of(specs.begin(), specs.end(), [&](const WeightSpec& spec) {
-    return dir.FindTensor(spec.name)->dtype == DType::kF32;
+    return FindWeight(dir, spec)->dtype == DType::kF32;
   });
   return all_f32 && CountParameters(specs) < kSmallModelParameters ? DType::kF32 : DType::kBF16;
+}
+
+// In what each weight is stored; which one is the head, only the forward pass tells.
+PackedTypes ChooseTypes(const FamilySpec& family, const ModelConfig& config,
+                        const std::vector<WeightSpec>& specs, DType dtype, BlockFormat block) {
+  PackedTypes types{.dtype = dtype, .name = std::string(DTypeName(dtype)), .blocks = {}};
+  types.blocks.resize(specs.size(), BlockFormat::kNone);
+  if (block == BlockFormat::kNone) return types;
+  types.name = BlockFormatName(block);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].kind == WeightKind::kMatrix) types.blocks[i] = block;
+    if (specs[i].kind == WeightKind::kEmbedding) types.blocks[i] = BlockFormat::kInt8;
+  }
+  const ForwardPlan plan = PlanForward(family, config, specs, dtype);
+  types.blocks[static_cast<size_t>(plan.ops.back().weight)] = BlockFormat::kInt8;
+  return types;
 }
 
 }  // namespace
@@ -114,19 +143,22 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
   model->specs_ = model->family_->list_weights(model->config_);
   CheckTensors(dir, model->specs_);
   ReportExtraTensors(dir, model->specs_, model->config_);
-  model->dtype_ = ChooseDType(dir, model->specs_, options.dtype);
+  model->dtype_ = ChooseDType(dir, model->specs_, options);
+  const PackedTypes types =
+      ChooseTypes(*model->family_, model->config_, model->specs_, model->dtype_, options.block);
+  model->weights_type_ = types.name;
 
   const std::string content_hash = dir.ContentHash(
       options.cache_dir.empty() ? std::filesystem::path() : options.cache_dir / "hashes");
   Sha256 identity;
   identity.Update(std::string(kArithmeticVersion) + "\n" + std::string(ops.kernels().key) + "\n" +
-                  std::string(DTypeName(model->dtype_)) + "\n" + content_hash + "\n" +
+                  types.name + "\n" + content_hash + "\n" +
                   model->family_->write_config(model->config_).dump());
   model->fingerprint_ = ToHex(identity.Finish()).substr(0, 32);
 
-  const PackedLayout layout = LayOutWeights(model->specs_, model->dtype_, content_hash);
+  const PackedLayout layout = LayOutWeights(model->specs_, types, content_hash);
   PackedWeights packed =
-      LoadPackedWeights(dir, model->specs_, model->dtype_, layout,
+      LoadPackedWeights(dir, model->specs_, types, layout,
                         {options.cache_dir, options.cache_limit_bytes, options.progress}, ops);
   model->weights_ = std::move(packed.weights);
   model->mapped_ = std::move(packed.mapped);
@@ -137,10 +169,7 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
     model->config_.max_context_len =
         std::min(model->config_.max_context_len, options.max_context_len);
   }
-  const std::vector<double> frequencies = model->family_->rope_frequencies(model->config_);
-  if (!frequencies.empty()) {
-    model->rope_ = std::make_unique<RopeTable>(frequencies, model->config_.max_context_len);
-  }
+  model->ropes_ = MakeRopeTables(*model->family_, model->config_, model->config_.max_context_len);
   return model;
 }
 
