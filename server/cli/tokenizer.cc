@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 #include "engine/tokenizer/bpe_trainer.h"
+#include "server/cli/tokenizer_source.h"
 #include "server/cli/verbs.h"
 
 namespace tandem::server {
@@ -20,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxCorpusBytes = size_t{16} << 30;
-constexpr size_t kMaxFileBytes = size_t{512} << 20;
 
 struct TokenizerFlags {
   std::string corpus;
@@ -35,39 +35,6 @@ struct TokenizerFlags {
   bool json_lines = false;
   std::string ids;
 };
-
-std::optional<std::string> ReadIfThere(const fs::path& path) {
-  if (!fs::exists(path)) return std::nullopt;
-  return engine::ReadWholeFile(path, kMaxFileBytes);
-}
-
-// A directory with tokenizer files, or one such file: by its ending, else a tokenizer.json.
-engine::TokenizerFiles Load(const std::string& where) {
-  const fs::path path(where);
-  std::string part;
-  if (path.extension() == ".model") part = "tokenizer.model";
-  if (path.extension() == ".tiktoken") part = "tokenizer.tiktoken";
-  std::optional<engine::TokenizerFiles> files;
-  if (fs::is_directory(path)) {
-    files = engine::LoadTokenizer(where,
-                                  [&](std::string_view file) { return ReadIfThere(path / file); });
-  } else if (!part.empty()) {
-    // Beside it, only what describes it.
-    files = engine::LoadTokenizer(
-        path.parent_path(), [&](std::string_view file) -> std::optional<std::string> {
-          if (file == part) return engine::ReadWholeFile(path, kMaxFileBytes);
-          const bool describes = file == "config.json" || file == "tokenizer_config.json";
-          return describes ? ReadIfThere(path.parent_path() / file) : std::nullopt;
-        });
-  } else {
-    engine::TokenizerTexts texts;
-    texts.source = where;
-    texts.tokenizer_json = engine::ReadWholeFile(path, kMaxFileBytes);
-    files = engine::LoadTokenizer(texts);
-  }
-  if (!files) throw Error(ErrorCode::kNotFound, where + " holds no tokenizer");
-  return std::move(*files);
-}
 
 std::string InputText(const TokenizerFlags& flags, const std::string& inline_text) {
   if (!flags.file.empty()) return engine::ReadWholeFile(flags.file, kMaxCorpusBytes);
@@ -116,7 +83,7 @@ void ForEachLine(std::string_view text, Each&& each) {
 }
 
 void Encode(const TokenizerFlags& flags) {
-  const engine::TokenizerFiles files = Load(flags.tokenizer);
+  const engine::TokenizerFiles files = LoadTokenizerAt(flags.tokenizer);
   const std::string text = InputText(flags, flags.text);
   if (!flags.json_lines) return EncodeOne(files, flags, text);
   ForEachLine(text, [&](std::string_view line) {
@@ -152,7 +119,7 @@ std::vector<TokenId> ParseIds(std::string_view text, int64_t vocab_size) {
 }
 
 void Decode(const TokenizerFlags& flags) {
-  const engine::TokenizerFiles files = Load(flags.tokenizer);
+  const engine::TokenizerFiles files = LoadTokenizerAt(flags.tokenizer);
   const engine::Tokenizer& tokenizer = *files.tokenizer;
   const auto decode = [&](std::string_view ids) {
     return engine::Decode(tokenizer, ParseIds(ids, tokenizer.vocab_size()), !flags.keep_special);
