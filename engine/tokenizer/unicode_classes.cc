@@ -74,10 +74,12 @@ void AppendLowercase(uint32_t code_point, std::string& out) {
 
 void ForEachGrapheme(std::string_view text, const std::function<void(std::string_view)>& sink) {
   UErrorCode status = U_ZERO_ERROR;
+  // Costs more to make than most texts to cut; it remembers the text last set, so one for each
+  // thread.
+  thread_local const std::unique_ptr<icu::BreakIterator> graphemes(
+      icu::BreakIterator::createCharacterInstance(icu::Locale::getRoot(), status));
   const std::unique_ptr<UText, TextCloser> source(
       utext_openUTF8(nullptr, text.data(), static_cast<int64_t>(text.size()), &status));
-  const std::unique_ptr<icu::BreakIterator> graphemes(
-      icu::BreakIterator::createCharacterInstance(icu::Locale::getRoot(), status));
   TANDEM_CHECK(U_SUCCESS(status) && graphemes);
   graphemes->setText(source.get(), status);
   TANDEM_CHECK(U_SUCCESS(status));

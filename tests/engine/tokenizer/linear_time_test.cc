@@ -40,7 +40,7 @@ const std::vector<std::string>& HardTexts() {
                                                  Repeat("1"),
                                                  Repeat("\U0001F468\u200d"),
                                                  Repeat("z"),
-                                                 Repeat("aab ")};
+                                                 Repeat("aab "),      Repeat("a\xFF")};
   return texts;
 }
 
