@@ -189,6 +189,27 @@ TEST(SentencePiece, RulesOfTheModelRewriteTheText) {
   EXPECT_NE(files.tokenizer->Encode("y", kPlain), files.tokenizer->Encode("ab", kPlain));
 }
 
+TEST(SentencePiece, AnyTextRoundTrips) {
+  for (const uint64_t kind : {kBpe, kUnigram}) {
+    const TokenizerFiles files = Load(Model({.model = kind}));
+    for (uint64_t seed = 0; seed < 500; ++seed) {
+      std::mt19937_64 random(seed);
+      std::string text = RandomText(random, 40, /*with_invalid=*/true);
+      // The metaspace is a space to these vocabularies.
+      for (size_t at; (at = text.find("\u2581")) != std::string::npos;) text.replace(at, 3, "_");
+      for (const SpecialTokens special : {kPlain, kParse}) {
+        std::string bytes;
+        for (const TokenId id : files.tokenizer->Encode(text, special)) {
+          EXPECT_FALSE(special == kPlain && files.tokenizer->IsSpecial(id));
+          bytes += files.tokenizer->TokenBytes(id);
+        }
+        // One space was put before a text that begins with a character.
+        ASSERT_TRUE(bytes == text || bytes == " " + text) << "seed " << seed;
+      }
+    }
+  }
+}
+
 struct Broken {
   const char* name;
   std::string model;

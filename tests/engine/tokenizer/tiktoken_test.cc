@@ -109,6 +109,19 @@ TEST(Tiktoken, ThePatternIsNeverGuessed) {
   }
 }
 
+TEST(Tiktoken, AnyTextRoundTrips) {
+  const auto files = LoadTokenizer(Texts(Ranks(), R"({"model_type": "llama"})"));
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    std::mt19937_64 random(seed);
+    const std::string text = RandomText(random, 40, /*with_invalid=*/true);
+    std::string bytes;
+    for (const TokenId id : files->tokenizer->Encode(text, kPlain)) {
+      bytes += files->tokenizer->TokenBytes(id);
+    }
+    ASSERT_EQ(bytes, text) << "seed " << seed;
+  }
+}
+
 TEST(Tiktoken, BrokenLinesAreNamed) {
   const std::vector<std::pair<std::string, const char*>> corpus = {
       {"", "empty"},
