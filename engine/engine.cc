@@ -8,6 +8,7 @@
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/base/mailbox.h"
+#include "engine/base/thread_name.h"
 #include "engine/loop/engine_loop.h"
 
 namespace tandem::engine {
@@ -71,7 +72,10 @@ struct Engine::Impl {
       : model(std::move(loaded)),
         options(engine_options),
         loop(model, options, inbox, *status),
-        thread([this] { loop.Run(); }) {}
+        thread([this] {
+          NameThisThread("tandem-engine");
+          loop.Run();
+        }) {}
 
   const LoadedModel model;
   const EngineOptions options;
@@ -120,7 +124,9 @@ std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests
     if (!request.arrival) request.arrival = std::chrono::steady_clock::now();
   }
   const auto n_requests = static_cast<int64_t>(requests.size());
-  if (!impl_->status->TryEnqueue(n_requests, impl_->options.max_queue, impl_->options.max_seqs)) {
+  const uint64_t client = requests.empty() ? 0 : requests.front().client;
+  if (!impl_->status->TryEnqueue(client, n_requests, impl_->options.max_queue,
+                                 impl_->options.max_seqs)) {
     throw Error(ErrorCode::kUnavailable,
                 "the queue is full: " + std::to_string(impl_->options.max_queue) +
                     " requests are waiting (--max-queue)")
@@ -146,6 +152,10 @@ EngineFigures Engine::figures() const { return EngineFigures(impl_->status); }
 
 int64_t Engine::queue_room() const {
   return impl_->status->Room(impl_->options.max_queue, impl_->options.max_seqs);
+}
+
+int64_t Engine::queue_room_of(uint64_t client, int64_t max_waiting) const {
+  return impl_->status->RoomOf(client, max_waiting, impl_->options.max_seqs);
 }
 
 EngineStats EngineFigures::stats() const { return status_->Stats(); }

@@ -42,7 +42,8 @@ struct LoadedModel {
   std::vector<TokenId>
       end_tokens;  // generation stops at these (config.json, generation_config.json)
   SamplingParams default_sampling;  // generation_config.json
-  std::string weights_dtype;        // compute dtype: "f32" or "bf16"
+  std::string weights_dtype;        // "f32", "bf16", "int8" or "int4"
+  std::string kv_dtype;             // the compute dtype: "f32" or "bf16"
   int64_t vocab_size = 0;
   int64_t max_model_len = 0;  // the smaller of the model's and the option's
   std::string fingerprint;    // changes with weights, build or numeric settings
@@ -73,7 +74,8 @@ struct GenerationRequest {
   int top_logprobs = -1;     // -1: none; k: each token with its k best alternatives
   int prompt_logprobs = -1;  // the same for prompt positions; skips the prefix-cache look-up
   bool skip_special_tokens = true;
-  int priority = 0;     // lower first
+  std::vector<TokenId> shown_special_tokens;  // are text all the same
+  int priority = 0;                           // lower first
   uint64_t client = 0;  // whose it is: clients take turns, each first come first served
   std::optional<std::chrono::steady_clock::time_point> deadline;
   std::optional<std::chrono::steady_clock::time_point> queue_deadline;  // to have a place by
@@ -207,7 +209,7 @@ class Engine {
   // (reason server_overloaded) when the queue is full, kInvalidArgument for an unusable request
   // (empty prompt, id out of range, prompt too long: reason context_length_exceeded).
   RequestId Submit(GenerationRequest request, EventSink sink);
-  // The same for the prompts of one caller, all or none. They count as one towards a full queue: a
+  // The same for the prompts of one client, all or none. They count as one towards a full queue: a
   // list longer than the queue must not be refused forever. `sinks` stands beside `requests`.
   std::vector<RequestId> SubmitAll(std::vector<GenerationRequest> requests,
                                    std::vector<EventSink> sinks);
@@ -220,6 +222,9 @@ class Engine {
   EngineFigures figures() const;
   // How many requests Submit would take now; 0 when the queue is full.
   int64_t queue_room() const;
+  // How many more requests of one client there is room for if it may keep `max_waiting` waiting.
+  // Submit does not ask: it knows the bound of the whole queue only.
+  int64_t queue_room_of(uint64_t client, int64_t max_waiting) const;
 
  private:
   struct Impl;

@@ -74,7 +74,8 @@ App::App(AppOptions options)
       keys_(ReadApiKeys(), options_.admin_key, options_.metrics_key),
       models_(options_.any_model_name),
       metrics_(options_.metrics_namespace),
-      admission_(options_.rate_limits, models_, options_.clock),
+      admission_(
+          options_.rate_limits, models_, [this] { return QueueShareOfAKey(); }, options_.clock),
       context_{.models = models_,
                .is_loading = is_loading_,
                .is_draining = is_draining_,
@@ -96,6 +97,12 @@ App::App(AppOptions options)
   http_ = std::make_unique<HttpServer>(MakeHttpOptions(), AllRoutes(context_), MakePolicy());
   context_.base_url = (options_.tls_cert.empty() ? "http://" : "https://") +
                       UrlHost(options_.http.host) + ":" + std::to_string(http_->port());
+}
+
+// Asked again and again: the key file may be read again.
+int64_t App::QueueShareOfAKey() const {
+  if (options_.max_queue_per_key > 0) return options_.max_queue_per_key;
+  return keys_.n_api_keys() > 1 ? std::max<int64_t>(1, options_.engine.max_queue * 3 / 4) : 0;
 }
 
 HttpPolicy App::MakePolicy() {

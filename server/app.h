@@ -41,6 +41,9 @@ struct AppOptions {
   std::chrono::milliseconds request_timeout{0};  // 0: none
   std::chrono::milliseconds queue_timeout{0};    // to have a place in the batch by; 0: none
   RateLimits rate_limits;                        // of every API key, and of all without one
+  // Requests of one API key that may wait for a model; 0: three quarters of engine.max_queue where
+  // there are several keys, else no bound of their own.
+  int64_t max_queue_per_key = 0;
   std::string metrics_namespace = "tandem";
   // What time-outs of keys and `/health` take for now.
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
@@ -76,6 +79,7 @@ class App {
 
  private:
   std::vector<std::string> ReadApiKeys() const;
+  int64_t QueueShareOfAKey() const;
   HttpPolicy MakePolicy();
   std::optional<Response> Admit(Request& request, const Route& route, const ResponseWriter& writer);
   void OnRequestEnd(const RequestSummary& summary);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/thread_name.h"
 
 namespace tandem {
 namespace {
@@ -127,6 +128,7 @@ int64_t ThreadPool::RunTasks(int worker) {
 }
 
 void ThreadPool::WorkerLoop(int worker) {
+  NameThisThread("tandem-work-" + std::to_string(worker % 1000));
   for (;;) {
     uint64_t round = 0;
     const bool work = SpinUntil([&] {

@@ -21,6 +21,23 @@ constexpr int64_t kScoreChunkTokens = 64;
 // Idle or not, the loop shows that it lives at least this often.
 constexpr auto kHeartbeat = std::chrono::milliseconds(1000);
 
+// A step ends before the next token of every running sequence leaves, so a chunk should take the
+// time of a glance: half a TFLOP. Below the least, matrix products lose speed; beyond the most, a
+// larger chunk makes newcomers wait and gains nothing.
+constexpr int64_t kChunkFlops = int64_t{1} << 39;
+constexpr int64_t kLeastChunkTokens = 256;
+constexpr int64_t kMostChunkTokens = 1024;
+
+EngineOptions Resolve(EngineOptions options, const Model& model) {
+  TANDEM_CHECK(options.max_seqs > 0 && options.prefill_chunk_tokens >= 0);
+  if (options.prefill_chunk_tokens == 0) {
+    const int64_t flops_per_token = 2 * std::max<int64_t>(1, model.parameter_count());
+    options.prefill_chunk_tokens =
+        std::clamp(kChunkFlops / flops_per_token, kLeastChunkTokens, kMostChunkTokens);
+  }
+  return options;
+}
+
 int64_t LogitRows(const EngineOptions& options) {
   return options.max_seqs + std::min(kScoreChunkTokens, options.prefill_chunk_tokens);
 }
@@ -36,63 +53,15 @@ Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
 
 }  // namespace
 
-// ---- LoopStatus
-
-int64_t LoopStatus::RoomLocked(int64_t max_queue, int64_t max_seqs) const {
-  const int64_t free_places = std::max<int64_t>(0, max_seqs - stats_.requests_running);
-  return std::max<int64_t>(0, max_queue + free_places - in_inbox_ - queued_requests_);
-}
-
-int64_t LoopStatus::Room(int64_t max_queue, int64_t max_seqs) const {
-  const std::lock_guard lock(mutex_);
-  return RoomLocked(max_queue, max_seqs);
-}
-
-bool LoopStatus::TryEnqueue(int64_t n_requests, int64_t max_queue, int64_t max_seqs) {
-  const std::lock_guard lock(mutex_);
-  if (RoomLocked(max_queue, max_seqs) == 0) return false;
-  in_inbox_ += n_requests;
-  return true;
-}
-
-void LoopStatus::Publish(const EngineStats& stats, const EngineHistograms& histograms,
-                         int64_t queued_requests, int64_t n_taken) {
-  const std::lock_guard lock(mutex_);
-  stats_ = stats;
-  histograms_ = histograms;
-  queued_requests_ = queued_requests;
-  in_inbox_ -= n_taken;
-}
-
-void LoopStatus::Beat() {
-  heartbeat_ns_.store(EngineLoop::Clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
-}
-
-EngineStats LoopStatus::Stats() const {
-  const std::lock_guard lock(mutex_);
-  EngineStats stats = stats_;
-  stats.requests_waiting += in_inbox_;
-  stats.heartbeat = EngineLoop::Clock::time_point(std::chrono::nanoseconds(heartbeat_ns_.load()));
-  return stats;
-}
-
-EngineHistograms LoopStatus::Histograms() const {
-  const std::lock_guard lock(mutex_);
-  return histograms_;
-}
-
-// ---- The loop
-
 EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
                        Mailbox<LoopCommand>& inbox, LoopStatus& status)
     : model_(model),
-      options_(options),
+      options_(Resolve(options, *model.model)),
       inbox_(inbox),
       status_(status),
       pool_(options.threads),
       ops_(options.kernels != nullptr ? *options.kernels : Kernels(), pool_),
       prefix_index_(PrefixSalt(model, ops_.kernels())) {
-  TANDEM_CHECK(options_.max_seqs > 0 && options_.prefill_chunk_tokens > 0);
   const int64_t max_rows = options_.prefill_chunk_tokens + options_.max_seqs;
   // The cache is sized by what the runner's scratch leaves, and the runner borrows the cache.
   kv_.emplace(ModelRunner::KvShape(*model_.model, 0));
@@ -141,11 +110,12 @@ void EngineLoop::Drain() {
 // A request that cannot even be set up (out of memory) fails alone.
 void EngineLoop::Handle(SubmitCommand command) {
   ++n_taken_;
+  const uint64_t client = command.request.client;
   const auto sink = std::make_shared<EventSink>(std::move(command.sink));
   try {
     Admit(command.id, std::move(command.request), sink);
   } catch (const std::exception& error) {
-    scheduler_->Cancel(command.id);
+    if (!scheduler_->Cancel(command.id)) never_queued_.push_back(client);
     events_.push_back({sink, command.id,
                        RequestFinished{.outcome = RequestFinished::Outcome::kFailed,
                                        .code = ErrorCode::kUnavailable,
@@ -167,6 +137,7 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
   if (!request.stop.ignore_end_tokens) output.end_tokens = model_.end_tokens;
   output.tokenizer = model_.tokenizer.get();
   output.skip_special_tokens = request.skip_special_tokens;
+  output.shown_special_tokens = request.shown_special_tokens;
   output.with_logprobs = request.top_logprobs >= 0;
   active->choices.reserve(static_cast<size_t>(request.n));
   for (int i = 0; i < request.n; ++i) {
@@ -502,8 +473,11 @@ void EngineLoop::PublishStatus() {
   stats_.prefix_hit_tokens_total = counters.prefix_hit_tokens;
   stats_.preemptions_total = counters.preemptions;
   stats_.requests_ended_per_second = ends_.PerSecond(Clock::now());
-  status_.Publish(stats_, histograms_, scheduler_->num_queued_requests(), n_taken_);
+  std::vector<uint64_t> left_queue = scheduler_->TakeLeftQueue();
+  left_queue.insert(left_queue.end(), never_queued_.begin(), never_queued_.end());
+  status_.Publish(stats_, histograms_, scheduler_->num_queued_requests(), n_taken_, left_queue);
   n_taken_ = 0;
+  never_queued_.clear();
 }
 
 }  // namespace tandem::engine

@@ -1,11 +1,10 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <variant>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "engine/kv/kv_cache.h"
 #include "engine/kv/prefix_index.h"
 #include "engine/loop/event_rate.h"
+#include "engine/loop/loop_status.h"
 #include "engine/loop/output.h"
 #include "engine/loop/step.h"
 #include "engine/ops/ops_context.h"
@@ -39,33 +39,6 @@ struct PauseCommand {
 };
 struct StopCommand {};
 using LoopCommand = std::variant<SubmitCommand, CancelCommand, PauseCommand, StopCommand>;
-
-// What other threads may know of the loop.
-class LoopStatus {
- public:
-  // Counts requests that go into the inbox together. False when the queue was full before them.
-  bool TryEnqueue(int64_t n_requests, int64_t max_queue, int64_t max_seqs);
-  // How many more requests there is room for.
-  int64_t Room(int64_t max_queue, int64_t max_seqs) const;
-
-  // By the engine thread, once per step: figures as of now; `n_taken` requests left the inbox.
-  void Publish(const EngineStats& stats, const EngineHistograms& histograms,
-               int64_t queued_requests, int64_t n_taken);
-  void Beat();
-
-  EngineStats Stats() const;
-  EngineHistograms Histograms() const;
-
- private:
-  int64_t RoomLocked(int64_t max_queue, int64_t max_seqs) const;  // REQUIRES: mutex_ held
-
-  mutable std::mutex mutex_;  // guards the next four
-  EngineStats stats_;
-  EngineHistograms histograms_;
-  int64_t in_inbox_ = 0;
-  int64_t queued_requests_ = 0;  // taken from the inbox, without a place yet
-  std::atomic<int64_t> heartbeat_ns_{0};
-};
 
 // The heartbeat: drain the inbox, plan, run, sample, commit, emit. Built by anyone, run by one
 // thread, the engine thread, which then owns everything inside.
@@ -155,6 +128,7 @@ class EngineLoop {
   int64_t n_deadlines_ = 0;  // active requests that have one
   bool stopping_ = false;
   int64_t n_taken_ = 0;  // submissions taken from the inbox since the last publication
+  std::vector<uint64_t> never_queued_;  // since then: clients whose request could not be set up
   EngineStats stats_;
   EngineHistograms histograms_;
   EventRate ends_;

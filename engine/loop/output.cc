@@ -13,7 +13,7 @@ ChoiceOutput::ChoiceOutput(Options options)
   std::sort(enders_.begin(), enders_.end());
   enders_.erase(std::unique(enders_.begin(), enders_.end()), enders_.end());
   if (options_.tokenizer != nullptr) {
-    detokenizer_.emplace(*options_.tokenizer, options_.skip_special_tokens);
+    detokenizer_.emplace(*options_.tokenizer, /*skip_special=*/false);  // see AddsText
   }
 }
 
@@ -27,16 +27,23 @@ bool ChoiceOutput::EndsAt(TokenId token) const {
          std::binary_search(enders_.begin(), enders_.end(), token);
 }
 
+bool ChoiceOutput::AddsText(TokenId token) const {
+  if (!options_.skip_special_tokens || !options_.tokenizer->IsSpecial(token)) return true;
+  const std::vector<TokenId>& shown = options_.shown_special_tokens;
+  return std::find(shown.begin(), shown.end(), token) != shown.end();
+}
+
 std::optional<ChoiceOutput::End> ChoiceOutput::Push(TokenId token, TokenLogprob logprob) {
   ++n_tokens_;
   const bool ends_at_token = EndsAt(token);
   std::optional<size_t> stop_string;
   bool unfinished_character = false;
   if (detokenizer_ && (!ends_at_token || options_.stop.include_stop_string)) {
-    const std::string piece = detokenizer_->Push(token);
+    const bool adds_text = AddsText(token);
+    const std::string piece = adds_text ? detokenizer_->Push(token) : std::string();
     // Bytes that are not a whole character yet: the token belongs to the text that they become.
-    unfinished_character = piece.empty() && !options_.tokenizer->TokenBytes(token).empty() &&
-                           !(options_.skip_special_tokens && options_.tokenizer->IsSpecial(token));
+    unfinished_character =
+        adds_text && piece.empty() && !options_.tokenizer->TokenBytes(token).empty();
     stop_string = Feed(piece);
   }
   const auto text_end = shown_ + static_cast<int64_t>(text_.size());

@@ -26,6 +26,7 @@ class ChoiceOutput {
     std::vector<TokenId> end_tokens;  // the model's; empty when the request ignores them
     const Tokenizer* tokenizer = nullptr;
     bool skip_special_tokens = true;
+    std::vector<TokenId> shown_special_tokens;  // are text all the same
     bool with_logprobs = false;
   };
   explicit ChoiceOutput(Options options);
@@ -55,6 +56,7 @@ class ChoiceOutput {
   };
 
   bool EndsAt(TokenId token) const;
+  bool AddsText(TokenId token) const;
   // Appends text, looking for stop strings; the index of the one that was found.
   std::optional<size_t> Feed(const std::string& piece);
 

@@ -54,6 +54,7 @@ void Scheduler::Add(Request request) {
   const auto [where, is_new] = groups_.try_emplace(request.id);
   TANDEM_CHECK(is_new);
   Group& group = where->second;
+  group.client = request.client;
   const uint64_t arrival = arrivals_++;
   const uint64_t turn = turns_.Queue(request.priority, request.client, request.n);
   group.choices.reserve(static_cast<size_t>(request.n));
@@ -176,8 +177,7 @@ bool Scheduler::MakeRoom(const Sequence& sequence, std::span<const BlockId> matc
 void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
   Group& group = GroupOf(sequence);
   if (group.queued) {
-    group.queued = false;
-    --queued_requests_;
+    LeaveQueue(group);
     turns_.Admitted(sequence.priority, sequence.turn);
   }
   waiting_.erase(&sequence);
@@ -189,6 +189,12 @@ void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
   }
   sequence.phase = SequencePhase::kRunning;
   running_.insert(&sequence);
+}
+
+void Scheduler::LeaveQueue(Group& group) {
+  group.queued = false;
+  --queued_requests_;
+  left_queue_.push_back(group.client);
 }
 
 // Four requests with one long system prompt that arrive together compute it once. Only someone
@@ -405,7 +411,7 @@ bool Scheduler::Cancel(RequestId request) {
     ReleaseBlocks(*choice);
   }
   if (found->second.queued) {
-    --queued_requests_;
+    LeaveQueue(found->second);
     turns_.Left(found->second.choices[0]->priority);
   }
   groups_.erase(found);

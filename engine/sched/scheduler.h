@@ -6,6 +6,7 @@
 #include <set>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/base/ids.h"
@@ -84,6 +85,9 @@ class Scheduler {
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   // Requests that never had a place yet.
   int64_t num_queued_requests() const { return queued_requests_; }
+  // Clients of requests that got a place, or ended without one, since the last call: one entry
+  // each.
+  std::vector<uint64_t> TakeLeftQueue() { return std::exchange(left_queue_, {}); }
   int64_t num_requests() const { return static_cast<int64_t>(groups_.size()); }
 
   struct Counters {
@@ -102,6 +106,7 @@ class Scheduler {
     std::vector<std::unique_ptr<Sequence>> choices;
     bool paused = false;
     bool queued = true;  // never had a place
+    uint64_t client = 0;
   };
   using Line = std::set<Sequence*, GoesFirst>;
 
@@ -110,6 +115,7 @@ class Scheduler {
   void Start(Sequence& sequence, std::span<const BlockId> matched);
   void FindLeader(Sequence& sequence, int64_t matched_tokens);
   void FollowLeaders();
+  void LeaveQueue(Group& group);
   void TakeCached(Sequence& sequence, std::span<const BlockId> matched);
   void ShareBudget();
   void ReserveInLineOrder();
@@ -138,6 +144,7 @@ class Scheduler {
   uint64_t arrivals_ = 0;
   TurnTaking turns_;
   int64_t queued_requests_ = 0;
+  std::vector<uint64_t> left_queue_;
 
   BatchPlan plan_;
   bool committed_ = true;

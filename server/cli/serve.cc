@@ -41,8 +41,7 @@ std::filesystem::path DefaultDataDir() {
 
 engine::EngineOptions ToEngineOptions(const AppConfig& config) {
   engine::EngineOptions options;
-  if (config.dtype == "f32") options.dtype = engine::DType::kF32;
-  if (config.dtype == "bf16") options.dtype = engine::DType::kBF16;
+  SetDType(config.dtype, options);
   options.cache_dir = CacheDir();
   options.cache_limit_bytes = config.cache_size.n;
   options.threads = static_cast<int>(config.threads);
@@ -87,6 +86,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.drain_timeout = Milliseconds(config.drain_timeout);
   options.request_timeout = Milliseconds(config.request_timeout);
   options.queue_timeout = Milliseconds(config.queue_timeout);
+  options.max_queue_per_key = config.max_queue_per_key;
   options.rate_limits = {config.rate_limit_rpm, config.rate_limit_tpm};
   options.metrics_namespace = config.metrics_namespace;
   options.data_dir =

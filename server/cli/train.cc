@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/thread_name.h"
 #include "engine/io/atomic_write.h"
 #include "server/cli/verbs.h"
 #include "training/run.h"
@@ -52,6 +53,7 @@ class StopOnSignal {
     sigaction(SIGTERM, &action, &old_term_);
     sigaction(SIGINT, &action, &old_int_);
     watcher_ = std::thread([this] {
+      NameThisThread("tandem-signals");
       char byte = 0;
       while (read(ends_[0], &byte, 1) < 0 && errno == EINTR) {
       }

@@ -37,21 +37,46 @@ std::optional<Error> Admission::Admit(Request& request, bool is_heavy,
   }
   if (!is_heavy) return std::nullopt;
 
-  const std::vector<ModelRegistry::Entry> models = models_.List();
-  int64_t room = 0;
-  for (const auto& [name, model] : models) {
-    if (name == model->id) room += model->engine->queue_room();
-  }
-  // Before a model is loaded the handler has a better answer.
-  if (!models.empty() && n_preparing_->load() >= room) {
-    AddRetryAfter(writer);
-    return Error(ErrorCode::kUnavailable, "the queue is full (--max-queue); try again later")
-        .WithReason("server_overloaded");
-  }
-  ++*n_preparing_;
+  // One lock from looking to counting, so that many that come at once are not all let in.
+  const std::lock_guard lock(preparing_->mutex);
+  if (std::optional<Error> refused = RefuseToQueue(request.client, writer)) return refused;
+  ++preparing_->n;
+  ++preparing_->of[request.client];
   request.admission =
-      std::shared_ptr<void>(nullptr, [counter = n_preparing_](void*) { --*counter; });
+      std::shared_ptr<void>(nullptr, [preparing = preparing_, client = request.client](void*) {
+        const std::lock_guard release(preparing->mutex);
+        --preparing->n;
+        const auto of_client = preparing->of.find(client);
+        if (--of_client->second == 0) preparing->of.erase(of_client);
+      });
   return std::nullopt;
+}
+
+// REQUIRES: preparing_->mutex held.
+std::optional<Error> Admission::RefuseToQueue(uint64_t client, const ResponseWriter& writer) const {
+  const std::vector<ModelRegistry::Entry> models = models_.List();
+  if (models.empty()) return std::nullopt;  // the handler has a better answer
+  const int64_t share = client == 0 || client == kAdminClient ? 0 : queue_share_();
+  int64_t room = 0;
+  int64_t room_of_client = 0;
+  for (const auto& [name, model] : models) {
+    if (name != model->id) continue;
+    room += model->engine->queue_room();
+    if (share > 0) room_of_client += model->engine->queue_room_of(client, share);
+  }
+  const auto of_client = preparing_->of.find(client);
+  const int64_t n_of_client = of_client == preparing_->of.end() ? 0 : of_client->second;
+  if (share > 0 && n_of_client >= room_of_client) {
+    AddRetryAfterSeconds(writer, SecondsUntilRoom(preparing_->n));
+    return Error(ErrorCode::kResourceExhausted,
+                 "this key has as many requests waiting as it may have, " + std::to_string(share) +
+                     " (--max-queue-per-key); try again later")
+        .WithReason("rate_limit_exceeded");
+  }
+  if (preparing_->n < room) return std::nullopt;
+  AddRetryAfterSeconds(writer, SecondsUntilRoom(preparing_->n));
+  return Error(ErrorCode::kUnavailable, "the queue is full (--max-queue); try again later")
+      .WithReason("server_overloaded");
 }
 
 void Admission::ChargeTokens(uint64_t client, int64_t n, const ResponseWriter& writer) {
@@ -68,7 +93,16 @@ void Admission::CorrectTokens(uint64_t client, int64_t charged, int64_t used) {
 }
 
 void Admission::AddRetryAfter(const ResponseWriter& writer) const {
-  double waiting = static_cast<double>(n_preparing_->load());
+  int64_t n_preparing = 0;
+  {
+    const std::lock_guard lock(preparing_->mutex);
+    n_preparing = preparing_->n;
+  }
+  AddRetryAfterSeconds(writer, SecondsUntilRoom(n_preparing));
+}
+
+double Admission::SecondsUntilRoom(int64_t n_preparing) const {
+  auto waiting = static_cast<double>(n_preparing);
   double ended_per_second = 0;
   for (const auto& [name, model] : models_.List()) {
     if (name != model->id) continue;
@@ -76,7 +110,7 @@ void Admission::AddRetryAfter(const ResponseWriter& writer) const {
     waiting += static_cast<double>(stats.requests_waiting);
     ended_per_second += stats.requests_ended_per_second;
   }
-  AddRetryAfterSeconds(writer, ended_per_second > 0 ? waiting / ended_per_second : kLongestRetryS);
+  return ended_per_second > 0 ? waiting / ended_per_second : kLongestRetryS;
 }
 
 void Admission::AddLimitHeaders(uint64_t client, const ResponseWriter& writer) {

@@ -1,11 +1,13 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <unordered_map>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "server/handlers/model_registry.h"
@@ -25,12 +27,19 @@ class Admission {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
 
-  Admission(const RateLimits& limits, const ModelRegistry& models, Clock now)
-      : limiter_(limits), models_(models), now_(std::move(now)) {}
+  // How many requests of one API key may wait for a model; 0: as many as there is room for.
+  using QueueShare = std::function<int64_t()>;
+
+  Admission(const RateLimits& limits, const ModelRegistry& models, QueueShare queue_share,
+            Clock now)
+      : limiter_(limits),
+        models_(models),
+        queue_share_(std::move(queue_share)),
+        now_(std::move(now)) {}
 
   // For every request of a client, as soon as it is read; `is_heavy` if it wants tokens made. Why
   // it is refused, or nothing; the answer gets the headers that belong to either. A heavy request
-  // keeps its place in the bound on waiting until `request.admission` is released: the requests
+  // keeps its place in the bounds on waiting until `request.admission` is released: the requests
   // that are being parsed and tokenised wait as much as those in the engine's queue.
   std::optional<Error> Admit(Request& request, bool is_heavy, const ResponseWriter& writer);
 
@@ -39,7 +48,7 @@ class Admission {
   // When it has ended: it was charged more, or less, than it used.
   void CorrectTokens(uint64_t client, int64_t charged, int64_t used);
 
-  // When to come back to a queue that is full: its length over the rate at which requests end.
+  // When to come back to a queue that is full.
   void AddRetryAfter(const ResponseWriter& writer) const;
 
  private:
@@ -47,12 +56,23 @@ class Admission {
     return limiter_.limits().any() && client != kAdminClient;
   }
   void AddLimitHeaders(uint64_t client, const ResponseWriter& writer);
+  // The length of the queue over the rate at which requests end.
+  double SecondsUntilRoom(int64_t n_preparing) const;
+  // Why the queue does not take one more request of the client.
+  std::optional<Error> RefuseToQueue(uint64_t client, const ResponseWriter& writer) const;
+
+  // Requests that are being parsed and tokenised. Outlived by requests, perhaps.
+  struct Preparing {
+    std::mutex mutex;  // guards both
+    int64_t n = 0;
+    std::unordered_map<uint64_t, int64_t> of;  // clients that have any
+  };
 
   RateLimiter limiter_;
   const ModelRegistry& models_;
+  const QueueShare queue_share_;
   const Clock now_;
-  const std::shared_ptr<std::atomic<int64_t>> n_preparing_ =
-      std::make_shared<std::atomic<int64_t>>(0);
+  const std::shared_ptr<Preparing> preparing_ = std::make_shared<Preparing>();
 };
 
 // The headers retry-after (whole seconds, rounded up) and retry-after-ms, for 1 to 60 seconds.

@@ -1,6 +1,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
+#include "engine/tokenizer/tokenizer.h"
 #include "server/handlers/generate.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/prompt.h"
@@ -15,12 +20,23 @@ std::optional<ReasoningSplitter::State> ReasoningOf(const HandlerContext& contex
                                                     const EncodedChat& encoded) {
   const bool is_on = context.reasoning_parser == ReasoningParser::kThink ||
                      (context.reasoning_parser == ReasoningParser::kAuto &&
-                      model.loaded().chat_template->Mentions("<think>"));
+                      model.loaded().chat_template->Mentions(kThinkOpen));
   if (!is_on) return std::nullopt;
   if (!prompt.continue_final_message) {
     return StateAfterPrompt(engine::JoinPieces(encoded.pieces));
   }
   return StateWithin(prompt.messages->back()["content"].get<std::string>());
+}
+
+// Marks that are control tokens are skipped like others, and then nobody could see them.
+std::vector<TokenId> SpecialThinkMarks(const ServedModel& model) {
+  std::vector<TokenId> out;
+  const engine::Tokenizer& tokenizer = *model.loaded().tokenizer;
+  for (const std::string_view mark : {kThinkOpen, kThinkClose}) {
+    const std::optional<TokenId> id = tokenizer.FindToken(mark);
+    if (id && tokenizer.IsSpecial(*id)) out.push_back(*id);
+  }
+  return out;
 }
 
 }  // namespace
@@ -41,12 +57,14 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
   ReplyShape shape = MakeReplyShape(*model, chat.generation, "chatcmpl-", request.id);
   shape.kind = ReplyShape::Kind::kChat;
   shape.reasoning = ReasoningOf(context, *model, chat.prompt, encoded);
+  if (shape.reasoning) shape.shown_special_tokens = SpecialThinkMarks(*model);
   shape.top_logprobs = chat.top_logprobs;
   shape.prompts.push_back({prompt, {}});
   engine::GenerationRequest generation =
       MakeGenerationRequest(*model, chat.generation, sampling, std::move(prompt),
                             chat.max_tokens.value_or(std::numeric_limits<int64_t>::max()));
   generation.top_logprobs = chat.top_logprobs;
+  generation.shown_special_tokens = shape.shown_special_tokens;
 
   if (!chat.ignored.empty()) {
     writer.AddHeader("x-ignored-params", IgnoredParamsHeader(chat.ignored));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/base/thread_name.h"
+
 namespace tandem::server {
 
 ModelRegistry::ModelRegistry(bool any_model_name)
@@ -47,6 +49,7 @@ void ModelRegistry::Retire(std::shared_ptr<const ServedModel> model,
 }
 
 void ModelRegistry::EndRetired() {
+  NameThisThread("tandem-models");
   std::unique_lock lock(leases_->mutex);
   for (;;) {
     const auto idle = std::find_if(retired_.begin(), retired_.end(), [&](const Retired& retired) {

@@ -73,9 +73,13 @@ std::shared_ptr<const ApiKeys::Digests> ApiKeys::api_keys() const {
 
 bool ApiKeys::requires_key() const { return !api_keys()->empty(); }
 
+size_t ApiKeys::n_api_keys() const { return api_keys()->size(); }
+
 void ApiKeys::SetApiKeys(const std::vector<std::string>& api_keys) {
   auto digests = std::make_shared<Digests>();
   for (const std::string& key : api_keys) digests->push_back(DigestOf(key));
+  std::sort(digests->begin(), digests->end());
+  digests->erase(std::unique(digests->begin(), digests->end()), digests->end());
   const std::lock_guard lock(mutex_);
   api_keys_ = std::move(digests);
 }

@@ -25,6 +25,7 @@ class ApiKeys {
           const std::optional<std::string>& metrics_key = std::nullopt);
 
   bool requires_key() const;
+  size_t n_api_keys() const;  // different ones
   // Replaces the API keys (their file was read again); the other keys stay.
   void SetApiKeys(const std::vector<std::string>& api_keys);
 

@@ -10,6 +10,7 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/thread_name.h"
 #include "server/http/connection.h"
 #include "server/http/net.h"
 
@@ -170,9 +171,15 @@ void HttpServer::Start() {
                                               shared.options.max_queued_requests);
   net::post(state_->strand, [state = state_.get()] { state->Accept(); });
   for (int i = 0; i < std::max(1, shared.options.n_io_threads); ++i) {
-    state_->threads.emplace_back([&shared] { RunIo(shared.io); });
+    state_->threads.emplace_back([&shared, i] {
+      NameThisThread("tandem-io-" + std::to_string(i));
+      RunIo(shared.io);
+    });
   }
-  state_->threads.emplace_back([&shared] { RunIo(shared.answer_io); });
+  state_->threads.emplace_back([&shared] {
+    NameThisThread("tandem-answer");
+    RunIo(shared.answer_io);
+  });
 }
 
 void HttpServer::ReplaceCertificate(const TlsPair& pair) {

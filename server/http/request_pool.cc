@@ -1,12 +1,20 @@
 #include "server/http/request_pool.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+
+#include "engine/base/thread_name.h"
 
 namespace tandem::server {
 
 RequestPool::RequestPool(int n_threads, size_t max_queued) : max_queued_(max_queued) {
-  for (int i = 0; i < std::max(1, n_threads); ++i) threads_.emplace_back([this] { Run(); });
+  for (int i = 0; i < std::max(1, n_threads); ++i) {
+    threads_.emplace_back([this, i] {
+      NameThisThread("tandem-req-" + std::to_string(i));
+      Run();
+    });
+  }
 }
 
 RequestPool::~RequestPool() { Stop(); }

@@ -3,8 +3,16 @@
 namespace tandem::server {
 namespace {
 
+// As one line: breaks within it become spaces.
 void AppendLine(std::string& out, std::string_view text) {
-  for (const char c : text) out.push_back(c == '\n' || c == '\r' ? ' ' : c);
+  const size_t begin = out.size();
+  out.append(text);
+  for (const char line_break : {'\n', '\r'}) {
+    for (size_t at = out.find(line_break, begin); at != std::string::npos;
+         at = out.find(line_break, at + 1)) {
+      out[at] = ' ';
+    }
+  }
   out.push_back('\n');
 }
 

@@ -7,21 +7,18 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/thread_name.h"
 
 namespace tandem::server {
 namespace {
 
 constexpr size_t kMaxSpecBytes = 1024 * 1024;
-constexpr int kPiecesPerStep = 4;     // of events.jsonl, 256 KiB each
-constexpr int kPiecesAtTheEnd = 256;  // what lies beyond is not worth a stuck supervisor
 constexpr std::chrono::milliseconds kPauseAfterFailure{1000};
 
 int64_t UnixSeconds() {
@@ -52,39 +49,6 @@ std::string_view VerbFor(JobType type) {
       return "";
   }
 }
-
-std::filesystem::path SpecFile(const std::filesystem::path& dir) { return dir / "spec.json"; }
-std::filesystem::path EventsFile(const std::filesystem::path& dir) { return dir / "events.jsonl"; }
-std::filesystem::path ResultFile(const std::filesystem::path& dir) { return dir / "result.json"; }
-std::filesystem::path LogFile(const std::filesystem::path& dir) { return dir / "log.txt"; }
-
-// What a batch of events says about the job as a whole.
-struct Progress {
-  std::optional<double> fraction;
-  bool checkpoint = false;
-  std::optional<TrainingFigures> figures;
-
-  void Add(const ProgressEvent& event) {
-    if (event.total_steps > 0) {
-      fraction =
-          std::min(1.0, static_cast<double>(event.step) / static_cast<double>(event.total_steps));
-    }
-    checkpoint = checkpoint || event.kind == "checkpoint";
-    if (event.kind == "step") {
-      figures = {event.value, NumberBehind(event.message, "Tokens/s/device: ")};
-    }
-  }
-
-  // Of a step's report: the number that follows `name`.
-  static std::optional<double> NumberBehind(const std::string& text, std::string_view name) {
-    const size_t at = text.find(name);
-    if (at == std::string::npos) return std::nullopt;
-    const char* begin = text.c_str() + at + name.size();
-    char* end = nullptr;
-    const double number = std::strtod(begin, &end);
-    return end != begin && std::isfinite(number) ? std::optional(number) : std::nullopt;
-  }
-};
 
 void EndJob(JobRecord& record, JobStatus status) {
   record.job.status = status;
@@ -258,6 +222,7 @@ void JobSupervisor::Wake() {
 }
 
 void JobSupervisor::Run() {
+  NameThisThread("tandem-jobs");
   while (true) {
     try {
       const bool go_on = Step();
@@ -293,7 +258,9 @@ void JobSupervisor::Wait() {
     // Without the process descriptors: one that stays readable would make this a busy loop.
     at_most(kPauseAfterFailure);
   } else {
-    for (const RunningJob& running : running_) fds.push_back({running.child.poll_fd(), POLLIN, 0});
+    for (const RunningJob& running : running_) {
+      fds.push_back({running.child().poll_fd(), POLLIN, 0});
+    }
     if (!running_.empty()) at_most(more_events_ ? milliseconds(0) : options_.poll_interval);
     if (running_.size() < options_.max_running) {
       for (const auto& [id, time] : not_before_) until(time);
@@ -315,7 +282,7 @@ bool JobSupervisor::Step() {
   if (stop == StopMode::kLeaveJobs) return false;
   if (stop && !stop_deadline_) {
     stop_deadline_ = Clock::now() + options_.stop_grace;
-    for (RunningJob& running : running_) running.child.Terminate();
+    for (RunningJob& running : running_) running.child().Terminate();
   }
 
   more_events_ = false;
@@ -343,8 +310,8 @@ void JobSupervisor::AdoptRunningJobs() {
     std::optional<ChildProcess> child;
     if (std::filesystem::is_directory(dir)) child = ChildProcess::Find(dir, record.process);
     spdlog::info("job found again id={} alive={}", record.job.id, child.has_value());
-    running_.push_back({record.job.id, dir, child ? std::move(*child) : ChildProcess::Ended(),
-                        EventTail(EventsFile(dir), record.events_offset)});
+    running_.emplace_back(record.job.id, dir, child ? std::move(*child) : ChildProcess::Ended(),
+                          record.events_offset);
   }
 }
 
@@ -409,8 +376,8 @@ void JobSupervisor::Start(JobRecord record) {
     outcome = Outcome{again ? Outcome::Next::kRestart : Outcome::Next::kFail,
                       {error.what(), "not_started"}};
   }
-  running_.push_back({id, dir, child ? std::move(*child) : ChildProcess::Ended(),
-                      EventTail(EventsFile(dir), record.events_offset)});
+  running_.emplace_back(id, dir, child ? std::move(*child) : ChildProcess::Ended(),
+                        record.events_offset);
   RunningJob& running = running_.back();
   running.outcome = outcome;
   if (outcome) {
@@ -422,50 +389,37 @@ void JobSupervisor::Start(JobRecord record) {
 
   const std::lock_guard lock(mutex_);
   record = FindRecord(id);  // a cancel may have come meanwhile
-  record.process = running.child.identity();
+  record.process = running.child().identity();
   store_.Update(record);
 }
 
 void JobSupervisor::ObeyCancel(RunningJob& running) {
   if (running.outcome) return;
-  if (!running.terminated) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!FindRecord(running.id).cancel_requested) return;
-    }
-    running.child.Terminate();
-    running.terminated = true;
-    running.kill_at = Clock::now() + options_.cancel_grace;
-  } else if (!running.killed && Clock::now() >= running.kill_at) {
-    spdlog::warn("job ignores SIGTERM, killing it id={}", running.id);
-    running.child.Kill();
-    running.killed = true;
+  if (!running.is_asked_to_end()) {
+    const std::lock_guard lock(mutex_);
+    if (!FindRecord(running.id()).cancel_requested) return;
   }
+  running.End(options_.cancel_grace);
 }
 
 void JobSupervisor::IngestEvents(RunningJob& running) {
-  Progress progress;
-  const auto add = [&](const ProgressEvent& event) { progress.Add(event); };
-  const int64_t before = running.events.offset();
-  // Asked before the file is read: what an ended process wrote is then all there.
-  int pieces = running.child.Poll() ? kPiecesAtTheEnd : kPiecesPerStep;
-  bool more = true;
-  while (more && pieces-- > 0) more = running.events.Read(add);
-  more_events_ = more_events_ || more;
-  if (running.events.offset() == before) return;
+  JobProgress progress;
+  const int64_t before = running.events_offset();
+  if (running.ReadEvents(progress)) more_events_ = true;
+  if (running.events_offset() == before) return;
   if (progress.figures) {
     const std::lock_guard lock(figures_mutex_);
     figures_ = *progress.figures;
   }
 
   const std::lock_guard lock(mutex_);
-  JobRecord record = FindRecord(running.id);
+  JobRecord record = FindRecord(running.id());
   if (progress.fraction) record.job.progress = *progress.fraction;
   if (progress.checkpoint) record.restarts = 0;
-  record.events_offset = running.events.offset();
+  record.events_offset = running.events_offset();
   store_.Update(record);
   // Not left to NotifyOfGrowth: it may have seen these bytes one step before they were read.
-  changed_.insert(running.id);
+  changed_.insert(running.id());
 }
 
 TrainingFigures JobSupervisor::training_figures() const {
@@ -474,15 +428,14 @@ TrainingFigures JobSupervisor::training_figures() const {
 }
 
 void JobSupervisor::NotifyOfGrowth(RunningJob& running) {
-  const int64_t bytes = FileBytes(LogFile(running.dir)) + FileBytes(EventsFile(running.dir));
-  if (bytes == std::exchange(running.seen_bytes, bytes)) return;
+  if (!running.HasGrown()) return;
   const std::lock_guard lock(mutex_);
-  changed_.insert(running.id);
+  changed_.insert(running.id());
 }
 
 bool JobSupervisor::FinishIfEnded(RunningJob& running) {
   if (!running.outcome) {
-    const auto exit = running.child.Poll();
+    const auto exit = running.child().Poll();
     if (!exit) return false;
     IngestEvents(running);  // it may have ended between the reading and now
     Decide(running, *exit);
@@ -499,14 +452,11 @@ bool JobSupervisor::FinishIfEnded(RunningJob& running) {
 }
 
 void JobSupervisor::Decide(RunningJob& running, const ExitStatus& exit) {
-  EndedRun run;
-  run.exit = exit;
-  run.result = ReadJobResult(ResultFile(running.dir));
-  run.last_log_lines = LastLogLines(LogFile(running.dir));
+  EndedRun run = running.ReadEnd(exit);
   run.max_restarts = options_.max_restarts;
 
   const std::lock_guard lock(mutex_);
-  const JobRecord record = FindRecord(running.id);
+  const JobRecord record = FindRecord(running.id());
   run.cancel_requested = record.cancel_requested;
   run.restarts = record.restarts;
   // Who was interrupted by our own stop has not used up a restart.
@@ -514,7 +464,7 @@ void JobSupervisor::Decide(RunningJob& running, const ExitStatus& exit) {
   running.outcome = DecideOutcome(run);
   running.result_json = std::move(run.result.result_json);
   // A job that is to be resumed can still be cancelled.
-  if (running.outcome->next != Outcome::Next::kRestart) ending_.insert(running.id);
+  if (running.outcome->next != Outcome::Next::kRestart) ending_.insert(running.id());
 }
 
 // False if the server is stopping. TODO(max_running > 1 with slow publishing): while this runs, no
@@ -525,7 +475,7 @@ bool JobSupervisor::Publish(RunningJob& running) {
     const std::lock_guard lock(mutex_);
     // The next server has an engine to publish into; this one is taking it apart.
     if (stop_) return false;
-    job = FindRecord(running.id).job;
+    job = FindRecord(running.id()).job;
   }
   job.progress = 1;
   job.result_json = running.result_json;
@@ -543,7 +493,7 @@ bool JobSupervisor::Publish(RunningJob& running) {
 void JobSupervisor::Record(const RunningJob& running) {
   const std::lock_guard lock(mutex_);
   const Outcome& outcome = *running.outcome;
-  JobRecord record = FindRecord(running.id);
+  JobRecord record = FindRecord(running.id());
   record.process.reset();
   switch (outcome.next) {
     case Outcome::Next::kSucceed:
@@ -569,18 +519,18 @@ void JobSupervisor::Record(const RunningJob& running) {
       break;
   }
   store_.Update(record);
-  ending_.erase(running.id);
-  changed_.insert(running.id);
+  ending_.erase(running.id());
+  changed_.insert(running.id());
   if (IsFinished(record.job.status)) {
     LogEnd(record.job);
   } else if (!stop_) {
-    not_before_[running.id] = Clock::now() + options_.restart_delay;
-    spdlog::warn("job interrupted id={} code={} restarts={}", running.id, outcome.error.code,
+    not_before_[running.id()] = Clock::now() + options_.restart_delay;
+    spdlog::warn("job interrupted id={} code={} restarts={}", running.id(), outcome.error.code,
                  record.restarts);
-    AppendLogLine(LogFile(running.dir), "tandem: " + outcome.error.message +
-                                            "; resuming, restart " +
-                                            std::to_string(record.restarts) + " of " +
-                                            std::to_string(options_.max_restarts));
+    AppendLogLine(LogFile(running.dir()), "tandem: " + outcome.error.message +
+                                              "; resuming, restart " +
+                                              std::to_string(record.restarts) + " of " +
+                                              std::to_string(options_.max_restarts));
   }
 }
 

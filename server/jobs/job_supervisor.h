@@ -14,12 +14,11 @@
 #include <thread>
 #include <vector>
 
-#include "server/jobs/child_process.h"
 #include "server/jobs/job.h"
 #include "server/jobs/job_files.h"
-#include "server/jobs/job_outcome.h"
 #include "server/jobs/job_store.h"
 #include "server/jobs/job_watchers.h"
+#include "server/jobs/running_job.h"
 #include "server/jobs/unique_fd.h"
 
 namespace tandem::server {
@@ -48,15 +47,6 @@ struct JobLog {
 // Runs jobs as child processes, one after the other, and finds them again after a restart. Owns the
 // job store, the children, and one thread that watches them. Every public method may be called from
 // any thread, and none waits for a job.
-//
-// In a job's directory: spec.json (from here), events.jsonl and result.json (from the child),
-// log.txt (the child's output), run.lock (see ChildProcess).
-// What the running training job reported last. Unset: nothing of the kind yet, or no job runs.
-struct TrainingFigures {
-  std::optional<double> loss{};
-  std::optional<double> tokens_per_second{};
-};
-
 class JobSupervisor {
  public:
   // Called on the supervisor's thread with the job as it will be, result_json included, but still
@@ -104,18 +94,6 @@ class JobSupervisor {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct RunningJob {
-    std::string id;
-    std::filesystem::path dir;
-    ChildProcess child;
-    EventTail events;
-    bool terminated = false;
-    bool killed = false;
-    Clock::time_point kill_at{};       // once terminated for a cancel
-    int64_t seen_bytes = 0;            // of both files, as last notified
-    std::optional<Outcome> outcome{};  // decided, and perhaps not in the store yet
-    std::string result_json{};
-  };
 
   JobRecord FindRecord(std::string_view id);  // REQUIRES: mutex_ held. Throws kNotFound.
   void Wake();

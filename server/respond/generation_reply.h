@@ -1,63 +1,19 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "engine/engine.h"
 #include "server/http/response_writer.h"
-#include "server/respond/reasoning_splitter.h"
-
-namespace tandem::engine {
-class Tokenizer;
-}
+#include "server/respond/reply_shape.h"
 
 namespace tandem::server {
 
-// All that the answer to one generation request depends on besides the events.
-struct ReplyShape {
-  enum class Kind { kChat, kCompletion };
-  struct PromptShape {
-    std::vector<TokenId> ids;
-    std::string text;  // what `echo` repeats
-  };
-
-  Kind kind = Kind::kChat;
-  std::string id;  // "chatcmpl-…", "cmpl-…"
-  int64_t created = 0;
-  std::string model;
-  std::string fingerprint;
-  std::string request_id;
-  bool stream = false;
-  bool include_usage = false;
-  bool continuous_usage = false;
-  int n = 1;              // choices per prompt in the answer
-  int n_candidates = 1;   // choices per prompt that are generated; the best n are answered
-  int top_logprobs = -1;  // -1: no logprobs
-  std::optional<int> prompt_logprobs;
-  bool echo = false;
-  bool skip_special_tokens = true;
-  bool return_token_ids = false;
-  bool return_tokens_as_token_ids = false;
-  std::optional<ReasoningSplitter::State> reasoning;  // set: thoughts are answered apart
-  std::vector<TokenId> end_tokens;                    // in effect: what ends a choice
-  std::vector<TokenId> asked_end_tokens;              // of these, the request's own stop_token_ids
-  // The head of a stream waits for the first event, so that a request which gets no place in time
-  // is still refused with a status of its own.
-  bool begins_late = false;
-  // Called on the connection's strand when a prompt has ended, before that is answered, with the
-  // finish reason or "error".
-  std::function<void(std::string_view reason)> on_prompt_end;
-  std::vector<PromptShape> prompts;
-  std::shared_ptr<const engine::Tokenizer> tokenizer;  // may be null
-  std::shared_ptr<const void> keeps_alive;  // held until the last event: the model's lease
-};
+class ReplyRenderer;
 
 // Turns the events of one HTTP request (one engine request per prompt) into one JSON body or an
 // event stream. Sinks are called on the engine thread and only queue; everything else happens on
@@ -83,9 +39,8 @@ class GenerationReply : public std::enable_shared_from_this<GenerationReply> {
   void Queue(size_t prompt_idx, engine::GenerationEvent event);
   void Drain();
 
-  class Renderer;
   const ResponseWriter writer_;
-  std::unique_ptr<Renderer> renderer_;
+  std::unique_ptr<ReplyRenderer> renderer_;
 
   std::mutex mutex_;  // guards the rest
   bool begun_ = false;

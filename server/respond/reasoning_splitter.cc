@@ -6,8 +6,6 @@
 namespace tandem::server {
 namespace {
 
-constexpr std::string_view kOpen = "<think>";
-constexpr std::string_view kClose = "</think>";
 constexpr std::string_view kWhiteSpace = " \t\r\n";
 
 // How many of the last bytes may be the beginning of `mark`.
@@ -26,24 +24,24 @@ ReasoningSplitter::Pieces ReasoningSplitter::Push(std::string_view text) {
   if (state_ == State::kUndecided) {
     const size_t begin = std::min(held_.find_first_not_of(kWhiteSpace), held_.size());
     const std::string_view rest = std::string_view(held_).substr(begin);
-    if (rest.size() < kOpen.size() && kOpen.starts_with(rest)) return out;
-    if (rest.starts_with(kOpen)) {
+    if (rest.size() < kThinkOpen.size() && kThinkOpen.starts_with(rest)) return out;
+    if (rest.starts_with(kThinkOpen)) {
       state_ = State::kThinking;
-      held_.erase(0, begin + kOpen.size());
+      held_.erase(0, begin + kThinkOpen.size());
     } else {
       state_ = State::kAnswering;
     }
   }
   if (state_ == State::kThinking) {
-    const size_t close = held_.find(kClose);
+    const size_t close = held_.find(kThinkClose);
     if (close == std::string::npos) {
-      const size_t n_sure = held_.size() - PartialEnd(held_, kClose);
+      const size_t n_sure = held_.size() - PartialEnd(held_, kThinkClose);
       out.reasoning = held_.substr(0, n_sure);
       held_.erase(0, n_sure);
       return out;
     }
     out.reasoning = held_.substr(0, close);
-    held_.erase(0, close + kClose.size());
+    held_.erase(0, close + kThinkClose.size());
     state_ = State::kAnswering;
   }
   out.content = std::exchange(held_, {});
@@ -59,8 +57,8 @@ ReasoningSplitter::Pieces ReasoningSplitter::Flush() {
 ReasoningSplitter::State StateAfterPrompt(std::string_view prompt) {
   const size_t end = prompt.find_last_not_of(kWhiteSpace);
   prompt = prompt.substr(0, end == std::string_view::npos ? 0 : end + 1);
-  if (prompt.ends_with(kOpen)) return ReasoningSplitter::State::kThinking;
-  if (prompt.ends_with(kClose)) return ReasoningSplitter::State::kAnswering;
+  if (prompt.ends_with(kThinkOpen)) return ReasoningSplitter::State::kThinking;
+  if (prompt.ends_with(kThinkClose)) return ReasoningSplitter::State::kAnswering;
   return ReasoningSplitter::State::kUndecided;
 }
 

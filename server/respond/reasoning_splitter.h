@@ -6,10 +6,14 @@
 
 namespace tandem::server {
 
+inline constexpr std::string_view kThinkOpen = "<think>";
+inline constexpr std::string_view kThinkClose = "</think>";
+
 // Takes apart the text of a model that thinks between `<think>` and `</think>` before it answers.
 // Only thinking at the very beginning counts; later marks are text. What may be part of a mark is
 // held back until it is clear. The concatenation of all pieces does not depend on how the text
-// was cut.
+// was cut. It is the marks' text that counts: a model's marks that are control tokens must be kept
+// in it.
 class ReasoningSplitter {
  public:
   enum class State {

@@ -11,7 +11,7 @@ namespace tandem::server {
 namespace {
 
 void AppendRawBytes(std::string& out, TokenId id, const TokenNames& names) {
-  if (names.tokenizer == nullptr || (names.skip_special && names.tokenizer->IsSpecial(id))) {
+  if (names.tokenizer == nullptr || !names.AddsText(id)) {
     out += "null";
     return;
   }
@@ -37,6 +37,11 @@ void AppendComma(std::string& list) {
 }
 
 }  // namespace
+
+bool TokenNames::AddsText(TokenId id) const {
+  if (!skip_special || !tokenizer->IsSpecial(id)) return true;
+  return std::find(shown_special.begin(), shown_special.end(), id) != shown_special.end();
+}
 
 std::string TokenNames::Name(TokenId id) const {
   if (as_ids || tokenizer == nullptr) {
@@ -112,7 +117,7 @@ void CompletionLogprobs::Add(const engine::TokenLogprob& token, bool has_logprob
   const std::string name = names_.Name(token.token);
   for (std::string* list : {&tokens_, &offsets_, &logprobs_, &tops_}) AppendComma(*list);
   AppendJsonString(tokens_, name);
-  AppendJsonInt(offsets_, offset_);
+  AppendJsonInt(offsets_, offset_.Push(TextOf(token.token)));
   if (has_logprob) {
     AppendJsonNumber(logprobs_, JsonLogprob(token.logprob));
     AppendTop(token, name);
@@ -120,15 +125,24 @@ void CompletionLogprobs::Add(const engine::TokenLogprob& token, bool has_logprob
     logprobs_ += "null";
     tops_ += "null";
   }
+}
 
+// As the detokenizer takes it.
+std::string_view CompletionLogprobs::TextOf(TokenId token) {
   const engine::Tokenizer* tokenizer = names_.tokenizer.get();
-  if (tokenizer == nullptr || (names_.skip_special && tokenizer->IsSpecial(token.token))) return;
-  std::string_view bytes = tokenizer->TokenBytes(token.token);
+  if (tokenizer == nullptr || !names_.AddsText(token)) return {};
+  std::string_view bytes = tokenizer->TokenBytes(token);
+  if (bytes.empty()) return {};
   if (at_start_ && tokenizer->adds_leading_space() && bytes.starts_with(' ')) {
     bytes.remove_prefix(1);
   }
   at_start_ = false;
-  offset_ += CountCharacters(bytes);
+  return bytes;
+}
+
+void CompletionLogprobs::EndPrompt() {
+  offset_.Flush();
+  at_start_ = true;
 }
 
 // Two tokens may have one name, and keys of an object must differ: the chosen one goes first, then

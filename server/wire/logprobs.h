@@ -3,9 +3,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/wire/utf8.h"
 
 namespace tandem::engine {
 class Tokenizer;
@@ -19,8 +21,11 @@ namespace tandem::server {
 struct TokenNames {
   std::shared_ptr<const engine::Tokenizer> tokenizer;  // may be null
   bool as_ids = false;
-  bool skip_special = true;  // control tokens add no text
+  bool skip_special = true;                 // control tokens add no text
+  std::vector<TokenId> shown_special = {};  // but for these
 
+  // REQUIRES: there is a tokenizer.
+  bool AddsText(TokenId id) const;
   std::string Name(TokenId id) const;
 };
 
@@ -37,24 +42,28 @@ void AppendPromptLogprobs(std::string& out, std::span<const engine::TokenLogprob
                           int prompt_logprobs, const TokenNames& names);
 
 // The `logprobs` object of a completion: arrays of equal length. Offsets count Unicode characters
-// of the choice's text; tokens that add no text (skipped control tokens) count none.
+// of the choice's text as it is answered: a token that is part of a character stands where the
+// character does, and tokens that add no text (skipped control tokens) count none.
 class CompletionLogprobs {
  public:
   CompletionLogprobs(TokenNames names, int top_logprobs);
 
   // `has_logprob` is false for the first prompt token, which nothing predicts.
   void Add(const engine::TokenLogprob& token, bool has_logprob);
+  // An echoed prompt ends here: it and what is generated are decoded each on its own.
+  void EndPrompt();
   bool empty() const { return tokens_.empty(); }
   // Appends what was added since the last call.
   void TakeInto(std::string& out);
 
  private:
+  std::string_view TextOf(TokenId token);
   void AppendTop(const engine::TokenLogprob& token, const std::string& name);
 
   TokenNames names_;
   int top_logprobs_;
   bool at_start_ = true;
-  int64_t offset_ = 0;
+  CharacterCounter offset_;
   // The elements of the four arrays, as JSON with commas.
   std::string tokens_;
   std::string logprobs_;

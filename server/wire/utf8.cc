@@ -1,5 +1,9 @@
 #include "server/wire/utf8.h"
 
+#include <utility>
+
+#include "engine/tokenizer/unicode.h"
+
 namespace tandem::server {
 
 // RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
@@ -38,12 +42,29 @@ bool IsValidUtf8(std::string_view bytes) {
   return true;
 }
 
-int64_t CountCharacters(std::string_view bytes) {
-  int64_t n = 0;
-  for (const char c : bytes) {
-    if ((static_cast<unsigned char>(c) & 0xc0) != 0x80) ++n;
+int64_t CharacterCounter::Push(std::string_view bytes) {
+  int64_t first = n_decided_;
+  const size_t n_held = unfinished_.size();
+  const std::string text = std::move(unfinished_.append(bytes));
+  unfinished_.clear();
+  std::string_view left = text;
+  while (!left.empty()) {
+    const engine::Utf8Unit unit = engine::NextUtf8(left);
+    if (unit.kind == engine::Utf8Kind::kTruncated) {
+      unfinished_ = left;
+      break;
+    }
+    ++n_decided_;
+    left.remove_prefix(unit.size);
+    // What was unfinished has ended without any of these bytes.
+    if (text.size() - left.size() <= n_held) first = n_decided_;
   }
-  return n;
+  return first;
+}
+
+void CharacterCounter::Flush() {
+  if (!unfinished_.empty()) ++n_decided_;
+  unfinished_.clear();
 }
 
 }  // namespace tandem::server

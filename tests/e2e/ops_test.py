@@ -9,6 +9,7 @@ import http.client
 import json
 import math
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -312,6 +313,14 @@ class Health(Case):
         status, _, answer = self.serve().request("GET", "/ready")
         self.assertEqual((status, answer), (200, {"status": "ready"}))
 
+    def test_threads_have_names(self):
+        server = self.serve("--threads", "2")
+        server.post("/v1/chat/completions", story(max_tokens=2))
+        tasks = pathlib.Path(f"/proc/{server.process.pid}/task")
+        names = {(task / "comm").read_text().strip() for task in tasks.iterdir()}
+        self.assertLessEqual({"tandem", "tandem-engine", "tandem-work-1", "tandem-io-0", "tandem-answer",
+                              "tandem-req-0", "tandem-req-1", "tandem-models", "tandem-jobs"}, names)
+
     def test_version_names_what_is_served(self):
         version = self.serve().request("GET", "/version")[2]
         self.assertEqual(set(version), {"version", "commit", "build", "features"})
@@ -482,6 +491,52 @@ class Limits(Case):
                                      harness.ADMIN_KEY)
             self.assertEqual(status, 200)
             self.assertNotIn("x-ratelimit-limit-requests", headers)
+
+    def test_one_key_cannot_fill_the_queue(self):
+        server = self.serve("--max-seqs", "1", "--max-queue", "8",
+                            "--api-key", "key-a", "--api-key", "key-b")
+        connections = self.fill(server, 20, key="key-a", n=100)
+        self.wait_until("key-a has its share", lambda: self.admitted(server) == 1 + 6)
+
+        for stream in (False, True):
+            status, headers, text = ask(server, "/v1/chat/completions", story(stream=stream), "key-a")
+            error = json.loads(text)["error"]
+            self.assertEqual((status, error["type"], error["code"]),
+                             (429, "rate_limit_error", "rate_limit_exceeded"))
+            self.assertIn("--max-queue-per-key", error["message"])
+            self.assertTrue(1 <= int(headers["retry-after"]) <= 60)
+            self.assertIn("retry-after-ms", headers)
+        # The rest is the other key's, and then the queue is full for everybody.
+        connections += self.fill(server, 1, key="key-b")
+        self.wait_until("key-b is in", lambda: self.admitted(server) == 1 + 7)
+        connections += self.fill(server, 1, key=harness.ADMIN_KEY)
+        self.wait_until("the queue is full", lambda: self.admitted(server) == 1 + 8)
+        status, _, text = ask(server, "/v1/chat/completions", story(), "key-b")
+        self.assertEqual((status, json.loads(text)["error"]["code"]), (503, "server_overloaded"))
+        for connection in connections:
+            connection.close()
+
+    def test_the_share_of_a_key_in_the_queue_can_be_set(self):
+        server = self.serve("--max-seqs", "1", "--max-queue-per-key", "2", "--api-key", "key-a")
+        connections = self.fill(server, 3, key="key-a", n=100)
+        self.wait_until("its share is full", lambda: self.admitted(server) == 1 + 2)
+        status, _, text = ask(server, "/v1/chat/completions", story(), "key-a")
+        self.assertEqual((status, json.loads(text)["error"]["code"]), (429, "rate_limit_exceeded"))
+        for connection in connections:
+            connection.close()
+
+        # What waits no more counts no more.
+        self.wait_until("they are gone", lambda: self.admitted(server) == 0)
+        self.assertEqual(ask(server, "/v1/chat/completions", story(max_tokens=1), "key-a")[0], 200)
+
+    def test_the_only_key_may_fill_the_queue(self):
+        server = self.serve("--max-seqs", "1", "--max-queue", "4", "--api-key", "key-a")
+        connections = self.fill(server, 5, key="key-a", n=100)
+        self.wait_until("the queue is full", lambda: self.admitted(server) == 1 + 4)
+        status, _, text = ask(server, "/v1/chat/completions", story(), "key-a")
+        self.assertEqual((status, json.loads(text)["error"]["code"]), (503, "server_overloaded"))
+        for connection in connections:
+            connection.close()
 
     def test_without_limits_no_headers_speak_of_them(self):
         headers = ask(self.serve(), "/v1/chat/completions", story(max_tokens=1))[1]

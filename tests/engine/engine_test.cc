@@ -277,6 +277,30 @@ TEST_F(EngineTest, FullQueueRefuses) {
   EXPECT_EQ(tests::Run(engine, Simple()).end.outcome, RequestFinished::Outcome::kCompleted);
 }
 
+TEST_F(EngineTest, WhatAClientHasWaitingLeavesOthersTheirRoom) {
+  options_.max_seqs = 1;
+  Engine engine(Open(), options_);
+  Gate gate;
+  const auto of_client = [&](uint64_t client) {
+    GenerationRequest request = Simple();
+    request.client = client;
+    return request;
+  };
+  std::vector<std::shared_ptr<tests::PendingAnswer>> pending;
+
+  pending.push_back(gate.Start(engine, of_client(7)));  // has a place, and waits for nothing
+  for (int i = 0; i < 3; ++i) pending.push_back(Start(engine, of_client(7)));
+
+  EXPECT_EQ(engine.queue_room_of(7, 4), 1);
+  EXPECT_EQ(engine.queue_room_of(7, 3), 0);
+  EXPECT_EQ(engine.queue_room_of(7, 2), 0);
+  EXPECT_EQ(engine.queue_room_of(8, 2), 2);
+  engine.Cancel(pending.back()->id);
+  gate.Open();
+  for (const auto& one : pending) EXPECT_EQ(one->Wait().terminal_events, 1);
+  EXPECT_EQ(engine.queue_room_of(7, 2), 3);  // and the free place
+}
+
 TEST_F(EngineTest, CancelEndsARunningAndAWaitingRequestBeforeTheNextStep) {
   options_.max_seqs = 1;
   Engine engine(Open(), options_);

@@ -31,6 +31,7 @@ constexpr int64_t kVocab = 272;
 struct Case {
   std::string family;
   DType dtype;
+  BlockFormat block;
   const KernelTable* kernels;
 };
 
@@ -38,15 +39,23 @@ std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const KernelTable* kernels : RunnableKernelTables()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const char* family : {"llama", "minigpt"}) cases.push_back({family, dtype, kernels});
+      for (const char* family : {"llama", "minigpt"}) {
+        cases.push_back({family, dtype, BlockFormat::kNone, kernels});
+      }
+    }
+    for (const BlockFormat block : {BlockFormat::kInt8, BlockFormat::kInt4}) {
+      cases.push_back({"llama", DType::kBF16, block, kernels});
     }
   }
   return cases;
 }
 
 std::string CaseName(const testing::TestParamInfo<Case>& info) {
-  std::string name = info.param.family + "_" + std::string(DTypeName(info.param.dtype)) + "_" +
-                     std::string(info.param.kernels->key);
+  const bool in_blocks = info.param.block != BlockFormat::kNone;
+  std::string name =
+      info.param.family + "_" +
+      (in_blocks ? BlockFormatName(info.param.block) : std::string(DTypeName(info.param.dtype))) +
+      "_" + std::string(info.param.kernels->key);
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
 }
@@ -103,6 +112,7 @@ class S2LoadInvariance : public testing::TestWithParam<Case> {
     spec.with_tokenizer = true;
     WriteRandomModel(spec, dir_.path() / "model");
     options_.dtype = GetParam().dtype;
+    options_.block = GetParam().block;
     options_.kernels = GetParam().kernels;
     options_.max_model_len = kMaxModelLen;
     options_.threads = 1;

@@ -1,114 +1,16 @@
 #include "server/app.h"
 
-#include <gtest/gtest.h>
-
-#include <fstream>
+#include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "tests/server/http/raw_client.h"
-#include "tests/support/temporary_dir.h"
-#include "tests/support/tiny_model.h"
+#include "tests/server/app_fixture.h"
 
 namespace tandem::server {
 namespace {
-
-using Json = nlohmann::ordered_json;
-using namespace std::chrono_literals;
-
-// A whole server with a small random model, asked over sockets.
-class AppTest : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    directory_ = std::make_unique<tests::TemporaryDir>();
-    std::filesystem::create_directory(directory_->path() / "tiny");
-    tests::WriteTinyModel(directory_->path() / "tiny", {});
-    std::filesystem::create_directory(directory_->path() / "ids");
-    tests::TinyModelOptions ids;
-    ids.with_tokenizer = false;
-    tests::WriteTinyModel(directory_->path() / "ids", ids);
-  }
-  static void TearDownTestSuite() { directory_.reset(); }
-
-  static AppOptions Defaults() {
-    AppOptions options;
-    options.http.port = 0;
-    options.engine.threads = 1;
-    options.engine.max_seqs = 16;
-    options.engine.kv_cache_bytes = 32 << 20;
-    options.models = {{"", (directory_->path() / "tiny").string()}};
-    return options;
-  }
-  void StartApp(AppOptions options = Defaults()) {
-    app_ = std::make_unique<App>(std::move(options));
-    app_->Start();
-  }
-
-  static std::string Post(const std::string& path, const std::string& body,
-                          const std::string& headers = "") {
-    return "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + headers +
-           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
-  }
-  RawClient::Reply Ask(const std::string& bytes) {
-    RawClient client(app_->port());
-    client.Send(bytes);
-    return client.Read();
-  }
-  RawClient::Reply Get(const std::string& path, const std::string& headers = "") {
-    return Ask("GET " + path + " HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n");
-  }
-  Json PostJson(const std::string& path, const Json& body, int status = 200) {
-    const auto reply = Ask(Post(path, body.dump()));
-    EXPECT_EQ(reply.status, status) << reply.body;
-    return Json::parse(reply.body);
-  }
-  std::vector<Json> PostStream(const std::string& path, const Json& body) {
-    const auto reply = Ask(Post(path, body.dump()));
-    EXPECT_EQ(reply.status, 200) << reply.body;
-    std::vector<Json> events;
-    size_t at = 0;
-    bool done = false;
-    while (at < reply.body.size()) {
-      const size_t end = reply.body.find("\n\n", at);
-      const std::string data = reply.body.substr(at + 6, end - at - 6);
-      if (data == "[DONE]") {
-        done = true;
-      } else {
-        events.push_back(Json::parse(data));
-      }
-      at = end + 2;
-    }
-    EXPECT_TRUE(done);
-    return events;
-  }
-  engine::EngineStats Stats() { return app_->models().Find(std::nullopt)->engine->stats(); }
-  // Spins until the engine holds nothing; the test's own timeout ends it otherwise.
-  void WaitUntilIdle() {
-    for (;;) {
-      const engine::EngineStats stats = Stats();
-      if (stats.requests_running == 0 && stats.requests_waiting == 0 &&
-          app_->running_requests() == 0) {
-        return;
-      }
-      std::this_thread::yield();
-    }
-  }
-
-  static Json Chat(const std::string& text) {
-    return {{"model", "tiny"},
-            {"messages", {{{"role", "user"}, {"content", text}}}},
-            {"max_tokens", 24},
-            {"temperature", 0}};
-  }
-
-  static std::unique_ptr<tests::TemporaryDir> directory_;
-  std::unique_ptr<App> app_;
-};
-
-std::unique_ptr<tests::TemporaryDir> AppTest::directory_;
 
 TEST_F(AppTest, OperationsAnswer) {
   StartApp();
@@ -291,6 +193,67 @@ TEST_F(AppTest, TextSurvivesTokenizeAndDetokenize) {
   const Json chat = Chat("hello");
   EXPECT_EQ(PostJson("/tokenize", {{"messages", chat["messages"]}})["count"],
             PostJson("/v1/chat/completions", chat)["usage"]["prompt_tokens"]);
+}
+
+// What the tiny model says is noise, but a bias keeps it to the marks (tokens 3 and 4) and one
+// word.
+TEST_F(AppTest, ThoughtsAreAnsweredApartWhereTheMarksAreControlTokens) {
+  const tests::TemporaryDir directory;
+  std::filesystem::create_directory(directory.path() / "tiny");
+  tests::TinyModelOptions model;
+  model.special_tokens = {"<bos>", "<end>", "<turn>", "<think>", "</think>"};
+  model.chat_template =
+      "{{ bos_token }}{{ messages[0]['content'] }}{% if enable_thinking %}<think>{% endif %}";
+  tests::WriteTinyModel(directory.path() / "tiny", model);
+  AppOptions options = Defaults();
+  options.models = {{"", (directory.path() / "tiny").string()}};
+  StartApp(std::move(options));
+  const Json tokens = PostJson("/tokenize", {{"prompt", "a"}, {"add_special_tokens", false}});
+  ASSERT_EQ(tokens["count"], 1);
+  const int word = tokens["tokens"][0].get<int>();
+
+  for (const bool opens : {true, false}) {
+    Json request = Chat("hello");
+    request["temperature"] = 1;
+    request["max_tokens"] = 12;
+    request["return_token_ids"] = true;
+    request["chat_template_kwargs"] = {{"enable_thinking", opens}};
+    request["logit_bias"] = {{"3", opens ? 0 : 100}, {"4", 100}, {std::to_string(word), 100}};
+    int n_seen = 0;
+    for (int seed = 0; seed < 200 && n_seen < 3; ++seed) {
+      request["seed"] = seed;
+      request["stream"] = false;
+      const Json body = PostJson("/v1/chat/completions", request);
+      const Json& message = body["choices"][0]["message"];
+      std::string spelled;
+      for (const Json& id : body["choices"][0]["token_ids"]) {
+        spelled += id == 3 ? "<think>" : id == 4 ? "</think>" : "a";
+      }
+      // As far as this test goes: a thought from the very beginning that ends before the text does.
+      if (!opens && !spelled.starts_with("<think>")) continue;
+      if (!opens) spelled.erase(0, 7);
+      const size_t close = spelled.find("</think>");
+      if (close == std::string::npos || close == 0 || close + 8 == spelled.size()) continue;
+      ++n_seen;
+      SCOPED_TRACE(spelled);
+
+      EXPECT_EQ(message["reasoning_content"], spelled.substr(0, close));
+      EXPECT_EQ(message["content"], spelled.substr(close + 8));
+      EXPECT_EQ(body["usage"]["completion_tokens"], 12);
+
+      request["stream"] = true;
+      std::string reasoning;
+      std::string content;
+      for (const Json& event : PostStream("/v1/chat/completions", request)) {
+        const Json& delta = event["choices"][0]["delta"];
+        reasoning += delta.value("reasoning_content", "");
+        content += delta.value("content", "");
+      }
+      EXPECT_EQ(reasoning, message["reasoning_content"]);
+      EXPECT_EQ(content, message["content"]);
+    }
+    EXPECT_EQ(n_seen, 3);
+  }
 }
 
 TEST_F(AppTest, KeysOpenWhatTheyShould) {
@@ -530,253 +493,6 @@ TEST_F(AppTest, NamesAndAliasesMeanTheModel) {
   PostJson("/v1/chat/completions", request, 404);
   EXPECT_EQ(Json::parse(Get("/v1/models").body)["data"].size(), 3u);
   PostJson("/tokenize", {{"prompt", "a"}}, 400);  // which of the two?
-}
-
-// Plays `tandem train --job DIR`: prints two lines, copies a model and says that it is done, or
-// waits to be told to end.
-class AppJobsTest : public AppTest {
- protected:
-  static constexpr const char* kAdmin = "Authorization: Bearer root\r\n";
-
-  AppOptions JobDefaults(const std::string& script) {
-    const std::filesystem::path program = scratch_.path() / "train.sh";
-    std::ofstream(program) << "#!/bin/sh\ndir=$3\n" << script;
-    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
-    std::filesystem::create_directories(scratch_.path() / "root");
-    std::ofstream(scratch_.path() / "root" / "text.txt") << "Once upon a time\n";
-    std::ofstream(scratch_.path() / "secret.txt") << "secret";
-    std::filesystem::create_symlink(scratch_.path() / "secret.txt",
-                                    scratch_.path() / "root" / "link.txt");
-    AppOptions options = Defaults();
-    options.admin_key = "root";
-    options.data_dir = scratch_.path() / "data";
-    options.model_root = scratch_.path() / "root";
-    options.jobs.program = program;
-    options.jobs.poll_interval = 5ms;
-    return options;
-  }
-  static std::string Finishing() {
-    return "echo line one\necho line two\ncp -r '" + (directory_->path() / "tiny").string() +
-           "' \"$dir/hf\"\n"
-           "printf '{\"status\":\"succeeded\",\"model_dir\":\"%s\",\"step\":3}' \"$dir/hf\" > "
-           "\"$dir/r\"\nmv \"$dir/r\" \"$dir/result.json\"\n";
-  }
-  static Json Spec() {
-    return {{"run_name", "bard"},
-            {"train", {{"steps", 3}}},
-            {"data", {{"train", "text.txt"}}},
-            {"model", {{"tokenizer_path", "text.txt"}}}};
-  }
-  RawClient::Reply AskAdmin(const std::string& method, const std::string& path) {
-    return Ask(method + " " + path + " HTTP/1.1\r\nHost: x\r\n" + kAdmin + "\r\n");
-  }
-  RawClient::Reply Create(const Json& body) {
-    return Ask(Post("/admin/jobs", body.dump(), kAdmin));
-  }
-  // Follows the log to its end; returns the raw events.
-  std::string Follow(const std::string& id) {
-    return AskAdmin("GET", "/admin/jobs/" + id + "/log?follow=true").body;
-  }
-
-  tests::TemporaryDir scratch_;
-};
-
-TEST_F(AppJobsTest, AFinishedTrainingJobAnswersUnderItsRunName) {
-  StartApp(JobDefaults(Finishing()));
-
-  const auto created = Create({{"type", "train"}, {"spec", Spec()}});
-  ASSERT_EQ(created.status, 202) << created.body;
-  const std::string id = Json::parse(created.body)["id"];
-  EXPECT_EQ(created.headers.at("location"), "/admin/jobs/" + id);
-  const std::string events = Follow(id);
-
-  EXPECT_NE(events.find("event: log\ndata: {\"offset\":0,\"line\":\"line one\"}"),
-            std::string::npos)
-      << events;
-  EXPECT_TRUE(events.ends_with("event: end\ndata: {\"status\":\"succeeded\"}\n\n")) << events;
-  const Json job = Json::parse(AskAdmin("GET", "/admin/jobs/" + id).body);
-  EXPECT_EQ(job["status"], "succeeded") << job;
-  EXPECT_EQ(job["result"]["model"], "bard");
-  EXPECT_EQ(job["result"]["step"], 3);
-  Json chat = Chat("hello");
-  chat["model"] = "bard";
-  EXPECT_EQ(PostJson("/v1/chat/completions", chat)["model"], "bard");
-  chat["model"] = id;
-  PostJson("/v1/chat/completions", chat);
-  EXPECT_EQ(Json::parse(Get("/v1/models/bard").body)["owned_by"], "user");
-  EXPECT_EQ(AskAdmin("GET", "/admin/jobs/" + id + "/log").body, "line one\nline two\n");
-  const auto again = AskAdmin("POST", "/admin/jobs/" + id + "/cancel");
-  EXPECT_EQ(again.status, 400);
-  EXPECT_EQ(Json::parse(again.body)["error"]["code"], "job_not_active");
-}
-
-TEST_F(AppJobsTest, JobsAndTheirModelsSurviveARestart) {
-  const AppOptions options = JobDefaults(Finishing());
-  StartApp(options);
-  const std::string id = Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"];
-  Follow(id);
-
-  app_.reset();
-  StartApp(options);
-
-  EXPECT_EQ(Json::parse(AskAdmin("GET", "/admin/jobs/" + id).body)["status"], "succeeded");
-  Json chat = Chat("hello");
-  chat["model"] = "bard";
-  PostJson("/v1/chat/completions", chat);
-}
-
-TEST_F(AppJobsTest, ADeletedModelLetsItsRequestsEndAndDoesNotComeBack) {
-  const AppOptions options = JobDefaults(Finishing());
-  StartApp(options);
-  for (int i = 0; i < 2; ++i) {  // two jobs made a model of this name
-    Follow(Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"]);
-  }
-  Json chat = Chat("hello");
-  chat["model"] = "bard";
-  chat["stream"] = true;
-  chat["n"] = 16;
-  chat["max_tokens"] = 200;
-  chat["ignore_eos"] = true;
-  RawClient running(app_->port());
-  running.Send(Post("/v1/chat/completions", chat.dump()));
-  ASSERT_TRUE(running.ReadUntil("data: "));
-
-  const auto ask = [](const char* id) {
-    return "DELETE /v1/models/" + std::string(id) + " HTTP/1.1\r\nHost: x\r\n\r\n";
-  };
-  const auto base = Ask(ask("tiny"));
-  EXPECT_EQ(base.status, 403);
-  EXPECT_EQ(Json::parse(base.body)["error"]["code"], "model_protected");
-  EXPECT_EQ(Ask(ask("nobody")).status, 404);
-  const auto deleted = Ask(ask("bard"));
-  EXPECT_EQ(deleted.status, 200);
-  EXPECT_EQ(Json::parse(deleted.body),
-            (Json{{"id", "bard"}, {"object", "model"}, {"deleted", true}}));
-  const auto stream = running.Read();
-  EXPECT_TRUE(stream.complete);
-  EXPECT_EQ(stream.body.find("\"error\""), std::string::npos);
-  EXPECT_NE(stream.body.find("data: [DONE]"), std::string::npos);
-  EXPECT_EQ(Ask(ask("bard")).status, 404);
-
-  app_.reset();
-  StartApp(options);
-
-  EXPECT_EQ(Get("/v1/models/bard").status, 404);
-  // A new job may use the name again.
-  Follow(Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"]);
-  EXPECT_EQ(Get("/v1/models/bard").status, 200);
-}
-
-TEST_F(AppJobsTest, ATunedModelNamesTheModelItBeganWith) {
-  const AppOptions options = JobDefaults(Finishing());
-  std::filesystem::copy(directory_->path() / "tiny", scratch_.path() / "root" / "small",
-                        std::filesystem::copy_options::recursive);
-  StartApp(options);
-  Json spec = Spec();
-  spec["model"] = {{"load_parameters_path", "small"}};
-
-  const auto created = Create({{"type", "train"}, {"spec", spec}});
-  ASSERT_EQ(created.status, 202) << created.body;
-  Follow(Json::parse(created.body)["id"]);
-
-  const Json model = Json::parse(Get("/v1/models/bard").body);
-  EXPECT_EQ(model["parent"], "small");
-  EXPECT_EQ(model["root"], "small");
-  EXPECT_EQ(model["owned_by"], "user");
-}
-
-TEST_F(AppJobsTest, ARunningJobCanBeCancelled) {
-  StartApp(JobDefaults("echo begun\nexec sleep 1000\n"));
-  const std::string id = Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"];
-  RawClient follower(app_->port());
-  follower.Send("GET /admin/jobs/" + id + "/log?follow=true HTTP/1.1\r\nHost: x\r\n" + kAdmin +
-                "\r\n");
-  ASSERT_TRUE(follower.ReadUntil("begun"));
-
-  EXPECT_EQ(AskAdmin("POST", "/admin/jobs/" + id + "/cancel").status, 200);
-
-  EXPECT_TRUE(follower.ReadUntil("event: end\ndata: {\"status\":\"cancelled\"}"));
-  const Json list = Json::parse(AskAdmin("GET", "/admin/jobs?status=cancelled").body);
-  EXPECT_EQ(list["data"][0]["id"], id);
-  EXPECT_EQ(list["has_more"], false);
-}
-
-TEST_F(AppJobsTest, AServerThatStopsEndsItsFollowers) {
-  StartApp(JobDefaults("echo begun\nexec sleep 1000\n"));
-  const std::string id = Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"];
-  RawClient follower(app_->port());
-  follower.Send("GET /admin/jobs/" + id + "/log?follow=true HTTP/1.1\r\nHost: x\r\n" + kAdmin +
-                "\r\n");
-  ASSERT_TRUE(follower.ReadUntil("begun"));
-
-  std::thread stopper([&] { app_->Stop(); });
-  EXPECT_TRUE(follower.ReadUntil("event: end"));
-  follower.Close();
-  stopper.join();
-}
-
-TEST_F(AppJobsTest, BadJobsAreRefusedBeforeTheyExist) {
-  StartApp(JobDefaults("exit 0\n"));
-  const auto with = [](const char* pointer, const Json& value) {
-    Json spec = Spec();
-    spec[Json::json_pointer(pointer)] = value;
-    return Json{{"type", "train"}, {"spec", spec}};
-  };
-  struct Case {
-    Json body;
-    int status;
-    const char* code;
-  };
-  const Case cases[] = {
-      {{{"spec", Spec()}}, 400, "missing_required_parameter"},
-      {{{"type", "dance"}, {"spec", Spec()}}, 400, "invalid_value"},
-      {{{"type", "train"}}, 400, "missing_required_parameter"},
-      {{{"type", "train"}, {"spec", "x"}}, 400, "invalid_type"},
-      {{{"type", "train"}, {"spec", Spec()}, {"colour", 1}}, 400, "invalid_value"},
-      {with("/train/stepz", 3), 400, "invalid_value"},
-      {with("/data/train", "/etc/passwd"), 400, "invalid_path"},
-      {with("/data/train", "../secret.txt"), 400, "invalid_path"},
-      {with("/data/train", "link.txt"), 400, "invalid_path"},
-      {with("/data/train", "nowhere.txt"), 404, "path_not_found"},
-      {with("/data/train", "${HOME}/x"), 400, "invalid_value"},
-      {with("/run_name", "a/b"), 400, "invalid_value"},
-      {with("/run_name", "tiny"), 409, "already_exists"},
-  };
-  for (const Case& c : cases) {
-    SCOPED_TRACE(c.body.dump());
-    const auto reply = Create(c.body);
-    EXPECT_EQ(reply.status, c.status) << reply.body;
-    EXPECT_EQ(Json::parse(reply.body)["error"]["code"], c.code) << reply.body;
-  }
-  EXPECT_EQ(Json::parse(AskAdmin("GET", "/admin/jobs").body)["data"].size(), 0u);
-  EXPECT_EQ(AskAdmin("GET", "/admin/jobs?status=odd").status, 400);
-  EXPECT_EQ(AskAdmin("GET", "/admin/jobs?limit=0").status, 400);
-  EXPECT_EQ(AskAdmin("GET", "/admin/jobs/job-none").status, 404);
-  EXPECT_EQ(AskAdmin("GET", "/admin/jobs/job-none/log").status, 404);
-  EXPECT_EQ(AskAdmin("POST", "/admin/jobs/job-none/cancel").status, 404);
-}
-
-TEST_F(AppJobsTest, AdminRoutesNeedTheAdminKey) {
-  AppOptions options = JobDefaults("exit 0\n");
-  options.api_keys = {"k1"};
-  StartApp(options);
-
-  EXPECT_EQ(Get("/admin/jobs").status, 401);
-  EXPECT_EQ(Get("/admin/jobs", "Authorization: Bearer k1\r\n").status, 403);
-  EXPECT_EQ(Get("/admin/jobs", kAdmin).status, 200);
-  const Json models = Json::parse(Get("/admin/models", kAdmin).body);
-  EXPECT_EQ(models["data"][0]["id"], "tiny");
-  EXPECT_EQ(models["data"][0]["running"], 0);
-  EXPECT_EQ(models["data"][0]["kv_blocks_used"], 0);
-}
-
-TEST_F(AppTest, WithoutAnAdminKeyAdminRoutesAreOff) {
-  StartApp();
-
-  const auto reply = Get("/admin/jobs", "Authorization: Bearer x\r\n");
-
-  EXPECT_EQ(reply.status, 403);
-  EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "admin_disabled");
 }
 
 }  // namespace

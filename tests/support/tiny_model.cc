@@ -89,7 +89,7 @@ void WriteTinyModel(const std::filesystem::path& dir, const TinyModelOptions& op
 
   engine::BpeTrainerOptions trainer;
   trainer.vocab_size = options.vocab_size;
-  trainer.special_tokens = {"<bos>", "<end>", "<turn>"};
+  trainer.special_tokens = options.special_tokens;
   WriteText(dir / "tokenizer.json", engine::TrainBpe(kCorpus, trainer, [](int64_t, int64_t) {}));
   Json tokenizer_config = {{"bos_token", "<bos>"}, {"eos_token", "<end>"}, {"add_bos_token", true}};
   if (!options.chat_template.empty()) tokenizer_config["chat_template"] = options.chat_template;

@@ -54,6 +54,23 @@ ChoiceOutput::Options Base(const Tokenizer* tokenizer) {
   return options;
 }
 
+TEST(ChoiceOutput, SkippedTokensAddNoTextUnlessTheyAreAskedFor) {
+  const WordTokenizer words({"a", "\xc3", "\xa9", "<mark>"});
+  ChoiceOutput::Options options = Base(&words);
+  options.max_new_tokens = 6;
+  const std::vector<TokenId> tokens = {3, 0, 1, 3, 2, 0};
+
+  ChoiceOutput skips(options);
+  const Outcome skipped = Push(skips, tokens);
+  options.shown_special_tokens = {3};
+  ChoiceOutput shows(options);
+  const Outcome shown = Push(shows, tokens);
+
+  EXPECT_EQ(skipped.text, "aéa");  // not even in the middle of a character
+  EXPECT_EQ(shown.text, "<mark>a\ufffd<mark>\ufffda");
+  EXPECT_EQ(shown.n_logprobs, 6u);
+}
+
 TEST(ChoiceOutput, StopStringNeverAppearsEvenInPart) {
   const WordTokenizer words({"Hello", " ST", "OP", " now", "</s>"});
   ChoiceOutput::Options options = Base(&words);

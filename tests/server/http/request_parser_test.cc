@@ -48,6 +48,18 @@ TEST(RequestParser, GivesTheSameRequestsHoweverTheBytesAreCut) {
   }
 }
 
+// RFC 9110 8.6 leaves it to us; CONTRACT §1 refuses only lengths that differ.
+TEST(RequestParser, TheSameLengthTwiceIsOneLength) {
+  std::mt19937 random(1);
+  const std::string head = "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: ";
+  const std::string rest = "\r\n\r\nabcGET /b HTTP/1.1\r\nHost: x\r\n\r\n";
+
+  EXPECT_EQ(Outcome(head + "3" + rest, random, 100), "POST /a [abc]\nGET /b []\n");
+  for (const char* other : {"4", "03", "+3", "3, 3", "3,3", ""}) {
+    EXPECT_EQ(Outcome(head + other + rest, random, 100), "400\n") << other;
+  }
+}
+
 TEST(RequestParser, SurvivesRandomDamage) {
   const std::string good =
       "POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n";

@@ -262,6 +262,27 @@ TEST_F(GenerationReplyTest, EchoScoresThePromptWithArraysOfEqualLength) {
   EXPECT_EQ(choice["logprobs"]["top_logprobs"][2], (Json{{"Hi", -0.25}, {"!", -3.5}}));
 }
 
+// 4 and 5 are halves of "é"; a half alone is U+FFFD in the text.
+TEST_F(GenerationReplyTest, OffsetsCountTheCharactersThatAreAnswered) {
+  ReplyShape shape;
+  shape.kind = ReplyShape::Kind::kCompletion;
+  shape.echo = true;
+  shape.top_logprobs = 0;
+  shape.prompts = {{{1, 4}, "Hi\ufffd"}};
+  Begin(std::move(shape));
+  PromptScores scores;
+  scores.tokens = {Scored(1), Scored(4)};
+  Send(scores);
+  Send(Delta(0, "\ufffd!é\ufffd!", {5, 3, 4, 5, 4, 3}));
+  Finish(0, ChoiceFinished::Reason::kLength, 6);
+  Send(RequestFinished{});
+
+  const Json choice = Json::parse(TakeResponse().body)["choices"][0];
+
+  EXPECT_EQ(choice["text"], "Hi\ufffd\ufffd!é\ufffd!");
+  EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 2, 3, 4, 5, 5, 6, 7}));
+}
+
 TEST_F(GenerationReplyTest, ScoringAloneAnswersThePromptEvenAsAStream) {
   for (const bool stream : {false, true}) {
     ReplyShape shape;

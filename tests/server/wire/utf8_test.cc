@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 namespace tandem::server {
 namespace {
 
@@ -13,7 +16,39 @@ TEST(Utf8, KnowsWhatIsValid) {
                           "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xff", "a\xc3z"}) {
     EXPECT_FALSE(IsValidUtf8(bad)) << bad;
   }
-  EXPECT_EQ(CountCharacters("aé€😀"), 4);
+}
+
+// The offsets of pieces in the text that they make together.
+std::vector<int64_t> Offsets(const std::vector<std::string>& pieces) {
+  CharacterCounter counter;
+  std::vector<int64_t> out;
+  for (const std::string& piece : pieces) out.push_back(counter.Push(piece));
+  return out;
+}
+
+TEST(CharacterCounter, CountsCharactersAndNotBytes) {
+  EXPECT_EQ(Offsets({"aé", "€", "", "😀", ""}), (std::vector<int64_t>{0, 2, 3, 3, 4}));
+}
+
+TEST(CharacterCounter, PartsOfACharacterStandWhereItStands) {
+  EXPECT_EQ(Offsets({"a", "\xf0\x9f", "", "\x98", "\x80z", "y"}),
+            (std::vector<int64_t>{0, 1, 1, 1, 1, 3}));
+}
+
+TEST(CharacterCounter, WhatIsNoCharacterCountsAsItsReplacements) {
+  EXPECT_EQ(Offsets({"\x80", "\xe0\x80", "a"}), (std::vector<int64_t>{0, 1, 3}));
+  EXPECT_EQ(Offsets({"\xe2\x82", "a", "b"}), (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(Offsets({"\xe2\x82", "\xe2", "\x82\xac", "b"}), (std::vector<int64_t>{0, 1, 1, 2}));
+}
+
+TEST(CharacterCounter, AnEndOfTextEndsTheCharacter) {
+  CharacterCounter counter;
+  counter.Push("a\xe2\x82");
+
+  counter.Flush();
+
+  EXPECT_EQ(counter.Push("\xac"), 2);
+  EXPECT_EQ(counter.Push("a"), 3);
 }
 
 }  // namespace

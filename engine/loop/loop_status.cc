@@ -1,0 +1,69 @@
+#include "engine/loop/loop_status.h"
+
+#include <algorithm>
+
+namespace tandem::engine {
+
+int64_t LoopStatus::RoomLocked(int64_t max_queue, int64_t max_seqs) const {
+  return std::max<int64_t>(0, max_queue + FreePlaces(max_seqs) - in_inbox_ - queued_requests_);
+}
+
+int64_t LoopStatus::FreePlaces(int64_t max_seqs) const {
+  return std::max<int64_t>(0, max_seqs - stats_.requests_running);
+}
+
+int64_t LoopStatus::Room(int64_t max_queue, int64_t max_seqs) const {
+  const std::lock_guard lock(mutex_);
+  return RoomLocked(max_queue, max_seqs);
+}
+
+int64_t LoopStatus::RoomOf(uint64_t client, int64_t max_waiting, int64_t max_seqs) const {
+  const std::lock_guard lock(mutex_);
+  const auto waiting = waiting_of_.find(client);
+  const int64_t n_waiting = waiting == waiting_of_.end() ? 0 : waiting->second;
+  return std::max<int64_t>(0, max_waiting + FreePlaces(max_seqs) - n_waiting);
+}
+
+bool LoopStatus::TryEnqueue(uint64_t client, int64_t n_requests, int64_t max_queue,
+                            int64_t max_seqs) {
+  const std::lock_guard lock(mutex_);
+  if (RoomLocked(max_queue, max_seqs) == 0) return false;
+  in_inbox_ += n_requests;
+  waiting_of_[client] += n_requests;
+  return true;
+}
+
+void LoopStatus::Publish(const EngineStats& stats, const EngineHistograms& histograms,
+                         int64_t queued_requests, int64_t n_taken,
+                         std::span<const uint64_t> left_queue) {
+  const std::lock_guard lock(mutex_);
+  stats_ = stats;
+  histograms_ = histograms;
+  queued_requests_ = queued_requests;
+  in_inbox_ -= n_taken;
+  for (const uint64_t client : left_queue) {
+    const auto waiting = waiting_of_.find(client);
+    if (--waiting->second == 0) waiting_of_.erase(waiting);
+  }
+}
+
+void LoopStatus::Beat() {
+  heartbeat_ns_.store(std::chrono::steady_clock::now().time_since_epoch() /
+                      std::chrono::nanoseconds(1));
+}
+
+EngineStats LoopStatus::Stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  stats.requests_waiting += in_inbox_;
+  stats.heartbeat =
+      std::chrono::steady_clock::time_point(std::chrono::nanoseconds(heartbeat_ns_.load()));
+  return stats;
+}
+
+EngineHistograms LoopStatus::Histograms() const {
+  const std::lock_guard lock(mutex_);
+  return histograms_;
+}
+
+}  // namespace tandem::engine

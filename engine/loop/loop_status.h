@@ -1,0 +1,48 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+
+#include "engine/engine.h"
+
+namespace tandem::engine {
+
+// What other threads may know of the loop.
+class LoopStatus {
+ public:
+  // Counts requests of one client that go into the inbox together. False when the queue was full
+  // before them.
+  bool TryEnqueue(uint64_t client, int64_t n_requests, int64_t max_queue, int64_t max_seqs);
+  // How many more requests there is room for.
+  int64_t Room(int64_t max_queue, int64_t max_seqs) const;
+  // The same for one client that may keep `max_waiting` of them.
+  int64_t RoomOf(uint64_t client, int64_t max_waiting, int64_t max_seqs) const;
+
+  // By the engine thread, once per step: figures as of now; `n_taken` requests left the inbox, and
+  // those of the clients in `left_queue`, one entry each, wait no more.
+  void Publish(const EngineStats& stats, const EngineHistograms& histograms,
+               int64_t queued_requests, int64_t n_taken, std::span<const uint64_t> left_queue);
+  void Beat();
+
+  EngineStats Stats() const;
+  EngineHistograms Histograms() const;
+
+ private:
+  int64_t RoomLocked(int64_t max_queue, int64_t max_seqs) const;  // REQUIRES: mutex_ held
+  int64_t FreePlaces(int64_t max_seqs) const;                     // the same
+
+  mutable std::mutex mutex_;  // guards the next five
+  EngineStats stats_;
+  EngineHistograms histograms_;
+  int64_t in_inbox_ = 0;
+  int64_t queued_requests_ = 0;  // taken from the inbox, without a place yet
+  // Both together, of each client that has any.
+  std::unordered_map<uint64_t, int64_t> waiting_of_;
+  std::atomic<int64_t> heartbeat_ns_{0};
+};
+
+}  // namespace tandem::engine

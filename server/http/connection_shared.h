@@ -1,0 +1,48 @@
+#pragma once
+
+// Private to this room: includes Boost.
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "server/http/http_server.h"
+#include "server/http/net.h"
+#include "server/http/request_pool.h"
+#include "server/http/router.h"
+#include "server/http/tls.h"
+
+namespace tandem::server {
+
+class Connection;
+
+// What all connections of one server share. Outlives them.
+struct ConnectionShared {
+  ConnectionShared(HttpOptions the_options, std::vector<Route> routes, HttpPolicy the_policy)
+      : options(std::move(the_options)), router(std::move(routes)), policy(std::move(the_policy)) {
+    if (options.tls) tls = std::make_shared<const TlsContext>(*options.tls);
+  }
+
+  const HttpOptions options;
+  const Router router;
+  const HttpPolicy policy;
+  std::atomic<bool> draining{false};
+
+  net::io_context io;
+  // Where answers are shaped: one thread, so that a large body never keeps an io thread from
+  // reading, writing and answering /health.
+  net::io_context answer_io;
+  std::unique_ptr<RequestPool> pool;
+
+  std::mutex mutex;  // guards the rest
+  std::condition_variable changed;
+  std::unordered_map<Connection*, std::weak_ptr<Connection>> connections;
+  size_t n_running = 0;
+  std::shared_ptr<const TlsContext> tls;  // of connections to come; null: plain HTTP
+};
+
+}  // namespace tandem::server

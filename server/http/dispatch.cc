@@ -1,0 +1,123 @@
+#include "server/http/dispatch.h"
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "engine/base/log.h"
+#include "server/http/response_writer.h"
+#include "server/http/sse.h"
+#include "server/http/standard_headers.h"
+
+namespace tandem::server {
+namespace {
+
+// What ends a stream that has begun (CONTRACT §6.8).
+std::string ErrorEvents(const Response& response) {
+  return SseData(response.body) + SseData("[DONE]");
+}
+
+// The rest of a handler, on the answer thread: its exceptions become answers as in RunHandler.
+void RunChannelTasks(const HttpPolicy& policy, const Request& head, ResponseChannel& channel) {
+  try {
+    channel.RunTasks();
+  } catch (...) {
+    Response response = policy.exception(std::current_exception(), head);
+    const std::string events = ErrorEvents(response);
+    channel.Abort(std::move(response), events);
+  }
+}
+
+}  // namespace
+
+std::optional<Response> CheckHead(const ConnectionShared& shared, const Request& head,
+                                  Router::Match& match) {
+  if (head.method == "OPTIONS" && head.path == "*") {
+    return PreflightAnswer("GET, HEAD, POST, DELETE, OPTIONS");
+  }
+  const HttpPolicy& policy = shared.policy;
+  match = shared.router.Find(head.method, head.path);
+  if (match.allow.empty()) {
+    return policy.refusal(404, "unknown_url",
+                          "unknown request URL: " + head.method + " " + head.path.substr(0, 200));
+  }
+  if (head.method == "OPTIONS") return PreflightAnswer(match.allow);
+  if (match.route == nullptr) {
+    Response response = policy.refusal(
+        405, "method_not_allowed",
+        "method " + head.method.substr(0, 32) + " is not allowed here; allowed: " + match.allow);
+    response.headers.emplace_back("allow", match.allow);
+    return response;
+  }
+  const Access access = match.route->access;
+  if (policy.gate) {
+    if (std::optional<Response> refused = policy.gate(head, access)) return refused;
+  }
+  if (shared.draining && (access == Access::kApiKey || access == Access::kAdminKey)) {
+    return policy.refusal(503, "shutting_down", "the server is shutting down");
+  }
+  return std::nullopt;
+}
+
+std::shared_ptr<ResponseChannel> OpenChannel(const std::shared_ptr<ConnectionShared>& shared,
+                                             const Request& head, std::function<void()> wake) {
+  auto run_tasks = [weak = std::weak_ptr<ConnectionShared>(shared),
+                    context = std::make_shared<const Request>(head)](
+                       const std::shared_ptr<ResponseChannel>& channel) {
+    if (const std::shared_ptr<ConnectionShared> alive = weak.lock()) {
+      net::post(alive->answer_io, [policy = &alive->policy, context, channel] {
+        RunChannelTasks(*policy, *context, *channel);
+      });
+    }
+  };
+  return std::make_shared<ResponseChannel>(shared->options.max_output_bytes, std::move(wake),
+                                           std::move(run_tasks));
+}
+
+// The one place where exceptions of handlers become answers.
+void RunHandler(const std::shared_ptr<ConnectionShared>& shared, const Route& route,
+                Request request, std::shared_ptr<ResponseChannel> channel) {
+  const ResponseWriter writer(
+      std::move(channel), [shared, id = request.id]() -> ResponseWriter::Abandoned {
+        spdlog::error("request_abandoned request={}", id);
+        Response response = shared->policy.refusal(500, "internal_error",
+                                                   "internal error; the request id is " + id);
+        std::string events = ErrorEvents(response);
+        return {std::move(response), std::move(events)};
+      });
+  if (shared->policy.admit) {
+    if (std::optional<Response> refused = shared->policy.admit(request, route, writer)) {
+      return writer.Send(std::move(*refused));
+    }
+  }
+  const auto run = [shared, writer, &route](Request to_handle) {
+    Request context;  // what an error report may name once the handler owns the request
+    context.id = to_handle.id;
+    context.method = to_handle.method;
+    context.path = to_handle.path;
+    try {
+      route.handler(std::move(to_handle), writer);
+    } catch (...) {
+      writer.Send(shared->policy.exception(std::current_exception(), context));
+    }
+  };
+
+  if (route.runs_on == RunsOn::kIoThread) return run(std::move(request));
+  // std::function wants something that can be copied.
+  const auto shared_request = std::make_shared<Request>(std::move(request));
+  const bool posted = shared->pool->TryPost([run, writer, shared_request] {
+    if (!writer.disconnected()) run(std::move(*shared_request));
+  });
+  if (!posted) {
+    writer.Send(shared->policy.refusal(503, "server_overloaded",
+                                       "too many requests are waiting; try again later"));
+  }
+}
+
+void AbortForShutdown(const HttpPolicy& policy, ResponseChannel& channel) {
+  Response response = policy.refusal(503, "shutting_down", "the server is shutting down");
+  const std::string events = ErrorEvents(response);
+  channel.Abort(std::move(response), events);
+}
+
+}  // namespace tandem::server

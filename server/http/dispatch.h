@@ -1,0 +1,36 @@
+#pragma once
+
+// Private to this room: includes Boost.
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "server/http/connection_shared.h"
+#include "server/http/request.h"
+#include "server/http/response_channel.h"
+#include "server/http/router.h"
+
+namespace tandem::server {
+
+// From a request to the handler that answers it. Knows no connection: what is answered goes through
+// a channel, and whoever reads that is woken.
+
+// The answer to a request that no handler will see: unknown routes, wrong methods, preflights,
+// callers that may not come in, a server that is stopping. Otherwise `match` is its handler.
+// Needs the head only.
+std::optional<Response> CheckHead(const ConnectionShared& shared, const Request& head,
+                                  Router::Match& match);
+
+// The channel of one request. Its tasks run on the answer thread; `wake` as ResponseChannel says.
+std::shared_ptr<ResponseChannel> OpenChannel(const std::shared_ptr<ConnectionShared>& shared,
+                                             const Request& head, std::function<void()> wake);
+
+// Runs the handler where its route wants to run, or refuses. `route` is one of shared's.
+void RunHandler(const std::shared_ptr<ConnectionShared>& shared, const Route& route,
+                Request request, std::shared_ptr<ResponseChannel> channel);
+
+// The server is stopping: ends the answer in hand, and tells its producer.
+void AbortForShutdown(const HttpPolicy& policy, ResponseChannel& channel);
+
+}  // namespace tandem::server

@@ -1,0 +1,63 @@
+#pragma once
+
+// Private to this room: includes Boost.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "server/http/connection_shared.h"
+#include "server/http/output_queue.h"
+#include "server/http/request.h"
+#include "server/http/response_channel.h"
+
+namespace tandem::server {
+
+// One request being answered: how its answer is framed, and what is counted and reported of it.
+// Ends with exactly one Finish or Abandon.
+class Exchange {
+ public:
+  // `wake` as OpenChannel says.
+  Exchange(std::shared_ptr<ConnectionShared> shared, const Request& request,
+           std::function<void()> wake);
+
+  const Request& head() const { return head_; }  // what answers and reports need of it; no body
+  const std::shared_ptr<ResponseChannel>& channel() const { return channel_; }
+  bool has_begun() const { return status_ != 0; }
+  bool is_stream() const { return is_stream_; }
+  bool closes_connection() const { return !keep_alive_; }
+
+  void set_route(const Route* route) { route_ = route; }
+  // The answer will be the connection's last; its head says so if it is still to come.
+  void CloseConnection() { keep_alive_ = false; }
+
+  // Begins the answer, once. One to HEAD has no body; the producer of a stream then learns that
+  // nobody listens, and Finish is next.
+  void SendWhole(Response response, OutputQueue& out);
+  void BeginStream(Response response, OutputQueue& out);
+  void SendStreamBytes(std::string bytes, OutputQueue& out);
+  // Since when a stream has been silent.
+  std::chrono::steady_clock::time_point last_stream_write() const { return last_stream_write_; }
+
+  void Finish(OutputQueue& out);
+  // The client is gone: the producer is told, nothing more is sent.
+  void Abandon();
+
+ private:
+  bool is_head_request() const { return head_.method == "HEAD"; }
+  void LeaveRunning();
+  void Report(int status);
+
+  const std::shared_ptr<ConnectionShared> shared_;
+  Request head_;
+  std::shared_ptr<ResponseChannel> channel_;
+  const Route* route_ = nullptr;
+  bool keep_alive_;
+  bool is_stream_ = false;
+  bool is_chunked_ = false;
+  int status_ = 0;  // 0: the answer has not begun
+  std::chrono::steady_clock::time_point last_stream_write_;
+};
+
+}  // namespace tandem::server

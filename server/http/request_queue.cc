@@ -1,0 +1,83 @@
+#include "server/http/request_queue.h"
+
+#include <chrono>
+#include <utility>
+
+#include "server/http/dispatch.h"
+
+namespace tandem::server {
+
+bool RequestQueue::is_full() const {
+  return entries_.size() >= shared_.options.max_pipelined_requests ||
+         body_bytes_ > shared_.options.max_body_bytes;
+}
+
+bool RequestQueue::Parse() {
+  bool has_completed = false;
+  while (!is_full()) {
+    RequestParser::Result result = parser_.Next();
+    if (std::holds_alternative<RequestParser::NeedMore>(result)) break;
+    if (const auto* ready = std::get_if<RequestParser::HeadReady>(&result)) {
+      OnHeadReady(ready->awaits_continue);
+    } else if (Request* request = std::get_if<Request>(&result)) {
+      has_completed = true;
+      owes_continue_ = false;
+      if (early_refusal_) {
+        entries_.push_back(EarlyAnswer{std::move(*request), std::move(*early_refusal_), false});
+        early_refusal_.reset();
+      } else {
+        body_bytes_ += request->body.size();
+        entries_.push_back(std::move(*request));
+      }
+    } else {
+      Refuse(std::get<Refusal>(result));
+    }
+  }
+  return has_completed;
+}
+
+// A client that waits for leave to send a body that will be refused is answered at once; the others
+// first get their bodies read, so that the answer is not lost to a reset and the connection stays
+// usable.
+void RequestQueue::OnHeadReady(bool awaits_continue) {
+  Router::Match match;
+  std::optional<Response> refused = CheckHead(shared_, parser_.head(), match);
+  if (!refused) {
+    owes_continue_ = awaits_continue;
+  } else if (awaits_continue) {
+    Request head = parser_.head();
+    parser_.Stop();
+    entries_.push_back(EarlyAnswer{std::move(head), std::move(*refused)});
+  } else {
+    parser_.DropBody();
+    early_refusal_ = std::move(*refused);
+  }
+}
+
+void RequestQueue::Refuse(const Refusal& refusal) {
+  EarlyAnswer answer{parser_.head(), {}};
+  answer.head.received = std::chrono::steady_clock::now();
+  // Who may not come in is not told how much would be too much.
+  answer.response = refusal.status == 413 && early_refusal_
+                        ? std::move(*early_refusal_)
+                        : shared_.policy.refusal(refusal.status, refusal.code, refusal.message);
+  early_refusal_.reset();
+  entries_.push_back(std::move(answer));
+  parser_.Stop();
+}
+
+RequestQueue::Entry RequestQueue::Pop() {
+  Entry entry = std::move(entries_.front());
+  entries_.pop_front();
+  if (const Request* request = std::get_if<Request>(&entry)) body_bytes_ -= request->body.size();
+  return entry;
+}
+
+void RequestQueue::Abandon() {
+  parser_.Stop();
+  entries_.clear();
+  body_bytes_ = 0;
+  early_refusal_.reset();
+}
+
+}  // namespace tandem::server

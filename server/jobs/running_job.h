@@ -1,0 +1,75 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "engine/base/job_context.h"
+#include "server/jobs/child_process.h"
+#include "server/jobs/job_files.h"
+#include "server/jobs/job_outcome.h"
+
+namespace tandem::server {
+
+// What the running training job reported last. Unset: nothing of the kind yet, or no job runs.
+struct TrainingFigures {
+  std::optional<double> loss{};
+  std::optional<double> tokens_per_second{};
+};
+
+// What a batch of events says about a job as a whole.
+struct JobProgress {
+  std::optional<double> fraction;
+  bool checkpoint = false;
+  std::optional<TrainingFigures> figures;
+
+  void Add(const ProgressEvent& event);
+};
+
+// In a job's directory: spec.json (from the supervisor), events.jsonl and result.json (from the
+// child), log.txt (the child's output), run.lock (see ChildProcess).
+std::filesystem::path SpecFile(const std::filesystem::path& dir);
+std::filesystem::path EventsFile(const std::filesystem::path& dir);
+std::filesystem::path LogFile(const std::filesystem::path& dir);
+
+// One job's process and the files it writes, as the supervisor's thread watches them. Knows neither
+// the store nor other jobs.
+class RunningJob {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  RunningJob(std::string id, std::filesystem::path dir, ChildProcess child, int64_t events_offset);
+
+  const std::string& id() const { return id_; }
+  const std::filesystem::path& dir() const { return dir_; }
+  ChildProcess& child() { return child_; }
+  const ChildProcess& child() const { return child_; }
+  int64_t events_offset() const { return events_.offset(); }
+
+  // SIGTERM; and once `grace` has passed since the first call, SIGKILL.
+  void End(std::chrono::milliseconds grace);
+  bool is_asked_to_end() const { return kill_at_.has_value(); }
+
+  // Reads a bounded piece of new events: all there are, of an ended process. True if there is more.
+  bool ReadEvents(JobProgress& progress);
+  // Whether the log or the events have grown since the last call.
+  bool HasGrown();
+  // What the process left behind. REQUIRES: it has ended.
+  EndedRun ReadEnd(const ExitStatus& exit) const;
+
+  std::optional<Outcome> outcome{};  // decided, and perhaps not in the store yet
+  std::string result_json{};
+
+ private:
+  std::string id_;
+  std::filesystem::path dir_;
+  ChildProcess child_;
+  EventTail events_;
+  std::optional<Clock::time_point> kill_at_;  // once asked to end
+  bool killed_ = false;
+  int64_t seen_bytes_ = 0;  // of both files
+};
+
+}  // namespace tandem::server

@@ -1,0 +1,355 @@
+#include "server/respond/reply_renderer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/wire/error_body.h"
+#include "server/wire/json_text.h"
+
+namespace tandem::server {
+
+using engine::ChoiceFinished;
+using engine::GenerationEvent;
+using engine::PromptScores;
+using engine::RequestFinished;
+using engine::TextDelta;
+using engine::TokenLogprob;
+
+namespace {
+
+Response ToResponse(ErrorReply reply) {
+  Response response;
+  response.status = reply.status;
+  response.body = std::move(reply.body);
+  response.headers = std::move(reply.headers);
+  return response;
+}
+
+}  // namespace
+
+ReplyRenderer::ReplyRenderer(ReplyShape shape, ResponseWriter writer)
+    : shape_(std::move(shape)),
+      writer_(std::move(writer)),
+      json_(shape_),
+      n_open_prompts_(shape_.prompts.size()) {
+  prompts_.resize(shape_.prompts.size());
+  for (const auto& prompt : shape_.prompts) {
+    usage_.prompt_tokens += static_cast<int64_t>(prompt.ids.size());
+  }
+  choices_.reserve(shape_.prompts.size() * static_cast<size_t>(shape_.n_candidates));
+  for (size_t i = 0; i < choices_.capacity(); ++i) {
+    choices_.emplace_back(json_.names(), shape_.top_logprobs);
+    if (shape_.reasoning) choices_.back().splitter.emplace(*shape_.reasoning);
+  }
+}
+
+void ReplyRenderer::Begin(std::function<void()> cancel, std::function<void(bool)> set_paused) {
+  cancel_ = std::move(cancel);
+  set_paused_ = std::move(set_paused);
+  if (!shape_.begins_late) BeginStream();
+}
+
+void ReplyRenderer::On(size_t prompt_idx, GenerationEvent event) {
+  if (is_done_) return;
+  if (!stream_ && !IsFailure(event)) BeginStream();
+  std::visit([&](auto& alternative) { Handle(prompt_idx, alternative); }, event);
+}
+
+void ReplyRenderer::BeginStream() {
+  if (!shape_.stream) return;
+  stream_ = writer_.StartEventStream();
+  stream_->OnBackpressure(std::move(set_paused_));
+}
+
+bool ReplyRenderer::IsFailure(const GenerationEvent& event) {
+  const auto* end = std::get_if<RequestFinished>(&event);
+  return end != nullptr && end->outcome != RequestFinished::Outcome::kCompleted;
+}
+
+void ReplyRenderer::ReportEnd(size_t prompt_idx, const RequestFinished& finished) const {
+  if (!shape_.on_prompt_end) return;
+  if (finished.outcome != RequestFinished::Outcome::kCompleted) {
+    return shape_.on_prompt_end("error");
+  }
+  bool was_cut = false;
+  for (int i = 0; i < shape_.n_candidates; ++i) {
+    const auto& end = choices_[StateIndex(prompt_idx, i)].finished;
+    was_cut = was_cut || (end && end->reason == ChoiceFinished::Reason::kLength);
+  }
+  shape_.on_prompt_end(was_cut ? "length" : "stop");
+}
+
+size_t ReplyRenderer::StateIndex(size_t prompt_idx, int choice) const {
+  return prompt_idx * static_cast<size_t>(shape_.n_candidates) + static_cast<size_t>(choice);
+}
+
+bool ReplyRenderer::IsEndToken(TokenId id) const {
+  return std::find(shape_.end_tokens.begin(), shape_.end_tokens.end(), id) !=
+         shape_.end_tokens.end();
+}
+
+void ReplyRenderer::CountTokens(ChoiceState& choice, int64_t n_tokens) {
+  usage_.completion_tokens += n_tokens - choice.n_tokens;
+  choice.n_tokens = n_tokens;
+}
+
+void ReplyRenderer::Handle(size_t prompt_idx, PromptScores& scores) {
+  prompts_[prompt_idx].scores = std::move(scores.tokens);
+}
+
+void ReplyRenderer::Handle(size_t prompt_idx, TextDelta& delta) {
+  ChoiceState& choice = choices_[StateIndex(prompt_idx, delta.choice)];
+  BeginChoice(prompt_idx, delta.choice, choice);
+  CountTokens(choice, choice.n_tokens + static_cast<int64_t>(delta.token_ids.size()));
+  for (const TokenLogprob& token : delta.logprobs) {
+    choice.sum_logprob += static_cast<double>(token.logprob);
+    // The end token has no text, so it has no entry either (CONTRACT §8.5).
+    if (!has_logprobs() || IsEndToken(token.token)) continue;
+    if (is_chat()) {
+      if (!choice.chat_logprobs.empty()) choice.chat_logprobs.push_back(',');
+      AppendChatLogprob(choice.chat_logprobs, token, shape_.top_logprobs, json_.names());
+    } else {
+      choice.completion_logprobs.Add(token, true);
+    }
+  }
+  if (shape_.return_token_ids) {
+    choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+  }
+  ReasoningSplitter::Pieces pieces;
+  if (choice.splitter) {
+    const bool was_thinking = choice.splitter->state() == ReasoningSplitter::State::kThinking;
+    pieces = choice.splitter->Push(delta.text);
+    // The mark that ends the thought is no part of it.
+    if (was_thinking && choice.splitter->state() == ReasoningSplitter::State::kThinking) {
+      usage_.reasoning_tokens += static_cast<int64_t>(delta.token_ids.size());
+    }
+  } else {
+    pieces.content = std::move(delta.text);
+  }
+  Show(prompt_idx, delta.choice, choice, pieces);
+}
+
+// Keeps text for the body, or sends it with the tokens that wait. While the splitter holds text
+// back, its tokens wait for it.
+void ReplyRenderer::Show(size_t prompt_idx, int choice_idx, ChoiceState& choice,
+                         const ReasoningSplitter::Pieces& pieces) {
+  if (!stream_) {
+    choice.text += pieces.content;
+    choice.reasoning += pieces.reasoning;
+    return;
+  }
+  const bool has_text = !pieces.reasoning.empty() || !pieces.content.empty();
+  if (!has_text && choice.splitter && choice.splitter->holds()) return;
+  if (!has_text && !has_waiting_logprobs(choice) && choice.token_ids.empty()) return;
+  if (!pieces.reasoning.empty()) {
+    BeginChunk(prompt_idx, choice_idx);
+    out_ += R"(,"delta":{"reasoning_content":)";
+    AppendJsonString(out_, pieces.reasoning);
+    out_.push_back('}');
+    // The tokens of a delta that ends a thought go with what follows it.
+    FinishTextChunk(choice, pieces.content.empty());
+  }
+  if (!pieces.content.empty() || pieces.reasoning.empty()) {
+    BeginChunk(prompt_idx, choice_idx);
+    json_.AppendText(out_, pieces.content);
+    FinishTextChunk(choice, true);
+  }
+}
+
+void ReplyRenderer::FinishTextChunk(ChoiceState& choice, bool takes_tokens) {
+  out_ += R"(,"logprobs":)";
+  if (takes_tokens) {
+    TakeLogprobs(choice);
+  } else {
+    out_ += "null";
+  }
+  out_ += R"(,"finish_reason":null)";
+  if (takes_tokens && !choice.token_ids.empty()) {
+    out_ += R"(,"token_ids":)";
+    AppendJsonInts(out_, choice.token_ids);
+    choice.token_ids.clear();
+  }
+  SendChunk();
+}
+
+void ReplyRenderer::Handle(size_t prompt_idx, ChoiceFinished& finished) {
+  ChoiceState& choice = choices_[StateIndex(prompt_idx, finished.choice)];
+  BeginChoice(prompt_idx, finished.choice, choice);
+  CountTokens(choice, finished.usage.completion_tokens);
+  if (finished.choice == 0) usage_.cached_tokens += finished.usage.cached_tokens;
+  choice.finished = finished;
+  if (choice.splitter) Show(prompt_idx, finished.choice, choice, choice.splitter->Flush());
+  if (!stream_) return;
+  BeginChunk(prompt_idx, finished.choice);
+  out_ += is_chat() ? R"(,"delta":{},"logprobs":null)" : R"(,"text":"","logprobs":null)";
+  json_.AppendFinish(out_, finished);
+  SendChunk();
+}
+
+void ReplyRenderer::Handle(size_t prompt_idx, RequestFinished& finished) {
+  ReportEnd(prompt_idx, finished);
+  if (finished.outcome == RequestFinished::Outcome::kCompleted) {
+    if (--n_open_prompts_ == 0) Complete();
+    return;
+  }
+  // One prompt of a list failed: the answer as a whole cannot be given any more.
+  is_done_ = true;
+  if (n_open_prompts_ > 1 && cancel_) cancel_();
+  ErrorReply reply =
+      finished.outcome == RequestFinished::Outcome::kCancelled
+          ? MakeErrorReply(503, "shutting_down", "the request was cancelled by the server")
+          : MakeErrorReply(Error(finished.code, finished.message), shape_.request_id);
+  if (stream_) {
+    stream_->Send(reply.body);
+    stream_->Send("[DONE]");
+    stream_->Close();
+  } else {
+    writer_.Send(ToResponse(std::move(reply)));
+  }
+}
+
+// The first sign of a choice: chat names the role, completions repeat the prompt.
+void ReplyRenderer::BeginChoice(size_t prompt_idx, int choice_idx, ChoiceState& choice) {
+  if (choice.has_begun) return;
+  choice.has_begun = true;
+  const bool echoes = shape_.echo && !is_chat();
+  if (echoes) {
+    choice.text = shape_.prompts[prompt_idx].text;
+    if (has_logprobs()) {
+      bool is_first = true;
+      for (const TokenLogprob& token : prompts_[prompt_idx].scores) {
+        choice.completion_logprobs.Add(token, !is_first);
+        is_first = false;
+      }
+      choice.completion_logprobs.EndPrompt();
+    }
+  }
+  if (!stream_) return;
+  if (!is_chat() && !echoes && !shape_.return_token_ids && !shape_.prompt_logprobs) return;
+
+  BeginChunk(prompt_idx, choice_idx);
+  if (is_chat()) {
+    out_ += R"(,"delta":{"role":"assistant","content":""})";
+  } else {
+    json_.AppendText(out_, choice.text);
+    choice.text.clear();
+  }
+  out_ += R"(,"logprobs":)";
+  TakeLogprobs(choice);
+  out_ += R"(,"finish_reason":null)";
+  if (!is_chat()) json_.AppendPromptExtras(out_, prompt_idx, prompts_[prompt_idx].scores);
+  SendChunk(is_chat());
+}
+
+void ReplyRenderer::BeginChunk(size_t prompt_idx, int choice) {
+  out_ = json_.head();
+  json_.AppendIndex(out_, prompt_idx, choice);
+}
+
+// Ends the choice and the chunk. The first chunk of a chat carries what is said of its prompt.
+void ReplyRenderer::SendChunk(bool may_carry_extras) {
+  out_ += "}]";
+  if (may_carry_extras && !prompts_.front().has_sent_extras) {
+    prompts_.front().has_sent_extras = true;
+    json_.AppendPromptExtras(out_, 0, prompts_[0].scores);
+  }
+  if (shape_.continuous_usage) {
+    AppendUsage(out_, usage_);
+  } else if (shape_.include_usage) {
+    out_ += R"(,"usage":null)";
+  }
+  out_.push_back('}');
+  stream_->Send(out_);
+}
+
+bool ReplyRenderer::has_waiting_logprobs(const ChoiceState& choice) const {
+  return has_logprobs() &&
+         (is_chat() ? !choice.chat_logprobs.empty() : !choice.completion_logprobs.empty());
+}
+
+// Appends the logprobs that wait, or null.
+void ReplyRenderer::TakeLogprobs(ChoiceState& choice) {
+  if (!has_waiting_logprobs(choice)) {
+    out_ += "null";
+    return;
+  }
+  TakeLogprobsObject(choice);
+}
+
+void ReplyRenderer::TakeLogprobsObject(ChoiceState& choice) {
+  if (!is_chat()) return choice.completion_logprobs.TakeInto(out_);
+  out_ += R"({"content":[)";
+  out_ += choice.chat_logprobs;
+  out_ += R"(],"refusal":null})";
+  choice.chat_logprobs.clear();
+}
+
+void ReplyRenderer::Complete() {
+  is_done_ = true;
+  if (stream_) {
+    if (shape_.include_usage) {
+      out_ = json_.head();
+      out_.push_back(']');
+      AppendUsage(out_, usage_);
+      out_.push_back('}');
+      stream_->Send(out_);
+    }
+    stream_->Send("[DONE]");
+    stream_->Close();
+    return;
+  }
+
+  out_ = json_.head();
+  for (size_t prompt_idx = 0; prompt_idx < prompts_.size(); ++prompt_idx) {
+    int rank = 0;
+    for (const int candidate : BestCandidates(prompt_idx)) {
+      if (out_.size() > json_.head().size()) out_.push_back(',');
+      AppendBodyChoice(prompt_idx, rank++, candidate);
+    }
+  }
+  out_.push_back(']');
+  AppendUsage(out_, usage_);
+  if (is_chat()) json_.AppendPromptExtras(out_, 0, prompts_[0].scores);
+  out_.push_back('}');
+  writer_.Json(200, std::move(out_));
+}
+
+void ReplyRenderer::AppendBodyChoice(size_t prompt_idx, int rank, int candidate) {
+  ChoiceState& choice = choices_[StateIndex(prompt_idx, candidate)];
+  json_.AppendIndex(out_, prompt_idx, rank);
+  if (is_chat()) {
+    AppendMessage(out_, choice.text, choice.reasoning);
+  } else {
+    json_.AppendText(out_, choice.text);
+  }
+  out_ += R"(,"logprobs":)";
+  // No token, but the client asked: empty lists, not "off".
+  if (has_logprobs()) {
+    TakeLogprobsObject(choice);
+  } else {
+    out_ += "null";
+  }
+  json_.AppendFinish(out_, choice.finished.value_or(ChoiceFinished{}));
+  if (shape_.return_token_ids) {
+    out_ += R"(,"token_ids":)";
+    AppendJsonInts(out_, choice.token_ids);
+  }
+  if (!is_chat()) json_.AppendPromptExtras(out_, prompt_idx, prompts_[prompt_idx].scores);
+  out_.push_back('}');
+}
+
+// All of them in order, or for best_of the n with the best mean log-probability.
+std::vector<int> ReplyRenderer::BestCandidates(size_t prompt_idx) const {
+  std::vector<int> out(static_cast<size_t>(shape_.n_candidates));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int>(i);
+  if (shape_.n_candidates == shape_.n) return out;
+  const auto mean = [&](int candidate) {
+    const ChoiceState& choice = choices_[StateIndex(prompt_idx, candidate)];
+    return choice.n_tokens > 0 ? choice.sum_logprob / static_cast<double>(choice.n_tokens) : 0.0;
+  };
+  std::stable_sort(out.begin(), out.end(), [&](int a, int b) { return mean(a) > mean(b); });
+  out.resize(static_cast<size_t>(shape_.n));
+  return out;
+}
+
+}  // namespace tandem::server

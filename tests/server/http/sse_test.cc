@@ -1,0 +1,28 @@
+#include "server/http/sse.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace tandem::server {
+namespace {
+
+TEST(Sse, DataIsOneLineAndAnEmptyOne) { EXPECT_EQ(SseData("{}"), "data: {}\n\n"); }
+
+TEST(Sse, EveryLineOfTheDataGetsItsField) {
+  EXPECT_EQ(SseData("a\n\nb"), "data: a\ndata: \ndata: b\n\n");
+  EXPECT_EQ(SseData("a\n"), "data: a\ndata: \n\n");
+  EXPECT_EQ(SseData(""), "data: \n\n");
+}
+
+TEST(Sse, CarriageReturnsNeverReachTheWire) {
+  EXPECT_EQ(SseData("\ra\r\nb\r\r"), "data:  a \ndata: b  \n\n");
+}
+
+TEST(Sse, NamesAndCommentsStayOnOneLine) {
+  EXPECT_EQ(SseNamed("log\r\ndata: x", "y"), "event: log  data: x\ndata: y\n\n");
+  EXPECT_EQ(SseComment("\nping\n"), ":  ping \n\n");
+}
+
+}  // namespace
+}  // namespace tandem::server
