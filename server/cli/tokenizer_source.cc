@@ -31,14 +31,18 @@ engine::TokenizerFiles LoadTokenizerAt(const std::string& where) {
   } else if (!part.empty()) {
     // Beside it, only what describes it.
     files = engine::LoadTokenizer(
-        path.parent_path(), [&](std::string_view file) -> std::optional<std::string> {
+        path.has_parent_path() ? path.parent_path() : fs::path("."),
+        [&](std::string_view file) -> std::optional<std::string> {
           if (file == part) return engine::ReadWholeFile(path, kMaxFileBytes);
           const bool describes = file == "config.json" || file == "tokenizer_config.json";
           return describes ? ReadIfThere(path.parent_path() / file) : std::nullopt;
         });
   } else {
     engine::TokenizerTexts texts;
-    texts.source = where;
+    // Messages name the file as it lies in a directory.
+    const bool usual_name = path.filename() == "tokenizer.json";
+    texts.source =
+        usual_name ? (path.has_parent_path() ? path.parent_path() : fs::path(".")) : path;
     texts.tokenizer_json = engine::ReadWholeFile(path, kMaxFileBytes);
     files = engine::LoadTokenizer(texts);
   }
