@@ -38,13 +38,11 @@ struct Case {
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   // Every family on the table that serves here. The other tables share the families' code and
-  // differ in kernels alone: two families run them all, one with a window and caps, one without
-  // rope.
+  // differ in kernels alone: one family, with windows and caps, runs them all.
   for (const KernelTable* kernels : RunnableKernelTables()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       for (const std::string& family : tests::FamilyNames()) {
-        const bool everywhere = family == "gemma2" || family == "minigpt";
-        if (everywhere || kernels == &Kernels()) cases.push_back({family, dtype, kernels});
+        if (family == "gemma2" || kernels == &Kernels()) cases.push_back({family, dtype, kernels});
       }
     }
   }
