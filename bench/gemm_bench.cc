@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <ostream>
+#include <random>
 #include <string>
 
 #include "engine/base/aligned_buffer.h"
@@ -18,6 +19,7 @@
 namespace tandem::bench {
 namespace {
 
+using engine::BlockFormat;
 using engine::ConstMatrix;
 using engine::DType;
 using engine::OpsContext;
@@ -69,15 +71,24 @@ constexpr int64_t kPeakAccumulators = 12;
 #define TANDEM_PEAK_FMA256(i) "vfmadd231ps %%ymm15,%%ymm15,%%ymm" #i "\n\t"
 #define TANDEM_PEAK_FMA512(i) "vfmadd231ps %%zmm15,%%zmm15,%%zmm" #i "\n\t"
 #define TANDEM_PEAK_DOT512(i) "vdpbf16ps %%zmm15,%%zmm15,%%zmm" #i "\n\t"
+#define TANDEM_PEAK_BYTES512(i) "vpdpbusd %%zmm15,%%zmm15,%%zmm" #i "\n\t"
+#define TANDEM_PEAK_WORDS512(i) "vpmaddwd %%zmm15,%%zmm15,%%zmm" #i "\n\t"
+#define TANDEM_PEAK_WORDS256(i) "vpmaddwd %%ymm15,%%ymm15,%%ymm" #i "\n\t"
 TANDEM_PEAK(RunFma256, TANDEM_PEAK_FMA256)
 TANDEM_PEAK(RunFma512, TANDEM_PEAK_FMA512)
 TANDEM_PEAK(RunDot512, TANDEM_PEAK_DOT512)
+TANDEM_PEAK(RunBytes512, TANDEM_PEAK_BYTES512)
+TANDEM_PEAK(RunWords512, TANDEM_PEAK_WORDS512)
+TANDEM_PEAK(RunWords256, TANDEM_PEAK_WORDS256)
 #undef TANDEM_PEAK
 #undef TANDEM_PEAK_TWELVE
 #undef TANDEM_PEAK_CLOBBERS
 #undef TANDEM_PEAK_FMA256
 #undef TANDEM_PEAK_FMA512
 #undef TANDEM_PEAK_DOT512
+#undef TANDEM_PEAK_BYTES512
+#undef TANDEM_PEAK_WORDS512
+#undef TANDEM_PEAK_WORDS256
 
 double PeakFlops(ThreadPool& pool, double seconds, void (*run)(), double flops_each) {
   const auto task = [&](int64_t, int) { run(); };
@@ -157,13 +168,51 @@ double RoofFlops(const Roof& roof, DType dtype) {
   return dtype == DType::kF32 ? roof.f32_flops : roof.bf16_flops;
 }
 
+// What the weights are in.
+struct WeightType {
+  DType dtype;  // of the other operand
+  BlockFormat block = BlockFormat::kNone;
+
+  std::string name() const {
+    return block == BlockFormat::kNone ? std::string(engine::DTypeName(dtype))
+                                       : engine::BlockFormatName(block);
+  }
+  int64_t bytes(const GemmBenchOptions::Shape& s) const {
+    return block == BlockFormat::kNone ? engine::PanelBytes(dtype, s.n, s.k)
+                                       : engine::PanelBytes(block, s.n, s.k);
+  }
+  double roof(const Roof& roof) const {
+    return block == BlockFormat::kNone ? RoofFlops(roof, dtype) : roof.int8_ops;
+  }
+};
+
+// Any integers will do, with scales that are ordinary numbers.
+void FillBlocks(BlockFormat block, const GemmBenchOptions::Shape& shape, std::byte* panels) {
+  std::mt19937 rng(1);
+  const int64_t panel_bytes = engine::BlockPanelBytes(block, shape.k);
+  for (int64_t p = 0; p < shape.n / engine::kLanes; ++p) {
+    for (int64_t g = 0; g < engine::GroupsOf(shape.k); ++g) {
+      for (int64_t lane = 0; lane < engine::kLanes; ++lane) {
+        engine::BlockGroup group{.scale = engine::FloatToF16(0.01f)};
+        for (int8_t& q : group.q) q = static_cast<int8_t>(rng() % 16 - 8);
+        engine::PutGroup(block, panels + p * panel_bytes, shape.k, g, lane, group);
+      }
+    }
+  }
+}
+
 void BenchForward(std::ostream& out, OpsContext& ops, const GemmBenchOptions& options,
-                  const GemmBenchOptions::Shape& shape, DType dtype, const Roof& roof) {
-  const auto weight_bytes = engine::PanelBytes(dtype, shape.n, shape.k);
+                  const GemmBenchOptions::Shape& shape, const WeightType& type, const Roof& roof) {
+  const DType dtype = type.dtype;
+  const int64_t weight_bytes = type.bytes(shape);
   const int64_t copies = std::max<int64_t>(2, (options.cycle_bytes - 1) / weight_bytes + 1);
   AlignedBuffer weights(static_cast<size_t>(weight_bytes * copies));
-  FillOperand(dtype, weights.data(),
-              weight_bytes / static_cast<int64_t>(engine::DTypeBytes(dtype)));
+  if (type.block != BlockFormat::kNone) {
+    FillBlocks(type.block, shape, weights.data());
+  } else {
+    FillOperand(dtype, weights.data(),
+                weight_bytes / static_cast<int64_t>(engine::DTypeBytes(dtype)));
+  }
   for (int64_t c = 1; c < copies; ++c) {
     std::memcpy(weights.data() + c * weight_bytes, weights.data(),
                 static_cast<size_t>(weight_bytes));
@@ -172,7 +221,7 @@ void BenchForward(std::ostream& out, OpsContext& ops, const GemmBenchOptions& op
     const Operand x(dtype, m, shape.k);
     AlignedBuffer y(static_cast<size_t>(m * shape.n) * sizeof(float));
     const double seconds = MedianSeconds(copies, options.seconds, [&](int64_t i) {
-      const PanelMatrix w{weights.data() + i * weight_bytes, dtype, shape.n, shape.k};
+      const PanelMatrix w{weights.data() + i * weight_bytes, dtype, shape.n, shape.k, type.block};
       engine::MatMul(ops, x.matrix, w, nullptr, y.as<float>(), shape.n);
     });
     const double flops = 2.0 * static_cast<double>(m * shape.n * shape.k) / seconds;
@@ -180,9 +229,8 @@ void BenchForward(std::ostream& out, OpsContext& ops, const GemmBenchOptions& op
     Print(out,
           "%-4s M %4ld K %5ld N %6ld: %9.1f us  %7.1f GOP/s (%3.0f %% of roof)  weights %5.1f GB/s "
           "(%3.0f %%)",
-          std::string(engine::DTypeName(dtype)).c_str(), m, shape.k, shape.n, seconds * 1e6,
-          flops / 1e9, 100 * flops / RoofFlops(roof, dtype), rate / 1e9,
-          100 * rate / roof.read_bytes);
+          type.name().c_str(), m, shape.k, shape.n, seconds * 1e6, flops / 1e9,
+          100 * flops / type.roof(roof), rate / 1e9, 100 * rate / roof.read_bytes);
   }
 }
 
@@ -216,9 +264,11 @@ void BenchGradients(std::ostream& out, OpsContext& ops, const GemmBenchOptions& 
 Roof PrintRoof(std::ostream& out, const GemmBenchOptions& options) {
   ThreadPool pool(options.threads);
   const Roof roof = MeasureRoof(options.threads, options.seconds);
-  Print(out, "%s, %d threads: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, memory read %.1f GB/s",
+  Print(out,
+        "%s, %d threads: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, int8 %.0f GOP/s, memory read %.1f "
+        "GB/s",
         std::string(engine::Kernels().key).c_str(), pool.n_threads(), roof.f32_flops / 1e9,
-        roof.bf16_flops / 1e9, roof.read_bytes / 1e9);
+        roof.bf16_flops / 1e9, roof.int8_ops / 1e9, roof.read_bytes / 1e9);
   return roof;
 }
 
@@ -229,9 +279,13 @@ Roof MeasureRoof(int threads, double seconds) {
   Roof roof;
   const bool wide = engine::Kernels().isa == "avx512";
   const bool dot = engine::Kernels().key.find("bf16") != std::string_view::npos;
+  const bool bytes = engine::Kernels().key.find("vnni") != std::string_view::npos;
   roof.f32_flops =
       wide ? PeakFlops(pool, seconds, RunFma512, 32) : PeakFlops(pool, seconds, RunFma256, 16);
   roof.bf16_flops = dot ? PeakFlops(pool, seconds, RunDot512, 64) : roof.f32_flops;
+  roof.int8_ops = bytes  ? PeakFlops(pool, seconds, RunBytes512, 128)
+                  : wide ? PeakFlops(pool, seconds, RunWords512, 64)
+                         : PeakFlops(pool, seconds, RunWords256, 32);
   AlignedBuffer buffer(size_t{1} << 30);
   Fill(buffer);
   roof.read_bytes = ReadRate(pool, buffer, seconds);
@@ -246,17 +300,24 @@ int RunRoofBench(std::ostream& out, const GemmBenchOptions& options) {
 int RunGemmBench(std::ostream& out, const GemmBenchOptions& options) {
   ThreadPool pool(options.threads);
   OpsContext ops(engine::Kernels(), pool);
-  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+  const auto wanted = [&](const WeightType& type) {
+    return std::find(options.types.begin(), options.types.end(), type.name()) !=
+           options.types.end();
+  };
+  for (const WeightType& type : {WeightType{DType::kBF16}, WeightType{DType::kF32},
+                                 WeightType{DType::kBF16, BlockFormat::kInt8},
+                                 WeightType{DType::kBF16, BlockFormat::kInt4}}) {
+    if (!wanted(type)) continue;
     for (const GemmBenchOptions::Shape& shape : options.shapes) {
       // The roof beside each group: a shared machine's moves within minutes.
       const Roof roof = PrintRoof(out, options);
-      BenchForward(out, ops, options, shape, dtype, roof);
+      BenchForward(out, ops, options, shape, type, roof);
     }
-    if (!options.gradients) continue;
+    if (!options.gradients || type.block != BlockFormat::kNone) continue;
     const Roof roof = PrintRoof(out, options);
     for (const GradShape& shape :
          {GradShape{4096, 50257, 256}, GradShape{2048, 2048, 8192}, GradShape{2048, 8192, 2048}}) {
-      BenchGradients(out, ops, options, shape, dtype, roof);
+      BenchGradients(out, ops, options, shape, type.dtype, roof);
     }
   }
   return 0;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <string>
 #include <vector>
 
 namespace tandem::bench {
@@ -19,6 +20,7 @@ struct GemmBenchOptions {
   std::vector<int64_t> rows = {1, 8, 32, 512};
   // Weights are cycled over at least this much, so that they come from memory.
   int64_t cycle_bytes = 400'000'000;
+  std::vector<std::string> types = {"bf16", "f32", "int8", "int4"};  // of the weights
   bool gradients = true;  // also the two gradient products, at training's sizes
 };
 
@@ -26,6 +28,7 @@ struct GemmBenchOptions {
 struct Roof {
   double f32_flops = 0;   // fused multiply-adds, all threads
   double bf16_flops = 0;  // bf16 products in the table's way of multiplying them
+  double int8_ops = 0;    // products of bytes, likewise
   double read_bytes = 0;  // bytes/s of reading memory, all threads
 };
 Roof MeasureRoof(int threads, double seconds);

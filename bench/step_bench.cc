@@ -91,8 +91,8 @@ int RunStepBench(std::ostream& out, const StepBenchOptions& options) {
       engine::WriteRandomModel({.config = engine::Llama1BConfig()}, dir);
     }
   }
-  const auto model =
-      engine::Model::Load(engine::ModelDir::Open(dir), {.cache_dir = options.cache_dir}, ops);
+  const auto model = engine::Model::Load(
+      engine::ModelDir::Open(dir), {.block = options.block, .cache_dir = options.cache_dir}, ops);
   const int64_t blocks_per_sequence =
       (options.prompt_tokens + options.decode_steps) / engine::kKvBlockTokens + 2;
   engine::KvCache kv(
@@ -110,7 +110,10 @@ int RunStepBench(std::ostream& out, const StepBenchOptions& options) {
     if (weight.spec->kind == engine::WeightKind::kMatrix && !is_head) layer_elements += elements;
     // An untied embedding table is looked up, not read.
     if (weight.spec->kind == engine::WeightKind::kMatrix || model->config().tied_embeddings) {
-      weight_bytes += elements * static_cast<double>(engine::DTypeBytes(model->dtype()));
+      const engine::PanelMatrix& w = weight.panels;
+      weight_bytes += static_cast<double>(w.block == engine::BlockFormat::kNone
+                                              ? engine::PanelBytes(w.dtype, w.n, w.k)
+                                              : engine::PanelBytes(w.block, w.n, w.k));
     }
   }
 
@@ -130,9 +133,10 @@ int RunStepBench(std::ostream& out, const StepBenchOptions& options) {
     round.one_seconds = decode(1);
     const Roof after = MeasureRoof(pool.n_threads(), 0.3);
     round.batch_seconds = decode(options.batch);
-    const bool bf16 = model->dtype() == engine::DType::kBF16;
-    round.peak_flops = bf16 ? (before.bf16_flops + after.bf16_flops) / 2
-                            : (before.f32_flops + after.f32_flops) / 2;
+    const double Roof::*peak = model->dtype() == engine::DType::kF32         ? &Roof::f32_flops
+                               : options.block == engine::BlockFormat::kNone ? &Roof::bf16_flops
+                                                                             : &Roof::int8_ops;
+    round.peak_flops = (before.*peak + after.*peak) / 2;
     round.read_bytes = (before.read_bytes + after.read_bytes) / 2;
     if (i > 0) rounds.push_back(round);  // the first round faults pages in
   }
@@ -147,8 +151,7 @@ int RunStepBench(std::ostream& out, const StepBenchOptions& options) {
   const double flops = 2 * prompt * layer_elements;
   char line[256];
   std::snprintf(line, sizeof line, "%s, %s, %d threads, %s; medians of %d rounds\n",
-                model->config().family.c_str(),
-                std::string(engine::DTypeName(model->dtype())).c_str(), pool.n_threads(),
+                model->config().family.c_str(), model->weights_type().c_str(), pool.n_threads(),
                 std::string(ops.kernels().key).c_str(), options.rounds);
   out << line;
   std::snprintf(

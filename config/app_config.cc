@@ -31,7 +31,9 @@ const ConfigKey kKeys[] = {
     {.name = "any-model-name", .member = &AppConfig::any_model_name, .unit = "",
      .effect = "unknown model names mean the first model"},
     {.name = "dtype", .member = &AppConfig::dtype, .unit = "",
-     .effect = "compute type", .choices = "auto|f32|bf16"},
+     .effect = "type of the weights; f32 and bf16 are also computed in, int8 and int4 are rounded "
+               "from the checkpoint in blocks of 32 and compute in bf16",
+     .choices = "auto|f32|bf16|int8|int4"},
     {.name = "max-model-len", .member = &AppConfig::max_model_len, .unit = "tokens",
      .effect = "context bound; 0: the model's own", .min = 0, .max = 1 << 30},
     {.name = "chat-template", .member = &AppConfig::chat_template, .unit = "FILE",
@@ -84,8 +86,9 @@ const ConfigKey kKeys[] = {
                "where there are several keys",
      .min = 0, .max = 1 << 20},
     {.name = "prefill-chunk", .member = &AppConfig::prefill_chunk, .unit = "tokens",
-     .effect = "prompt tokens computed in one step, all sequences together",
-     .min = 1, .max = 1 << 16},
+     .effect = "prompt tokens computed in one step, all sequences together; 0: by the model's size, "
+               "256 to 1024",
+     .min = 0, .max = 1 << 16},
     {.name = "max-body", .member = &AppConfig::max_body, .unit = "bytes",
      .effect = "largest JSON body; larger ones get 413"},
     {.name = "max-connections", .member = &AppConfig::max_connections, .unit = "connections",

@@ -42,7 +42,8 @@ struct LoadedModel {
   std::vector<TokenId>
       end_tokens;  // generation stops at these (config.json, generation_config.json)
   SamplingParams default_sampling;  // generation_config.json
-  std::string weights_dtype;        // compute dtype: "f32" or "bf16"
+  std::string weights_dtype;        // "f32", "bf16", "int8" or "int4"
+  std::string kv_dtype;             // the compute dtype: "f32" or "bf16"
   int64_t vocab_size = 0;
   int64_t max_model_len = 0;  // the smaller of the model's and the option's
   std::string fingerprint;    // changes with weights, build or numeric settings

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <chrono>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -73,6 +75,21 @@ std::string SystemFingerprint(const Model& model, const KernelTable& kernels) {
   return "fp_" + ToHex(Sha256Of(std::as_bytes(std::span(text)))).substr(0, 16);
 }
 
+// Packing takes seconds to minutes, and only at the first load: a line now and then says how far it
+// is. A small model says nothing.
+std::function<void(double)> PackingProgress(const std::string& name) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  return [name, begin, last = begin](double fraction) mutable {
+    const Clock::time_point now = Clock::now();
+    if (now - last < std::chrono::seconds(2) || fraction <= 0) return;
+    last = now;
+    const double seconds = std::chrono::duration<double>(now - begin).count();
+    spdlog::info("packing weights model=\"{}\" done={:.0f}% seconds={:.0f} left={:.0f}", name,
+                 100 * fraction, seconds, seconds / fraction - seconds);
+  };
+}
+
 }  // namespace
 
 std::string_view ProgramVersion() { return TANDEM_VERSION; }
@@ -84,9 +101,11 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   OpsContext ops(kernels, pool);
   LoadOptions load;
   load.dtype = options.dtype;
+  load.block = options.block;
   load.max_context_len = options.max_model_len;
   load.cache_dir = options.cache_dir;
   load.cache_limit_bytes = options.cache_limit_bytes;
+  load.progress = PackingProgress(dir.name());
 
   LoadedModel loaded;
   loaded.model = Model::Load(dir, load, ops);
@@ -96,7 +115,8 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   if (options.max_model_len > 0) {
     loaded.max_model_len = std::min(loaded.max_model_len, options.max_model_len);
   }
-  loaded.weights_dtype = DTypeName(loaded.model->dtype());
+  loaded.weights_dtype = loaded.model->weights_type();
+  loaded.kv_dtype = DTypeName(loaded.model->dtype());
   loaded.weight_bytes = loaded.model->weight_bytes();
   loaded.fingerprint = SystemFingerprint(*loaded.model, kernels);
 

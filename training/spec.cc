@@ -125,6 +125,23 @@ Setter Choice(Field field, std::vector<std::pair<std::string, Enum>> choices) {
   };
 }
 
+template <class Field>
+Setter Compute(Field field) {
+  const Setter choice = Choice(
+      field, std::vector<std::pair<std::string, engine::DType>>{{"bf16", engine::DType::kBF16},
+                                                                {"bfloat16", engine::DType::kBF16},
+                                                                {"f32", engine::DType::kF32},
+                                                                {"float32", engine::DType::kF32}});
+  return [=](TrainSpec& spec, const Given& given) {
+    const std::string& word = Scalar(given);
+    if (word == "int8" || word == "int4") {
+      throw BadValue(word + " weights can be served but not trained: train in bf16 and serve the " +
+                     "result with --dtype " + word);
+    }
+    choice(spec, given);
+  };
+}
+
 // MaxText writes -1 where we write 0: "choose for me" or "never".
 template <class Field>
 Setter IntegerOrMinusOne(Field field, double max) {
@@ -296,13 +313,7 @@ const std::vector<Key>& Keys() {
               {{"checkpoint.export"}, Bool(FIELD(checkpoint.export_model))},
               {{"checkpoint.export_best"}, Bool(FIELD(checkpoint.export_best))},
 
-              {{"precision.compute", "dtype"},
-               Choice(FIELD(compute),
-                      std::vector<std::pair<std::string, engine::DType>>{
-                          {"bf16", engine::DType::kBF16},
-                          {"bfloat16", engine::DType::kBF16},
-                          {"f32", engine::DType::kF32},
-                          {"float32", engine::DType::kF32}})},
+              {{"precision.compute", "dtype"}, Compute(FIELD(compute))},
               {{"resources.threads"}, Integer(FIELD(resources.threads), 0, 1024)},
               {{"resources.lower_priority"}, Bool(FIELD(resources.lower_priority))},
               {{"resources.memory_max_bytes"},

@@ -4,7 +4,7 @@ namespace tandem::engine {
 
 // What this CPU and its operating system offer, as far as the kernel tables ask.
 struct CpuFeatures {
-  bool avx2 = false;    // with FMA
+  bool avx2 = false;    // with FMA and F16C
   bool avx512 = false;  // F, BW, DQ and VL
   bool avx512_bf16 = false;
   bool avx512_vnni = false;

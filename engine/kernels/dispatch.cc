@@ -21,6 +21,8 @@ struct RunnableTables {
     if (cpu.avx512) tables[count++] = &avx512::kTable;
     if (cpu.avx512_bf16) {
       tables[count++] = cpu.avx512_vnni ? &avx512_bf16::kTableVnni : &avx512_bf16::kTable;
+    } else if (cpu.avx512_vnni) {
+      tables[count++] = &avx512::kTableVnni;
     }
   }
 };

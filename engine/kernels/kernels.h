@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "engine/base/ids.h"
+#include "engine/kernels/block_formats.h"
 #include "engine/tensor/bfloat16.h"
 
 namespace tandem::engine {
@@ -84,6 +85,48 @@ struct TransposeRowsArgs {
   int64_t cols;
   T* out;
   int64_t ldout;  // >= padded rows
+};
+
+// Activations rounded for products with weights in blocks (block_formats.h): per row and group of
+// kGroupSize columns one f32 scale, absmax / 127, and the nearest integers (even at ties), so that
+// x is about scale * q. A group whose absmax is below kLeastGroupMax is zero, scale included: its
+// scale would be subnormal. A group that holds NaN or infinity has the scale NaN, and so every
+// product of its row is NaN.
+struct QuantizeRowsArgs {
+  const Bf16* x;
+  int64_t ldx;
+  int64_t rows;
+  int64_t cols;
+  int32_t offset;  // of the weights' format
+  int8_t* q;       // [rows][ldq], zero from cols up to a multiple of kGroupSize
+  int64_t ldq;
+  float* scales;  // [rows][ldgroups]
+  // [rows][ldgroups] what a product starts from: -offset times the group's sum, so that the offset
+  // of the stored weights drops out, exactly.
+  int32_t* starts;
+  int64_t ldgroups;
+};
+inline constexpr float kLeastGroupMax = 0x1p-119f;  // 127 / it is finite, it / 127 is normal
+
+// y[m, n0..n1) (+)= x[m, k] . W^T (+ bias) with W in blocks; panels, columns, bias and y as in
+// MatMulArgs. Within a group the products of integers are summed exactly, in 32 bits. An element is
+// one f32 accumulator that takes its groups in k order: fma(sum, x scale * w scale, accumulator).
+// Every table gives the same bits.
+struct BlockMatMulArgs {
+  const int8_t* q;
+  int64_t ldq;
+  const float* scales;
+  const int32_t* starts;
+  int64_t ldgroups;
+  int64_t m;
+  const std::byte* panels;  // the first panel of the range
+  int64_t n_panels;
+  int64_t n_columns;
+  int64_t k;  // of the weight
+  const float* bias;
+  float* y;
+  int64_t ldy;
+  bool accumulate;
 };
 
 // One chunk of keys of one sequence and kv head, against `rows` query rows: row r is query r /
@@ -183,12 +226,20 @@ struct TypedKernels {
   void (*round)(const PointwiseArgs<T>&) noexcept;
 };
 
+// The kernels of weights in blocks: the integers are the same for every compute dtype.
+struct BlockKernels {
+  void (*quantize_rows)(const QuantizeRowsArgs&) noexcept;
+  void (*matmul_int8)(const BlockMatMulArgs&) noexcept;
+  void (*matmul_int4)(const BlockMatMulArgs&) noexcept;
+};
+
 struct KernelTable {
   std::string_view isa;  // "reference", "avx2", "avx512"
   std::string_view key;  // with features: "avx512+bf16+vnni"
 
   TypedKernels<float> f32;
   TypedKernels<Bf16> bf16;
+  BlockKernels blocks;
 
   // into = softmax state of both, `from` being the later keys.
   void (*attention_merge)(const AttentionState& into, const AttentionState& from) noexcept;

@@ -14,10 +14,25 @@ extern const KernelTable kTable;
 }
 namespace avx512 {
 extern const KernelTable kTable;
-}
+extern const KernelTable kTableVnni;
+}  // namespace avx512
 namespace avx512_bf16 {
 extern const KernelTable kTable;
 extern const KernelTable kTableVnni;
 }  // namespace avx512_bf16
+
+// The block kernels that the tables of AVX-512 choose from.
+namespace avx512_widen {
+void QuantizeBlockRows(const QuantizeRowsArgs& args) noexcept;
+void MatMulInt8(const BlockMatMulArgs& args) noexcept;
+void MatMulInt4(const BlockMatMulArgs& args) noexcept;
+inline constexpr BlockKernels kBlocks = {QuantizeBlockRows, MatMulInt8, MatMulInt4};
+}  // namespace avx512_widen
+namespace avx512_vnni {
+void QuantizeBlockRows(const QuantizeRowsArgs& args) noexcept;
+void MatMulInt8(const BlockMatMulArgs& args) noexcept;
+void MatMulInt4(const BlockMatMulArgs& args) noexcept;
+inline constexpr BlockKernels kBlocks = {QuantizeBlockRows, MatMulInt8, MatMulInt4};
+}  // namespace avx512_vnni
 
 }  // namespace tandem::engine

@@ -10,6 +10,7 @@
 #include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/packed_weights.h"
+#include "engine/model/plan_ops.h"
 
 namespace tandem::engine {
 namespace {
@@ -92,7 +93,14 @@ int64_t CountParameters(const std::vector<WeightSpec>& specs) {
 }
 
 DType ChooseDType(const ModelDir& dir, const std::vector<WeightSpec>& specs,
-                  std::optional<DType> wanted) {
+                  const LoadOptions& options) {
+  const std::optional<DType> wanted = options.dtype;
+  if (options.block != BlockFormat::kNone) {
+    if (!wanted || *wanted == DType::kBF16) return DType::kBF16;
+    throw Error(ErrorCode::kUnsupported, std::string(BlockFormatName(options.block)) +
+                                             " weights compute in bf16, not in " +
+                                             std::string(DTypeName(*wanted)));
+  }
   if (wanted) {
     if (*wanted == DType::kF32 || *wanted == DType::kBF16) return *wanted;
     throw Error(ErrorCode::kUnsupported,
@@ -102,6 +110,22 @@ DType ChooseDType(const ModelDir& dir, const std::vector<WeightSpec>& specs,
     return FindWeight(dir, spec)->dtype == DType::kF32;
   });
   return all_f32 && CountParameters(specs) < kSmallModelParameters ? DType::kF32 : DType::kBF16;
+}
+
+// In what each weight is stored; which one is the head, only the forward pass tells.
+PackedTypes ChooseTypes(const FamilySpec& family, const ModelConfig& config,
+                        const std::vector<WeightSpec>& specs, DType dtype, BlockFormat block) {
+  PackedTypes types{.dtype = dtype, .name = std::string(DTypeName(dtype)), .blocks = {}};
+  types.blocks.resize(specs.size(), BlockFormat::kNone);
+  if (block == BlockFormat::kNone) return types;
+  types.name = BlockFormatName(block);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].kind == WeightKind::kMatrix) types.blocks[i] = block;
+    if (specs[i].kind == WeightKind::kEmbedding) types.blocks[i] = BlockFormat::kInt8;
+  }
+  const ForwardPlan plan = PlanForward(family, config, specs, dtype);
+  types.blocks[static_cast<size_t>(plan.ops.back().weight)] = BlockFormat::kInt8;
+  return types;
 }
 
 }  // namespace
@@ -119,19 +143,22 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
   model->specs_ = model->family_->list_weights(model->config_);
   CheckTensors(dir, model->specs_);
   ReportExtraTensors(dir, model->specs_, model->config_);
-  model->dtype_ = ChooseDType(dir, model->specs_, options.dtype);
+  model->dtype_ = ChooseDType(dir, model->specs_, options);
+  const PackedTypes types =
+      ChooseTypes(*model->family_, model->config_, model->specs_, model->dtype_, options.block);
+  model->weights_type_ = types.name;
 
   const std::string content_hash = dir.ContentHash(
       options.cache_dir.empty() ? std::filesystem::path() : options.cache_dir / "hashes");
   Sha256 identity;
   identity.Update(std::string(kArithmeticVersion) + "\n" + std::string(ops.kernels().key) + "\n" +
-                  std::string(DTypeName(model->dtype_)) + "\n" + content_hash + "\n" +
+                  types.name + "\n" + content_hash + "\n" +
                   model->family_->write_config(model->config_).dump());
   model->fingerprint_ = ToHex(identity.Finish()).substr(0, 32);
 
-  const PackedLayout layout = LayOutWeights(model->specs_, model->dtype_, content_hash);
+  const PackedLayout layout = LayOutWeights(model->specs_, types, content_hash);
   PackedWeights packed =
-      LoadPackedWeights(dir, model->specs_, model->dtype_, layout,
+      LoadPackedWeights(dir, model->specs_, types, layout,
                         {options.cache_dir, options.cache_limit_bytes, options.progress}, ops);
   model->weights_ = std::move(packed.weights);
   model->mapped_ = std::move(packed.mapped);

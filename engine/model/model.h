@@ -20,6 +20,9 @@ struct LoadOptions {
   // Compute dtype, f32 or bf16. Unset: f32 if every weight of the checkpoint is f32 and there are
   // fewer than kSmallModelParameters of them, else bf16.
   std::optional<DType> dtype = {};
+  // Weights in blocks of integers: linear layers in this format, embedding tables and the head,
+  // whose errors weigh most, always in int8; norms and biases stay f32. Compute is bf16.
+  BlockFormat block = BlockFormat::kNone;
   int64_t max_context_len = 0;  // lowers the config's; 0 keeps it
   std::filesystem::path cache_dir =
       {};  // packed weights are kept here and mapped; empty: in memory
@@ -41,9 +44,11 @@ class Model {
   const FamilySpec& family() const { return *family_; }
   const std::vector<WeightSpec>& weight_specs() const { return specs_; }
   const Weights& weights() const { return weights_; }
-  DType dtype() const { return dtype_; }
+  DType dtype() const { return dtype_; }  // of compute
+  // What the weights are stored in: the compute dtype, "int8" or "int4".
+  const std::string& weights_type() const { return weights_type_; }
   const std::vector<RopeTable>& ropes() const { return ropes_; }
-  // Names weights, compute dtype and arithmetic; part of system_fingerprint and prefix-cache salt.
+  // Names weights, their type and arithmetic; part of system_fingerprint and prefix-cache salt.
   const std::string& fingerprint() const { return fingerprint_; }
   int64_t parameter_count() const;
   int64_t weight_bytes() const { return weight_bytes_; }
@@ -57,6 +62,7 @@ class Model {
   std::vector<WeightSpec> specs_;
   Weights weights_;
   DType dtype_ = DType::kBF16;
+  std::string weights_type_;
   std::vector<RopeTable> ropes_;
   std::string fingerprint_;
   int64_t weight_bytes_ = 0;

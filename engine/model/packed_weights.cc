@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -33,8 +34,9 @@ void Append(std::string& bytes, Int value) {
   bytes.append(raw.data(), raw.size());
 }
 
-int64_t SectionBytes(const WeightSpec& spec, DType dtype) {
+int64_t SectionBytes(const WeightSpec& spec, DType dtype, BlockFormat block) {
   if (spec.kind == WeightKind::kVector) return spec.n * static_cast<int64_t>(sizeof(float));
+  if (block != BlockFormat::kNone) return PanelBytes(block, spec.n, spec.k);
   return PanelBytes(dtype, spec.n, spec.k);
 }
 
@@ -50,13 +52,17 @@ const char* KindName(WeightKind kind) {
   TANDEM_CHECK(false);
 }
 
-std::string TableText(const std::vector<WeightSpec>& specs, DType dtype,
+std::string TableText(const std::vector<WeightSpec>& specs, const PackedTypes& types,
                       const std::string& content_hash, const PackedLayout& layout) {
-  std::string table = "content " + content_hash + " dtype " + std::string(DTypeName(dtype)) + "\n";
+  std::string table = "content " + content_hash + " dtype " + types.name + "\n";
   for (size_t i = 0; i < specs.size(); ++i) {
     table += specs[i].name + " " + KindName(specs[i].kind) + " " + std::to_string(specs[i].n) +
              " " + std::to_string(specs[i].k) + " " + std::to_string(layout.offsets[i]) + " " +
              std::to_string(layout.sizes[i]);
+    if (types.blocks[i] != BlockFormat::kNone) {
+      table += std::string(" ") + BlockFormatName(types.blocks[i]) + "/" +
+               std::to_string(kBlockLayoutVersion);
+    }
     if (specs[i].offset != 0) table += " plus " + std::to_string(specs[i].offset);
     table += "\n";
   }
@@ -64,31 +70,17 @@ std::string TableText(const std::vector<WeightSpec>& specs, DType dtype,
 }
 
 // Sections after a header of `header_bytes`.
-void PlaceSections(const std::vector<WeightSpec>& specs, DType dtype, int64_t header_bytes,
-                   PackedLayout& layout) {
+void PlaceSections(const std::vector<WeightSpec>& specs, const PackedTypes& types,
+                   int64_t header_bytes, PackedLayout& layout) {
   layout.offsets.clear();
   layout.sizes.clear();
   int64_t at = RoundUp(header_bytes, kSectionAlignment);
-  for (const WeightSpec& spec : specs) {
+  for (size_t i = 0; i < specs.size(); ++i) {
     layout.offsets.push_back(at);
-    layout.sizes.push_back(SectionBytes(spec, dtype));
+    layout.sizes.push_back(SectionBytes(specs[i], types.dtype, types.blocks[i]));
     at = CheckedAdd(at, RoundUp(layout.sizes.back(), kSectionAlignment), "packed file size");
   }
   layout.file_bytes = at;
-}
-
-// Writes one weight's section. REQUIRES: `section` is zeroed and of the rounded-up size.
-void PackOne(const ModelDir& dir, const WeightSpec& spec, DType dtype, OpsContext& ops,
-             std::byte* section) {
-  const ConstTensorView* source = FindWeight(dir, spec);
-  TANDEM_CHECK(source != nullptr);
-  if (spec.kind == WeightKind::kVector) {
-    const std::span values(reinterpret_cast<float*>(section), static_cast<size_t>(spec.n));
-    ConvertToF32(*source, values);
-    for (float& value : values) value += spec.offset;
-  } else {
-    PackPanels(ops, *source, spec.layout, spec.n, spec.k, dtype, section);
-  }
 }
 
 class Progress {
@@ -106,22 +98,78 @@ class Progress {
   int64_t done_bytes_ = 0;
 };
 
-AlignedBuffer PackInMemory(const ModelDir& dir, const std::vector<WeightSpec>& specs, DType dtype,
-                           const PackedLayout& layout, const PackOptions& options,
-                           OpsContext& ops) {
+// Writes the sections of one file.
+class Packer {
+ public:
+  Packer(const ModelDir& dir, const std::vector<WeightSpec>& specs, const PackedTypes& types,
+         OpsContext& ops)
+      : dir_(dir), specs_(specs), types_(types), ops_(ops) {}
+
+  // REQUIRES: `section` is zeroed and of the rounded-up size.
+  void Pack(size_t i, std::byte* section) {
+    const WeightSpec& spec = specs_[i];
+    const ConstTensorView* source = FindWeight(dir_, spec);
+    TANDEM_CHECK(source != nullptr);
+    if (spec.kind == WeightKind::kVector) {
+      const std::span values(reinterpret_cast<float*>(section), static_cast<size_t>(spec.n));
+      ConvertToF32(*source, values);
+      for (float& value : values) value += spec.offset;
+    } else if (types_.blocks[i] != BlockFormat::kNone) {
+      PackBlocks(spec, *source, types_.blocks[i], section);
+    } else {
+      PackPanels(ops_, *source, spec.layout, spec.n, spec.k, types_.dtype, section);
+    }
+  }
+
+  void ReportError() const {
+    if (n_in_blocks_ == 0) return;
+    spdlog::info("weights rounded to blocks model={} dtype={} weights={} relative_rms_error={:.5f}",
+                 dir_.name(), types_.name, n_in_blocks_, error_.Relative());
+  }
+
+ private:
+  void PackBlocks(const WeightSpec& spec, const ConstTensorView& source, BlockFormat block,
+                  std::byte* section) {
+    const BlockError error =
+        PackBlockPanels(ops_, source, spec.layout, spec.n, spec.k, block, section);
+    if (!std::isfinite(error.Relative())) {
+      throw Error(ErrorCode::kUnsupported,
+                  dir_.name() + ": tensor '" + spec.name + "' holds values that " +
+                      BlockFormatName(block) +
+                      " cannot (not finite, or of a magnitude beyond 5e5); use --dtype bf16");
+    }
+    spdlog::debug("weight rounded to blocks name={} format={} relative_rms_error={:.5f}", spec.name,
+                  BlockFormatName(block), error.Relative());
+    error_.Add(error);
+    ++n_in_blocks_;
+  }
+
+  const ModelDir& dir_;
+  const std::vector<WeightSpec>& specs_;
+  const PackedTypes& types_;
+  OpsContext& ops_;
+  BlockError error_;
+  int64_t n_in_blocks_ = 0;
+};
+
+AlignedBuffer PackInMemory(const ModelDir& dir, const std::vector<WeightSpec>& specs,
+                           const PackedTypes& types, const PackedLayout& layout,
+                           const PackOptions& options, OpsContext& ops) {
   AlignedBuffer bytes(static_cast<size_t>(layout.file_bytes));
   Progress progress(options, layout.file_bytes);
+  Packer packer(dir, specs, types, ops);
   for (size_t i = 0; i < specs.size(); ++i) {
-    PackOne(dir, specs[i], dtype, ops, bytes.data() + layout.offsets[i]);
+    packer.Pack(i, bytes.data() + layout.offsets[i]);
     progress.Add(RoundUp(layout.sizes[i], kSectionAlignment));
   }
+  packer.ReportError();
   return bytes;
 }
 
 // One section at a time: peak memory is the largest weight, not the model.
-void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs, DType dtype,
-                  const PackedLayout& layout, const PackOptions& options, OpsContext& ops,
-                  const fs::path& path) {
+void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
+                  const PackedTypes& types, const PackedLayout& layout, const PackOptions& options,
+                  OpsContext& ops, const fs::path& path) {
   const auto section_bytes = [&](size_t i) {
     return static_cast<size_t>(RoundUp(layout.sizes[i], kSectionAlignment));
   };
@@ -132,14 +180,16 @@ void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs, DTy
   BlockWriter file(path);
   file.Write(std::as_bytes(std::span(layout.header)));
   Progress progress(options, layout.file_bytes);
+  Packer packer(dir, specs, types, ops);
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::span<std::byte> bytes = section.span().first(section_bytes(i));
     std::memset(bytes.data(), 0, bytes.size());
-    PackOne(dir, specs[i], dtype, ops, bytes.data());
+    packer.Pack(i, bytes.data());
     file.Write(bytes);
     progress.Add(static_cast<int64_t>(bytes.size()));
   }
   file.Finish();
+  packer.ReportError();
 }
 
 // The packed file, if it is there and exactly what we would have written.
@@ -194,7 +244,8 @@ void MakeRoom(const fs::path& packed_dir, int64_t limit_bytes, int64_t incoming_
 // The mapped file, made first if need be; null with one warning when the cache cannot hold it.
 std::shared_ptr<const MappedFile> FindOrMakePacked(const ModelDir& dir,
                                                    const std::vector<WeightSpec>& specs,
-                                                   DType dtype, const PackedLayout& layout,
+                                                   const PackedTypes& types,
+                                                   const PackedLayout& layout,
                                                    const PackOptions& options, OpsContext& ops) {
   const fs::path packed_dir = options.cache_dir / "packed";
   const fs::path entry = packed_dir / layout.key;
@@ -216,7 +267,7 @@ std::shared_ptr<const MappedFile> FindOrMakePacked(const ModelDir& dir,
     fs::remove_all(entry, error);
     MakeRoom(packed_dir, options.cache_limit_bytes, layout.file_bytes);
     PublishDirectory(entry, [&](const fs::path& temporary) {
-      PackIntoFile(dir, specs, dtype, layout, options, ops, temporary / kFileName);
+      PackIntoFile(dir, specs, types, layout, options, ops, temporary / kFileName);
     });
   } catch (const Error& error) {
     // kAlreadyExists: another process was faster, and its file serves as well. A disk that refuses
@@ -233,16 +284,17 @@ std::shared_ptr<const MappedFile> FindOrMakePacked(const ModelDir& dir,
 
 }  // namespace
 
-PackedLayout LayOutWeights(const std::vector<WeightSpec>& specs, DType dtype,
+PackedLayout LayOutWeights(const std::vector<WeightSpec>& specs, const PackedTypes& types,
                            const std::string& content_hash) {
+  TANDEM_CHECK(types.blocks.size() == specs.size());
   PackedLayout layout;
   // Offsets are printed in the table that precedes them: repeat until its length settles.
   int64_t header_bytes = 0;
   std::string table;
   do {
     header_bytes = static_cast<int64_t>(kFixedHeaderBytes + table.size());
-    PlaceSections(specs, dtype, header_bytes, layout);
-    table = TableText(specs, dtype, content_hash, layout);
+    PlaceSections(specs, types, header_bytes, layout);
+    table = TableText(specs, types, content_hash, layout);
   } while (static_cast<int64_t>(kFixedHeaderBytes + table.size()) > layout.offsets.at(0));
 
   std::string header(kMagic);
@@ -258,22 +310,22 @@ PackedLayout LayOutWeights(const std::vector<WeightSpec>& specs, DType dtype,
   header += table;
   header.resize(static_cast<size_t>(layout.offsets.at(0)), '\0');
   layout.header = std::move(header);
-  layout.key = std::string(DTypeName(dtype)) + "-" + ToHex(digest).substr(0, 32);
+  layout.key = types.name + "-" + ToHex(digest).substr(0, 32);
   return layout;
 }
 
 PackedWeights LoadPackedWeights(const ModelDir& dir, const std::vector<WeightSpec>& specs,
-                                DType dtype, const PackedLayout& layout, const PackOptions& options,
-                                OpsContext& ops) {
+                                const PackedTypes& types, const PackedLayout& layout,
+                                const PackOptions& options, OpsContext& ops) {
   PackedWeights packed;
   if (!options.cache_dir.empty()) {
-    packed.mapped = FindOrMakePacked(dir, specs, dtype, layout, options, ops);
+    packed.mapped = FindOrMakePacked(dir, specs, types, layout, options, ops);
   }
   const std::byte* base = nullptr;
   if (packed.mapped != nullptr) {
     base = packed.mapped->bytes().data();
   } else {
-    packed.owned = PackInMemory(dir, specs, dtype, layout, options, ops);
+    packed.owned = PackInMemory(dir, specs, types, layout, options, ops);
     base = packed.owned.data();
   }
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -284,7 +336,11 @@ PackedWeights LoadPackedWeights(const ModelDir& dir, const std::vector<WeightSpe
     if (specs[i].kind == WeightKind::kVector) {
       weight.vector = reinterpret_cast<const float*>(section);
     } else {
-      weight.panels = {.panels = section, .dtype = dtype, .n = specs[i].n, .k = specs[i].k};
+      weight.panels = {.panels = section,
+                       .dtype = types.dtype,
+                       .n = specs[i].n,
+                       .k = specs[i].k,
+                       .block = types.blocks[i]};
     }
   }
   return packed;

@@ -13,7 +13,7 @@
 
 namespace tandem::engine {
 
-// All weights of a model in the form the kernels read, made once per checkpoint and dtype and kept
+// All weights of a model in the form the kernels read, made once per checkpoint and types and kept
 // in a cache from which server and jobs map it.
 //
 // The file, version 1, little endian:
@@ -24,10 +24,19 @@ namespace tandem::engine {
 //   24  u64       bytes of the file
 //   32  32 bytes  SHA-256 of bytes [0, 32) and the table
 //   64  table     text: "content <hash> dtype <name>", then per weight, in list order, one line
-//                 "<name> <kind> <n> <k> <offset> <bytes>", and " plus <x>" where x was added
-//   then one section per weight, each at a multiple of 64, zero-padded: panels, or f32 vectors.
+//                 "<name> <kind> <n> <k> <offset> <bytes>", where it is in blocks
+//                 " <format>/<version of the block layout>", and " plus <x>" where x was added
+//   then one section per weight, each at a multiple of 64, zero-padded: panels, blocks, or f32
+//   vectors.
 // A file is used only if its header is byte for byte the one we would write and its size is right;
-// anything else is made again. It lies in <cache_dir>/packed/<dtype>-<hash of the header>/weights.
+// anything else is made again. It lies in <cache_dir>/packed/<types>-<hash of the header>/weights.
+
+// In what each weight is stored.
+struct PackedTypes {
+  DType dtype = DType::kBF16;       // of compute, and of panels that are not in blocks
+  std::string name;                 // as users write it: "bf16", "int8"
+  std::vector<BlockFormat> blocks;  // by weight; vectors are kNone
+};
 
 // How weights lie in one run of bytes. A function of its arguments alone.
 struct PackedLayout {
@@ -37,7 +46,7 @@ struct PackedLayout {
   int64_t file_bytes = 0;
   std::string key;  // directory name in the cache
 };
-PackedLayout LayOutWeights(const std::vector<WeightSpec>& specs, DType dtype,
+PackedLayout LayOutWeights(const std::vector<WeightSpec>& specs, const PackedTypes& types,
                            const std::string& content_hash);
 
 struct PackOptions {
@@ -55,9 +64,10 @@ struct PackedWeights {
 
 // Finds the packed file or makes it. REQUIRES: every tensor of `specs` is in `dir` with its shape
 // and a floating-point type; `specs` outlive the result. A cache that cannot be written costs one
-// warning, and the weights are packed in memory, where jobs cannot share them.
+// warning, and the weights are packed in memory, where jobs cannot share them. What rounding to
+// blocks lost is logged while packing: per weight (debug) and in all.
 PackedWeights LoadPackedWeights(const ModelDir& dir, const std::vector<WeightSpec>& specs,
-                                DType dtype, const PackedLayout& layout, const PackOptions& options,
-                                OpsContext& ops);
+                                const PackedTypes& types, const PackedLayout& layout,
+                                const PackOptions& options, OpsContext& ops);
 
 }  // namespace tandem::engine

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "engine/base/check.h"
 #include "engine/kernels/kernels.h"
@@ -69,6 +70,61 @@ void MatMulTyped(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, co
                                      .y = y + m * ldy + column,
                                      .ldy = ldy,
                                      .accumulate = false});
+  };
+  ops.pool().ParallelFor(row_tasks * panel_tasks, std::cref(run));
+}
+
+// x is rounded into shared scratch first: its q, scales and starts for every row. Rows lie a cache
+// line more than k apart: at powers of two they would share a few sets of the caches.
+void MatMulBlocks(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const float* bias,
+                  float* y, int64_t ldy) {
+  const BlockKernels& kernels = ops.kernels().blocks;
+  const int64_t groups = GroupsOf(w.k);
+  const int64_t ldq = RoundUp<int64_t>(groups * kGroupSize, 64) + 64;
+  const int64_t ldgroups = RoundUp<int64_t>(groups, 16) + 16;
+  const int64_t row_bytes = ldq + ldgroups * static_cast<int64_t>(sizeof(float) + sizeof(int32_t));
+  std::byte* scratch = ops.SharedScratch(static_cast<size_t>(x.rows * row_bytes));
+  auto* q = reinterpret_cast<int8_t*>(scratch);
+  auto* scales = reinterpret_cast<float*>(scratch + x.rows * ldq);
+  auto* starts = reinterpret_cast<int32_t*>(scales + x.rows * ldgroups);
+  const auto quantize = [&](int64_t first, int64_t count, int) {
+    kernels.quantize_rows({.x = static_cast<const Bf16*>(x.data) + first * x.stride,
+                           .ldx = x.stride,
+                           .rows = count,
+                           .cols = w.k,
+                           .offset = BlockOffset(w.block),
+                           .q = q + first * ldq,
+                           .ldq = ldq,
+                           .scales = scales + first * ldgroups,
+                           .starts = starts + first * ldgroups,
+                           .ldgroups = ldgroups});
+  };
+  ParallelRows(ops, x.rows, w.k / 4, quantize);
+
+  const auto matmul = w.block == BlockFormat::kInt8 ? kernels.matmul_int8 : kernels.matmul_int4;
+  const int64_t panel_bytes = BlockPanelBytes(w.block, w.k);
+  const int64_t n_panels = PanelsOf(w.n);
+  const Cut cut = CutProduct(x.rows, n_panels, groups * kGroupSize, sizeof(int8_t));
+  const int64_t panel_tasks = (n_panels + cut.panels - 1) / cut.panels;
+  const int64_t row_tasks = (x.rows + cut.rows - 1) / cut.rows;
+  const auto run = [&](int64_t index, int) {
+    const int64_t m = index / panel_tasks * cut.rows;
+    const int64_t panel = index % panel_tasks * cut.panels;
+    const int64_t column = panel * kLanes;
+    matmul({.q = q + m * ldq,
+            .ldq = ldq,
+            .scales = scales + m * ldgroups,
+            .starts = starts + m * ldgroups,
+            .ldgroups = ldgroups,
+            .m = std::min(cut.rows, x.rows - m),
+            .panels = w.panels + panel * panel_bytes,
+            .n_panels = std::min(cut.panels, n_panels - panel),
+            .n_columns = std::min(cut.panels * kLanes, w.n - column),
+            .k = w.k,
+            .bias = bias == nullptr ? nullptr : bias + column,
+            .y = y + m * ldy + column,
+            .ldy = ldy,
+            .accumulate = false});
   };
   ops.pool().ParallelFor(row_tasks * panel_tasks, std::cref(run));
 }
@@ -191,16 +247,32 @@ int64_t PanelBytes(DType dtype, int64_t n, int64_t k) {
   return CheckedMul(elements, static_cast<int64_t>(DTypeBytes(dtype)), "panel bytes");
 }
 
+int64_t PanelBytes(BlockFormat block, int64_t n, int64_t k) {
+  return CheckedMul(PanelsOf(n), BlockPanelBytes(block, k), "panel bytes");
+}
+
 void MatMul(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const float* bias,
             float* y, int64_t ldy) {
   TANDEM_CHECK(x.dtype == w.dtype && x.cols == w.k);
   if (x.rows == 0) return;
+  if (w.block != BlockFormat::kNone) {
+    TANDEM_CHECK(x.dtype == DType::kBF16);
+    MatMulBlocks(ops, x, w, bias, y, ldy);
+    return;
+  }
   WithComputeType(w.dtype, [&]<class T>() { MatMulTyped<T>(ops, x, w, bias, y, ldy); });
 }
 
 void MatMulInputGrad(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, float* dx,
                      int64_t lddx, bool accumulate) {
   TANDEM_CHECK(dy.dtype == w.dtype && dy.cols == w.n);
+  if (w.block != BlockFormat::kNone) {
+    throw Error(ErrorCode::kUnsupported, std::string("gradients through ") +
+                                             BlockFormatName(w.block) +
+                                             " weights are not supported: train with dtype bf16 "
+                                             "and serve the result with --dtype " +
+                                             BlockFormatName(w.block));
+  }
   if (dy.rows == 0) return;
   WithComputeType(w.dtype, [&]<class T>() { InputGradTyped<T>(ops, dy, w, dx, lddx, accumulate); });
 }

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "engine/base/ids.h"
+#include "engine/kernels/block_formats.h"
 #include "engine/ops/ops_context.h"
 #include "engine/tensor/tensor.h"
 
@@ -20,17 +21,21 @@ struct ConstMatrix {
   int64_t stride = 0;
 };
 
-// A weight [n, k] (out, in) in panels (engine/kernels/kernels.h). Borrows; the bytes are 64-byte
-// aligned and may be a mapped file shared by processes.
+// A weight [n, k] (out, in) in panels (engine/kernels/kernels.h), or in blocks of integers
+// (engine/kernels/block_formats.h). Borrows; the bytes are 64-byte aligned and may be a mapped file
+// shared by processes.
 struct PanelMatrix {
   const std::byte* panels = nullptr;
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;  // of what it is multiplied with, and without blocks its own
   int64_t n = 0;
   int64_t k = 0;
+  BlockFormat block = BlockFormat::kNone;  // REQUIRES when set: dtype bf16
 };
 
 // Bytes of the panels of an [n, k] weight, padding included.
 int64_t PanelBytes(DType dtype, int64_t n, int64_t k);
+// The same for a weight in blocks.
+int64_t PanelBytes(BlockFormat block, int64_t n, int64_t k);
 // Row stride of a compute-dtype activation with `cols` columns.
 int64_t RowStride(DType dtype, int64_t cols);
 
@@ -41,15 +46,29 @@ enum class SourceLayout { kOutIn, kInOut };
 // Packs a floating-point source tensor of n*k elements into panels, rounding to `dtype` once.
 void PackPanels(OpsContext& ops, const ConstTensorView& source, SourceLayout layout, int64_t n,
                 int64_t k, DType dtype, std::byte* panels);
-// The inverse: row-major [n, k] f32.
+// What rounding a weight to blocks lost, as sums over its elements.
+struct BlockError {
+  double squared_error = 0;
+  double squared = 0;  // of the source
+
+  void Add(const BlockError& other);
+  double Relative() const;  // root of the ratio; 0 for a weight of zeros
+};
+// The same into blocks, rounding each group with QuantizeGroup. The error is not finite when a
+// value is not, or is too large for the format's scales.
+BlockError PackBlockPanels(OpsContext& ops, const ConstTensorView& source, SourceLayout layout,
+                           int64_t n, int64_t k, BlockFormat block, std::byte* panels);
+// The inverse of both, exactly: row-major [n, k] f32.
 void UnpackPanels(const PanelMatrix& w, float* out);
 
-// y[rows, n] = x . W^T + bias; f32 sums in k order. y rows are ldy floats apart.
+// y[rows, n] = x . W^T + bias; f32 sums in k order. y rows are ldy floats apart. For a weight in
+// blocks the rows of x are rounded to integers on the way, each for itself.
 void MatMul(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const float* bias,
             float* y, int64_t ldy);
 
 // dx[rows, k] (+)= dy[rows, n] . W, read from the same panels (no second packing): 16x16 blocks are
-// transposed on the way. dy is in the compute dtype; dx is f32.
+// transposed on the way. dy is in the compute dtype; dx is f32. Throws kUnsupported for a weight in
+// blocks.
 void MatMulInputGrad(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, float* dx,
                      int64_t lddx, bool accumulate);
 

@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "engine/base/check.h"
 #include "engine/kernels/kernels.h"
@@ -92,7 +95,110 @@ void ReadRow(const PanelMatrix& w, int64_t row, float* out) {
   for (int64_t i = 0; i < w.k; ++i) out[i] = Widen(*PanelAt<T>(w, row, i));
 }
 
+// Sixteen rows of W, up to kRun inputs from `first` on; what is beyond W is zero.
+void ReadRows(const ConstTensorView& source, SourceLayout layout, int64_t n, int64_t k,
+              int64_t panel, int64_t first, float (&rows)[kLanes][kRun]) {
+  std::memset(rows, 0, sizeof(rows));
+  const int64_t lanes = std::min(kLanes, n - panel * kLanes);
+  const int64_t count = std::min(kRun, k - first);
+  if (layout == SourceLayout::kOutIn) {
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      ReadRun(source, (panel * kLanes + lane) * k + first, count, rows[lane]);
+    }
+    return;
+  }
+  float run[kLanes];
+  for (int64_t i = 0; i < count; ++i) {
+    ReadRun(source, (first + i) * n + panel * kLanes, lanes, run);
+    for (int64_t lane = 0; lane < lanes; ++lane) rows[lane][i] = run[lane];
+  }
+}
+
+BlockError ErrorOf(const BlockGroup& rounded, const float* values) {
+  const float scale = F16ToFloat(rounded.scale);
+  float squared_error = 0;
+  float squared = 0;
+  for (int64_t i = 0; i < kGroupSize; ++i) {
+    const float error = scale * static_cast<float>(rounded.q[i]) - values[i];
+    squared_error += error * error;
+    squared += values[i] * values[i];
+  }
+  return {squared_error, squared};
+}
+
+// One panel of blocks. REQUIRES: zeroed beyond the scales.
+BlockError PackBlockPanel(const ConstTensorView& source, SourceLayout layout, int64_t n, int64_t k,
+                          int64_t panel, BlockFormat block, std::byte* out) {
+  BlockError error;
+  float rows[kLanes][kRun];
+  for (int64_t first = 0; first < k; first += kRun) {
+    ReadRows(source, layout, n, k, panel, first, rows);
+    const int64_t groups = GroupsOf(std::min(kRun, k - first));
+    for (int64_t group = 0; group < groups; ++group) {
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        const float* values = rows[lane] + group * kGroupSize;
+        const BlockGroup rounded = QuantizeGroup(block, values);
+        PutGroup(block, out, k, first / kGroupSize + group, lane, rounded);
+        error.Add(ErrorOf(rounded, values));
+      }
+    }
+  }
+  return error;
+}
+
+// Row `row` of a weight in blocks.
+void ReadBlockRow(const PanelMatrix& w, int64_t row, float* out) {
+  const std::byte* panel = w.panels + row / kLanes * BlockPanelBytes(w.block, w.k);
+  for (int64_t first = 0; first < w.k; first += kGroupSize) {
+    const BlockGroup group = GetGroup(w.block, panel, w.k, first / kGroupSize, row % kLanes);
+    const float scale = F16ToFloat(group.scale);
+    const int64_t count = std::min(kGroupSize, w.k - first);
+    for (int64_t i = 0; i < count; ++i) out[first + i] = scale * static_cast<float>(group.q[i]);
+  }
+}
+
+// Calls f(row, out) with the reader of the weight's own kind of panels.
+template <class F>
+void WithRowReader(const PanelMatrix& w, const F& f) {
+  if (w.block != BlockFormat::kNone) {
+    f([&](int64_t row, float* out) { ReadBlockRow(w, row, out); });
+    return;
+  }
+  WithComputeType(w.dtype,
+                  [&]<class T>() { f([&](int64_t row, float* out) { ReadRow<T>(w, row, out); }); });
+}
+
 }  // namespace
+
+void BlockError::Add(const BlockError& other) {
+  squared_error += other.squared_error;
+  squared += other.squared;
+}
+
+double BlockError::Relative() const {
+  return squared > 0 ? std::sqrt(squared_error / squared) : std::sqrt(squared_error);
+}
+
+BlockError PackBlockPanels(OpsContext& ops, const ConstTensorView& source, SourceLayout layout,
+                           int64_t n, int64_t k, BlockFormat block, std::byte* panels) {
+  TANDEM_CHECK(source.elements() == CheckedMul(n, k, "weight elements"));
+  // An unsupported source fails here, on the calling thread: tasks must not throw.
+  ConvertToF32({.data = source.data, .dtype = source.dtype, .shape = {0}}, {});
+  const int64_t n_panels = (n + kLanes - 1) / kLanes;
+  const int64_t panel_bytes = BlockPanelBytes(block, k);
+  std::memset(panels, 0, static_cast<size_t>(n_panels * panel_bytes));
+  std::vector<BlockError> errors(static_cast<size_t>(n_panels));
+  const auto pack = [&](int64_t first, int64_t count, int) {
+    for (int64_t p = first; p < first + count; ++p) {
+      errors[static_cast<size_t>(p)] =
+          PackBlockPanel(source, layout, n, k, p, block, panels + p * panel_bytes);
+    }
+  };
+  ParallelRows(ops, n_panels, k * kLanes, pack);
+  BlockError total;
+  for (const BlockError& error : errors) total.Add(error);
+  return total;
+}
 
 void PackPanels(OpsContext& ops, const ConstTensorView& source, SourceLayout layout, int64_t n,
                 int64_t k, DType dtype, std::byte* panels) {
@@ -121,19 +227,19 @@ void PackPanels(OpsContext& ops, const ConstTensorView& source, SourceLayout lay
 }
 
 void UnpackPanels(const PanelMatrix& w, float* out) {
-  WithComputeType(w.dtype, [&]<class T>() {
-    for (int64_t row = 0; row < w.n; ++row) ReadRow<T>(w, row, out + row * w.k);
+  WithRowReader(w, [&](const auto& read) {
+    for (int64_t row = 0; row < w.n; ++row) read(row, out + row * w.k);
   });
 }
 
 void GatherRows(OpsContext& ops, const PanelMatrix& table, std::span<const TokenId> ids, float* out,
                 int64_t ldout) {
-  WithComputeType(table.dtype, [&]<class T>() {
+  WithRowReader(table, [&](const auto& read) {
     const auto gather = [&](int64_t first, int64_t count, int) {
       for (int64_t i = first; i < first + count; ++i) {
         const TokenId id = ids[static_cast<size_t>(i)];
         TANDEM_DCHECK(id >= 0 && id < table.n);
-        ReadRow<T>(table, id, out + i * ldout);
+        read(id, out + i * ldout);
       }
     };
     ParallelRows(ops, static_cast<int64_t>(ids.size()), table.k, gather);

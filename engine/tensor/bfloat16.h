@@ -31,4 +31,20 @@ inline float F16ToFloat(uint16_t bits) {
   return sign != 0 ? -tiny : tiny;
 }
 
+// Float to IEEE half: to nearest, ties to even; NaN stays a (quiet) NaN, overflow becomes infinity.
+inline uint16_t FloatToF16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7e00u;
+  if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // from 2^16 on
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14 halves are multiples of 2^-24, and so is every float in [0.5, 1).
+    const float aligned = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(aligned) - 0x3f000000u));
+  }
+  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
 }  // namespace tandem::engine

@@ -19,6 +19,14 @@ void AddGemmBench(CLI::App& command, int& exit_code, bool roof_only) {
   auto options = std::make_shared<bench::GemmBenchOptions>();
   command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
   command.add_option("--seconds", options->seconds, "per case")->check(CLI::Range(0.05, 60.0));
+  if (!roof_only) {
+    command.add_option("--types", options->types, "of the weights: bf16, f32, int8, int4")
+        ->check(CLI::IsMember({"bf16", "f32", "int8", "int4"}))
+        ->delimiter(',')
+        ->capture_default_str();
+    command.add_flag("--gradients,!--no-gradients", options->gradients,
+                     "also the two gradient products of bf16 and f32 (default)");
+  }
   command.callback([options, &exit_code, roof_only] {
     exit_code = roof_only ? bench::RunRoofBench(std::cout, *options)
                           : bench::RunGemmBench(std::cout, *options);
@@ -27,6 +35,10 @@ void AddGemmBench(CLI::App& command, int& exit_code, bool roof_only) {
 
 void AddStepBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::StepBenchOptions>();
+  auto dtype = std::make_shared<std::string>("auto");
+  command.add_option("--dtype", *dtype, "auto (the checkpoint's), or int8 or int4 weights")
+      ->check(CLI::IsMember({"auto", "int8", "int4"}))
+      ->capture_default_str();
   command.add_option("--model", options->model,
                      "Hugging Face directory (default: random weights, Llama-3.2-1B shape)");
   command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
@@ -36,7 +48,10 @@ void AddStepBench(CLI::App& command, int& exit_code) {
       ->check(CLI::Range(16, 8192));
   command.add_option("--batch", options->batch, "sequences decoded together")
       ->check(CLI::Range(2, 256));
-  command.callback([options, &exit_code] {
+  command.callback([options, dtype, &exit_code] {
+    engine::EngineOptions of_dtype;
+    SetDType(*dtype, of_dtype);
+    options->block = of_dtype.block;
     options->cache_dir = ToEngineOptions(ModelFlags{}).cache_dir;
     exit_code = bench::RunStepBench(std::cout, *options);
   });

@@ -20,8 +20,11 @@ std::filesystem::path CacheDir() {
 }
 
 void AddModelFlags(CLI::App& command, ModelFlags& flags) {
-  command.add_option("--dtype", flags.dtype, "compute type: auto, f32 or bf16")
-      ->check(CLI::IsMember({"auto", "f32", "bf16"}))
+  command
+      .add_option("--dtype", flags.dtype,
+                  "type of the weights: auto, f32 or bf16 to compute in it; int8 or int4 to round "
+                  "them to blocks and compute in bf16")
+      ->check(CLI::IsMember({"auto", "f32", "bf16", "int8", "int4"}))
       ->capture_default_str();
   command.add_option("--threads", flags.threads, "compute threads (0: one per physical core)")
       ->check(CLI::Range(0, 4096))
@@ -40,10 +43,16 @@ void AddModelFlags(CLI::App& command, ModelFlags& flags) {
                      "file with a Jinja chat template to use instead of the model's");
 }
 
+void SetDType(const std::string& dtype, engine::EngineOptions& options) {
+  if (dtype == "f32") options.dtype = engine::DType::kF32;
+  if (dtype == "bf16") options.dtype = engine::DType::kBF16;
+  if (dtype == "int8") options.block = engine::BlockFormat::kInt8;
+  if (dtype == "int4") options.block = engine::BlockFormat::kInt4;
+}
+
 engine::EngineOptions ToEngineOptions(const ModelFlags& flags) {
   engine::EngineOptions options;
-  if (flags.dtype == "f32") options.dtype = engine::DType::kF32;
-  if (flags.dtype == "bf16") options.dtype = engine::DType::kBF16;
+  SetDType(flags.dtype, options);
   options.threads = flags.threads;
   options.cache_dir = CacheDir();
   options.max_model_len = flags.max_model_len;

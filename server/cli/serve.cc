@@ -41,8 +41,7 @@ std::filesystem::path DefaultDataDir() {
 
 engine::EngineOptions ToEngineOptions(const AppConfig& config) {
   engine::EngineOptions options;
-  if (config.dtype == "f32") options.dtype = engine::DType::kF32;
-  if (config.dtype == "bf16") options.dtype = engine::DType::kBF16;
+  SetDType(config.dtype, options);
   options.cache_dir = CacheDir();
   options.cache_limit_bytes = config.cache_size.n;
   options.threads = static_cast<int>(config.threads);

@@ -15,7 +15,7 @@ void GetMetrics(const HandlerContext& context, Request, ResponseWriter writer) {
                                .figures = model->engine->figures(),
                                .weight_bytes = loaded.weight_bytes,
                                .prefix_cache = true,
-                               .kv_dtype = loaded.weights_dtype});
+                               .kv_dtype = loaded.kv_dtype});
   }
   snapshot.http_connections = context.open_connections();
   if (JobSupervisor* jobs = context.jobs) {

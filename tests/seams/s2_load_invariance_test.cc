@@ -32,17 +32,28 @@ constexpr int64_t kVocab = 272;
 struct Case {
   std::string family;
   DType dtype;
+  BlockFormat block;
   const KernelTable* kernels;
 };
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   // Every family on the table that serves here. The other tables share the families' code and
-  // differ in kernels alone: one family, with windows and caps, runs them all.
+  // differ in kernels alone: there one family, with windows and caps, stands for all, and one for
+  // weights in blocks.
   for (const KernelTable* kernels : RunnableKernelTables()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       for (const std::string& family : tests::FamilyNames()) {
-        if (family == "gemma2" || kernels == &Kernels()) cases.push_back({family, dtype, kernels});
+        if (family == "gemma2" || kernels == &Kernels()) {
+          cases.push_back({family, dtype, BlockFormat::kNone, kernels});
+        }
+      }
+    }
+    for (const BlockFormat block : {BlockFormat::kInt8, BlockFormat::kInt4}) {
+      for (const std::string& family : tests::FamilyNames()) {
+        if (family == "llama" || kernels == &Kernels()) {
+          cases.push_back({family, DType::kBF16, block, kernels});
+        }
       }
     }
   }
@@ -50,8 +61,11 @@ std::vector<Case> Cases() {
 }
 
 std::string CaseName(const testing::TestParamInfo<Case>& info) {
-  std::string name = info.param.family + "_" + std::string(DTypeName(info.param.dtype)) + "_" +
-                     std::string(info.param.kernels->key);
+  const bool in_blocks = info.param.block != BlockFormat::kNone;
+  std::string name =
+      info.param.family + "_" +
+      (in_blocks ? BlockFormatName(info.param.block) : std::string(DTypeName(info.param.dtype))) +
+      "_" + std::string(info.param.kernels->key);
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
 }
@@ -108,6 +122,7 @@ class S2LoadInvariance : public testing::TestWithParam<Case> {
     spec.with_tokenizer = true;
     WriteRandomModel(spec, dir_.path() / "model");
     options_.dtype = GetParam().dtype;
+    options_.block = GetParam().block;
     options_.kernels = GetParam().kernels;
     options_.max_model_len = kMaxModelLen;
     options_.threads = 1;

@@ -15,8 +15,9 @@ using engine::kTokensPerBlock;
 ModelHarness::ModelHarness(const std::filesystem::path& model_dir, const Options& options)
     : pool_(options.n_threads),
       ops_(options.kernels != nullptr ? *options.kernels : engine::Kernels(), pool_),
-      model_(engine::Model::Load(engine::ModelDir::Open(model_dir),
-                                 {.dtype = options.dtype, .cache_dir = options.cache_dir}, ops_)),
+      model_(engine::Model::Load(
+          engine::ModelDir::Open(model_dir),
+          {.dtype = options.dtype, .block = options.block, .cache_dir = options.cache_dir}, ops_)),
       kv_(engine::ModelRunner::KvShape(*model_, options.n_blocks)),
       blocks_(options.n_blocks),
       runner_(model_, ops_, options.max_rows, options.max_rows) {}

@@ -22,6 +22,7 @@ class ModelHarness {
  public:
   struct Options {
     std::optional<engine::DType> dtype = {};
+    engine::BlockFormat block = engine::BlockFormat::kNone;
     const engine::KernelTable* kernels = nullptr;  // null: the best
     int n_threads = 1;
     int64_t n_blocks = 128;

@@ -108,6 +108,12 @@ TEST(TrainSpec, AllFaultsAreInOneMessage) {
   }
 }
 
+TEST(TrainSpec, IntegerWeightsAreRefusedWithTheWayOut) {
+  const std::string faults = FaultsOf(kMinimal + "dtype: int8\n");
+  EXPECT_NE(faults.find("int8 weights can be served but not trained"), std::string::npos) << faults;
+  EXPECT_NE(faults.find("--dtype int8"), std::string::npos) << faults;
+}
+
 TEST(TrainSpec, AKeyGivenTwiceUnderTwoNamesIsAFault) {
   EXPECT_NE(FaultsOf(kMinimal + "train: {steps: 3}\n").find("given twice"), std::string::npos);
 }

@@ -8,7 +8,7 @@
 #include "engine/kernels/tables.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
 
 namespace tandem::engine::avx2 {
 namespace {
@@ -16,10 +16,12 @@ namespace {
 // Each file uses the ones before it.
 // clang-format off
 #include "engine/kernels/avx2/vec.inc"
+#include "engine/kernels/avx2/bytes.inc"
 #include "engine/kernels/avx2/blocks.inc"
 #include "engine/kernels/math.inc"
 #include "engine/kernels/row_kernels.inc"
 #include "engine/kernels/matmul.inc"
+#include "engine/kernels/block_matmul.inc"
 #include "engine/kernels/pack.inc"
 #include "engine/kernels/attention.inc"
 #include "engine/kernels/table.inc"
@@ -27,7 +29,8 @@ namespace {
 
 }  // namespace
 
-constinit const KernelTable kTable = MakeTable("avx2", "avx2");
+constinit const KernelTable kTable = MakeTable(
+    "avx2", "avx2", {QuantizeRows, BlockMatMul<Packing::kBytes>, BlockMatMul<Packing::kNibbles>});
 
 }  // namespace tandem::engine::avx2
 

@@ -28,7 +28,8 @@ namespace {
 
 }  // namespace
 
-constinit const KernelTable kTable = MakeTable("avx512", "avx512");
+constinit const KernelTable kTable = MakeTable("avx512", "avx512", avx512_widen::kBlocks);
+constinit const KernelTable kTableVnni = MakeTable("avx512", "avx512+vnni", avx512_vnni::kBlocks);
 
 }  // namespace tandem::engine::avx512
 

@@ -28,8 +28,9 @@ namespace {
 
 }  // namespace
 
-constinit const KernelTable kTable = MakeTable("avx512", "avx512+bf16");
-constinit const KernelTable kTableVnni = MakeTable("avx512", "avx512+bf16+vnni");
+constinit const KernelTable kTable = MakeTable("avx512", "avx512+bf16", avx512_widen::kBlocks);
+constinit const KernelTable kTableVnni =
+    MakeTable("avx512", "avx512+bf16+vnni", avx512_vnni::kBlocks);
 
 }  // namespace tandem::engine::avx512_bf16
 

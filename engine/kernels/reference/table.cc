@@ -12,6 +12,7 @@ namespace tandem::engine::reference {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 float ToFloat(float x) { return x; }
 float ToFloat(Bf16 x) { return Bf16ToFloat(x); }
@@ -272,6 +273,53 @@ float VocabMerge(const float* max, const float* sum, int64_t n_blocks) noexcept 
   return top + std::log(total);
 }
 
+void QuantizeRows(const QuantizeRowsArgs& a) noexcept {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    for (int64_t g = 0; g < GroupsOf(a.cols); ++g) {
+      const int64_t first = g * kGroupSize;
+      const int64_t count = std::min(kGroupSize, a.cols - first);
+      const auto value = [&](int64_t i) { return Bf16ToFloat(a.x[r * a.ldx + first + i]); };
+      float absmax = 0;
+      bool finite = true;
+      for (int64_t i = 0; i < count; ++i) {
+        absmax = std::max(absmax, std::abs(value(i)));
+        finite &= std::isfinite(value(i));
+      }
+      const bool some = finite && absmax >= kLeastGroupMax;
+      const float inverse = 127.0f / absmax;
+      int32_t sum = 0;
+      for (int64_t i = 0; i < kGroupSize; ++i) {
+        const float q = some && i < count ? std::nearbyint(value(i) * inverse) : 0.0f;
+        a.q[r * a.ldq + first + i] = static_cast<int8_t>(q);
+        sum += static_cast<int32_t>(q);
+      }
+      a.scales[r * a.ldgroups + g] = !finite ? kNan : (some ? absmax / 127.0f : 0.0f);
+      a.starts[r * a.ldgroups + g] = -a.offset * sum;
+    }
+  }
+}
+
+template <BlockFormat kFormat>
+void BlockMatMul(const BlockMatMulArgs& a) noexcept {
+  const int64_t panel_bytes = BlockPanelBytes(kFormat, a.k);
+  for (int64_t n = 0; n < a.n_columns; ++n) {
+    for (int64_t m = 0; m < a.m; ++m) {
+      float acc = a.accumulate ? a.y[m * a.ldy + n] : 0.0f;
+      for (int64_t g = 0; g < GroupsOf(a.k); ++g) {
+        const BlockGroup w =
+            GetGroup(kFormat, a.panels + n / kLanes * panel_bytes, a.k, g, n % kLanes);
+        int32_t sum = a.starts[m * a.ldgroups + g];
+        for (int64_t i = 0; i < kGroupSize; ++i) {
+          sum += (w.q[i] + BlockOffset(kFormat)) * a.q[m * a.ldq + g * kGroupSize + i];
+        }
+        acc = std::fma(static_cast<float>(sum), a.scales[m * a.ldgroups + g] * F16ToFloat(w.scale),
+                       acc);
+      }
+      a.y[m * a.ldy + n] = a.bias != nullptr ? acc + a.bias[n] : acc;
+    }
+  }
+}
+
 template <class T>
 constexpr TypedKernels<T> MakeTypedKernels() {
   return {
@@ -297,6 +345,7 @@ constinit const KernelTable kTable = {
     .key = "reference",
     .f32 = MakeTypedKernels<float>(),
     .bf16 = MakeTypedKernels<Bf16>(),
+    .blocks = {QuantizeRows, BlockMatMul<BlockFormat::kInt8>, BlockMatMul<BlockFormat::kInt4>},
     .attention_merge = AttentionMerge,
     .add = AddRows,
     .scale = ScaleRows,

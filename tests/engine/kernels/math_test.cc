@@ -35,7 +35,7 @@ struct MathFunctions {
 }  // namespace tandem::engine
 
 #pragma GCC push_options
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
 namespace tandem::engine::avx2 {
 namespace {
 // clang-format off

@@ -49,6 +49,10 @@ class LoadInvariance : public ::testing::TestWithParam<std::string> {
         SCOPED_TRACE(std::string(kernels->key) + " " + std::string(DTypeName(dtype)));
         check(ModelHarness::Options{.dtype = dtype, .kernels = kernels});
       }
+      for (const BlockFormat block : {BlockFormat::kInt8, BlockFormat::kInt4}) {
+        SCOPED_TRACE(std::string(kernels->key) + " " + BlockFormatName(block));
+        check(ModelHarness::Options{.block = block, .kernels = kernels});
+      }
     }
   }
 

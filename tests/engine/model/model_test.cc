@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -73,6 +74,57 @@ TEST_F(ModelLoad, DTypeFollowsTheCheckpointUnlessItIsGiven) {
   EXPECT_EQ(Load(bf16)->dtype(), DType::kBF16);
   EXPECT_EQ(Load(bf16, {.dtype = DType::kF32})->dtype(), DType::kF32);
   EXPECT_THROW(Load(bf16, {.dtype = DType::kI8}), Error);
+}
+
+TEST_F(ModelLoad, BlocksHoldMatricesInTheirFormatAndTheHeadAndTablesInInt8) {
+  ModelConfig tied = TinyLlamaConfig();
+  tied.tied_embeddings = true;
+  ModelConfig untied = tied;
+  untied.tied_embeddings = false;
+  for (const ModelConfig& config : {tied, untied}) {
+    const std::string name = config.tied_embeddings ? "tied" : "untied";
+    const auto model = Load(WriteTiny(name, {.config = config}), {.block = BlockFormat::kInt4});
+
+    EXPECT_EQ(model->weights_type(), "int4");
+    EXPECT_EQ(model->dtype(), DType::kBF16);
+    for (const Weight& weight : model->weights()) {
+      const WeightSpec& spec = *weight.spec;
+      if (spec.kind == WeightKind::kVector) continue;
+      const bool in_int8 = spec.kind == WeightKind::kEmbedding || spec.name == "lm_head.weight";
+      EXPECT_EQ(weight.panels.block, in_int8 ? BlockFormat::kInt8 : BlockFormat::kInt4)
+          << spec.name;
+    }
+  }
+}
+
+TEST_F(ModelLoad, BlocksComputeInBf16Only) {
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  EXPECT_THROW(Load(model, {.dtype = DType::kF32, .block = BlockFormat::kInt8}), Error);
+}
+
+TEST_F(ModelLoad, AWeightThatBlocksCannotHoldIsNamed) {
+  const ModelConfig config = TinyLlamaConfig();
+  const fs::path model = WriteTiny("m", {.config = config});
+  std::vector<NamedTensor> tensors;
+  const std::vector<WeightSpec> specs = FindFamilyByName("llama").list_weights(config);
+  std::vector<std::vector<float>> values;
+  for (const WeightSpec& spec : specs) {
+    values.emplace_back(static_cast<size_t>(spec.n * spec.k), 0.5f);
+    tensors.push_back({spec.name,
+                       {reinterpret_cast<const std::byte*>(values.back().data()), DType::kF32,
+                        spec.source_shape}});
+  }
+  values[5][3] = INFINITY;
+  fs::remove(model / "model.safetensors");
+  WriteSafetensors(model / "model.safetensors", tensors, {});
+
+  try {
+    Load(model, {.block = BlockFormat::kInt8});
+    FAIL() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("'" + specs[5].name + "'"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST_F(ModelLoad, PackedWeightsHoldTheNumbersOfTheCheckpoint) {
@@ -158,6 +210,7 @@ TEST_F(ModelLoad, FingerprintNamesWeightsDTypeConfigAndArithmetic) {
   EXPECT_NE(Load(weights)->fingerprint(), fingerprint);
   EXPECT_NE(Load(config)->fingerprint(), fingerprint);
   EXPECT_NE(Load(a, {.dtype = DType::kF32})->fingerprint(), fingerprint);
+  EXPECT_NE(Load(a, {.block = BlockFormat::kInt8})->fingerprint(), fingerprint);
   for (const KernelTable* kernels : RunnableKernelTables()) {
     OpsContext other(*kernels, pool_);
     EXPECT_EQ(Model::Load(ModelDir::Open(a), {}, other)->fingerprint() == fingerprint,
@@ -224,8 +277,12 @@ TEST_F(ModelLoad, DTypesAndCheckpointsHaveFilesOfTheirOwn) {
   Load(a, {.dtype = DType::kBF16, .cache_dir = path("cache")});
   Load(a, {.dtype = DType::kF32, .cache_dir = path("cache")});
   Load(b, {.dtype = DType::kBF16, .cache_dir = path("cache")});
+  Load(a, {.block = BlockFormat::kInt8, .cache_dir = path("cache")});
+  Load(a, {.block = BlockFormat::kInt4, .cache_dir = path("cache")});
 
-  EXPECT_EQ(PackedFiles().size(), 3u);
+  EXPECT_EQ(PackedFiles().size(), 5u);
+  EXPECT_TRUE(Load(a, {.block = BlockFormat::kInt4, .cache_dir = path("cache")})->is_mapped());
+  EXPECT_EQ(PackedFiles().size(), 5u);
 }
 
 TEST_F(ModelLoad, ADamagedFileIsMadeAgain) {

@@ -84,6 +84,79 @@ TEST_P(MatMulTest, RowHasTheSameBitsInEverySplitAndWithAnyThreads) {
   }
 }
 
+TEST_P(MatMulTest, WeightsInBlocksGiveEachRowTheSameBitsInEverySplitAndWithAnyThreads) {
+  const Shape s{67, 117, 781};
+  for (const BlockFormat block : kBlockFormats) {
+    const TestMatrix x(DType::kBF16, s.m, s.k, RandomFloats(s.m * s.k, 4));
+    const TestBlockWeight w(block, s.n, s.k, 5);
+    const std::vector<float> bias = RandomFloats(s.n, 3);
+    std::vector<float> whole(static_cast<size_t>(s.m * s.n));
+    TestOps one(table(), 1);
+    MatMul(one, x, w.matrix(), bias.data(), whole.data(), s.n);
+
+    for (const int threads : {1, 2, 3}) {
+      TestOps ops(table(), threads);
+      for (const int64_t rows : {1, 2, 3, 5, 8, 9, 16, 31, 67}) {
+        std::vector<float> y(whole.size());
+        for (int64_t m = 0; m < s.m; m += rows) {
+          MatMul(ops, x.Rows(m, std::min(rows, s.m - m)), w.matrix(), bias.data(),
+                 y.data() + m * s.n, s.n);
+        }
+        EXPECT_TRUE(SameBits(whole, y))
+            << BlockFormatName(block) << " rows " << rows << " threads " << threads;
+      }
+    }
+    // Other tables too: integers and the order of the rest are the same everywhere.
+    std::vector<float> y(whole.size());
+    TestOps reference(*RunnableKernelTables().front());
+    MatMul(reference, x, w.matrix(), bias.data(), y.data(), s.n);
+    EXPECT_TRUE(SameBits(whole, y)) << BlockFormatName(block);
+  }
+}
+
+TEST_P(MatMulTest, WeightsInBlocksComeNearTheProductOfTheirValues) {
+  for (const BlockFormat block : kBlockFormats) {
+    for (const Shape& s : kShapes) {
+      const TestMatrix x(DType::kBF16, s.m, s.k, RandomFloats(s.m * s.k, 1));
+      const TestBlockWeight w(block, s.n, s.k, 2);
+      std::vector<float> y(static_cast<size_t>(s.m * s.n));
+      TestOps ops(table(), 2);
+
+      MatMul(ops, x, w.matrix(), nullptr, y.data(), s.n);
+
+      // Only the rows of x are rounded between here and there: by at most half a 127th of a group's
+      // largest value, and these are below 6.
+      for (int64_t m = 0; m < s.m; ++m) {
+        for (int64_t n = 0; n < s.n; ++n) {
+          Sum sum;
+          double weights = 0;
+          for (int64_t k = 0; k < s.k; ++k) {
+            sum.Add(double{x.At(m, k)} * w.At(n, k));
+            weights += std::abs(double{w.At(n, k)});
+          }
+          ASSERT_NEAR(y[static_cast<size_t>(m * s.n + n)], sum.value,
+                      sum.Tolerance() + weights * 6 / 254)
+              << BlockFormatName(block) << " m " << m << " n " << n << " k " << s.k;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatMulTest, GradientsThroughBlocksAreRefusedWithAReason) {
+  const TestMatrix dy(DType::kBF16, 2, 16);
+  const TestBlockWeight w(BlockFormat::kInt8, 16, 32, 1);
+  std::vector<float> dx(2 * 32);
+  TestOps ops(table());
+  try {
+    MatMulInputGrad(ops, dy, w.matrix(), dx.data(), 32, false);
+    FAIL() << "was computed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("train with dtype bf16"), std::string::npos);
+  }
+}
+
 TEST_P(MatMulTest, WritesOnlyItsColumns) {
   const Shape s{19, 21, 10};
   for (const DType dtype : kComputeTypes) {
@@ -284,6 +357,64 @@ TEST(Panels, ArePaddedWithZeros) {
   EXPECT_EQ(zeros, 16 * 6 - 15);
 }
 
+TEST(Panels, InBlocksHoldTheRoundedGroupsInEitherLayoutAndReportTheError) {
+  for (const BlockFormat block : kBlockFormats) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {16, 32}, {37, 300}, {50, 513}}) {
+      for (const SourceLayout layout : {SourceLayout::kOutIn, SourceLayout::kInOut}) {
+        const Source source = MakeSource(DType::kBF16, n * k);
+        AlignedBuffer panels(static_cast<size_t>(PanelBytes(block, n, k)));
+        std::memset(panels.data(), 0xff, panels.size());
+        TestOps ops(Kernels(), 2);
+
+        const BlockError error = PackBlockPanels(
+            ops, {.data = source.bytes.data(), .dtype = DType::kBF16, .shape = {n * k}}, layout, n,
+            k, block, panels.data());
+
+        std::vector<float> rows(static_cast<size_t>(n * k));
+        UnpackPanels({panels.data(), DType::kBF16, n, k, block}, rows.data());
+        double squared_error = 0;
+        double squared = 0;
+        for (int64_t i = 0; i < n; ++i) {
+          for (int64_t first = 0; first < k; first += kGroupSize) {
+            float values[kGroupSize] = {};
+            for (int64_t j = first; j < std::min(k, first + kGroupSize); ++j) {
+              values[j - first] = source.values[static_cast<size_t>(
+                  layout == SourceLayout::kOutIn ? i * k + j : j * n + i)];
+            }
+            const BlockGroup group = QuantizeGroup(block, values);
+            for (int64_t j = first; j < std::min(k, first + kGroupSize); ++j) {
+              const float got = rows[static_cast<size_t>(i * k + j)];
+              ASSERT_EQ(got, F16ToFloat(group.scale) * static_cast<float>(group.q[j - first]));
+              squared_error += std::pow(double{got} - values[j - first], 2);
+              squared += std::pow(double{values[j - first]}, 2);
+            }
+          }
+        }
+        EXPECT_NEAR(error.Relative(), std::sqrt(squared_error / squared), 1e-5);
+      }
+    }
+  }
+}
+
+TEST(Panels, InBlocksAreZeroBeyondTheWeight) {
+  const Source source = MakeSource(DType::kF32, 3 * 5);
+  for (const BlockFormat block : kBlockFormats) {
+    AlignedBuffer panels(static_cast<size_t>(PanelBytes(block, 3, 5)));
+    std::memset(panels.data(), 0xff, panels.size());
+    TestOps ops(Kernels());
+
+    PackBlockPanels(ops, {.data = source.bytes.data(), .dtype = DType::kF32, .shape = {3, 5}},
+                    SourceLayout::kOutIn, 3, 5, block, panels.data());
+
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const BlockGroup group = GetGroup(block, panels.data(), 5, 0, lane);
+      EXPECT_EQ(group.scale == 0, lane >= 3);
+      for (int64_t i = lane < 3 ? 5 : 0; i < kGroupSize; ++i) EXPECT_EQ(group.q[i], 0);
+    }
+    EXPECT_EQ(panels.data()[panels.size() - 1], std::byte{0});
+  }
+}
+
 TEST(Panels, OfIntegersAreRefused) {
   const std::vector<std::byte> source(64);
   std::vector<std::byte> panels(64 * 16);
@@ -291,6 +422,24 @@ TEST(Panels, OfIntegersAreRefused) {
   EXPECT_THROW(PackPanels(ops, {.data = source.data(), .dtype = DType::kI8, .shape = {8, 8}},
                           SourceLayout::kOutIn, 8, 8, DType::kF32, panels.data()),
                Error);
+}
+
+TEST(GatherRows, ReadsRowsOfBlocks) {
+  for (const BlockFormat block : kBlockFormats) {
+    const TestBlockWeight table(block, 40, 75, 19);
+    const std::vector<TokenId> ids = {0, 39, 17, 17, 16};
+    std::vector<float> out(ids.size() * 76, -1.0f);
+    TestOps ops(Kernels(), 2);
+
+    GatherRows(ops, table.matrix(), ids, out.data(), 76);
+
+    for (size_t i = 0; i < ids.size(); ++i) {
+      for (int64_t c = 0; c < 75; ++c) {
+        EXPECT_EQ(out[i * 76 + static_cast<size_t>(c)], table.At(ids[i], c));
+      }
+      EXPECT_EQ(out[i * 76 + 75], -1.0f);
+    }
+  }
 }
 
 TEST(GatherRows, ReadsRowsOfThePanels) {

@@ -136,6 +136,33 @@ class TestWeight {
   std::vector<float> values_;
 };
 
+inline const BlockFormat kBlockFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4};
+
+// A weight in blocks, and the values they hold.
+class TestBlockWeight {
+ public:
+  TestBlockWeight(BlockFormat block, int64_t n, int64_t k, uint32_t seed)
+      : bytes_(static_cast<size_t>(PanelBytes(block, n, k))),
+        matrix_{bytes_.data(), DType::kBF16, n, k, block} {
+    const std::vector<float> source = RandomFloats(n * k, seed);
+    TestOps ops(*RunnableKernelTables().front());
+    PackBlockPanels(ops,
+                    {.data = reinterpret_cast<const std::byte*>(source.data()),
+                     .dtype = DType::kF32,
+                     .shape = {n, k}},
+                    SourceLayout::kOutIn, n, k, block, bytes_.data());
+    values_.resize(source.size());
+    UnpackPanels(matrix_, values_.data());
+  }
+  const PanelMatrix& matrix() const { return matrix_; }
+  float At(int64_t n, int64_t k) const { return values_[static_cast<size_t>(n * matrix_.k + k)]; }
+
+ private:
+  AlignedBuffer bytes_;
+  PanelMatrix matrix_;
+  std::vector<float> values_;
+};
+
 inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {

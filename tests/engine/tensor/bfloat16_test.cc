@@ -111,5 +111,28 @@ TEST(F16, InfinitiesAndNaNsKeepTheirKind) {
   EXPECT_TRUE(std::isnan(F16ToFloat(0xffff)));
 }
 
+TEST(Float16, EveryHalfComesBackFromItsFloat) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const bool nan = (bits & 0x7fff) > 0x7c00;
+    EXPECT_EQ(FloatToF16(F16ToFloat(half)), nan ? (bits & 0x8000) | 0x7e00 : bits) << bits;
+  }
+}
+
+TEST(Float16, RoundsToNearestAndTiesToEven) {
+  for (uint32_t bits = 0; bits < 0x7bff; ++bits) {
+    const float low = F16ToFloat(static_cast<uint16_t>(bits));
+    const float high = F16ToFloat(static_cast<uint16_t>(bits + 1));
+    const float middle = low + (high - low) / 2;  // exact: a half has 11 digits
+    EXPECT_EQ(FloatToF16(middle), bits + bits % 2);
+    EXPECT_EQ(FloatToF16(std::nextafter(middle, low)), bits);
+    EXPECT_EQ(FloatToF16(std::nextafter(middle, high)), bits + 1);
+    EXPECT_EQ(FloatToF16(-middle), (bits + bits % 2) | 0x8000);
+  }
+  EXPECT_EQ(FloatToF16(65519.99f), 0x7bff);
+  EXPECT_EQ(FloatToF16(65520.0f), 0x7c00);
+  EXPECT_EQ(FloatToF16(-1e30f), 0xfc00);
+}
+
 }  // namespace
 }  // namespace tandem::engine

@@ -1,0 +1,31 @@
+// Standard and intrinsics headers come before the region: an inline function of theirs, compiled
+// for this instruction set, must never be the copy that the linker keeps.
+#include <immintrin.h>
+
+#include <utility>
+
+#include "engine/kernels/kernels.h"
+#include "engine/kernels/tables.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
+
+namespace tandem::engine::avx512_widen {
+namespace {
+
+// Each file uses the ones before it.
+// clang-format off
+#include "engine/kernels/avx512/vec.inc"
+#include "engine/kernels/avx512/bytes_widen.inc"
+#include "engine/kernels/block_matmul.inc"
+// clang-format on
+
+}  // namespace
+
+void QuantizeBlockRows(const QuantizeRowsArgs& args) noexcept { QuantizeRows(args); }
+void MatMulInt8(const BlockMatMulArgs& args) noexcept { BlockMatMul<Packing::kBytes>(args); }
+void MatMulInt4(const BlockMatMulArgs& args) noexcept { BlockMatMul<Packing::kNibbles>(args); }
+
+}  // namespace tandem::engine::avx512_widen
+
+#pragma GCC pop_options

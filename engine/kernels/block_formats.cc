@@ -1,0 +1,179 @@
+#include "engine/kernels/block_formats.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/check.h"
+#include "engine/tensor/bfloat16.h"
+
+namespace tandem::engine {
+namespace {
+
+constexpr int64_t kPanelLanes = 16;
+constexpr int64_t kStepBytes = 4 * kPanelLanes;
+
+uint16_t* ScaleAt(BlockFormat format, std::byte* panel, int64_t k, int64_t group, int64_t lane) {
+  return reinterpret_cast<uint16_t*>(panel + GroupsOf(k) * GroupBytes(format)) +
+         group * kPanelLanes + lane;
+}
+
+// Sixteen partial sums, so that the loops over a group vectorise without changing with the target.
+struct Sums {
+  float part[16] = {};
+  float Total() const {
+    float total = 0;
+    for (const float p : part) total += p;
+    return total;
+  }
+};
+
+// q of `values` at 1 / scale, limited to [low, high].
+void RoundGroup(const float* values, float inverse, float low, float high, float* q) {
+  for (int64_t i = 0; i < kGroupSize; ++i) {
+    q[i] = std::min(high, std::max(low, std::nearbyint(values[i] * inverse)));
+  }
+}
+
+float AbsMax(const float* values) {
+  float max = 0;
+  for (int64_t i = 0; i < kGroupSize; ++i) max = std::max(max, std::abs(values[i]));
+  return max;
+}
+
+bool AllFinite(const float* values) {
+  bool finite = true;
+  for (int64_t i = 0; i < kGroupSize; ++i) finite &= std::isfinite(values[i]);
+  return finite;
+}
+
+// The nearest f16, or where that is too small for the largest value to stay below `limit` steps (a
+// subnormal scale has few digits) the next one up.
+uint16_t ScaleFor(float absmax, float steps, float limit) {
+  uint16_t scale = FloatToF16(absmax / steps);
+  if (F16ToFloat(scale) * limit < absmax && scale < 0x7c00) ++scale;
+  return scale;
+}
+
+void QuantizeInt8(const float* values, BlockGroup& out) {
+  out.scale = ScaleFor(AbsMax(values), 127, 127.5f);
+  const float scale = F16ToFloat(out.scale);
+  if (!std::isfinite(scale) || scale == 0) return;
+  float q[kGroupSize];
+  RoundGroup(values, 1 / scale, -127, 127, q);
+  for (int64_t i = 0; i < kGroupSize; ++i) out.q[i] = static_cast<int8_t>(q[i]);
+}
+
+// [-8, 7] reaches further down: the value of the largest magnitude becomes about -8, and the scale
+// has the opposite sign of it. Scales a little to both sides are tried; for each the best multiple
+// of the rounded vector is its projection, whose squared error is least where (x.q)^2 / q.q is
+// most.
+void QuantizeInt4(const float* values, BlockGroup& out) {
+  float extreme = 0;
+  for (int64_t i = 0; i < kGroupSize; ++i) {
+    if (std::abs(values[i]) > std::abs(extreme)) extreme = values[i];
+  }
+  const auto finish = [&](float wanted) {
+    out.scale = wanted == 0 ? uint16_t{0} : FloatToF16(wanted);  // no negative zero
+    const float scale = F16ToFloat(out.scale);
+    if (!std::isfinite(scale) || scale == 0) return;
+    float q[kGroupSize];
+    RoundGroup(values, 1 / scale, -8, 7, q);
+    for (int64_t i = 0; i < kGroupSize; ++i) out.q[i] = static_cast<int8_t>(q[i]);
+  };
+  // The inverses below must be finite, and sums of squares neither overflow nor vanish.
+  if (std::abs(extreme) < 0x1p-40f || std::abs(extreme) > 0x1p40f) return finish(extreme / -8);
+  float best_scale = extreme / -8;
+  float best = -1;
+  for (int step = -5; step <= 5; ++step) {
+    const float inverse = -(8 + 0.2f * static_cast<float>(step)) / extreme;
+    float q[kGroupSize];
+    RoundGroup(values, inverse, -8, 7, q);
+    Sums xq;
+    Sums qq;
+    for (int64_t i = 0; i < kGroupSize; i += 16) {
+      for (int64_t lane = 0; lane < 16; ++lane) {
+        xq.part[lane] += values[i + lane] * q[i + lane];
+        qq.part[lane] += q[i + lane] * q[i + lane];
+      }
+    }
+    const float scale = xq.Total() / qq.Total();
+    const float gain = xq.Total() * scale;
+    if (gain > best) {
+      best = gain;
+      best_scale = scale;
+    }
+  }
+  finish(best_scale);
+}
+
+}  // namespace
+
+const char* BlockFormatName(BlockFormat format) {
+  TANDEM_CHECK(format != BlockFormat::kNone);
+  return format == BlockFormat::kInt8 ? "int8" : "int4";
+}
+
+int64_t GroupBytes(BlockFormat format) {
+  TANDEM_CHECK(format != BlockFormat::kNone);
+  return format == BlockFormat::kInt8 ? kInt8GroupBytes : kInt4GroupBytes;
+}
+
+int32_t BlockOffset(BlockFormat format) {
+  TANDEM_CHECK(format != BlockFormat::kNone);
+  return format == BlockFormat::kInt8 ? kInt8Offset : kInt4Offset;
+}
+
+int64_t BlockPanelBytes(BlockFormat format, int64_t k) {
+  return RoundUp<int64_t>(
+      CheckedMul(GroupsOf(k), GroupBytes(format) + kGroupScaleBytes, "panel bytes"), 64);
+}
+
+void PutGroup(BlockFormat format, std::byte* panel, int64_t k, int64_t group, int64_t lane,
+              const BlockGroup& values) {
+  *ScaleAt(format, panel, k, group, lane) = values.scale;
+  auto* bytes = reinterpret_cast<uint8_t*>(panel + group * GroupBytes(format) + 4 * lane);
+  if (format == BlockFormat::kInt8) {
+    for (int64_t i = 0; i < kGroupSize; ++i) {
+      bytes[i / 4 * kStepBytes + i % 4] = static_cast<uint8_t>(values.q[i] + kInt8Offset);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < kGroupSize; i += 8) {
+    for (int64_t j = 0; j < 4; ++j) {
+      const auto low = static_cast<uint8_t>(values.q[i + j] + kInt4Offset);
+      const auto high = static_cast<uint8_t>(values.q[i + 4 + j] + kInt4Offset);
+      bytes[i / 8 * kStepBytes + j] = static_cast<uint8_t>(low | high << 4);
+    }
+  }
+}
+
+BlockGroup GetGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
+                    int64_t lane) {
+  BlockGroup values;
+  values.scale = *ScaleAt(format, const_cast<std::byte*>(panel), k, group, lane);
+  const auto* bytes =
+      reinterpret_cast<const uint8_t*>(panel + group * GroupBytes(format) + 4 * lane);
+  for (int64_t i = 0; i < kGroupSize; ++i) {
+    if (format == BlockFormat::kInt8) {
+      values.q[i] = static_cast<int8_t>(bytes[i / 4 * kStepBytes + i % 4] - kInt8Offset);
+    } else {
+      const uint8_t both = bytes[i / 8 * kStepBytes + i % 4];
+      values.q[i] = static_cast<int8_t>((i % 8 < 4 ? both & 15 : both >> 4) - kInt4Offset);
+    }
+  }
+  return values;
+}
+
+BlockGroup QuantizeGroup(BlockFormat format, const float* values) {
+  BlockGroup out;
+  if (!AllFinite(values)) {
+    out.scale = 0x7e00;  // NaN
+  } else if (format == BlockFormat::kInt8) {
+    QuantizeInt8(values, out);
+  } else {
+    QuantizeInt4(values, out);
+  }
+  return out;
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,173 @@
+#include "engine/kernels/block_formats.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "engine/tensor/bfloat16.h"
+
+namespace tandem::engine {
+namespace {
+
+constexpr BlockFormat kFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4};
+
+BlockGroup RandomGroup(BlockFormat format, std::mt19937& rng) {
+  BlockGroup group;
+  group.scale = FloatToF16(std::normal_distribution<float>(0, 0.01f)(rng));
+  const int low = format == BlockFormat::kInt8 ? -128 : -8;
+  std::uniform_int_distribution<int> q(low, -low - 1);
+  for (int8_t& value : group.q) value = static_cast<int8_t>(q(rng));
+  return group;
+}
+
+TEST(BlockFormats, AGroupComesBackAsItWasPutWhateverIsPutAroundIt) {
+  for (const BlockFormat format : kFormats) {
+    for (const int64_t k : {1, 32, 33, 96, 200}) {
+      std::mt19937 rng(1);
+      std::vector<std::byte> panel(static_cast<size_t>(BlockPanelBytes(format, k)));
+      std::vector<BlockGroup> put;
+      for (int64_t g = 0; g < GroupsOf(k); ++g) {
+        for (int64_t lane = 0; lane < 16; ++lane) {
+          put.push_back(RandomGroup(format, rng));
+          PutGroup(format, panel.data(), k, g, lane, put.back());
+        }
+      }
+      for (size_t i = 0; i < put.size(); ++i) {
+        const auto at = static_cast<int64_t>(i);
+        const BlockGroup got = GetGroup(format, panel.data(), k, at / 16, at % 16);
+        EXPECT_EQ(got.scale, put[i].scale);
+        EXPECT_TRUE(std::equal(got.q, got.q + kGroupSize, put[i].q));
+      }
+    }
+  }
+}
+
+TEST(BlockFormats, APanelIsWholeCacheLines) {
+  EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt8, 64), 2 * (512 + 32));
+  EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt8, 65), 3 * (512 + 32) + 32);
+  EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt4, 2048), 64 * (256 + 32));
+}
+
+TEST(BlockFormats, StoredBytesFollowTheLayout) {
+  BlockGroup group;
+  for (int i = 0; i < kGroupSize; ++i) group.q[i] = static_cast<int8_t>(i % 16 - 8);
+  group.scale = 0x1234;
+  std::vector<std::byte> bytes(static_cast<size_t>(BlockPanelBytes(BlockFormat::kInt8, 64)));
+
+  PutGroup(BlockFormat::kInt8, bytes.data(), 64, 1, 3, group);
+  EXPECT_EQ(static_cast<int>(bytes[512 + 2 * 64 + 3 * 4 + 1]), 9 - 8 + 128);  // k = 9
+  EXPECT_EQ(static_cast<int>(bytes[2 * 512 + 32 + 2 * 3]), 0x34);
+
+  PutGroup(BlockFormat::kInt4, bytes.data(), 64, 1, 3, group);
+  EXPECT_EQ(static_cast<int>(bytes[256 + 1 * 64 + 3 * 4 + 1]), 9 | 13 << 4);  // k = 9 and 13
+}
+
+// The block types of GGUF: an f16 scale, then 32 bytes, or 16 bytes of which low nibbles are the
+// first half. The value is scale * q, or scale * (nibble - 8).
+TEST(BlockFormats, BlocksOfGgufTypesMoveInExactly) {
+  std::mt19937 rng(2);
+  for (int round = 0; round < 200; ++round) {
+    std::array<uint8_t, 32> bytes;
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(rng());
+    const auto scale = static_cast<uint16_t>(rng());  // any bits: subnormal, infinite, NaN
+    BlockGroup q8{.scale = scale};
+    BlockGroup q4{.scale = scale};
+    for (size_t i = 0; i < 32; ++i) {
+      q8.q[i] = static_cast<int8_t>(bytes[i]);
+      q4.q[i] = static_cast<int8_t>((i < 16 ? bytes[i] & 15 : bytes[i - 16] >> 4) - 8);
+    }
+    std::vector<std::byte> panel(2 * 544);
+    for (const auto& [format, group] :
+         {std::pair{BlockFormat::kInt8, q8}, {BlockFormat::kInt4, q4}}) {
+      PutGroup(format, panel.data(), 64, 1, 7, group);
+      const BlockGroup got = GetGroup(format, panel.data(), 64, 1, 7);
+      EXPECT_EQ(got.scale, group.scale);
+      EXPECT_TRUE(std::equal(got.q, got.q + kGroupSize, group.q));
+    }
+  }
+}
+
+double SquaredError(const BlockGroup& group, const float* values) {
+  double sum = 0;
+  for (int i = 0; i < kGroupSize; ++i) {
+    const double e = double{F16ToFloat(group.scale)} * group.q[i] - values[i];
+    sum += e * e;
+  }
+  return sum;
+}
+
+TEST(QuantizeGroup, Int8IsWithinHalfAStepOfEveryValue) {
+  std::mt19937 rng(3);
+  for (int round = 0; round < 500; ++round) {
+    float values[kGroupSize];
+    // From far below what f16 scales express to near their limit.
+    const float size = std::ldexp(1.0f, round % 40 - 20);
+    for (float& v : values) v = std::normal_distribution<float>(0, size)(rng);
+    const BlockGroup group = QuantizeGroup(BlockFormat::kInt8, values);
+    const double step = F16ToFloat(group.scale);
+    for (int i = 0; i < kGroupSize; ++i) {
+      EXPECT_LE(std::abs(step * group.q[i] - values[i]), step * 0.5001) << round;
+      EXPECT_GE(group.q[i], -127);
+    }
+  }
+}
+
+TEST(QuantizeGroup, Int4FitsBetterThanTheRoundingOfTheLargestAlone) {
+  std::mt19937 rng(4);
+  double searched = 0;
+  double plain = 0;
+  double power = 0;
+  for (int round = 0; round < 2000; ++round) {
+    float values[kGroupSize];
+    for (float& v : values) {
+      v = std::normal_distribution<float>(0, 0.02f)(rng);
+      power += double{v} * v;
+    }
+    searched += SquaredError(QuantizeGroup(BlockFormat::kInt4, values), values);
+    const float* extreme = std::max_element(
+        values, values + kGroupSize, [](float a, float b) { return std::abs(a) < std::abs(b); });
+    BlockGroup simple{.scale = FloatToF16(*extreme / -8)};
+    for (int i = 0; i < kGroupSize; ++i) {
+      const float q = std::nearbyint(values[i] / F16ToFloat(simple.scale));
+      simple.q[i] = static_cast<int8_t>(std::clamp(q, -8.0f, 7.0f));
+    }
+    plain += SquaredError(simple, values);
+  }
+  // Measured for normal values: 8.1 % against 8.9 % of the power's root.
+  EXPECT_LT(searched, 0.9 * plain);
+  EXPECT_LT(std::sqrt(searched / power), 0.085);
+}
+
+TEST(QuantizeGroup, ZerosStayZeroAndWhatIsNotFiniteIsMarked) {
+  for (const BlockFormat format : kFormats) {
+    float values[kGroupSize] = {};
+    const BlockGroup zero = QuantizeGroup(format, values);
+    EXPECT_EQ(zero.scale, 0);
+    EXPECT_EQ(std::count(zero.q, zero.q + kGroupSize, 0), kGroupSize);
+
+    for (const float bad : {NAN, INFINITY, -INFINITY, 1e30f}) {
+      values[5] = bad;
+      EXPECT_FALSE(std::isfinite(F16ToFloat(QuantizeGroup(format, values).scale))) << bad;
+    }
+  }
+}
+
+TEST(QuantizeGroup, OneHugeValueKeepsItsOwnPlace) {
+  for (const BlockFormat format : kFormats) {
+    float values[kGroupSize] = {};
+    for (float& v : values) v = 1e-4f;
+    values[17] = -3.0f;
+    const BlockGroup group = QuantizeGroup(format, values);
+    const float scale = F16ToFloat(group.scale);
+    EXPECT_NEAR(scale * static_cast<float>(group.q[17]), -3.0f, 0.003f);
+    EXPECT_EQ(group.q[16], 0);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::engine

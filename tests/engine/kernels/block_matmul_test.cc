@@ -1,0 +1,376 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/base/aligned_buffer.h"
+#include "engine/kernels/kernels.h"
+
+// Products with weights in blocks, every table: against double arithmetic over the same integers
+// and scales, and bitwise against the reference table, which is the promise of BlockMatMulArgs.
+
+namespace tandem::engine {
+namespace {
+
+constexpr BlockFormat kFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4};
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Rows of bf16 activations in a buffer of exactly their size.
+struct Activations {
+  Activations(int64_t m_in, int64_t k_in, const std::function<float(int64_t, int64_t)>& value)
+      : m(m_in), k(k_in), x(static_cast<size_t>(m * k)) {
+    for (int64_t i = 0; i < m * k; ++i) {
+      x[static_cast<size_t>(i)] = FloatToBf16(value(i / k, i % k));
+    }
+  }
+  static Activations Random(int64_t m, int64_t k, uint32_t seed) {
+    std::mt19937 rng(seed);
+    std::normal_distribution<float> normal;
+    return Activations(m, k, [&](int64_t, int64_t) { return normal(rng); });
+  }
+  int64_t m, k;
+  std::vector<Bf16> x;
+};
+
+struct Quantized {
+  Quantized(const KernelTable& table, const Activations& a, BlockFormat format)
+      : groups(GroupsOf(a.k)),
+        ldq(groups * kGroupSize + 64),
+        ldgroups(groups + 3),
+        q(static_cast<size_t>(a.m * ldq), 99),
+        scales(static_cast<size_t>(a.m * ldgroups), 99.0f),
+        starts(static_cast<size_t>(a.m * ldgroups), 99) {
+    table.blocks.quantize_rows({.x = a.x.data(),
+                                .ldx = a.k,
+                                .rows = a.m,
+                                .cols = a.k,
+                                .offset = BlockOffset(format),
+                                .q = q.data(),
+                                .ldq = ldq,
+                                .scales = scales.data(),
+                                .starts = starts.data(),
+                                .ldgroups = ldgroups});
+  }
+  int64_t groups, ldq, ldgroups;
+  std::vector<int8_t> q;
+  std::vector<float> scales;
+  std::vector<int32_t> starts;
+};
+
+// A weight of given groups.
+struct Blocks {
+  Blocks(BlockFormat format_in, int64_t n_in, int64_t k_in,
+         const std::function<BlockGroup(int64_t row, int64_t group)>& group)
+      : format(format_in),
+        n(n_in),
+        k(k_in),
+        n_panels((n + kLanes - 1) / kLanes),
+        panels(static_cast<size_t>(n_panels * BlockPanelBytes(format, k))) {
+    std::memset(panels.data(), 0, panels.size());
+    for (int64_t row = 0; row < n_panels * kLanes; ++row) {
+      for (int64_t g = 0; g < GroupsOf(k); ++g) {
+        BlockGroup values;
+        if (row < n) values = group(row, g);
+        for (int64_t i = 0; i < kGroupSize; ++i) {
+          if (g * kGroupSize + i >= k) values.q[i] = 0;
+        }
+        PutGroup(format, Panel(row), k, g, row % kLanes, values);
+      }
+    }
+  }
+  static Blocks Random(BlockFormat format, int64_t n, int64_t k, uint32_t seed) {
+    std::mt19937 rng(seed);
+    const int low = format == BlockFormat::kInt8 ? -128 : -8;
+    return Blocks(format, n, k, [&](int64_t, int64_t) {
+      BlockGroup group;
+      group.scale = FloatToF16(std::uniform_real_distribution<float>(-0.02f, 0.02f)(rng));
+      for (int8_t& q : group.q) {
+        q = static_cast<int8_t>(std::uniform_int_distribution<int>(low, -low - 1)(rng));
+      }
+      return group;
+    });
+  }
+  std::byte* Panel(int64_t row) {
+    return panels.data() + row / kLanes * BlockPanelBytes(format, k);
+  }
+  BlockGroup At(int64_t row, int64_t g) const {
+    return GetGroup(format, const_cast<Blocks*>(this)->Panel(row), k, g, row % kLanes);
+  }
+
+  BlockFormat format;
+  int64_t n, k, n_panels;
+  AlignedBuffer panels;
+};
+
+struct ProductOptions {
+  const float* bias = nullptr;
+  bool accumulate = false;
+  int64_t first_row = 0;
+  int64_t rows = -1;
+};
+
+// y is [m][n] and holds what accumulation starts from.
+void Multiply(const KernelTable& table, const Quantized& x, int64_t m, const Blocks& w,
+              const ProductOptions& options, std::vector<float>& y) {
+  const int64_t first = options.first_row;
+  const BlockMatMulArgs args{.q = x.q.data() + first * x.ldq,
+                             .ldq = x.ldq,
+                             .scales = x.scales.data() + first * x.ldgroups,
+                             .starts = x.starts.data() + first * x.ldgroups,
+                             .ldgroups = x.ldgroups,
+                             .m = options.rows < 0 ? m : options.rows,
+                             .panels = w.panels.data(),
+                             .n_panels = w.n_panels,
+                             .n_columns = w.n,
+                             .k = w.k,
+                             .bias = options.bias,
+                             .y = y.data() + first * w.n,
+                             .ldy = w.n,
+                             .accumulate = options.accumulate};
+  w.format == BlockFormat::kInt8 ? table.blocks.matmul_int8(args) : table.blocks.matmul_int4(args);
+}
+
+std::vector<float> Product(const KernelTable& table, const Quantized& x, int64_t m, const Blocks& w,
+                           const ProductOptions& options = {}) {
+  std::vector<float> y(static_cast<size_t>(m * w.n), options.accumulate ? 0.75f : 99.0f);
+  Multiply(table, x, m, w, options, y);
+  return y;
+}
+
+const KernelTable& Reference() { return *RunnableKernelTables().front(); }
+
+class BlockMatMulTest : public testing::TestWithParam<const KernelTable*> {
+ protected:
+  const KernelTable& table() const { return *GetParam(); }
+};
+std::vector<const KernelTable*> Tables() {
+  return {RunnableKernelTables().begin(), RunnableKernelTables().end()};
+}
+std::string TableName(const testing::TestParamInfo<const KernelTable*>& param) {
+  std::string name(param.param->key);
+  for (char& c : name) c = c == '+' ? '_' : c;
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Tables, BlockMatMulTest, testing::ValuesIn(Tables()), TableName);
+
+TEST_P(BlockMatMulTest, RowsAreRoundedAsTheReferenceRoundsThem) {
+  for (const BlockFormat format : kFormats) {
+    for (const int64_t k : {1, 15, 16, 17, 31, 32, 33, 64, 95, 300}) {
+      const Activations a = Activations::Random(5, k, static_cast<uint32_t>(k));
+      const Quantized ours(table(), a, format);
+      const Quantized reference(Reference(), a, format);
+      EXPECT_EQ(ours.q, reference.q) << k;
+      EXPECT_EQ(ours.starts, reference.starts) << k;
+      EXPECT_TRUE(SameBits(ours.scales, reference.scales)) << k;
+    }
+  }
+}
+
+TEST_P(BlockMatMulTest, ARoundedValueIsWithinHalfAStep) {
+  const Activations a = Activations::Random(7, 217, 3);
+  const Quantized x(table(), a, BlockFormat::kInt8);
+  for (int64_t r = 0; r < a.m; ++r) {
+    for (int64_t g = 0; g < x.groups; ++g) {
+      const double scale = x.scales[static_cast<size_t>(r * x.ldgroups + g)];
+      int32_t sum = 0;
+      for (int64_t c = g * kGroupSize; c < (g + 1) * kGroupSize; ++c) {
+        const int q = x.q[static_cast<size_t>(r * x.ldq + c)];
+        sum += q;
+        if (c >= a.k) {
+          EXPECT_EQ(q, 0);
+          continue;
+        }
+        const double value = Bf16ToFloat(a.x[static_cast<size_t>(r * a.k + c)]);
+        EXPECT_LE(std::abs(scale * q - value), 0.50001 * scale);
+      }
+      EXPECT_EQ(x.starts[static_cast<size_t>(r * x.ldgroups + g)], -kInt8Offset * sum);
+    }
+  }
+}
+
+TEST_P(BlockMatMulTest, TiesGoToEven) {
+  // absmax 127: the step is 1 and halves are ties.
+  const Activations a(1, 32, [](int64_t, int64_t c) {
+    constexpr float kValues[] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 3.25f};
+    return c < 8 ? kValues[c] : 0.0f;
+  });
+  const Quantized x(table(), a, BlockFormat::kInt8);
+  const std::vector<int8_t> first(x.q.begin(), x.q.begin() + 8);
+  EXPECT_EQ(first, (std::vector<int8_t>{127, 0, 2, 2, 0, -2, -2, 3}));
+}
+
+TEST_P(BlockMatMulTest, AgreesWithDoubleSumsOverTheSameIntegers) {
+  constexpr struct {
+    int64_t m, n, k;
+  } kShapes[] = {{1, 1, 1},    {1, 17, 33},   {2, 16, 64},  {3, 47, 95},   {4, 50, 512},
+                 {5, 33, 700}, {9, 100, 640}, {17, 64, 31}, {40, 31, 1100}};
+  for (const BlockFormat format : kFormats) {
+    for (const auto& s : kShapes) {
+      const Activations a = Activations::Random(s.m, s.k, 5);
+      const Quantized x(table(), a, format);
+      const Blocks w = Blocks::Random(format, s.n, s.k, 6);
+
+      const std::vector<float> y = Product(table(), x, s.m, w);
+
+      for (int64_t m = 0; m < s.m; ++m) {
+        for (int64_t n = 0; n < s.n; ++n) {
+          double sum = 0;
+          double magnitude = 0;
+          for (int64_t g = 0; g < x.groups; ++g) {
+            const BlockGroup group = w.At(n, g);
+            int64_t integers = 0;
+            for (int64_t i = 0; i < kGroupSize; ++i) {
+              integers +=
+                  int64_t{group.q[i]} * x.q[static_cast<size_t>(m * x.ldq + g * kGroupSize + i)];
+            }
+            const double term = static_cast<double>(integers) * F16ToFloat(group.scale) *
+                                x.scales[static_cast<size_t>(m * x.ldgroups + g)];
+            sum += term;
+            magnitude += std::abs(term);
+          }
+          // The product of scales and each addition round once.
+          const double tolerance = static_cast<double>(x.groups + 2) * 0x1p-24 * magnitude;
+          ASSERT_NEAR(y[static_cast<size_t>(m * s.n + n)], sum, tolerance)
+              << BlockFormatName(format) << " " << m << " " << n << " of " << s.n << " k " << s.k;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(BlockMatMulTest, EveryTableGivesTheBitsOfTheReferenceForAnyNumberOfRows) {
+  for (const BlockFormat format : kFormats) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{70, 1190}, {33, 61}, {5, 512}}) {
+      const Activations a = Activations::Random(35, k, 7);
+      const Quantized x(Reference(), a, format);
+      const Blocks w = Blocks::Random(format, n, k, 8);
+      std::vector<float> bias(static_cast<size_t>(n));
+      for (size_t i = 0; i < bias.size(); ++i) bias[i] = 0.1f * static_cast<float>(i) - 2;
+
+      for (const ProductOptions& options :
+           {ProductOptions{}, ProductOptions{.bias = bias.data()},
+            ProductOptions{.bias = bias.data(), .accumulate = true}}) {
+        const std::vector<float> expected = Product(Reference(), x, a.m, w, options);
+        EXPECT_TRUE(SameBits(Product(table(), x, a.m, w, options), expected));
+
+        for (int64_t rows = 1; rows <= 18; ++rows) {
+          std::vector<float> y(expected.size(), options.accumulate ? 0.75f : 99.0f);
+          for (int64_t first = 0; first < a.m; first += rows) {
+            ProductOptions part = options;
+            part.first_row = first;
+            part.rows = std::min(rows, a.m - first);
+            Multiply(table(), x, a.m, w, part, y);
+          }
+          EXPECT_TRUE(SameBits(y, expected))
+              << BlockFormatName(format) << " rows " << rows << " n " << n << " k " << k;
+        }
+      }
+    }
+  }
+}
+
+// The largest sums that a group can have: 32 * 127 * 128 in magnitude, every sign.
+TEST_P(BlockMatMulTest, ExtremesNeverSaturate) {
+  constexpr int64_t kK = 64;
+  for (const BlockFormat format : kFormats) {
+    const int8_t lowest = format == BlockFormat::kInt8 ? -128 : -8;
+    const int8_t highest = static_cast<int8_t>(-lowest - 1);
+    for (const int8_t q : {lowest, highest, int8_t{0}}) {
+      for (const float sign : {1.0f, -1.0f}) {
+        const Activations a(3, kK, [&](int64_t, int64_t) { return sign * 127; });
+        const Quantized x(table(), a, format);
+        const Blocks w(format, 20, kK, [&](int64_t, int64_t) {
+          BlockGroup group{.scale = FloatToF16(1)};
+          std::fill_n(group.q, kGroupSize, q);
+          return group;
+        });
+        for (const float y : Product(table(), x, 3, w)) {
+          EXPECT_EQ(y, sign * 127 * static_cast<float>(q * kK));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(BlockMatMulTest, TinyScalesAndHugeNeighboursAreExact) {
+  for (const BlockFormat format : kFormats) {
+    // Row 0 tiny, row 1 one huge value, row 2 zeros, row 3 below what a scale expresses.
+    const Activations a(4, 64, [](int64_t r, int64_t c) {
+      if (r == 0) return 0x1p-118f;
+      if (r == 1) return c == 40 ? 3e38f : 1.0f;
+      return r == 2 ? 0.0f : 0x1p-120f;
+    });
+    const Quantized x(table(), a, format);
+    const Blocks w(format, 16, 64, [](int64_t row, int64_t) {
+      BlockGroup group{.scale = static_cast<uint16_t>(row == 0 ? 1 : FloatToF16(0.5f))};
+      std::fill_n(group.q, kGroupSize, int8_t{1});  // row 0: the smallest subnormal scale
+      return group;
+    });
+
+    const std::vector<float> y = Product(table(), x, 4, w);
+
+    EXPECT_TRUE(SameBits(y, Product(Reference(), x, 4, w)));
+    EXPECT_FLOAT_EQ(y[1], 64 * 0.5f * 0x1p-118f);
+    EXPECT_NEAR(y[0], 64 * 0x1p-24 * 0x1p-118, 64 * 127 * 0x1p-149);  // its products are subnormal
+    const float huge = Bf16ToFloat(FloatToBf16(3e38f));
+    EXPECT_FLOAT_EQ(y[16 + 1], 0.5f * huge);  // beside it the ones vanish
+    EXPECT_FLOAT_EQ(y[16], 0x1p-24f * huge);
+    for (size_t i = 32; i < 64; ++i) EXPECT_EQ(y[i], 0.0f);
+  }
+}
+
+TEST_P(BlockMatMulTest, NanAndInfinityMakeTheirRowNanAndNoOther) {
+  for (const BlockFormat format : kFormats) {
+    for (const float bad : {NAN, INFINITY, -INFINITY}) {
+      for (const int64_t at : {0, 17, 63, 70}) {
+        const Activations a(3, 71,
+                            [&](int64_t r, int64_t c) { return r == 1 && c == at ? bad : 0.5f; });
+        const Quantized x(table(), a, format);
+        const Blocks w = Blocks::Random(format, 18, 71, 9);
+
+        const std::vector<float> y = Product(table(), x, 3, w);
+
+        for (size_t i = 0; i < y.size(); ++i) {
+          EXPECT_EQ(std::isnan(y[i]), i / 18 == 1) << bad << " at " << at << " element " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(BlockMatMulTest, PaddingColumnsAreNotWritten) {
+  for (const BlockFormat format : kFormats) {
+    const Activations a = Activations::Random(5, 40, 11);
+    const Quantized x(table(), a, format);
+    const Blocks w = Blocks::Random(format, 21, 40, 12);
+    std::vector<float> y(5 * 24, 77.0f);
+    const BlockMatMulArgs args{.q = x.q.data(),
+                               .ldq = x.ldq,
+                               .scales = x.scales.data(),
+                               .starts = x.starts.data(),
+                               .ldgroups = x.ldgroups,
+                               .m = 5,
+                               .panels = w.panels.data(),
+                               .n_panels = w.n_panels,
+                               .n_columns = 21,
+                               .k = 40,
+                               .bias = nullptr,
+                               .y = y.data(),
+                               .ldy = 24,
+                               .accumulate = false};
+    format == BlockFormat::kInt8 ? table().blocks.matmul_int8(args)
+                                 : table().blocks.matmul_int4(args);
+    for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(y[i] == 77.0f, i % 24 >= 21) << i;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::engine
