@@ -40,7 +40,8 @@ const std::vector<std::string>& HardTexts() {
                                                  Repeat("1"),
                                                  Repeat("\U0001F468\u200d"),
                                                  Repeat("z"),
-                                                 Repeat("aab "),      Repeat("a\xFF")};
+                                                 Repeat("aab "),
+                                                 Repeat("a\xFF")};
   return texts;
 }
 
