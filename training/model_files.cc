@@ -120,12 +120,24 @@ void ChooseConfig(const TrainSpec& spec, int64_t tokenizer_size, ModelFiles* fil
     const std::string text = engine::ReadWholeFile(path, kMaxTextBytes);
     json = engine::ParseUntrustedJson(text, source);
     files->family = &engine::FindFamily(json, source);
+    // Of a model with eyes the text part is trained, and exported as a model of its own.
+    if (json.contains("text_config")) {
+      json = files->family->write_config(files->family->parse_config(json, source));
+    }
   } else {
     source = "model";
     files->family = &engine::FindFamilyByName(m.family);
+    // The fields have no words for windows, caps and the like.
+    if (m.family != "llama" && m.family != "minigpt") {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "model.family: fields describe fresh models of llama and minigpt only; for " +
+                      m.family + " give model.config, a config.json");
+    }
     json = files->family->write_config(ConfigFromFields(spec, *files, tokenizer_size));
   }
-  json["torch_dtype"] = spec.compute == engine::DType::kBF16 ? "bfloat16" : "float32";
+  // transformers 5 says `dtype` and reads both.
+  json[json.contains("dtype") ? "dtype" : "torch_dtype"] =
+      spec.compute == engine::DType::kBF16 ? "bfloat16" : "float32";
   files->config = files->family->parse_config(json, source);
   files->texts["config.json"] = json.dump(2) + "\n";
 }

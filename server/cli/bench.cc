@@ -99,7 +99,7 @@ void AddTokenizerBench(CLI::App& command, int& exit_code) {
 
 void AddTrainBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::TrainBenchOptions>();
-  command.add_option("--family", options->family, "minigpt or llama");
+  command.add_option("--family", options->family, "minigpt, gpt2 or llama");
   command.add_option("--layers", options->n_layers, "blocks")->check(CLI::Range(1, 128));
   command.add_option("--width", options->hidden_dim, "hidden size")->check(CLI::Range(16, 8192));
   command.add_option("--ffn", options->ffn_dim, "feed-forward size")->check(CLI::Range(16, 32768));
