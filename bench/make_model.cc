@@ -1,5 +1,6 @@
 #include "bench/make_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -116,8 +117,10 @@ void AddSyllables(Vocabulary& vocabulary) {
 
 const std::vector<ModelShape>& ModelShapes() {
   static const std::vector<ModelShape> kShapes = {
-      {"llama-15m", "6 layers, width 288, vocabulary 32000: what a server costs around a model"},
-      {"llama-1b", "Llama-3.2-1B: 16 layers, width 2048, vocabulary 128256"},
+      {"llama-15m", "6 layers, width 288, vocabulary 32000: what a server costs around a model",
+       Llama15MConfig},
+      {"llama-1b", "Llama-3.2-1B: 16 layers, width 2048, vocabulary 128256", engine::Llama1BConfig},
+      {"gemma2-2b", "Gemma 2 2B: 26 layers, width 2304, vocabulary 256000", engine::Gemma2BConfig},
   };
   return kShapes;
 }
@@ -155,14 +158,14 @@ std::string SyllableTokenizerJson(int64_t vocab_size) {
 }
 
 void MakeModel(const std::string& name, const fs::path& dir) {
-  engine::RandomModelSpec spec;
-  if (name == "llama-15m") {
-    spec.config = Llama15MConfig();
-  } else if (name == "llama-1b") {
-    spec.config = engine::Llama1BConfig();
-  } else {
+  const std::vector<ModelShape>& shapes = ModelShapes();
+  const auto shape = std::find_if(shapes.begin(), shapes.end(),
+                                  [&](const ModelShape& each) { return each.name == name; });
+  if (shape == shapes.end()) {
     throw Error(ErrorCode::kInvalidArgument, "there is no model shape '" + name + "'");
   }
+  engine::RandomModelSpec spec;
+  spec.config = shape->config();
   spec.config.bos_token = -1;
   spec.config.eos_tokens = {kEndOfText};
   engine::PublishDirectory(dir, [&](const fs::path& temporary) {

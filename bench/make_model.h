@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/config.h"
+
 namespace tandem::bench {
 
 // `tandem bench make-model`: Hugging Face directories of random weights in shapes worth measuring.
@@ -12,6 +14,7 @@ namespace tandem::bench {
 struct ModelShape {
   const char* name;
   const char* description;
+  engine::ModelConfig (*config)();
 };
 const std::vector<ModelShape>& ModelShapes();
 

@@ -28,6 +28,10 @@ engine::ModelConfig ConfigOf(const TrainBenchOptions& options) {
   c.max_context_len = options.context;
   c.activation =
       options.family == "minigpt" ? engine::Activation::kRelu : engine::Activation::kSilu;
+  if (options.family == "gpt2") {
+    c.activation = engine::Activation::kGeluTanh;
+    c.tied_embeddings = true;
+  }
   c.attention.n_heads = options.n_heads;
   c.attention.n_kv_heads = options.n_heads;
   c.attention.head_dim = options.hidden_dim / options.n_heads;

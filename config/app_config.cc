@@ -86,8 +86,9 @@ const ConfigKey kKeys[] = {
                "where there are several keys",
      .min = 0, .max = 1 << 20},
     {.name = "prefill-chunk", .member = &AppConfig::prefill_chunk, .unit = "tokens",
-     .effect = "prompt tokens computed in one step, all sequences together",
-     .min = 1, .max = 1 << 16},
+     .effect = "prompt tokens computed in one step, all sequences together; 0: by the model's size, "
+               "256 to 1024",
+     .min = 0, .max = 1 << 16},
     {.name = "max-body", .member = &AppConfig::max_body, .unit = "bytes",
      .effect = "largest JSON body; larger ones get 413"},
     {.name = "max-connections", .member = &AppConfig::max_connections, .unit = "connections",

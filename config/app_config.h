@@ -49,7 +49,7 @@ struct AppConfig {
   int64_t max_seqs = 64;
   int64_t max_queue = 1024;
   int64_t max_queue_per_key = 0;
-  int64_t prefill_chunk = 256;
+  int64_t prefill_chunk = 0;
   Bytes max_body{32 << 20};
   int64_t max_connections = 4096;
   Seconds header_timeout{10};

@@ -23,8 +23,9 @@ struct EngineOptions {
   int64_t max_model_len = 0;   // context bound in tokens; 0: the model's own
   int64_t kv_cache_bytes = 0;  // 0: derived from memory_bytes
   int64_t memory_bytes = 0;    // budget for weights, KV and scratch; 0: 80 % of what is available
-  int64_t prefill_chunk_tokens = 256;  // prompt tokens computed in one step, all sequences together
-  int64_t max_queue = 1024;            // waiting requests; beyond: kUnavailable
+  // Prompt tokens computed in one step, all sequences together; 0: by the model's size.
+  int64_t prefill_chunk_tokens = 0;
+  int64_t max_queue = 1024;  // waiting requests; beyond: kUnavailable
   bool prefix_cache = true;
   const KernelTable* kernels = nullptr;  // null: the best this CPU runs; tests choose
 };

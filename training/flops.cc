@@ -21,13 +21,14 @@ double TflopPerStep(const engine::ModelConfig& config, bool gated, int64_t rows,
   const double qkv = 2 * tokens * hidden * (heads + 2 * kv_heads) * head_dim;
   const double projection = 2 * tokens * hidden * heads * head_dim;
   const double unembed = 2 * tokens * hidden * static_cast<double>(config.vocab_size);
-  double attention = 2 * b * s * s * heads * head_dim;
-  if (a.window > 0) {
-    const auto w = static_cast<double>(std::min(a.window, row_length));
-    attention = 4 * b * (s * w - w * w / 2) * heads * head_dim;
+  double attention = 0;  // of all layers
+  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
+    const int64_t window = config.LayerAttention(layer).window;
+    const auto w = static_cast<double>(window > 0 ? std::min(window, row_length) : row_length);
+    attention += 4 * b * (s * w - w * w / 2) * heads * head_dim;
   }
   const auto layers = static_cast<double>(config.n_layers);
-  return 3 * (layers * (ffn + qkv + projection + attention) + unembed) / 1e12;
+  return 3 * (layers * (ffn + qkv + projection) + attention + unembed) / 1e12;
 }
 
 }  // namespace tandem::training

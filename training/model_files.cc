@@ -17,9 +17,11 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 constexpr size_t kMaxTextBytes = 512 << 20;
-constexpr std::array<const char*, 6> kTokenizerFiles = {
+constexpr std::array<const char*, 10> kTokenizerFiles = {
     "tokenizer.json",        "vocab.json",          "merges.txt",
-    "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"};
+    "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
+    "tokenizer.model",       "qwen.tiktoken",       "tokenizer.tiktoken",
+    "tiktoken.model"};
 
 std::map<std::string, std::string> ReadTokenizerFiles(const fs::path& path) {
   std::map<std::string, std::string> texts;
@@ -40,15 +42,11 @@ std::optional<std::string> Find(const std::map<std::string, std::string>& texts,
 
 engine::TokenizerFiles LoadTokenizerFrom(const std::map<std::string, std::string>& texts,
                                          const std::string& source) {
-  engine::TokenizerTexts files;
-  files.source = source;
-  files.tokenizer_json = Find(texts, "tokenizer.json");
-  files.vocab_json = Find(texts, "vocab.json");
-  files.merges_txt = Find(texts, "merges.txt");
-  files.tokenizer_config_json = Find(texts, "tokenizer_config.json");
-  files.chat_template_jinja = Find(texts, "chat_template.jinja");
-  std::optional<engine::TokenizerFiles> loaded = engine::LoadTokenizer(files);
-  if (!loaded) throw Error(ErrorCode::kNotFound, source + ": no tokenizer.json or vocab.json");
+  std::optional<engine::TokenizerFiles> loaded = engine::LoadTokenizer(
+      source, [&](std::string_view name) { return Find(texts, std::string(name).c_str()); });
+  if (!loaded)
+    throw Error(ErrorCode::kNotFound,
+                source + ": no tokenizer.json, tokenizer.model or vocab.json");
   return std::move(*loaded);
 }
 
@@ -122,12 +120,24 @@ void ChooseConfig(const TrainSpec& spec, int64_t tokenizer_size, ModelFiles* fil
     const std::string text = engine::ReadWholeFile(path, kMaxTextBytes);
     json = engine::ParseUntrustedJson(text, source);
     files->family = &engine::FindFamily(json, source);
+    // Of a model with eyes the text part is trained, and exported as a model of its own.
+    if (json.contains("text_config")) {
+      json = files->family->write_config(files->family->parse_config(json, source));
+    }
   } else {
     source = "model";
     files->family = &engine::FindFamilyByName(m.family);
+    // The fields have no words for windows, caps and the like.
+    if (m.family != "llama" && m.family != "minigpt") {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "model.family: fields describe fresh models of llama and minigpt only; for " +
+                      m.family + " give model.config, a config.json");
+    }
     json = files->family->write_config(ConfigFromFields(spec, *files, tokenizer_size));
   }
-  json["torch_dtype"] = spec.compute == engine::DType::kBF16 ? "bfloat16" : "float32";
+  // transformers 5 says `dtype` and reads both.
+  json[json.contains("dtype") ? "dtype" : "torch_dtype"] =
+      spec.compute == engine::DType::kBF16 ? "bfloat16" : "float32";
   files->config = files->family->parse_config(json, source);
   files->texts["config.json"] = json.dump(2) + "\n";
 }

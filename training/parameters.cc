@@ -39,7 +39,7 @@ double Normal(uint64_t stream, uint64_t i) {
 }
 
 bool EndsResidualBranch(std::string_view name) {
-  for (const std::string_view part : {"o_proj", "down_proj", "mha.out", "linear2"}) {
+  for (const std::string_view part : {"o_proj", "down_proj", "c_proj", "mha.out", "linear2"}) {
     if (name.find(part) != std::string_view::npos) return true;
   }
   return false;
@@ -113,7 +113,8 @@ void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers) 
     const WeightSpec& spec = specs_[i];
     std::vector<float> values(static_cast<size_t>(parameters_[i].elements));
     if (spec.kind == WeightKind::kVector) {
-      values.assign(values.size(), IsBias(spec.name) ? 0.0f : 1.0f);
+      // A norm begins as the identity, whatever is added to it in use.
+      values.assign(values.size(), IsBias(spec.name) ? 0.0f : 1.0f - spec.offset);
     } else {
       const double scale = EndsResidualBranch(spec.name)
                                ? std_dev / std::sqrt(2.0 * static_cast<double>(n_layers))
@@ -129,7 +130,7 @@ void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers) 
 
 void ParameterStore::LoadFrom(const engine::ModelDir& dir) {
   for (size_t i = 0; i < specs_.size(); ++i) {
-    const engine::ConstTensorView* tensor = dir.FindTensor(specs_[i].name);
+    const engine::ConstTensorView* tensor = engine::FindWeight(dir, specs_[i]);
     if (tensor == nullptr) {
       throw Error(ErrorCode::kDataLoss, dir.name() + ": tensor " + specs_[i].name + " is missing");
     }
@@ -148,7 +149,9 @@ void ParameterStore::Repack(engine::OpsContext& ops) {
     if (spec.kind == WeightKind::kVector) {
       float* out = p.vector.as<float>();
       for (int64_t e = 0; e < p.elements; ++e) {
-        out[e] = split() ? engine::Bf16ToFloat(p.master.as<Bf16>()[e]) : p.master.as<float>()[e];
+        const float stored =
+            split() ? engine::Bf16ToFloat(p.master.as<Bf16>()[e]) : p.master.as<float>()[e];
+        out[e] = stored + spec.offset;
       }
       continue;
     }

@@ -26,7 +26,7 @@ class ParameterStore {
 
   // Fresh weights, a function of the seed and each weight's name alone. Norm scales 1, biases 0,
   // everything else normal with this standard deviation; projections that end a residual branch
-  // (names containing o_proj, down_proj, mha.out, linear2) divided by sqrt(2 n_layers).
+  // (names containing o_proj, down_proj, c_proj, mha.out, linear2) divided by sqrt(2 n_layers).
   void InitFresh(uint64_t seed, double std_dev, int64_t n_layers);
   // From a Hugging Face directory. Throws kDataLoss naming a tensor that is missing or misshapen.
   void LoadFrom(const engine::ModelDir& dir);

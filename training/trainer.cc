@@ -27,12 +27,9 @@ Trainer::Trainer(const engine::FamilySpec& family, const engine::ModelConfig& co
       options_(options),
       ops_(ops),
       program_(Record(family, config_, RecordingOf(options, dtype))),
+      ropes_(engine::MakeRopeTables(family, config_, options.row_length)),
       parameters_(program_.weight_specs, dtype, options.trained) {
-  const std::vector<double> frequencies = family.rope_frequencies(config_);
-  if (!frequencies.empty()) {
-    rope_ = std::make_unique<engine::RopeTable>(frequencies, options.row_length);
-  }
-  executor_ = std::make_unique<Executor>(program_, ops, rope_.get(), parameters_.weights(),
+  executor_ = std::make_unique<Executor>(program_, ops, ropes_, parameters_.weights(),
                                          parameters_.gradients());
 }
 

@@ -72,7 +72,7 @@ class Trainer {
   const TrainerOptions options_;
   engine::OpsContext& ops_;
   const Program program_;
-  std::unique_ptr<engine::RopeTable> rope_;
+  std::vector<engine::RopeTable> ropes_;
   ParameterStore parameters_;
   std::unique_ptr<Executor> executor_;
   int64_t optimizer_steps_ = 0;

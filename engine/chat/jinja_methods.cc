@@ -259,7 +259,7 @@ Value Find(Runtime& rt, const Value& self, const Arguments& arguments) {
 }
 
 Value IndexOfText(Runtime& rt, const Value& self, const Arguments& arguments) {
-  const Value found = Find(rt, self, arguments);
+  Value found = Find(rt, self, arguments);
   if (found.integral() < 0) rt.Fail("index(): the substring was not found");
   return found;
 }

@@ -109,19 +109,22 @@ std::vector<const Value*> Bind(Runtime& rt, const Arguments& arguments, std::str
     rt.Fail(function + "() takes at most " + std::to_string(names.size()) + " arguments, got " +
             std::to_string(arguments.positional.size()));
   }
+  const auto argument = [&](const char* verb, const std::string& name) {
+    return function + "() " + verb + " argument '" + name + "'";
+  };
   std::vector<const Value*> bound(names.size(), nullptr);
   for (size_t i = 0; i < arguments.positional.size(); ++i) bound[i] = &arguments.positional[i];
   for (const auto& [name, value] : arguments.named) {
     const auto it = std::find_if(names.begin(), names.end(),
                                  [&n = name](const char* known) { return n == known; });
-    if (it == names.end()) rt.Fail(function + "() has no argument '" + name + "'");
+    if (it == names.end()) rt.Fail(argument("has no", name));
     const Value*& target = bound[static_cast<size_t>(it - names.begin())];
-    if (target != nullptr) rt.Fail(function + "() got argument '" + name + "' twice");
+    if (target != nullptr) rt.Fail(argument("got", name) + " twice");
     target = &value;
   }
   for (size_t i = 0; i < required; ++i) {
     if (bound[i] == nullptr) {
-      rt.Fail(function + "() misses its argument '" + *(names.begin() + i) + "'");
+      rt.Fail(argument("misses its", *(names.begin() + i)));
     }
   }
   return bound;

@@ -17,6 +17,10 @@ using Json = nlohmann::ordered_json;
 // insertion (quadratic in a hostile object) and then lets one of the two win.
 class TreeBuilder : public JsonHandler {
  public:
+  TreeBuilder() = default;
+  TreeBuilder(const TreeBuilder&) = delete;  // open_ points into root_
+  TreeBuilder& operator=(const TreeBuilder&) = delete;
+
   Json Take() { return std::move(root_); }
 
   void StartObject() override { open_.push_back(Add(Json::object())); }

@@ -244,6 +244,9 @@ struct KernelTable {
   // into = softmax state of both, `from` being the later keys.
   void (*attention_merge)(const AttentionState& into, const AttentionState& from) noexcept;
   void (*add)(const float* a, const float* b, int64_t elements, float* y) noexcept;
+  void (*scale)(const float* x, float factor, int64_t elements, float* y) noexcept;
+  // y = cap * tanh(x / cap); y may be x.
+  void (*soft_cap)(const float* x, float cap, int64_t elements, float* y) noexcept;
   // Maximum and sum of exp(x - max) of one vocabulary block, n <= kVocabBlock.
   void (*vocab_block)(const float* logits, int64_t n, float* max, float* sum) noexcept;
   // log of the sum of exponentials of all blocks, merged in order.

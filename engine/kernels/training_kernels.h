@@ -94,7 +94,8 @@ struct AttentionGradientArgs {
   T* ds_rows;  // [rows, n_keys]
 };
 
-// dz = (exp(z - lse) - [column == target]) * weight, in T; z may alias nothing.
+// dz = (exp(z - lse) - [column == target]) * weight, in T; z may alias nothing. Of capped logits z
+// it is the gradient before the cap: times 1 - (z / cap)^2.
 template <class T>
 struct CrossEntropyGradientArgs {
   const float* logits;  // one row
@@ -102,7 +103,8 @@ struct CrossEntropyGradientArgs {
   float lse;
   int64_t target;
   float weight;
-  T* dz;  // [RoundUp(vocab, 2)] for bf16: the padding column is zero
+  float soft_cap;  // 0: off
+  T* dz;           // [RoundUp(vocab, 2)] for bf16: the padding column is zero
 };
 
 struct AdamArgs {
@@ -132,6 +134,8 @@ struct TrainingKernelTable {
   void (*gated_backward)(const GatedBackwardArgs&) noexcept;
   void (*activate_backward)(const ActivateBackwardArgs&) noexcept;
   void (*accumulate)(const float* from, int64_t elements, float* into) noexcept;
+  void (*accumulate_scaled)(const float* from, float factor, int64_t elements,
+                            float* into) noexcept;
   // sums[cols] += every row of x, rows in order.
   void (*column_sums)(const float* x, int64_t ldx, int64_t rows, int64_t cols,
                       float* sums) noexcept;

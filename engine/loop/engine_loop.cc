@@ -21,6 +21,23 @@ constexpr int64_t kScoreChunkTokens = 64;
 // Idle or not, the loop shows that it lives at least this often.
 constexpr auto kHeartbeat = std::chrono::milliseconds(1000);
 
+// A step ends before the next token of every running sequence leaves, so a chunk should take the
+// time of a glance: half a TFLOP. Below the least, matrix products lose speed; beyond the most, a
+// larger chunk makes newcomers wait and gains nothing.
+constexpr int64_t kChunkFlops = int64_t{1} << 39;
+constexpr int64_t kLeastChunkTokens = 256;
+constexpr int64_t kMostChunkTokens = 1024;
+
+EngineOptions Resolve(EngineOptions options, const Model& model) {
+  TANDEM_CHECK(options.max_seqs > 0 && options.prefill_chunk_tokens >= 0);
+  if (options.prefill_chunk_tokens == 0) {
+    const int64_t flops_per_token = 2 * std::max<int64_t>(1, model.parameter_count());
+    options.prefill_chunk_tokens =
+        std::clamp(kChunkFlops / flops_per_token, kLeastChunkTokens, kMostChunkTokens);
+  }
+  return options;
+}
+
 int64_t LogitRows(const EngineOptions& options) {
   return options.max_seqs + std::min(kScoreChunkTokens, options.prefill_chunk_tokens);
 }
@@ -39,13 +56,12 @@ Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
 EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
                        Mailbox<LoopCommand>& inbox, LoopStatus& status)
     : model_(model),
-      options_(options),
+      options_(Resolve(options, *model.model)),
       inbox_(inbox),
       status_(status),
       pool_(options.threads),
       ops_(options.kernels != nullptr ? *options.kernels : Kernels(), pool_),
       prefix_index_(PrefixSalt(model, ops_.kernels())) {
-  TANDEM_CHECK(options_.max_seqs > 0 && options_.prefill_chunk_tokens > 0);
   const int64_t max_rows = options_.prefill_chunk_tokens + options_.max_seqs;
   // The cache is sized by what the runner's scratch leaves, and the runner borrows the cache.
   kv_.emplace(ModelRunner::KvShape(*model_.model, 0));

@@ -11,10 +11,19 @@ namespace tandem::engine {
 namespace {
 
 // THE list: one line per family.
-constexpr std::array<const FamilySpec*, 2> kFamilies{
+// clang-format off
+constexpr auto kFamilies = std::to_array<const FamilySpec*>({
     &kLlamaFamily,
+    &kMistralFamily,
+    &kQwen2Family,
+    &kQwen3Family,
+    &kGemmaFamily,
+    &kGemma2Family,
+    &kGemma3Family,
+    &kGpt2Family,
     &kMiniGptFamily,
-};
+});
+// clang-format on
 
 // What a config says it is: `architectures[0]`, or `model_type` where that list is missing.
 std::string ArchitectureOf(const nlohmann::ordered_json& config, const std::string& source) {
@@ -44,6 +53,15 @@ const FamilySpec& FindFamily(const nlohmann::ordered_json& config, const std::st
   // The name comes from the file: keep what is printed short.
   throw Error(ErrorCode::kUnsupported, source + ": architecture '" + wanted.substr(0, 80) +
                                            "' is not supported; supported are " + supported);
+}
+
+std::vector<RopeTable> MakeRopeTables(const FamilySpec& family, const ModelConfig& config,
+                                      int64_t max_positions) {
+  std::vector<RopeTable> tables;
+  for (const RopeSpec& rope : family.list_ropes(config)) {
+    tables.emplace_back(rope.frequencies, max_positions, rope.amplitude);
+  }
+  return tables;
 }
 
 const FamilySpec& FindFamilyByName(std::string_view name) {

@@ -9,8 +9,15 @@
 #include "engine/model/config.h"
 #include "engine/model/layer_ops.h"
 #include "engine/model/weights.h"
+#include "engine/ops/rows.h"
 
 namespace tandem::engine {
+
+// What a table of rotations is made of.
+struct RopeSpec {
+  std::vector<double> frequencies;  // [head_dim/2], scaling applied
+  double amplitude = 1;             // multiplies cosine and sine
+};
 
 // A model family, stated once; the table of all of them is families.cc.
 struct FamilySpec {
@@ -22,12 +29,15 @@ struct FamilySpec {
   // config.json of a model with this configuration, as Hugging Face would read it.
   nlohmann::ordered_json (*write_config)(const ModelConfig& config);
   std::vector<WeightSpec> (*list_weights)(const ModelConfig& config);
-  // Inverse rope frequencies [head_dim/2], scaling applied; empty for families without rope.
-  std::vector<double> (*rope_frequencies)(const ModelConfig& config);
+  // The tables that LayerOps::Rope names by index; none for families without rope.
+  std::vector<RopeSpec> (*list_ropes)(const ModelConfig& config);
   void (*forward)(const ModelConfig& config, const Weights& weights, LayerOps& ops);
 };
 
 std::span<const FamilySpec* const> Families();
+// The family's rope tables for positions below `max_positions`.
+std::vector<RopeTable> MakeRopeTables(const FamilySpec& family, const ModelConfig& config,
+                                      int64_t max_positions);
 // Throws kUnsupported listing the supported architectures.
 const FamilySpec& FindFamily(const nlohmann::ordered_json& config, const std::string& source);
 const FamilySpec& FindFamilyByName(std::string_view name);

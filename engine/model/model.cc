@@ -33,7 +33,7 @@ bool IsFloat(DType dtype) {
 
 void CheckTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs) {
   for (const WeightSpec& spec : specs) {
-    const ConstTensorView* tensor = dir.FindTensor(spec.name);
+    const ConstTensorView* tensor = FindWeight(dir, spec);
     const std::string what = dir.name() + ": tensor '" + spec.name + "' ";
     if (tensor == nullptr) throw Error(ErrorCode::kDataLoss, what + "is missing");
     if (tensor->shape != spec.source_shape) {
@@ -49,16 +49,21 @@ void CheckTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs) {
   }
 }
 
-// Buffers that old checkpoints carry, and a head that a tied model stores twice.
+// Buffers that old checkpoints carry (rope frequencies, GPT-2's masks), and a head that a tied
+// model stores twice.
 bool IsHarmlessExtra(const std::string& name, const ModelConfig& config) {
-  return name.ends_with("rotary_emb.inv_freq") ||
+  return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") ||
+         name.ends_with(".attn.masked_bias") ||
          (config.tied_embeddings && name == "lm_head.weight");
 }
 
 void ReportExtraTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                         const ModelConfig& config) {
   std::vector<std::string> known;
-  for (const WeightSpec& spec : specs) known.push_back(spec.name);
+  for (const WeightSpec& spec : specs) {
+    known.push_back(spec.name);
+    known.insert(known.end(), spec.aliases.begin(), spec.aliases.end());
+  }
   std::sort(known.begin(), known.end());
   int64_t n_harmless = 0, n_unknown = 0;
   std::string first_unknown;
@@ -102,7 +107,7 @@ DType ChooseDType(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                 "compute dtype must be f32 or bf16, got " + std::string(DTypeName(*wanted)));
   }
   const bool all_f32 = std::all_of(specs.begin(), specs.end(), [&](const WeightSpec& spec) {
-    return dir.FindTensor(spec.name)->dtype == DType::kF32;
+    return FindWeight(dir, spec)->dtype == DType::kF32;
   });
   return all_f32 && CountParameters(specs) < kSmallModelParameters ? DType::kF32 : DType::kBF16;
 }
@@ -164,10 +169,7 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
     model->config_.max_context_len =
         std::min(model->config_.max_context_len, options.max_context_len);
   }
-  const std::vector<double> frequencies = model->family_->rope_frequencies(model->config_);
-  if (!frequencies.empty()) {
-    model->rope_ = std::make_unique<RopeTable>(frequencies, model->config_.max_context_len);
-  }
+  model->ropes_ = MakeRopeTables(*model->family_, model->config_, model->config_.max_context_len);
   return model;
 }
 

@@ -47,7 +47,7 @@ class Model {
   DType dtype() const { return dtype_; }  // of compute
   // What the weights are stored in: the compute dtype, "int8" or "int4".
   const std::string& weights_type() const { return weights_type_; }
-  const RopeTable* rope() const { return rope_.get(); }
+  const std::vector<RopeTable>& ropes() const { return ropes_; }
   // Names weights, their type and arithmetic; part of system_fingerprint and prefix-cache salt.
   const std::string& fingerprint() const { return fingerprint_; }
   int64_t parameter_count() const;
@@ -63,7 +63,7 @@ class Model {
   Weights weights_;
   DType dtype_ = DType::kBF16;
   std::string weights_type_;
-  std::unique_ptr<RopeTable> rope_;
+  std::vector<RopeTable> ropes_;
   std::string fingerprint_;
   int64_t weight_bytes_ = 0;
   std::shared_ptr<const MappedFile> mapped_;

@@ -63,6 +63,7 @@ std::string TableText(const std::vector<WeightSpec>& specs, const PackedTypes& t
       table += std::string(" ") + BlockFormatName(types.blocks[i]) + "/" +
                std::to_string(kBlockLayoutVersion);
     }
+    if (specs[i].offset != 0) table += " plus " + std::to_string(specs[i].offset);
     table += "\n";
   }
   return table;
@@ -107,10 +108,12 @@ class Packer {
   // REQUIRES: `section` is zeroed and of the rounded-up size.
   void Pack(size_t i, std::byte* section) {
     const WeightSpec& spec = specs_[i];
-    const ConstTensorView* source = dir_.FindTensor(spec.name);
+    const ConstTensorView* source = FindWeight(dir_, spec);
     TANDEM_CHECK(source != nullptr);
     if (spec.kind == WeightKind::kVector) {
-      ConvertToF32(*source, {reinterpret_cast<float*>(section), static_cast<size_t>(spec.n)});
+      const std::span values(reinterpret_cast<float*>(section), static_cast<size_t>(spec.n));
+      ConvertToF32(*source, values);
+      for (float& value : values) value += spec.offset;
     } else if (types_.blocks[i] != BlockFormat::kNone) {
       PackBlocks(spec, *source, types_.blocks[i], section);
     } else {

@@ -24,8 +24,8 @@ namespace tandem::engine {
 //   24  u64       bytes of the file
 //   32  32 bytes  SHA-256 of bytes [0, 32) and the table
 //   64  table     text: "content <hash> dtype <name>", then per weight, in list order, one line
-//                 "<name> <kind> <n> <k> <offset> <bytes>"; where it is in blocks, the line goes on
-//                 " <format>/<version of the block layout>"
+//                 "<name> <kind> <n> <k> <offset> <bytes>", where it is in blocks
+//                 " <format>/<version of the block layout>", and " plus <x>" where x was added
 //   then one section per weight, each at a multiple of 64, zero-padded: panels, blocks, or f32
 //   vectors.
 // A file is used only if its header is byte for byte the one we would write and its size is right;

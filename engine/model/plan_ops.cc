@@ -30,6 +30,12 @@ class PlanOps final : public LayerOps {
     TANDEM_CHECK(gamma.spec->n == ReadF32(x));
     return Output(gamma.spec->n, plan_.dtype);
   }
+  Act RmsNormF32(Act x, const Weight& gamma, float) override {
+    Begin("RmsNormF32", {x}, &gamma);
+    const int64_t cols = ReadF32(x);
+    TANDEM_CHECK(cols % gamma.spec->n == 0);
+    return Output(cols, DType::kF32);
+  }
   Act LayerNorm(Act x, const Weight& gamma, const Weight& beta, float) override {
     Begin("LayerNorm", {x}, &gamma);
     TANDEM_CHECK(gamma.spec->n == ReadF32(x) && beta.spec->n == gamma.spec->n);
@@ -42,7 +48,7 @@ class PlanOps final : public LayerOps {
     plan_.linear_flops_per_row += 2 * w.spec->n * w.spec->k;
     return Output(w.spec->n, DType::kF32);
   }
-  Act Rope(Act x) override {
+  Act Rope(Act x, size_t) override {
     Begin("Rope", {x}, nullptr);
     const int64_t cols = ReadF32(x);
     TANDEM_CHECK(cols % config_.attention.head_dim == 0);
@@ -68,14 +74,24 @@ class PlanOps final : public LayerOps {
     Begin("Activate", {x}, nullptr);
     return Output(ReadF32(x), plan_.dtype);
   }
+  Act Columns(Act x, int64_t first, int64_t count) override {
+    Begin("Columns", {x}, nullptr);
+    const int64_t cols = ReadF32(x);
+    TANDEM_CHECK(first >= 0 && count > 0 && first + count <= cols);
+    return Output(count, plan_.dtype);
+  }
   Act Add(Act a, Act b) override {
     Begin("Add", {a, b}, nullptr);
     const int64_t cols = ReadF32(a);
     TANDEM_CHECK(cols == ReadF32(b));
     return Output(cols, DType::kF32);
   }
+  Act Scale(Act x, float) override {
+    Begin("Scale", {x}, nullptr);
+    return Output(ReadF32(x), DType::kF32);
+  }
   Act Dropout(Act x, float) override { return x; }
-  void Logits(Act x, const Weight& head, const Weight* bias) override {
+  void Logits(Act x, const Weight& head, const Weight* bias, float) override {
     Begin("Logits", {x}, &head);
     TANDEM_CHECK(head.spec->k == ReadRounded(x));
     TANDEM_CHECK(bias == nullptr || bias->spec->n == head.spec->n);

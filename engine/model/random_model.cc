@@ -86,7 +86,7 @@ RandomTensors MakeTensors(const RandomModelSpec& spec, const std::vector<WeightS
     const int64_t elements = ElementCount(weight.source_shape);
     int64_t first = next;
     if (weight.kind == WeightKind::kVector) {
-      const float mean = weight.name.ends_with("bias") ? 0.0f : 1.0f;
+      const float mean = weight.name.ends_with("bias") ? 0.0f : 1.0f - weight.offset;
       Fill(random, mean, 0.1f, spec.stored, elements, made.bytes.data() + next * element_bytes);
       next += RoundUp<int64_t>(elements, 32);
     } else if (shared) {
@@ -151,7 +151,64 @@ constexpr const char* kChatTemplate =
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
 
-ModelConfig TinyConfig(const char* family) {
+constexpr int64_t kTinyWindow = 24;
+
+void WindowEveryOther(ModelConfig& c) {
+  c.attention.window = kTinyWindow;
+  for (int64_t i = 0; i < c.n_layers; ++i) c.windowed_layers.push_back(i % 2 == 0);
+}
+
+void MakeGemma(ModelConfig& c, int64_t n_kv_heads) {
+  c.attention.n_kv_heads = n_kv_heads;
+  c.norm_eps = 1e-6f;
+  c.activation = Activation::kGeluTanh;
+  c.tied_embeddings = true;
+  c.query_scalar = static_cast<double>(c.attention.head_dim);
+}
+
+// What makes a small model one of its family: one line per family, in the order of families.cc.
+struct TinyFamily {
+  std::string_view name;
+  void (*make)(ModelConfig&);
+};
+constexpr TinyFamily kTinyFamilies[] = {
+    {"llama", [](ModelConfig& c) { c.attention.n_kv_heads = 2; }},
+    {"mistral", [](ModelConfig& c) { c.attention.window = kTinyWindow; }},
+    {"qwen2", [](ModelConfig& c) { WindowEveryOther(c); }},
+    {"qwen3", [](ModelConfig& c) { c.attention.n_kv_heads = 2; }},
+    {"gemma", [](ModelConfig& c) { MakeGemma(c, 1); }},
+    {"gemma2",
+     [](ModelConfig& c) {
+       MakeGemma(c, 2);
+       WindowEveryOther(c);
+       c.attention.soft_cap = 5;
+       c.logit_cap = 8;
+     }},
+    {"gemma3",
+     [](ModelConfig& c) {
+       c.n_layers = 3;
+       MakeGemma(c, 2);
+       WindowEveryOther(c);
+       c.rope_theta = 1000000;
+       c.rope_scaling = {.kind = RopeKind::kLinear, .factor = 8};
+     }},
+    {"gpt2",
+     [](ModelConfig& c) {
+       c.activation = Activation::kGeluTanh;
+       c.tied_embeddings = true;
+       c.dropout = c.embedding_dropout = 0.1f;
+     }},
+    {"minigpt",
+     [](ModelConfig& c) {
+       c.norm_eps = 1e-6f;
+       c.activation = Activation::kRelu;
+       c.dropout = 0.1f;
+     }},
+};
+
+}  // namespace
+
+ModelConfig TinyModelConfig(std::string_view family) {
   ModelConfig c;
   c.family = family;
   c.n_layers = 2;
@@ -162,22 +219,36 @@ ModelConfig TinyConfig(const char* family) {
   c.attention = {.n_heads = 4, .n_kv_heads = 4, .head_dim = 12};
   c.attention.scale = static_cast<float>(1 / std::sqrt(12.0));
   c.eos_tokens = {256};
-  return c;
+  for (const TinyFamily& tiny : kTinyFamilies) {
+    if (tiny.name != family) continue;
+    tiny.make(c);
+    return c;
+  }
+  TANDEM_CHECK(false);  // a family without its line above
 }
 
-}  // namespace
+ModelConfig TinyLlamaConfig() { return TinyModelConfig("llama"); }
+ModelConfig TinyMiniGptConfig() { return TinyModelConfig("minigpt"); }
 
-ModelConfig TinyLlamaConfig() {
-  ModelConfig c = TinyConfig("llama");
-  c.attention.n_kv_heads = 2;
-  return c;
-}
-
-ModelConfig TinyMiniGptConfig() {
-  ModelConfig c = TinyConfig("minigpt");
+ModelConfig Gemma2BConfig() {
+  ModelConfig c;
+  c.family = "gemma2";
+  c.n_layers = 26;
+  c.hidden_dim = 2304;
+  c.ffn_dim = 9216;
+  c.vocab_size = 256000;
+  c.max_context_len = 8192;
   c.norm_eps = 1e-6f;
-  c.activation = Activation::kRelu;
-  c.dropout = 0.1f;
+  c.attention = {.n_heads = 8, .n_kv_heads = 4, .head_dim = 256, .scale = 0.0625f};
+  c.attention.window = 4096;
+  c.attention.soft_cap = 50;
+  for (int64_t i = 0; i < c.n_layers; ++i) c.windowed_layers.push_back(i % 2 == 0);
+  c.query_scalar = 256;
+  c.logit_cap = 30;
+  c.activation = Activation::kGeluTanh;
+  c.tied_embeddings = true;
+  c.bos_token = 2;
+  c.eos_tokens = {1};
   return c;
 }
 
@@ -191,8 +262,7 @@ ModelConfig Llama1BConfig() {
   c.max_context_len = 131072;
   c.attention = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 64, .scale = 0.125f};
   c.rope_theta = 500000;
-  c.rope_scaling = {
-      .factor = 32, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_positions = 8192};
+  c.rope_scaling = {.kind = RopeKind::kLlama3, .factor = 32, .original_max_positions = 8192};
   c.tied_embeddings = true;
   c.bos_token = 128000;
   c.eos_tokens = {128001};

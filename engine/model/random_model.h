@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
 
 #include "engine/model/config.h"
 
@@ -19,10 +20,13 @@ struct RandomModelSpec {
   bool with_tokenizer = false;
 };
 
-// Shapes to start from; change what a test is about.
-ModelConfig TinyLlamaConfig();    // 2 layers, width 48, grouped heads, vocabulary 272, context 256
-ModelConfig TinyMiniGptConfig();  // 2 blocks, width 48, vocabulary 272, context 256
-ModelConfig Llama1BConfig();      // Llama-3.2-1B
+// Shapes to start from; change what a test is about. The tiny ones have two layers or three, width
+// 48, vocabulary 272, context 256 and, where the family has them, windows of 24 tokens.
+ModelConfig TinyModelConfig(std::string_view family);
+ModelConfig TinyLlamaConfig();
+ModelConfig TinyMiniGptConfig();
+ModelConfig Llama1BConfig();  // Llama-3.2-1B
+ModelConfig Gemma2BConfig();  // Gemma 2 2B
 
 // `dir` must not exist; it is published whole. Above 512 MiB the matrices share one pool of random
 // numbers, so that memory stays at the largest weight; speed does not depend on their values.

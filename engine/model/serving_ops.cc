@@ -167,6 +167,13 @@ Act ServingOps::RmsNorm(Act x, const Weight& gamma, float eps) {
   return out;
 }
 
+Act ServingOps::RmsNormF32(Act x, const Weight& gamma, float eps) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  RmsNormRuns(ops_, F32(x), gamma.vector, gamma.spec->n, eps, At(out), nullptr);
+  return out;
+}
+
 Act ServingOps::LayerNorm(Act x, const Weight& gamma, const Weight& beta, float eps) {
   const Act out = NextAct();
   if (rows_ == 0) return out;
@@ -183,12 +190,12 @@ Act ServingOps::Linear(Act x, const Weight& w, const Weight* bias) {
   return out;
 }
 
-Act ServingOps::Rope(Act x) {
+Act ServingOps::Rope(Act x, size_t table) {
   const Act out = NextAct();
   if (rows_ == 0) return out;
   // Positions are those of all rows; no family rotates after its last attention.
   TANDEM_CHECK(rows_ == static_cast<int64_t>(batch_->positions.size()));
-  engine::Rope(ops_, F32(x), At(x).stride, batch_->positions, *model_.rope(), At(out));
+  engine::Rope(ops_, F32(x), At(x).stride, batch_->positions, model_.ropes().at(table), At(out));
   return out;
 }
 
@@ -219,6 +226,13 @@ Act ServingOps::Activate(Act x, Activation activation) {
   return out;
 }
 
+Act ServingOps::Columns(Act x, int64_t first, int64_t) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  RoundRows(ops_, F32(x) + first, At(x).stride, At(out));
+  return out;
+}
+
 Act ServingOps::Add(Act a, Act b) {
   const Act out = NextAct();
   if (rows_ == 0) return out;
@@ -228,12 +242,21 @@ Act ServingOps::Add(Act a, Act b) {
   return out;
 }
 
+Act ServingOps::Scale(Act x, float factor) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  const Matrix y = At(out);
+  ScaleRows(ops_, F32(x), factor, rows_ * y.stride, static_cast<float*>(y.data));
+  return out;
+}
+
 Act ServingOps::Dropout(Act x, float) { return x; }
 
-void ServingOps::Logits(Act x, const Weight& head, const Weight* bias) {
+void ServingOps::Logits(Act x, const Weight& head, const Weight* bias, float soft_cap) {
   if (rows_ == 0) return;
   MatMul(ops_, ComputeInput(x), head.panels, bias == nullptr ? nullptr : bias->vector,
          logits_.as<float>(), head.panels.n);
+  if (soft_cap > 0) SoftCap(ops_, soft_cap, rows_ * head.panels.n, logits_.as<float>());
 }
 
 }  // namespace tandem::engine

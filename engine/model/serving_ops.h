@@ -31,15 +31,18 @@ class ServingOps final : public LayerOps {
   Act Embed(const Weight& table) override;
   Act EmbedPositions(const Weight& table) override;
   Act RmsNorm(Act x, const Weight& gamma, float eps) override;
+  Act RmsNormF32(Act x, const Weight& gamma, float eps) override;
   Act LayerNorm(Act x, const Weight& gamma, const Weight& beta, float eps) override;
   Act Linear(Act x, const Weight& w, const Weight* bias) override;
-  Act Rope(Act x) override;
+  Act Rope(Act x, size_t table) override;
   Act Attention(Act q, Act k, Act v, const AttentionSpec& spec, int64_t layer) override;
   Act GatedActivation(Act gate, Act up, Activation activation) override;
   Act Activate(Act x, Activation activation) override;
+  Act Columns(Act x, int64_t first, int64_t count) override;
   Act Add(Act a, Act b) override;
+  Act Scale(Act x, float factor) override;
   Act Dropout(Act x, float rate) override;
-  void Logits(Act x, const Weight& head, const Weight* bias) override;
+  void Logits(Act x, const Weight& head, const Weight* bias, float soft_cap) override;
 
  private:
   void CheckBatch(const BatchView& batch, const KvCache& kv) const;

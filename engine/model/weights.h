@@ -8,6 +8,8 @@
 
 namespace tandem::engine {
 
+class ModelDir;
+
 enum class WeightKind : uint8_t {
   kMatrix,     // a linear layer [out, in]; panels
   kEmbedding,  // a table [vocab, hidden]; panels; gathered and, when tied, also the head
@@ -24,7 +26,14 @@ struct WeightSpec {
   int64_t n = 0;       // outputs (rows); length of a vector
   int64_t k = 1;       // inputs (columns)
   bool decays = true;  // weight decay applies (matrices and embeddings)
+  // Added where a kVector is used, and nowhere else: Gemma stores norm scales less 1. What is
+  // stored, trained, decayed and exported is the checkpoint's value; its gradient is the same.
+  float offset = 0;
+  std::vector<std::string> aliases = {};  // other names that checkpoints have for it
 };
+
+// The weight's tensor, by its name or one of its aliases; null when there is none.
+const ConstTensorView* FindWeight(const ModelDir& dir, const WeightSpec& spec);
 
 // One parameter, ready for LayerOps. The family sees only that it exists; ops read the fields.
 struct Weight {

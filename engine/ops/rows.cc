@@ -50,7 +50,7 @@ void Pointwise(OpsContext& ops, void (*kernel)(const PointwiseArgs<T>&) noexcept
 
 }  // namespace
 
-RopeTable::RopeTable(std::span<const double> frequencies, int64_t max_positions)
+RopeTable::RopeTable(std::span<const double> frequencies, int64_t max_positions, double amplitude)
     : head_dim_(2 * static_cast<int64_t>(frequencies.size())),
       max_positions_(max_positions),
       table_(static_cast<size_t>(head_dim_ * max_positions) * sizeof(float)) {
@@ -59,8 +59,8 @@ RopeTable::RopeTable(std::span<const double> frequencies, int64_t max_positions)
   for (int64_t p = 0; p < max_positions; ++p, row += head_dim_) {
     for (int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(p) * frequencies[static_cast<size_t>(i)];
-      row[i] = static_cast<float>(std::cos(angle));
-      row[half + i] = static_cast<float>(std::sin(angle));
+      row[i] = static_cast<float>(amplitude * std::cos(angle));
+      row[half + i] = static_cast<float>(amplitude * std::sin(angle));
     }
   }
 }
@@ -88,6 +88,13 @@ void RmsNorm(OpsContext& ops, const float* x, int64_t ldx, const float* gamma, f
                                          .stats = rstd == nullptr ? nullptr : rstd + first});
     });
   });
+}
+
+void RmsNormRuns(OpsContext& ops, const float* x, const float* gamma, int64_t length, float eps,
+                 const Matrix& y, float* rstd) {
+  TANDEM_CHECK(y.dtype == DType::kF32 && y.stride == y.cols && y.cols % length == 0);
+  const int64_t runs = y.rows * (y.cols / length);
+  RmsNorm(ops, x, length, gamma, eps, {y.data, y.dtype, runs, length, length}, rstd);
 }
 
 void LayerNorm(OpsContext& ops, const float* x, int64_t ldx, const float* gamma, const float* beta,
@@ -150,6 +157,18 @@ void Activate(OpsContext& ops, const float* x, int64_t ldx, Activation activatio
 void AddRows(OpsContext& ops, const float* a, const float* b, int64_t elements, float* y) {
   ParallelRanges(ops, elements, kElementsPerTask, [&](int64_t first, int64_t count, int) {
     ops.kernels().add(a + first, b + first, count, y + first);
+  });
+}
+
+void ScaleRows(OpsContext& ops, const float* x, float factor, int64_t elements, float* y) {
+  ParallelRanges(ops, elements, kElementsPerTask, [&](int64_t first, int64_t count, int) {
+    ops.kernels().scale(x + first, factor, count, y + first);
+  });
+}
+
+void SoftCap(OpsContext& ops, float cap, int64_t elements, float* x) {
+  ParallelRanges(ops, elements, kElementsPerTask, [&](int64_t first, int64_t count, int) {
+    ops.kernels().soft_cap(x + first, cap, count, x + first);
   });
 }
 

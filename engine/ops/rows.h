@@ -29,8 +29,9 @@ struct Matrix {
 // head_dim/2), angles position * frequency[i] computed in double and tabulated as f32.
 class RopeTable {
  public:
-  // `frequencies` has head_dim/2 entries, any scaling already applied.
-  RopeTable(std::span<const double> frequencies, int64_t max_positions);
+  // `frequencies` has head_dim/2 entries, any scaling already applied; cosines and sines are
+  // multiplied by `amplitude`.
+  RopeTable(std::span<const double> frequencies, int64_t max_positions, double amplitude = 1);
   int64_t head_dim() const { return head_dim_; }
   int64_t max_positions() const { return max_positions_; }
   const float* cos(int64_t position) const;  // head_dim/2 values
@@ -45,6 +46,10 @@ class RopeTable {
 // y = x / sqrt(mean(x^2) + eps) * gamma. `rstd` (rows floats) may be null.
 void RmsNorm(OpsContext& ops, const float* x, int64_t ldx, const float* gamma, float eps,
              const Matrix& y, float* rstd);
+// The same for every run of `length` columns (a head, or the whole row); x and y are f32 and dense.
+// `rstd` has a float per run.
+void RmsNormRuns(OpsContext& ops, const float* x, const float* gamma, int64_t length, float eps,
+                 const Matrix& y, float* rstd);
 // y = (x - mean) / sqrt(var + eps) * gamma + beta. `mean_rstd` (rows x 2 floats) may be null.
 void LayerNorm(OpsContext& ops, const float* x, int64_t ldx, const float* gamma, const float* beta,
                float eps, const Matrix& y, float* mean_rstd);
@@ -57,6 +62,10 @@ void GatedActivation(OpsContext& ops, const float* gate, const float* up, int64_
 void Activate(OpsContext& ops, const float* x, int64_t ldx, Activation activation, const Matrix& y);
 // y = a + b, all f32 and dense (rows * cols elements).
 void AddRows(OpsContext& ops, const float* a, const float* b, int64_t elements, float* y);
+// y = factor * x.
+void ScaleRows(OpsContext& ops, const float* x, float factor, int64_t elements, float* y);
+// x = cap * tanh(x / cap).
+void SoftCap(OpsContext& ops, float cap, int64_t elements, float* x);
 // f32 to the compute dtype (a copy when that is f32).
 void RoundRows(OpsContext& ops, const float* x, int64_t ldx, const Matrix& y);
 

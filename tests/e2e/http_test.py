@@ -671,7 +671,7 @@ class Shutdown(Http):
     def test_running_requests_end_and_the_rest_is_told(self):
         for how in (signal.SIGTERM, signal.SIGINT):
             with self.subTest(how):
-                server = self.serve()
+                server = self.serve("--drain-timeout", "600")
                 idle = Raw(server).send(get("/health"))
                 idle.read()
                 unused = Raw(server)

@@ -16,6 +16,7 @@
 #include "engine/kernels/kernels.h"
 #include "engine/model/random_model.h"
 #include "tests/support/engine_client.h"
+#include "tests/support/families.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
 
@@ -37,14 +38,23 @@ struct Case {
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
+  // Every family on the table that serves here. The other tables share the families' code and
+  // differ in kernels alone: there one family, with windows and caps, stands for all, and one for
+  // weights in blocks.
   for (const KernelTable* kernels : RunnableKernelTables()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const char* family : {"llama", "minigpt"}) {
-        cases.push_back({family, dtype, BlockFormat::kNone, kernels});
+      for (const std::string& family : tests::FamilyNames()) {
+        if (family == "gemma2" || kernels == &Kernels()) {
+          cases.push_back({family, dtype, BlockFormat::kNone, kernels});
+        }
       }
     }
     for (const BlockFormat block : {BlockFormat::kInt8, BlockFormat::kInt4}) {
-      cases.push_back({"llama", DType::kBF16, block, kernels});
+      for (const std::string& family : tests::FamilyNames()) {
+        if (family == "llama" || kernels == &Kernels()) {
+          cases.push_back({family, DType::kBF16, block, kernels});
+        }
+      }
     }
   }
   return cases;
@@ -106,7 +116,7 @@ class S2LoadInvariance : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     RandomModelSpec spec;
-    spec.config = GetParam().family == "llama" ? TinyLlamaConfig() : TinyMiniGptConfig();
+    spec.config = TinyModelConfig(GetParam().family);
     spec.seed = 7;
     spec.stored = DType::kF32;
     spec.with_tokenizer = true;
@@ -189,6 +199,58 @@ TEST_P(S2LoadInvariance, BatchChunkCachePreemptionAndThreadsChangeNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Everywhere, S2LoadInvariance, testing::ValuesIn(Cases()), CaseName);
+
+// A prompt of a hundred windows and more than two chunks of keys: what a window no longer sees is
+// in the cache all the same, whole blocks of it come from there, and nothing of it is read.
+TEST(S2Window, ALongPromptFromTheCacheIsTheColdOne) {
+  for (const char* family : {"mistral", "gemma3"}) {
+    SCOPED_TRACE(family);
+    const tests::TemporaryDir dir;
+    RandomModelSpec spec;
+    spec.config = TinyModelConfig(family);
+    spec.config.max_context_len = 2560;
+    spec.with_tokenizer = true;
+    WriteRandomModel(spec, dir.path() / "model");
+    EngineOptions options;
+    options.dtype = DType::kBF16;
+    options.threads = 1;
+    options.max_seqs = 4;
+    options.prefill_chunk_tokens = 512;
+    const LoadedModel model = OpenModel(ModelDir::Open(dir.path() / "model"), options, "");
+    std::mt19937 random(3);
+    GenerationRequest request;
+    for (int i = 0; i < 2400; ++i) {
+      request.prompt.push_back(static_cast<TokenId>(random() % kVocab));
+    }
+    request.stop.max_new_tokens = 40;
+    request.stop.ignore_end_tokens = true;
+    request.top_logprobs = 3;
+    request.sampling.temperature = 0;
+    // The same but for its last 300 tokens: a hit that ends in the middle of the prompt.
+    GenerationRequest fork = request;
+    for (size_t i = 2100; i < 2400; ++i) fork.prompt[i] = static_cast<TokenId>(random() % kVocab);
+
+    options.prefix_cache = false;
+    std::vector<std::string> cold;
+    {
+      Engine engine(model, options);
+      for (const GenerationRequest& each : {request, fork}) {
+        cold.push_back(Bits(tests::Run(engine, each)));
+      }
+    }
+    options.prefix_cache = true;
+    Engine engine(model, options);
+    EXPECT_EQ(Bits(tests::Run(engine, request)), cold[0]);
+    const Answer again = tests::Run(engine, request);
+    const Answer forked = tests::Run(engine, fork);
+
+    EXPECT_EQ(Bits(again), cold[0]);
+    EXPECT_EQ(Bits(forked), cold[1]);
+    EXPECT_NE(cold[0], cold[1]);
+    EXPECT_GE(again.only().finished->usage.cached_tokens, 2384);
+    EXPECT_GE(forked.only().finished->usage.cached_tokens, 2080);
+  }
+}
 
 // Acceptance 6. The same greedy and the same seeded request, 500 times each, amid requests that
 // come, go, fork and are cancelled at random: one completion, one set of bits.

@@ -1,5 +1,6 @@
 #include "tests/support/golden.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -33,7 +34,14 @@ GoldenTraining ParseTraining(const nlohmann::json& json) {
 }  // namespace
 
 std::vector<std::string> GoldenNames() {
-  return {"llama2-tiny-two-shards", "llama3-tiny-rope-scaling", "minigpt-tiny"};
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(SourceDir() / "tests/golden")) {
+    if (fs::exists(entry.path() / "golden/golden.json")) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 Golden LoadGolden(std::string_view name) {

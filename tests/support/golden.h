@@ -40,7 +40,7 @@ struct Golden {
   GoldenTraining training;
 };
 
-// Every model of tests/golden.
+// Every model of tests/golden: adding a folder adds it to every test over them.
 std::vector<std::string> GoldenNames();
 Golden LoadGolden(std::string_view name);
 // One of its tensor files: "gradients", "adamw_3steps", "forward".

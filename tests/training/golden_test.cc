@@ -1,4 +1,4 @@
-// Loss, every gradient and three AdamW steps in f32 against an independent f64 reference
+// Loss, every gradient and three AdamW steps against an independent f64 reference
 // (tests/golden/README.md has the tolerances), with every table of kernels this machine can run.
 
 #include "tests/support/golden.h"
@@ -44,18 +44,19 @@ MicroBatch BatchOf(const Golden& golden, int64_t* rows) {
 
 class TrainingGolden : public testing::TestWithParam<std::string> {
  protected:
-  void ForEachTable(const std::function<void(Trainer&, const Golden&, const MicroBatch&)>& check) {
+  void ForEachTable(engine::DType dtype,
+                    const std::function<void(Trainer&, const Golden&, const MicroBatch&)>& check) {
     const Golden golden = tests::LoadGolden(GetParam());
     int64_t rows = 0;
     const MicroBatch batch = BatchOf(golden, &rows);
     ASSERT_EQ(batch.weight(), static_cast<double>(golden.training.counted_label_tokens));
 
     const engine::ModelDir dir = engine::ModelDir::Open(golden.dir);
-    nlohmann::ordered_json json =
+    const nlohmann::ordered_json json =
         engine::ParseUntrustedJson(*dir.ReadText("config.json"), golden.name);
-    json["dropout_rate"] = 0.0;
     const engine::FamilySpec& family = engine::FindFamily(json, golden.name);
-    const engine::ModelConfig config = family.parse_config(json, golden.name);
+    engine::ModelConfig config = family.parse_config(json, golden.name);
+    config.dropout = config.embedding_dropout = 0;
 
     TrainerOptions options;
     options.row_length = rows;
@@ -65,7 +66,7 @@ class TrainingGolden : public testing::TestWithParam<std::string> {
       SCOPED_TRACE(table->isa);
       ThreadPool pool(2);
       engine::OpsContext ops(*table, pool);
-      Trainer trainer(family, config, engine::DType::kF32, options, ops);
+      Trainer trainer(family, config, dtype, options, ops);
       trainer.parameters().LoadFrom(dir);
       trainer.MastersChanged();
       check(trainer, golden, batch);
@@ -102,52 +103,83 @@ std::vector<float> InOurLayout(const engine::SafetensorsFile& file,
 }
 
 TEST_P(TrainingGolden, LossAndGradientsAreThoseOfTheReference) {
-  ForEachTable([](Trainer& trainer, const Golden& golden, const MicroBatch& batch) {
-    const StepResult result = trainer.Gradients({&batch, 1});
+  ForEachTable(
+      engine::DType::kF32, [](Trainer& trainer, const Golden& golden, const MicroBatch& batch) {
+        const StepResult result = trainer.Gradients({&batch, 1});
 
-    const tests::GoldenTraining& t = golden.training;
-    EXPECT_NEAR(result.loss, t.loss, 1e-5 * t.loss);
-    const engine::SafetensorsFile gradients = tests::OpenGoldenTensors(golden, "gradients");
-    const std::set<std::string> zero(t.zero_gradient_parameters.begin(),
-                                     t.zero_gradient_parameters.end());
-    const ParameterStore& parameters = trainer.parameters();
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const engine::WeightSpec& spec = parameters.specs()[i];
-      const std::vector<float> ours(parameters.gradients()[i],
-                                    parameters.gradients()[i] + spec.n * spec.k);
-      const std::vector<float> theirs = InOurLayout(gradients, spec);
-      const double limit =
-          zero.contains(spec.name) ? 1e-6 * t.gradient_norms[0] : 1e-4 * L2(theirs);
-      EXPECT_LE(L2Difference(ours, theirs), limit) << spec.name;
-    }
-  });
+        const tests::GoldenTraining& t = golden.training;
+        EXPECT_NEAR(result.loss, t.loss, 1e-5 * t.loss);
+        const engine::SafetensorsFile gradients = tests::OpenGoldenTensors(golden, "gradients");
+        const std::set<std::string> zero(t.zero_gradient_parameters.begin(),
+                                         t.zero_gradient_parameters.end());
+        const ParameterStore& parameters = trainer.parameters();
+        for (size_t i = 0; i < parameters.size(); ++i) {
+          const engine::WeightSpec& spec = parameters.specs()[i];
+          const std::vector<float> ours(parameters.gradients()[i],
+                                        parameters.gradients()[i] + spec.n * spec.k);
+          const std::vector<float> theirs = InOurLayout(gradients, spec);
+          const double limit =
+              zero.contains(spec.name) ? 1e-6 * t.gradient_norms[0] : 1e-4 * L2(theirs);
+          EXPECT_LE(L2Difference(ours, theirs), limit) << spec.name;
+        }
+      });
 }
 
 TEST_P(TrainingGolden, ThreeAdamWStepsEndWhereTheReferenceDoes) {
-  ForEachTable([](Trainer& trainer, const Golden& golden, const MicroBatch& batch) {
-    const tests::GoldenTraining& t = golden.training;
-    ParameterStore& parameters = trainer.parameters();
-    std::vector<std::vector<float>> start;
-    for (size_t i = 0; i < parameters.size(); ++i) start.push_back(parameters.Master(i));
+  ForEachTable(
+      engine::DType::kF32, [](Trainer& trainer, const Golden& golden, const MicroBatch& batch) {
+        const tests::GoldenTraining& t = golden.training;
+        ParameterStore& parameters = trainer.parameters();
+        std::vector<std::vector<float>> start;
+        for (size_t i = 0; i < parameters.size(); ++i) start.push_back(parameters.Master(i));
 
-    for (size_t step = 0; step < 3; ++step) {
-      const StepResult result = trainer.Step({&batch, 1});
-      EXPECT_NEAR(result.loss, t.losses[step], 1e-4 * t.losses[step]);
-      EXPECT_NEAR(result.raw_grad_norm, t.gradient_norms[step], 1e-3 * t.gradient_norms[step]);
-    }
-    EXPECT_NEAR(trainer.Evaluate({&batch, 1}).loss, t.losses[3], 1e-4 * t.losses[3]);
+        for (size_t step = 0; step < 3; ++step) {
+          const StepResult result = trainer.Step({&batch, 1});
+          EXPECT_NEAR(result.loss, t.losses[step], 1e-4 * t.losses[step]);
+          EXPECT_NEAR(result.raw_grad_norm, t.gradient_norms[step], 1e-3 * t.gradient_norms[step]);
+        }
+        EXPECT_NEAR(trainer.Evaluate({&batch, 1}).loss, t.losses[3], 1e-4 * t.losses[3]);
 
-    const engine::SafetensorsFile after = tests::OpenGoldenTensors(golden, "adamw_3steps");
-    const std::set<std::string> zero(t.zero_gradient_parameters.begin(),
-                                     t.zero_gradient_parameters.end());
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const engine::WeightSpec& spec = parameters.specs()[i];
-      if (zero.contains(spec.name)) continue;  // Adam makes steps of rounding noise
-      const std::vector<float> theirs = InOurLayout(after, spec);
-      EXPECT_LE(L2Difference(parameters.Master(i), theirs), 1e-2 * L2Difference(theirs, start[i]))
-          << spec.name;
-    }
-  });
+        const engine::SafetensorsFile after = tests::OpenGoldenTensors(golden, "adamw_3steps");
+        const std::set<std::string> zero(t.zero_gradient_parameters.begin(),
+                                         t.zero_gradient_parameters.end());
+        for (size_t i = 0; i < parameters.size(); ++i) {
+          const engine::WeightSpec& spec = parameters.specs()[i];
+          if (zero.contains(spec.name)) continue;  // Adam makes steps of rounding noise
+          std::vector<float> ours = parameters.Master(i);
+          const std::vector<float> theirs = InOurLayout(after, spec);
+          if (spec.name.ends_with("attn.c_attn.bias")) {
+            // The same noise in the middle third, the bias of the keys.
+            const size_t third = ours.size() / 3;
+            std::copy_n(theirs.begin() + static_cast<ptrdiff_t>(third), third,
+                        ours.begin() + static_cast<ptrdiff_t>(third));
+          }
+          EXPECT_LE(L2Difference(ours, theirs), 1e-2 * L2Difference(theirs, start[i])) << spec.name;
+        }
+      });
+}
+
+// Stated for f32; bf16 is held to what 2^-8 steps in every product make of a gradient.
+TEST_P(TrainingGolden, InBf16LossAndGradientsPointWhereTheReferenceDoes) {
+  ForEachTable(
+      engine::DType::kBF16, [](Trainer& trainer, const Golden& golden, const MicroBatch& batch) {
+        const StepResult result = trainer.Gradients({&batch, 1});
+
+        const tests::GoldenTraining& t = golden.training;
+        EXPECT_NEAR(result.loss, t.loss, 1e-2 * t.loss);
+        const engine::SafetensorsFile gradients = tests::OpenGoldenTensors(golden, "gradients");
+        const std::set<std::string> zero(t.zero_gradient_parameters.begin(),
+                                         t.zero_gradient_parameters.end());
+        const ParameterStore& parameters = trainer.parameters();
+        for (size_t i = 0; i < parameters.size(); ++i) {
+          const engine::WeightSpec& spec = parameters.specs()[i];
+          if (zero.contains(spec.name)) continue;
+          const std::vector<float> ours(parameters.gradients()[i],
+                                        parameters.gradients()[i] + spec.n * spec.k);
+          const std::vector<float> theirs = InOurLayout(gradients, spec);
+          EXPECT_LE(L2Difference(ours, theirs), 0.15 * L2(theirs)) << spec.name;
+        }
+      });
 }
 
 INSTANTIATE_TEST_SUITE_P(AllModels, TrainingGolden, testing::ValuesIn(tests::GoldenNames()),

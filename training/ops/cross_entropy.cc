@@ -6,6 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/kernels/training_kernels.h"
+#include "engine/ops/rows.h"
 #include "engine/ops/softmax.h"
 #include "training/ops/pointwise.h"
 
@@ -35,7 +36,8 @@ T* Reserve(AlignedBuffer& buffer, int64_t elements) {
 }
 
 void FormGradientRow(const engine::TrainingKernelTable& kernels, const float* logits, int64_t vocab,
-                     float lse, int64_t target, float weight, engine::Matrix& dz, int64_t row) {
+                     float lse, int64_t target, float weight, float soft_cap, engine::Matrix& dz,
+                     int64_t row) {
   if (dz.dtype == DType::kBF16) {
     kernels.cross_entropy_gradient_bf16(
         {.logits = logits,
@@ -43,6 +45,7 @@ void FormGradientRow(const engine::TrainingKernelTable& kernels, const float* lo
          .lse = lse,
          .target = target,
          .weight = weight,
+         .soft_cap = soft_cap,
          .dz = static_cast<engine::Bf16*>(dz.data) + row * dz.stride});
   } else {
     kernels.cross_entropy_gradient_f32({.logits = logits,
@@ -50,6 +53,7 @@ void FormGradientRow(const engine::TrainingKernelTable& kernels, const float* lo
                                         .lse = lse,
                                         .target = target,
                                         .weight = weight,
+                                        .soft_cap = soft_cap,
                                         .dz = static_cast<float*>(dz.data) + row * dz.stride});
   }
 }
@@ -98,6 +102,7 @@ CrossEntropyResult CrossEntropy(OpsContext& ops, CrossEntropyWorkspace& workspac
     }
     const ConstMatrix tile{gathered, hidden.dtype, rows, dim, hidden.stride};
     engine::MatMul(ops, tile, args.head, args.bias, logits, vocab);
+    if (args.soft_cap > 0) engine::SoftCap(ops, args.soft_cap, rows * vocab, logits);
     engine::LogSumExp(ops, logits, rows, vocab, vocab, lse);
 
     for (int64_t r = 0; r < rows; ++r) {
@@ -115,7 +120,7 @@ CrossEntropyResult CrossEntropy(OpsContext& ops, CrossEntropyWorkspace& workspac
     ops.pool().ParallelFor(rows, [&](int64_t r, int) {
       const size_t i = static_cast<size_t>(row_of[r]);
       FormGradientRow(kernels, logits + r * vocab, vocab, lse[r], args.targets[i],
-                      args.weights[i] * args.scale, dz, r);
+                      args.weights[i] * args.scale, args.soft_cap, dz, r);
     });
     float* tile_dhidden = Reserve<float>(workspace.dhidden, rows * dim);
     engine::MatMulInputGrad(ops, dz, args.head, tile_dhidden, dim, false);

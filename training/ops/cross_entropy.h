@@ -12,6 +12,7 @@ struct CrossEntropyArgs {
   engine::ConstMatrix hidden;        // [rows, hidden_dim] in the compute dtype: input of the head
   engine::PanelMatrix head;          // [vocab, hidden_dim]
   const float* bias = nullptr;       // [vocab] or null
+  float soft_cap = 0;                // of the logits; 0 = off
   std::span<const TokenId> targets;  // [rows]; -1 where the row is not trained
   std::span<const float> weights;    // [rows]; 0 where the row is not trained
   float scale = 1;                   // 1 / sum of the weights of the whole (accumulated) batch

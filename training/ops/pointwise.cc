@@ -85,6 +85,21 @@ void Accumulate(OpsContext& ops, const float* from, int64_t elements, float* int
   });
 }
 
+void AccumulateScaled(OpsContext& ops, const float* from, float factor, int64_t elements,
+                      float* into) {
+  const auto& kernels = engine::TrainingKernels(ops.kernels());
+  OverElements(ops, elements, [&](int64_t first, int64_t count) {
+    kernels.accumulate_scaled(from + first, factor, count, into + first);
+  });
+}
+
+void AccumulateColumns(OpsContext& ops, const float* from, int64_t rows, int64_t cols, float* into,
+                       int64_t ldinto) {
+  const auto& kernels = engine::TrainingKernels(ops.kernels());
+  OverRows(ops, rows,
+           [&](int64_t row) { kernels.accumulate(from + row * cols, cols, into + row * ldinto); });
+}
+
 void ColumnSums(OpsContext& ops, const float* dy, int64_t rows, int64_t cols, float* db) {
   // Every column is summed by one task, row by row: no partial sums to combine.
   const auto& kernels = engine::TrainingKernels(ops.kernels());

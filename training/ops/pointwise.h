@@ -22,8 +22,13 @@ void GatedActivationBackward(engine::OpsContext& ops, const float* gate, const f
 void ActivateBackward(engine::OpsContext& ops, const float* x, engine::Activation activation,
                       const float* dy, int64_t elements, float* dx);
 
-// into += from.
+// into += from, into += factor * from.
 void Accumulate(engine::OpsContext& ops, const float* from, int64_t elements, float* into);
+void AccumulateScaled(engine::OpsContext& ops, const float* from, float factor, int64_t elements,
+                      float* into);
+// Row by row into the first `cols` columns of rows that are `ldinto` floats apart.
+void AccumulateColumns(engine::OpsContext& ops, const float* from, int64_t rows, int64_t cols,
+                       float* into, int64_t ldinto);
 
 // db[cols] += sum over rows of dy, in fixed blocks of 1,024 rows in order.
 void ColumnSums(engine::OpsContext& ops, const float* dy, int64_t rows, int64_t cols, float* db);

@@ -12,16 +12,20 @@ using engine::ConstMatrix;
 using engine::DType;
 using engine::Matrix;
 
-Executor::Executor(const Program& program, engine::OpsContext& ops, const engine::RopeTable* rope,
-                   const engine::Weights& weights, std::span<float* const> gradients)
+Executor::Executor(const Program& program, engine::OpsContext& ops,
+                   std::span<const engine::RopeTable> ropes, const engine::Weights& weights,
+                   std::span<float* const> gradients)
     : program_(program),
       ops_(ops),
-      rope_(rope),
+      ropes_(ropes),
       weights_(weights),
       gradients_(gradients.begin(), gradients.end()),
       arena_(static_cast<size_t>(program.arena_bytes)) {
   TANDEM_CHECK(weights.size() == program.weight_specs.size());
   TANDEM_CHECK(gradients_.size() == weights.size());
+  for (const Node& node : program.nodes) {
+    TANDEM_CHECK(node.op != OpKind::kRope || node.rope < ropes.size());
+  }
 }
 
 CrossEntropyResult Executor::Train(const ProgramBatch& batch, float scale) {
@@ -44,6 +48,9 @@ void Executor::ForwardLogits(const ProgramBatch& batch, float* logits) {
   const Node& head = program_.nodes.back();
   const engine::PanelMatrix& panels = weights_[head.weights[0]].panels;
   engine::MatMul(ops_, MatrixOf(head.inputs[0]), panels, VectorOf(head, 1), logits, panels.n);
+  if (head.soft_cap > 0) {
+    engine::SoftCap(ops_, head.soft_cap, program_.rows * panels.n, logits);
+  }
 }
 
 // Reached by tests and by the packer only, never by a client; still, a wrong segment would read
@@ -78,8 +85,13 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
                          F32Of(node.outputs[0]), y.stride);
       return;
     case OpKind::kRmsNorm:
-      engine::RmsNorm(ops_, F32Of(node.inputs[0]), y.cols, VectorOf(node, 0), node.eps, y,
-                      Floats(node.saved));
+      if (const int64_t length = program_.weight_specs[node.weights[0]].n; length < y.cols) {
+        engine::RmsNormRuns(ops_, F32Of(node.inputs[0]), VectorOf(node, 0), length, node.eps, y,
+                            Floats(node.saved));
+      } else {
+        engine::RmsNorm(ops_, F32Of(node.inputs[0]), y.cols, VectorOf(node, 0), node.eps, y,
+                        Floats(node.saved));
+      }
       return;
     case OpKind::kLayerNorm:
       engine::LayerNorm(ops_, F32Of(node.inputs[0]), y.cols, VectorOf(node, 0), VectorOf(node, 1),
@@ -93,8 +105,7 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
                      VectorOf(node, 1), F32Of(node.outputs[0]), y.stride);
       return;
     case OpKind::kRope:
-      TANDEM_CHECK(rope_ != nullptr);
-      engine::Rope(ops_, F32Of(node.inputs[0]), y.cols, batch.positions, *rope_, y);
+      engine::Rope(ops_, F32Of(node.inputs[0]), y.cols, batch.positions, ropes_[node.rope], y);
       return;
     case OpKind::kAttention:
       AttentionForward(ops_, node.attention, MatrixOf(node.inputs[0]), MatrixOf(node.inputs[1]),
@@ -107,6 +118,14 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
       return;
     case OpKind::kActivate:
       engine::Activate(ops_, F32Of(node.inputs[0]), y.cols, node.activation, y);
+      return;
+    case OpKind::kColumns:
+      engine::RoundRows(ops_, F32Of(node.inputs[0]) + node.first,
+                        program_.values[node.inputs[0]].stride, y);
+      return;
+    case OpKind::kScale:
+      engine::ScaleRows(ops_, F32Of(node.inputs[0]), node.factor, y.rows * y.cols,
+                        F32Of(node.outputs[0]));
       return;
     case OpKind::kAdd:
       engine::AddRows(ops_, F32Of(node.inputs[0]), F32Of(node.inputs[1]), y.rows * y.cols,
@@ -133,6 +152,7 @@ CrossEntropyResult Executor::Head(const ProgramBatch& batch, float scale, bool t
   args.hidden = MatrixOf(node.inputs[0]);
   args.head = weights_[node.weights[0]].panels;
   args.bias = VectorOf(node, 1);
+  args.soft_cap = node.soft_cap;
   args.targets = batch.targets;
   args.weights = batch.weights;
   args.scale = scale;
@@ -159,10 +179,12 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
     case OpKind::kEmbedPositions:
       EmbedBackward(ops_, batch.positions, dy, out.cols, WeightGradient(node.weights[0]));
       return;
-    case OpKind::kRmsNorm:
-      RmsNormBackward(ops_, F32Of(node.inputs[0]), VectorOf(node, 0), Floats(node.saved), dy, rows,
-                      out.cols, dx, WeightGradient(node.weights[0]));
+    case OpKind::kRmsNorm: {
+      const int64_t length = program_.weight_specs[node.weights[0]].n;  // of a row, or of a head
+      RmsNormBackward(ops_, F32Of(node.inputs[0]), VectorOf(node, 0), Floats(node.saved), dy,
+                      elements / length, length, dx, WeightGradient(node.weights[0]));
       return;
+    }
     case OpKind::kLayerNorm:
       LayerNormBackward(ops_, F32Of(node.inputs[0]), VectorOf(node, 0), Floats(node.saved), dy,
                         rows, out.cols, dx, WeightGradient(node.weights[0]),
@@ -172,7 +194,7 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
       BackwardLinear(step);
       return;
     case OpKind::kRope:
-      RopeBackward(ops_, dy, batch.positions, *rope_, rows, out.cols, dx);
+      RopeBackward(ops_, dy, batch.positions, ropes_[node.rope], rows, out.cols, dx);
       return;
     case OpKind::kAttention:
       AttentionBackward(ops_, node.attention, MatrixOf(node.inputs[0]), MatrixOf(node.inputs[1]),
@@ -185,6 +207,13 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
       return;
     case OpKind::kActivate:
       ActivateBackward(ops_, F32Of(node.inputs[0]), node.activation, dy, elements, dx);
+      return;
+    case OpKind::kColumns:
+      AccumulateColumns(ops_, dy, rows, out.cols, dx + node.first,
+                        program_.values[node.inputs[0]].cols);
+      return;
+    case OpKind::kScale:
+      AccumulateScaled(ops_, dy, node.factor, elements, dx);
       return;
     case OpKind::kAdd:
       for (size_t side = 0; side < 2; ++side) {

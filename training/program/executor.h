@@ -30,10 +30,11 @@ struct ProgramBatch {
 // is given.
 class Executor {
  public:
-  // `gradients[i]` is [n, k] f32 for trained weights (added to) and ignored for frozen ones. `rope`
-  // may be null for families without.
-  Executor(const Program& program, engine::OpsContext& ops, const engine::RopeTable* rope,
-           const engine::Weights& weights, std::span<float* const> gradients);
+  // `gradients[i]` is [n, k] f32 for trained weights (added to) and ignored for frozen ones.
+  // `ropes` are the family's tables.
+  Executor(const Program& program, engine::OpsContext& ops,
+           std::span<const engine::RopeTable> ropes, const engine::Weights& weights,
+           std::span<float* const> gradients);
 
   // Forward and backward: adds d(scale * sum of weighted losses) to the gradients.
   CrossEntropyResult Train(const ProgramBatch& batch, float scale);
@@ -65,7 +66,7 @@ class Executor {
 
   const Program& program_;
   engine::OpsContext& ops_;
-  const engine::RopeTable* rope_;
+  std::span<const engine::RopeTable> ropes_;
   const engine::Weights& weights_;
   std::vector<float*> gradients_;
   AlignedBuffer arena_;

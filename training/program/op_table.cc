@@ -35,7 +35,7 @@ int64_t AttentionBackwardFlops(const Program& p, const Node& node) {
 }
 
 // In the order of OpKind. Columns: name, reads inputs, reads outputs, can overwrite, FLOPs.
-constexpr std::array<OpDescription, 13> kOps = {{
+constexpr std::array<OpDescription, 15> kOps = {{
     {"embed", false, false, false, NoFlops, NoFlops},
     {"embed_positions", false, false, false, NoFlops, NoFlops},
     {"rms_norm", true, false, false, NoFlops, NoFlops},
@@ -46,7 +46,9 @@ constexpr std::array<OpDescription, 13> kOps = {{
     {"attention", true, true, false, AttentionFlops, AttentionBackwardFlops},
     {"gated_activation", true, false, false, NoFlops, NoFlops},
     {"activate", true, false, false, NoFlops, NoFlops},
+    {"columns", false, false, false, NoFlops, NoFlops},
     {"add", false, false, true, NoFlops, NoFlops},
+    {"scale", false, false, false, NoFlops, NoFlops},
     {"dropout", false, false, true, NoFlops, NoFlops},
     // Forward and backward are one pass over the vocabulary (training/ops/cross_entropy.h).
     {"cross_entropy", false, false, true, MatMulFlops, LinearBackwardFlops},

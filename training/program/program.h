@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,7 +24,9 @@ enum class OpKind : uint8_t {
   kAttention,
   kGatedActivation,
   kActivate,
+  kColumns,
   kAdd,
+  kScale,
   kDropout,
   kCrossEntropy,
 };
@@ -64,6 +67,10 @@ struct Node {
 
   float eps = 0;
   float rate = 0;
+  float factor = 0;    // kScale
+  float soft_cap = 0;  // kCrossEntropy
+  int64_t first = 0;   // kColumns
+  size_t rope = 0;     // table
   engine::Activation activation = engine::Activation::kSilu;
   engine::AttentionSpec attention;
 };

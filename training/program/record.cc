@@ -40,6 +40,18 @@ class Recorder : public engine::LayerOps {
     return Emit(std::move(node), p_->dtype, Cols(x));
   }
 
+  // The same node: its output's dtype and columns tell the two apart.
+  Act RmsNormF32(Act x, const Weight& gamma, float eps) override {
+    TANDEM_CHECK(Cols(x) % gamma.spec->n == 0);
+    Node node(OpKind::kRmsNorm);
+    node.inputs = {F32(x)};
+    node.weights = {gamma.index};
+    node.eps = eps;
+    node.saved = NewBuffer(
+        "rstd", p_->rows * (Cols(x) / gamma.spec->n) * static_cast<int64_t>(sizeof(float)));
+    return Emit(std::move(node), DType::kF32, Cols(x));
+  }
+
   Act LayerNorm(Act x, const Weight& gamma, const Weight& beta, float eps) override {
     Node node(OpKind::kLayerNorm);
     node.inputs = {F32(x)};
@@ -58,9 +70,10 @@ class Recorder : public engine::LayerOps {
     return Emit(std::move(node), DType::kF32, w.spec->n);
   }
 
-  Act Rope(Act x) override {
+  Act Rope(Act x, size_t table) override {
     Node node(OpKind::kRope);
     node.inputs = {F32(x)};
+    node.rope = table;
     return Emit(std::move(node), p_->dtype, Cols(x));
   }
 
@@ -88,11 +101,26 @@ class Recorder : public engine::LayerOps {
     return Emit(std::move(node), p_->dtype, Cols(x));
   }
 
+  Act Columns(Act x, int64_t first, int64_t count) override {
+    TANDEM_CHECK(first >= 0 && first + count <= Cols(x));
+    Node node(OpKind::kColumns);
+    node.inputs = {F32(x)};
+    node.first = first;
+    return Emit(std::move(node), p_->dtype, count);
+  }
+
   Act Add(Act a, Act b) override {
     TANDEM_CHECK(Cols(a) == Cols(b));
     Node node(OpKind::kAdd);
     node.inputs = {F32(a), F32(b)};
     return Emit(std::move(node), DType::kF32, Cols(a));
+  }
+
+  Act Scale(Act x, float factor) override {
+    Node node(OpKind::kScale);
+    node.inputs = {F32(x)};
+    node.factor = factor;
+    return Emit(std::move(node), DType::kF32, Cols(x));
   }
 
   Act Dropout(Act x, float rate) override {
@@ -103,8 +131,9 @@ class Recorder : public engine::LayerOps {
     return Emit(std::move(node), DType::kF32, Cols(x));
   }
 
-  void Logits(Act x, const Weight& head, const Weight* bias) override {
+  void Logits(Act x, const Weight& head, const Weight* bias, float soft_cap) override {
     Node node(OpKind::kCrossEntropy);
+    node.soft_cap = soft_cap;
     node.inputs = {Rounded(x)};
     node.weights = {head.index};
     if (bias != nullptr) node.weights.push_back(bias->index);

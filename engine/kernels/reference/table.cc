@@ -245,6 +245,14 @@ void AddRows(const float* a, const float* b, int64_t elements, float* y) noexcep
   for (int64_t i = 0; i < elements; ++i) y[i] = a[i] + b[i];
 }
 
+void ScaleRows(const float* x, float factor, int64_t elements, float* y) noexcept {
+  for (int64_t i = 0; i < elements; ++i) y[i] = x[i] * factor;
+}
+
+void SoftCapRows(const float* x, float cap, int64_t elements, float* y) noexcept {
+  for (int64_t i = 0; i < elements; ++i) y[i] = cap * std::tanh(x[i] / cap);
+}
+
 void VocabBlock(const float* logits, int64_t n, float* max, float* sum) noexcept {
   *max = -kInfinity;
   for (int64_t i = 0; i < n; ++i) *max = std::max(*max, logits[i]);
@@ -340,6 +348,8 @@ constinit const KernelTable kTable = {
     .blocks = {QuantizeRows, BlockMatMul<BlockFormat::kInt8>, BlockMatMul<BlockFormat::kInt4>},
     .attention_merge = AttentionMerge,
     .add = AddRows,
+    .scale = ScaleRows,
+    .soft_cap = SoftCapRows,
     .vocab_block = VocabBlock,
     .vocab_merge = VocabMerge,
 };

@@ -1,15 +1,15 @@
 #include "engine/model/families/hf_config.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <numbers>
-#include <utility>
 
 #include "engine/base/check.h"
 #include "engine/io/json.h"
+#include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine {
 namespace {
@@ -18,47 +18,40 @@ using Json = nlohmann::ordered_json;
 
 // Enough for any model; keeps a hostile list from becoming work in every decoding step.
 constexpr size_t kMaxTokenList = 64;
+constexpr int64_t kMaxWindow = int64_t{1} << 40;
+constexpr const char* kWindowedLayer = "sliding_attention";
+constexpr const char* kFullLayer = "full_attention";
 
-const Json* FindObject(const Json& config, const char* field, const std::string& source) {
-  const auto found = config.find(field);
-  if (found == config.end() || found->is_null()) return nullptr;
-  if (!found->is_object()) {
-    throw Error(ErrorCode::kDataLoss, source + ": field '" + field +
-                                          "' must be an object or null, got " + found->type_name());
-  }
-  return &*found;
-}
-
-double RequiredNumber(const Json& object, const char* field, double min, double max,
-                      const std::string& source) {
+bool IsNull(const Json& object, const char* field) {
   const auto found = object.find(field);
-  if (found == object.end() || found->is_null()) {
-    throw Error(ErrorCode::kDataLoss, source + ": field '" + field + "' is missing");
-  }
-  return JsonNumberOr(object, field, min, min, max, source);
+  return found != object.end() && found->is_null();
 }
 
-RopeScaling ParseScaling(const Json& object, const std::string& source) {
-  // "type" is the key of transformers before 4.43.
-  const std::string type =
-      JsonStringOr(object, "rope_type", JsonStringOr(object, "type", "default", source), source);
-  RopeScaling scaling;
-  if (type == "default") return scaling;
-  if (type != "llama3") {
-    ThrowUnsupported(source, "rope type '" + type + "'; supported are 'default' and 'llama3'");
+// Heads: where a class has a number of its own, an explicit null means what it means for Llama.
+AttentionSpec ParseHeads(const Json& json, const HfDefaults& defaults, int64_t hidden_dim,
+                         const std::string& source) {
+  AttentionSpec a;
+  a.n_heads = JsonIntOr(json, "num_attention_heads", defaults.n_heads, 1, kMaxHeads, source);
+  const bool as_many = defaults.n_kv_heads == 0 || IsNull(json, "num_key_value_heads");
+  a.n_kv_heads = JsonIntOr(json, "num_key_value_heads", as_many ? a.n_heads : defaults.n_kv_heads,
+                           1, a.n_heads, source);
+  if (a.n_heads % a.n_kv_heads != 0) {
+    throw Error(ErrorCode::kDataLoss,
+                source + ": field 'num_key_value_heads' must divide " + std::to_string(a.n_heads) +
+                    " ('num_attention_heads'), got " + std::to_string(a.n_kv_heads));
   }
-  scaling.factor = RequiredNumber(object, "factor", 1, 1e6, source);
-  scaling.low_freq_factor = RequiredNumber(object, "low_freq_factor", 1e-6, 1e6, source);
-  scaling.high_freq_factor = RequiredNumber(object, "high_freq_factor", 1e-6, 1e6, source);
-  scaling.original_max_positions =
-      JsonInt(object, "original_max_position_embeddings", 1, kMaxContext, source);
-  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    throw Error(ErrorCode::kDataLoss, source + ": field 'high_freq_factor' must be above " +
-                                          std::to_string(scaling.low_freq_factor) +
-                                          " ('low_freq_factor'), got " +
-                                          std::to_string(scaling.high_freq_factor));
+  const bool as_wide = defaults.head_dim == 0 || IsNull(json, "head_dim");
+  a.head_dim = JsonIntOr(json, "head_dim", as_wide ? hidden_dim / a.n_heads : defaults.head_dim, 1,
+                         kMaxHeadDim, source);
+  if (a.head_dim < 2 || a.head_dim > kMaxHeadDim || a.head_dim % 2 != 0 ||
+      a.n_heads * a.head_dim > kMaxWidth) {
+    throw Error(ErrorCode::kDataLoss, source + ": field 'head_dim' must be even, in [2, " +
+                                          std::to_string(kMaxHeadDim) + "] and at most " +
+                                          std::to_string(kMaxWidth) + " over all heads, got " +
+                                          std::to_string(a.head_dim));
   }
-  return scaling.factor == 1 ? RopeScaling{} : scaling;
+  a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim)));
+  return a;
 }
 
 }  // namespace
@@ -103,55 +96,167 @@ Json TokenListToJson(const std::vector<TokenId>& tokens) {
   return tokens;
 }
 
-RopeConfig ParseRope(const Json& config, double default_theta, const std::string& source) {
-  RopeConfig rope;
-  const Json* parameters = FindObject(config, "rope_parameters", source);
-  const Json* scaling =
-      parameters != nullptr ? parameters : FindObject(config, "rope_scaling", source);
-  rope.theta = JsonNumberOr(config, "rope_theta", default_theta, 1, 1e12, source);
-  if (parameters != nullptr) {
-    rope.theta = JsonNumberOr(*parameters, "rope_theta", rope.theta, 1, 1e12, source);
+ModelConfig ParseDecoder(const Json& json, const HfDefaults& defaults, const std::string& source) {
+  ModelConfig c;
+  c.vocab_size = JsonIntOr(json, "vocab_size", defaults.vocab_size, 1, kMaxVocab, source);
+  c.hidden_dim = JsonIntOr(json, "hidden_size", defaults.hidden_dim, 1, kMaxWidth, source);
+  c.ffn_dim = JsonIntOr(json, "intermediate_size", defaults.ffn_dim, 1, kMaxWidth, source);
+  c.n_layers = JsonIntOr(json, "num_hidden_layers", defaults.n_layers, 1, kMaxLayers, source);
+  c.max_context_len =
+      JsonIntOr(json, "max_position_embeddings", defaults.max_context_len, 1, kMaxContext, source);
+  c.norm_eps =
+      static_cast<float>(JsonNumberOr(json, "rms_norm_eps", defaults.norm_eps, 0, 1, source));
+  c.tied_embeddings = JsonBoolOr(json, "tie_word_embeddings", defaults.tied_embeddings, source);
+  c.bos_token =
+      FirstToken(ParseTokenList(json, "bos_token_id", c.vocab_size, defaults.bos, source));
+  c.eos_tokens = ParseTokenList(json, "eos_token_id", c.vocab_size, defaults.eos, source);
+  c.attention = ParseHeads(json, defaults, c.hidden_dim, source);
+  c.attention_bias = JsonBoolOr(json, "attention_bias", false, source);
+  if (json.contains("quantization_config") && !json["quantization_config"].is_null()) {
+    ThrowUnsupported(source, "'quantization_config'; only floating-point checkpoints load");
   }
-  if (scaling != nullptr) rope.scaling = ParseScaling(*scaling, source);
-  for (const Json* object : {&config, scaling}) {
-    if (object == nullptr) continue;
-    if (JsonNumberOr(*object, "partial_rotary_factor", 1, 0, 1, source) != 1) {
-      ThrowUnsupported(source, "'partial_rotary_factor' other than 1");
-    }
-  }
-  return rope;
+  return c;
 }
 
-Json RopeScalingToJson(const RopeScaling& scaling) {
-  if (scaling.factor == 1) return nullptr;
-  return Json{{"factor", scaling.factor},
-              {"high_freq_factor", scaling.high_freq_factor},
-              {"low_freq_factor", scaling.low_freq_factor},
-              {"original_max_position_embeddings", scaling.original_max_positions},
-              {"rope_type", "llama3"}};
+Json WriteDecoder(const ModelConfig& c, const char* architecture, const char* model_type) {
+  return Json{{"architectures", Json::array({architecture})},
+              {"model_type", model_type},
+              {"vocab_size", c.vocab_size},
+              {"hidden_size", c.hidden_dim},
+              {"intermediate_size", c.ffn_dim},
+              {"num_hidden_layers", c.n_layers},
+              {"num_attention_heads", c.attention.n_heads},
+              {"num_key_value_heads", c.attention.n_kv_heads},
+              {"head_dim", c.attention.head_dim},
+              {"hidden_act", ActivationName(c.activation)},
+              {"max_position_embeddings", c.max_context_len},
+              {"rms_norm_eps", ShortestDouble(c.norm_eps)},
+              {"rope_theta", c.rope_theta},
+              {"rope_scaling", RopeScalingToJson(c.rope_scaling)},
+              {"attention_bias", c.attention_bias},
+              {"tie_word_embeddings", c.tied_embeddings},
+              {"bos_token_id", c.bos_token < 0 ? Json(nullptr) : Json(c.bos_token)},
+              {"eos_token_id", TokenListToJson(c.eos_tokens)}};
 }
 
-std::vector<double> ScaledRopeFrequencies(int64_t head_dim, double theta,
-                                          const RopeScaling& scaling) {
-  std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
-  for (size_t i = 0; i < frequencies.size(); ++i) {
-    double& frequency = frequencies[i];
-    frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    if (scaling.factor == 1) continue;
-    // Wavelengths that fit the original context often keep their frequency, those that never
-    // completed a turn are slowed by `factor`, and between the two it is interpolated.
-    const double turns =
-        static_cast<double>(scaling.original_max_positions) * frequency / (2 * std::numbers::pi);
-    if (turns > scaling.high_freq_factor) continue;
-    if (turns < scaling.low_freq_factor) {
-      frequency /= scaling.factor;
+Activation ParseActivation(const Json& config, const char* field, const char* fallback,
+                           const std::string& source) {
+  const std::string name = JsonStringOr(config, field, fallback, source);
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  // Two spellings of one formula.
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
+  if (name == "relu") return Activation::kRelu;
+  ThrowUnsupported(source, "'" + std::string(field) + "' '" + name.substr(0, 80) +
+                               "'; supported are 'silu', 'gelu_pytorch_tanh' and 'relu'");
+}
+
+const char* ActivationName(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kGeluTanh:
+      return "gelu_pytorch_tanh";
+    case Activation::kRelu:
+      return "relu";
+  }
+  TANDEM_CHECK(false);
+}
+
+int64_t ParseWindow(const Json& config, int64_t fallback, const std::string& source) {
+  if (IsNull(config, "sliding_window")) return 0;
+  return JsonIntOr(config, "sliding_window", fallback, 1, kMaxWindow, source);
+}
+
+void ParseLayerTypes(const Json& json, const std::function<bool(int64_t layer)>& by_default,
+                     ModelConfig& config, const std::string& source) {
+  const auto types = json.find("layer_types");
+  const bool given = types != json.end() && !types->is_null();
+  if (given && (!types->is_array() || static_cast<int64_t>(types->size()) != config.n_layers)) {
+    throw Error(ErrorCode::kDataLoss, source + ": field 'layer_types' must be a list of " +
+                                          std::to_string(config.n_layers) + " names");
+  }
+  config.windowed_layers.clear();
+  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
+    if (!given) {
+      config.windowed_layers.push_back(config.attention.window > 0 && by_default(layer));
       continue;
     }
-    const double smooth =
-        (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
-    frequency = (1 - smooth) * frequency / scaling.factor + smooth * frequency;
+    Json wrapped = Json::object();
+    wrapped["layer_types"] = (*types)[static_cast<size_t>(layer)];
+    const std::string type = JsonStringOr(wrapped, "layer_types", "", source);
+    if (type != kWindowedLayer && type != kFullLayer) {
+      ThrowUnsupported(source, "layer type '" + type.substr(0, 80) + "'; supported are '" +
+                                   kFullLayer + "' and '" + kWindowedLayer + "'");
+    }
+    config.windowed_layers.push_back(type == kWindowedLayer);
+    if (type == kWindowedLayer && config.attention.window == 0) {
+      throw Error(ErrorCode::kDataLoss, source + ": field 'layer_types' has a '" + kWindowedLayer +
+                                            "', but there is no 'sliding_window'");
+    }
   }
-  return frequencies;
+  const auto& windowed = config.windowed_layers;
+  if (std::find(windowed.begin(), windowed.end(), true) == windowed.end()) {
+    config.attention.window = 0;
+    config.windowed_layers.clear();
+  }
+}
+
+Json LayerTypesToJson(const ModelConfig& config) {
+  Json types = Json::array();
+  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
+    types.push_back(config.LayerAttention(layer).window > 0 ? kWindowedLayer : kFullLayer);
+  }
+  return types;
+}
+
+void ParseQwenWindows(const Json& json, ModelConfig& config, const std::string& source) {
+  const bool used = JsonBoolOr(json, "use_sliding_window", false, source);
+  config.attention.window = used ? ParseWindow(json, 4096, source) : 0;
+  const int64_t first = JsonIntOr(json, "max_window_layers", 28, 0, kMaxLayers, source);
+  ParseLayerTypes(
+      json, [=](int64_t layer) { return layer >= first; }, config, source);
+}
+
+void WriteQwenWindows(const ModelConfig& config, Json& json) {
+  const int64_t window = config.attention.window;
+  int64_t first = 0;
+  while (first < config.n_layers && config.LayerAttention(first).window == 0) ++first;
+  json["use_sliding_window"] = window > 0;
+  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  json["max_window_layers"] = first;
+  json["layer_types"] = LayerTypesToJson(config);
+}
+
+void ParseGemmaAttention(const Json& json, const GemmaDefaults& defaults, ModelConfig& config,
+                         const std::string& source) {
+  config.query_scalar = JsonNumberOr(json, "query_pre_attn_scalar", 256, 1e-6, 1e9, source);
+  config.attention.scale = static_cast<float>(1 / std::sqrt(config.query_scalar));
+  const auto cap = [&](const char* field, float fallback) {
+    if (IsNull(json, field)) return 0.0f;
+    return static_cast<float>(JsonNumberOr(json, field, fallback, 1e-6, 1e9, source));
+  };
+  config.attention.soft_cap = cap("attn_logit_softcapping", defaults.attention_cap);
+  config.logit_cap = cap("final_logit_softcapping", defaults.logit_cap);
+  config.attention.window = ParseWindow(json, 4096, source);
+  ParseLayerTypes(json, defaults.windowed, config, source);
+  if (JsonBoolOr(json, "use_bidirectional_attention", false, source)) {
+    ThrowUnsupported(source, "'use_bidirectional_attention': true");
+  }
+}
+
+void WriteGemmaAttention(const ModelConfig& config, Json& json) {
+  const auto cap = [](float value) { return value > 0 ? Json(ShortestDouble(value)) : Json(); };
+  const double scalar = config.query_scalar > 0 ? config.query_scalar
+                                                : static_cast<double>(config.attention.head_dim);
+  json["hidden_activation"] = ActivationName(config.activation);
+  // The class knows an integer; other numbers are for models of our own.
+  json["query_pre_attn_scalar"] =
+      scalar == std::floor(scalar) ? Json(static_cast<int64_t>(scalar)) : Json(scalar);
+  json["attn_logit_softcapping"] = cap(config.attention.soft_cap);
+  json["final_logit_softcapping"] = cap(config.logit_cap);
+  const int64_t window = config.attention.window;
+  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  json["layer_types"] = LayerTypesToJson(config);
 }
 
 double ShortestDouble(float value) {
@@ -162,32 +267,6 @@ double ShortestDouble(float value) {
 
 void ThrowUnsupported(const std::string& source, const std::string& what) {
   throw Error(ErrorCode::kUnsupported, source + ": unsupported: " + what);
-}
-
-WeightSpec MatrixSpec(std::string name, int64_t n, int64_t k) {
-  return {
-      .name = std::move(name), .kind = WeightKind::kMatrix, .source_shape = {n, k}, .n = n, .k = k};
-}
-
-WeightSpec EmbeddingSpec(std::string name, int64_t n, int64_t k) {
-  return {.name = std::move(name),
-          .kind = WeightKind::kEmbedding,
-          .source_shape = {n, k},
-          .n = n,
-          .k = k};
-}
-
-WeightSpec VectorSpec(std::string name, int64_t n) {
-  return {.name = std::move(name),
-          .kind = WeightKind::kVector,
-          .source_shape = {n},
-          .n = n,
-          .decays = false};
-}
-
-const Weight& WeightCursor::Take() {
-  TANDEM_CHECK(next_ < weights_.size());
-  return weights_[next_++];
 }
 
 }  // namespace tandem::engine

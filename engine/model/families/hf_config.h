@@ -1,14 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/base/ids.h"
 #include "engine/model/config.h"
-#include "engine/model/weights.h"
 
 namespace tandem::engine {
 
@@ -32,40 +31,61 @@ std::vector<TokenId> ParseTokenList(const nlohmann::ordered_json& config, const 
 TokenId FirstToken(const std::vector<TokenId>& tokens);
 nlohmann::ordered_json TokenListToJson(const std::vector<TokenId>& tokens);
 
-struct RopeConfig {
-  double theta = 10000;
-  RopeScaling scaling;
+// What a key means when a file leaves it out: the defaults of the family's class in transformers.
+struct HfDefaults {
+  int64_t vocab_size = 32000;
+  int64_t hidden_dim = 4096;
+  int64_t ffn_dim = 11008;
+  int64_t n_layers = 32;
+  int64_t n_heads = 32;
+  int64_t n_kv_heads = 0;  // 0: n_heads
+  int64_t head_dim = 0;    // 0: hidden_dim / n_heads
+  int64_t max_context_len = 0;
+  double norm_eps = 1e-6;
+  bool tied_embeddings = false;
+  std::vector<TokenId> bos = {};
+  std::vector<TokenId> eos = {};
 };
-// `rope_theta` with `rope_scaling`, or the `rope_parameters` of transformers 5. Knows the types
-// "default" and "llama3"; others are kUnsupported.
-RopeConfig ParseRope(const nlohmann::ordered_json& config, double default_theta,
+// The keys that decoders from Llama to Gemma share: sizes, heads, norm, context, tokens. What a
+// head's scores are multiplied with is 1 / sqrt(head_dim). Refuses quantised checkpoints.
+ModelConfig ParseDecoder(const nlohmann::ordered_json& config, const HfDefaults& defaults,
+                         const std::string& source);
+// The same keys, and `rope_theta`, `attention_bias` and `hidden_act`, after the names of the class.
+nlohmann::ordered_json WriteDecoder(const ModelConfig& config, const char* architecture,
+                                    const char* model_type);
+
+// The activation that `field` names in the words of transformers; `fallback` when it is absent.
+Activation ParseActivation(const nlohmann::ordered_json& config, const char* field,
+                           const char* fallback, const std::string& source);
+const char* ActivationName(Activation activation);
+
+// `sliding_window`: 0 (none) for null, and `fallback` when it is absent.
+int64_t ParseWindow(const nlohmann::ordered_json& config, int64_t fallback,
+                    const std::string& source);
+// Which layers attention.window is for: `layer_types` decides where it is there, else `by_default`.
+// A window on no layer becomes none.
+void ParseLayerTypes(const nlohmann::ordered_json& json,
+                     const std::function<bool(int64_t layer)>& by_default, ModelConfig& config,
                      const std::string& source);
-nlohmann::ordered_json RopeScalingToJson(const RopeScaling& scaling);
-// theta^(-2i/head_dim), with Llama 3.1's scaling (transformers' _compute_llama3_parameters).
-std::vector<double> ScaledRopeFrequencies(int64_t head_dim, double theta,
-                                          const RopeScaling& scaling);
+nlohmann::ordered_json LayerTypesToJson(const ModelConfig& config);
+// Qwen's window keys: `sliding_window` counts only with `use_sliding_window`, from layer
+// `max_window_layers` on.
+void ParseQwenWindows(const nlohmann::ordered_json& json, ModelConfig& config,
+                      const std::string& source);
+void WriteQwenWindows(const ModelConfig& config, nlohmann::ordered_json& json);
+// What attention is in Gemma 2 and 3: `query_pre_attn_scalar`, the soft caps, windows by layer.
+struct GemmaDefaults {
+  float attention_cap = 0;
+  float logit_cap = 0;
+  std::function<bool(int64_t layer)> windowed = {};
+};
+void ParseGemmaAttention(const nlohmann::ordered_json& json, const GemmaDefaults& defaults,
+                         ModelConfig& config, const std::string& source);
+void WriteGemmaAttention(const ModelConfig& config, nlohmann::ordered_json& json);
 
 // The double that prints as the float does: 1e-05, not 9.99999974737875e-06.
 double ShortestDouble(float value);
 
 [[noreturn]] void ThrowUnsupported(const std::string& source, const std::string& what);
-
-// Weights as the checkpoints of transformers hold them.
-WeightSpec MatrixSpec(std::string name, int64_t n, int64_t k);
-WeightSpec EmbeddingSpec(std::string name, int64_t n, int64_t k);
-WeightSpec VectorSpec(std::string name, int64_t n);
-
-// Hands out the weights of a model in list order: a family names them once when it lists them and
-// once, in the same order, when it takes them.
-class WeightCursor {
- public:
-  explicit WeightCursor(std::span<const Weight> weights) : weights_(weights) {}
-  const Weight& Take();
-  bool at_end() const { return next_ == weights_.size(); }
-
- private:
-  std::span<const Weight> weights_;
-  size_t next_ = 0;
-};
 
 }  // namespace tandem::engine

@@ -8,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/io/json.h"
+#include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/families.h"
 #include "engine/model/families/hf_config.h"
 
@@ -103,7 +104,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   return specs;
 }
 
-std::vector<double> RopeFrequencies(const ModelConfig&) { return {}; }
+std::vector<RopeSpec> ListRopes(const ModelConfig&) { return {}; }
 
 struct Layer {
   const Weight &q, &q_bias, &k, &k_bias, &v, &v_bias, &out, &out_bias;
@@ -137,7 +138,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     x = Block(TakeLayer(w), c, x, layer, ops);
   }
   const Weight &head = w.Take(), &head_bias = w.Take();
-  ops.Logits(x, head, &head_bias);
+  ops.Logits(x, head, &head_bias, 0);
   TANDEM_CHECK(w.at_end());
 }
 
@@ -149,7 +150,7 @@ constinit const FamilySpec kMiniGptFamily{
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
     .list_weights = ListWeights,
-    .rope_frequencies = RopeFrequencies,
+    .list_ropes = ListRopes,
     .forward = Forward,
 };
 

@@ -51,7 +51,11 @@ bool Same(const ModelConfig& a, const ModelConfig& b) {
   const FamilySpec& family = FindFamilyByName(a.family);
   return a.family == b.family && family.write_config(a) == family.write_config(b) &&
          a.norm_eps == b.norm_eps && a.attention.scale == b.attention.scale &&
-         a.dropout == b.dropout && a.activation == b.activation;
+         a.attention.window == b.attention.window && a.attention.soft_cap == b.attention.soft_cap &&
+         a.logit_cap == b.logit_cap && a.windowed_layers == b.windowed_layers &&
+         a.attention_bias == b.attention_bias && a.tied_embeddings == b.tied_embeddings &&
+         a.local_rope_theta == b.local_rope_theta && a.dropout == b.dropout &&
+         a.activation == b.activation;
 }
 
 TEST(LlamaConfig, AbsentKeysHaveTheDefaultsOfTransformers) {
@@ -120,10 +124,10 @@ TEST(LlamaConfig, RopeScalingSlowsLongWavesKeepsShortOnesAndBlendsBetween) {
   ModelConfig c = TinyLlamaConfig();
   c.attention.head_dim = 16;
   const FamilySpec& family = FindFamilyByName("llama");
-  const std::vector<double> plain = family.rope_frequencies(c);
-  c.rope_scaling = {.factor = 8, .original_max_positions = 64};
+  const std::vector<double> plain = family.list_ropes(c).at(0).frequencies;
+  c.rope_scaling = {.kind = RopeKind::kLlama3, .factor = 8, .original_max_positions = 64};
 
-  const std::vector<double> scaled = family.rope_frequencies(c);
+  const std::vector<double> scaled = family.list_ropes(c).at(0).frequencies;
 
   EXPECT_EQ(plain[0], 1);
   EXPECT_DOUBLE_EQ(plain[4], 0.01);
@@ -133,17 +137,63 @@ TEST(LlamaConfig, RopeScalingSlowsLongWavesKeepsShortOnesAndBlendsBetween) {
   EXPECT_LT(scaled[1], plain[1]) << "3.2 turns: between";
 }
 
+TEST(LlamaConfig, LinearScalingSlowsEveryWave) {
+  const ModelConfig plain = Parse(LlamaJson());
+  const ModelConfig scaled =
+      Parse(With(LlamaJson(), "rope_scaling", {{"rope_type", "linear"}, {"factor", 4}}));
+  const FamilySpec& family = FindFamilyByName("llama");
+
+  const RopeSpec before = family.list_ropes(plain).at(0), after = family.list_ropes(scaled).at(0);
+
+  ASSERT_EQ(after.frequencies.size(), 6u);
+  EXPECT_EQ(after.amplitude, 1);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_DOUBLE_EQ(after.frequencies[i], before.frequencies[i] / 4);
+  }
+}
+
+// The frequencies are those of transformers' _compute_yarn_parameters for these keys.
+TEST(LlamaConfig, YarnKeepsFastWavesSlowsSlowOnesAndStretchesTheContext) {
+  Json json = With(LlamaJson(), "head_dim", 16);
+  json["rope_theta"] = 10000.0;
+  json["max_position_embeddings"] = 512;
+  json["rope_scaling"] = {
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}};
+  const ModelConfig c = Parse(json);
+  const RopeSpec rope = FindFamilyByName("llama").list_ropes(c).at(0);
+
+  EXPECT_EQ(c.max_context_len, 2048);
+  EXPECT_DOUBLE_EQ(rope.amplitude, 0.1 * std::log(4.0) + 1);
+  const std::vector<double> expected = {
+      1.0,    0.2569350598886808,   0.0625,  0.01383496476323666,
+      0.0025, 0.000790569415042095, 0.00025, 7.905694150420948e-05};
+  ASSERT_EQ(rope.frequencies.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(rope.frequencies[i], expected[i], 1e-6 * expected[i]);
+  }
+  json["rope_scaling"]["attention_factor"] = 1.5;
+  EXPECT_EQ(FindFamilyByName("llama").list_ropes(Parse(json)).at(0).amplitude, 1.5);
+}
+
+TEST(LlamaConfig, BiasesAreListedWhereTheConfigHasThem) {
+  const auto count = [](const Json& json) {
+    return FindFamilyByName("llama").list_weights(Parse(json)).size();
+  };
+
+  EXPECT_EQ(count(With(LlamaJson(), "attention_bias", true)), count(LlamaJson()) + 2 * 4);
+  EXPECT_EQ(count(With(LlamaJson(), "mlp_bias", true)), count(LlamaJson()) + 2 * 3);
+}
+
 TEST(LlamaConfig, WhatWeDoNotComputeIsRefusedByName) {
   const auto unsupported = [](const char* field, const Json& value) {
     return Fault(With(LlamaJson(), field, value), ErrorCode::kUnsupported);
   };
 
-  EXPECT_NE(unsupported("attention_bias", true).find("attention_bias"), std::string::npos);
-  EXPECT_NE(unsupported("mlp_bias", true).find("mlp_bias"), std::string::npos);
   EXPECT_NE(unsupported("hidden_act", "gelu").find("'gelu'"), std::string::npos);
-  EXPECT_NE(unsupported("rope_scaling", {{"type", "linear"}, {"factor", 2}}).find("'linear'"),
+  EXPECT_NE(unsupported("rope_scaling", {{"type", "dynamic"}, {"factor", 2}})
+                .find("'dynamic'; supported are 'default', 'linear', 'llama3' and 'yarn'"),
             std::string::npos);
-  EXPECT_NE(unsupported("rope_parameters", {{"rope_type", "yarn"}}).find("'yarn'"),
+  EXPECT_NE(unsupported("rope_parameters", {{"rope_type", "longrope"}}).find("'longrope'"),
             std::string::npos);
   EXPECT_NE(unsupported("partial_rotary_factor", 0.5).find("partial_rotary_factor"),
             std::string::npos);
@@ -239,16 +289,202 @@ TEST(MiniGptConfig, ThePresetOfTheTutorialHasItsParameterCount) {
   EXPECT_EQ(count, 27430481);
 }
 
+Json OfType(const char* model_type) { return Json{{"model_type", model_type}}; }
+
+// The defaults of transformers' classes: what real files leave out.
+TEST(MistralConfig, AbsentKeysHaveTheDefaultsOfTransformers) {
+  const ModelConfig c = Parse(OfType("mistral"));
+
+  EXPECT_EQ(c.ffn_dim, 14336);
+  EXPECT_EQ(c.attention.n_kv_heads, 8);
+  EXPECT_EQ(c.attention.head_dim, 128);
+  EXPECT_EQ(c.max_context_len, 131072);
+  EXPECT_EQ(c.attention.window, 4096);
+  EXPECT_EQ(c.LayerAttention(31).window, 4096);
+  EXPECT_FALSE(c.tied_embeddings);
+  EXPECT_EQ(Parse(With(OfType("mistral"), "sliding_window", nullptr)).attention.window, 0);
+}
+
+TEST(MistralConfig, HeadsMayBeNarrowerThanTheWidth) {
+  Json json = With(OfType("mistral"), "hidden_size", 5120);  // Mistral NeMo
+  json["head_dim"] = 128;
+  EXPECT_EQ(Parse(json).attention.head_dim, 128);
+  json["head_dim"] = nullptr;
+  EXPECT_EQ(Parse(json).attention.head_dim, 160);
+}
+
+TEST(QwenConfig, AWindowCountsOnlyWhereItIsUsed) {
+  for (const char* type : {"qwen2", "qwen3"}) {
+    Json json = With(OfType(type), "sliding_window", 1000);
+    json["num_hidden_layers"] = 6;
+    json["max_window_layers"] = 4;
+    EXPECT_EQ(Parse(json).attention.window, 0) << "use_sliding_window is false by default";
+
+    json["use_sliding_window"] = true;
+    const ModelConfig used = Parse(json);
+    EXPECT_EQ(used.LayerAttention(3).window, 0);
+    EXPECT_EQ(used.LayerAttention(4).window, 1000);
+
+    json["layer_types"] = Json::array({"sliding_attention", "full_attention", "full_attention",
+                                       "full_attention", "full_attention", "full_attention"});
+    const ModelConfig listed = Parse(json);
+    EXPECT_EQ(listed.LayerAttention(0).window, 1000);
+    EXPECT_EQ(listed.LayerAttention(5).window, 0) << "layer_types decides where it is there";
+  }
+}
+
+TEST(QwenConfig, BiasesAreThoseOfTheClass) {
+  const auto has = [](const ModelConfig& c, const std::string& name) {
+    for (const WeightSpec& spec : FindFamilyByName(c.family).list_weights(c)) {
+      if (spec.name == name) return true;
+    }
+    return false;
+  };
+  const ModelConfig two = Parse(OfType("qwen2")), three = Parse(OfType("qwen3"));
+  const ModelConfig biased = Parse(With(OfType("qwen3"), "attention_bias", true));
+
+  EXPECT_TRUE(has(two, "model.layers.0.self_attn.k_proj.bias"));
+  EXPECT_FALSE(has(two, "model.layers.0.self_attn.o_proj.bias"));
+  EXPECT_FALSE(has(three, "model.layers.0.self_attn.k_proj.bias"));
+  EXPECT_TRUE(has(biased, "model.layers.0.self_attn.o_proj.bias"));
+  EXPECT_TRUE(has(three, "model.layers.0.self_attn.q_norm.weight"));
+  EXPECT_EQ(three.attention.head_dim, 128);
+}
+
+TEST(GemmaConfig, AbsentKeysHaveTheDefaultsOfTransformers) {
+  const ModelConfig one = Parse(OfType("gemma")), two = Parse(OfType("gemma2")),
+                    three = Parse(OfType("gemma3_text"));
+
+  for (const ModelConfig& c : {one, two, three}) {
+    EXPECT_EQ(c.attention.head_dim, 256) << c.family;
+    EXPECT_EQ(c.activation, Activation::kGeluTanh) << c.family;
+    EXPECT_TRUE(c.tied_embeddings) << c.family;
+    EXPECT_EQ(c.attention.scale, 0.0625f) << c.family;
+  }
+  EXPECT_EQ(two.attention.soft_cap, 50);
+  EXPECT_EQ(two.logit_cap, 30);
+  EXPECT_EQ(two.LayerAttention(0).window, 4096);
+  EXPECT_EQ(two.LayerAttention(1).window, 0);
+  EXPECT_EQ(three.attention.soft_cap, 0);
+  EXPECT_EQ(three.logit_cap, 0);
+  EXPECT_EQ(three.LayerAttention(4).window, 4096);
+  EXPECT_EQ(three.LayerAttention(5).window, 0);
+  EXPECT_EQ(three.rope_theta, 1000000);
+  EXPECT_EQ(three.local_rope_theta, 10000);
+}
+
+TEST(GemmaConfig, GeluMeansItsTanhFormWhereTheFirstFilesSaySo) {
+  Json json = With(OfType("gemma"), "hidden_act", "gelu");
+  EXPECT_EQ(Parse(json).activation, Activation::kGeluTanh);
+  json["hidden_activation"] = nullptr;
+  EXPECT_EQ(Parse(json).activation, Activation::kGeluTanh);
+  json["hidden_activation"] = "gelu";  // said on purpose: the exact form, which we lack
+  EXPECT_NE(Fault(json, ErrorCode::kUnsupported).find("hidden_activation"), std::string::npos);
+}
+
+TEST(Gemma2Config, QueryScalarAndCapsAreTheModels) {
+  Json json = With(OfType("gemma2"), "query_pre_attn_scalar", 144);  // 27B
+  json["head_dim"] = 128;
+  EXPECT_FLOAT_EQ(Parse(json).attention.scale, 1.0f / 12);
+  json["attn_logit_softcapping"] = nullptr;
+  json["final_logit_softcapping"] = nullptr;
+  EXPECT_EQ(Parse(json).attention.soft_cap, 0);
+  EXPECT_EQ(Parse(json).logit_cap, 0);
+  json["use_bidirectional_attention"] = true;
+  EXPECT_NE(Fault(json, ErrorCode::kUnsupported).find("bidirectional"), std::string::npos);
+}
+
+TEST(Gemma3Config, RopesByLayerTypeMeanWhatTheOldKeysDo) {
+  Json old_way =
+      With(OfType("gemma3_text"), "rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}});
+  old_way["rope_local_base_freq"] = 20000.0;
+  Json new_way = OfType("gemma3_text");
+  new_way["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1000000.0}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 20000.0}}}};
+
+  const ModelConfig c = Parse(new_way);
+  const std::vector<RopeSpec> ropes = FindFamilyByName("gemma3").list_ropes(c);
+
+  EXPECT_TRUE(Same(c, Parse(old_way)));
+  ASSERT_EQ(ropes.size(), 2u);
+  EXPECT_DOUBLE_EQ(ropes[0].frequencies[0], 1.0 / 8);
+  EXPECT_DOUBLE_EQ(ropes[1].frequencies[0], 1.0);
+  EXPECT_DOUBLE_EQ(ropes[1].frequencies[64], std::pow(20000.0, -0.5));
+}
+
+TEST(Gemma3Config, OfAModelWithEyesTheTextPartIsRead) {
+  Json json{
+      {"architectures", {"Gemma3ForConditionalGeneration"}},
+      {"model_type", "gemma3"},
+      {"eos_token_id", {1, 106}},
+      {"vision_config", {{"hidden_size", 1152}}},
+      {"text_config", {{"model_type", "gemma3_text"}, {"hidden_size", 2560}, {"eos_token_id", 1}}}};
+  const ModelConfig c = Parse(json);
+
+  EXPECT_EQ(c.family, "gemma3");
+  EXPECT_EQ(c.hidden_dim, 2560);
+  EXPECT_EQ(c.vocab_size, 262208);
+  EXPECT_EQ(c.eos_tokens, (std::vector<TokenId>{1, 106}));
+  json["text_config"] = 3;
+  EXPECT_NE(Fault(json, ErrorCode::kDataLoss).find("text_config"), std::string::npos);
+}
+
+TEST(LayerTypes, WhatTheyMayNotBeIsRefused) {
+  Json json = With(OfType("gemma2"), "num_hidden_layers", 2);
+  json["layer_types"] = {"full_attention"};
+  EXPECT_NE(Fault(json, ErrorCode::kDataLoss).find("layer_types"), std::string::npos);
+  json["layer_types"] = {"full_attention", "chunked_attention"};
+  EXPECT_NE(Fault(json, ErrorCode::kUnsupported).find("chunked_attention"), std::string::npos);
+  json["layer_types"] = {"full_attention", 3};
+  EXPECT_NE(Fault(json, ErrorCode::kDataLoss).find("layer_types"), std::string::npos);
+  json["layer_types"] = {"full_attention", "sliding_attention"};
+  json["sliding_window"] = nullptr;
+  EXPECT_NE(Fault(json, ErrorCode::kDataLoss).find("sliding_window"), std::string::npos);
+}
+
+TEST(Gpt2Config, AbsentKeysHaveTheDefaultsOfTransformers) {
+  const ModelConfig c = Parse(OfType("gpt2"));
+
+  EXPECT_EQ(c.vocab_size, 50257);
+  EXPECT_EQ(c.hidden_dim, 768);
+  EXPECT_EQ(c.ffn_dim, 3072);
+  EXPECT_EQ(c.n_layers, 12);
+  EXPECT_EQ(c.attention.head_dim, 64);
+  EXPECT_EQ(c.max_context_len, 1024);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_EQ(c.dropout, 0.1f);
+  EXPECT_EQ(c.embedding_dropout, 0.1f);
+  EXPECT_EQ(c.eos_tokens, std::vector<TokenId>{50256});
+  EXPECT_TRUE(c.tied_embeddings);
+  int64_t count = 0;
+  for (const WeightSpec& spec : FindFamilyByName("gpt2").list_weights(c)) count += spec.n * spec.k;
+  EXPECT_EQ(count, 124439808) << "GPT-2's 124M";
+}
+
+TEST(Gpt2Config, WhatWeDoNotComputeIsRefusedByName) {
+  for (const char* field : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
+    EXPECT_NE(Fault(With(OfType("gpt2"), field, true), ErrorCode::kUnsupported).find(field),
+              std::string::npos);
+  }
+  EXPECT_NE(Fault(With(OfType("gpt2"), "n_head", 7), ErrorCode::kDataLoss).find("n_head"),
+            std::string::npos);
+  EXPECT_EQ(Parse(With(OfType("gpt2"), "scale_attn_weights", false)).attention.scale, 1);
+}
+
 TEST(Families, AWrittenConfigParsesBackToTheSame) {
   ModelConfig scaled = Llama1BConfig();
   ModelConfig no_tokens = TinyLlamaConfig();
   no_tokens.eos_tokens = {};
   no_tokens.bos_token = -1;
   no_tokens.norm_eps = 1e-5f;
-  for (const ModelConfig& config :
-       {TinyLlamaConfig(), TinyMiniGptConfig(), scaled, no_tokens,
-        Parse(Json::parse(ReadWholeFile(
-            tests::LoadGolden("llama3-tiny-rope-scaling").dir / "config.json", 1 << 20)))}) {
+  std::vector<ModelConfig> configs = {scaled, no_tokens, Gemma2BConfig()};
+  for (const FamilySpec* family : Families()) configs.push_back(TinyModelConfig(family->name));
+  for (const std::string& name : tests::GoldenNames()) {
+    configs.push_back(
+        Parse(Json::parse(ReadWholeFile(tests::LoadGolden(name).dir / "config.json", 1 << 20))));
+  }
+  for (const ModelConfig& config : configs) {
     const Json written = FindFamilyByName(config.family).write_config(config);
     EXPECT_TRUE(Same(config, Parse(Json::parse(written.dump())))) << written;
   }
@@ -281,7 +517,9 @@ TEST(Families, AnUnknownArchitectureIsAnsweredWithTheKnownOnes) {
             ErrorCode::kUnsupported);
 
   EXPECT_NE(fault.find("LlamaForSequenceClassification"), std::string::npos);
-  EXPECT_NE(fault.find("LlamaForCausalLM, MiniGPT"), std::string::npos);
+  for (const FamilySpec* family : Families()) {
+    EXPECT_NE(fault.find(family->architectures.front()), std::string::npos) << fault;
+  }
   EXPECT_NE(Fault(Json::object(), ErrorCode::kUnsupported), "");
   EXPECT_NE(Fault(Json::array(), ErrorCode::kDataLoss), "");
   EXPECT_THROW(FindFamilyByName("gpt5"), Error);

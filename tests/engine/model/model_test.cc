@@ -136,6 +136,7 @@ TEST_F(ModelLoad, PackedWeightsHoldTheNumbersOfTheCheckpoint) {
       const ConstTensorView* source = dir.FindTensor(spec.name);
       std::vector<float> expected(static_cast<size_t>(source->elements()));
       ConvertToF32(*source, expected);
+      for (float& value : expected) value += spec.offset;
       std::vector<float> actual(expected.size());
       if (spec.kind == WeightKind::kVector) {
         std::copy_n(weight.vector, spec.n, actual.begin());
@@ -221,7 +222,7 @@ TEST_F(ModelLoad, ContextCanBeLoweredButNotRaised) {
   const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
 
   EXPECT_EQ(Load(model, {.max_context_len = 100})->config().max_context_len, 100);
-  EXPECT_EQ(Load(model, {.max_context_len = 100})->rope()->max_positions(), 100);
+  EXPECT_EQ(Load(model, {.max_context_len = 100})->ropes().at(0).max_positions(), 100);
   EXPECT_EQ(Load(model, {.max_context_len = 1000})->config().max_context_len, 256);
 }
 

@@ -35,7 +35,9 @@ std::vector<Interval> Intervals(const ForwardPlan& plan) {
 }
 
 TEST(PlanForward, NothingThatLivesOverlaps) {
-  for (const ModelConfig& config : {TinyLlamaConfig(), TinyMiniGptConfig(), Llama1BConfig()}) {
+  std::vector<ModelConfig> configs = {Llama1BConfig(), Gemma2BConfig()};
+  for (const FamilySpec* family : Families()) configs.push_back(TinyModelConfig(family->name));
+  for (const ModelConfig& config : configs) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const ForwardPlan plan = Plan(config, dtype);
       const std::vector<Interval> all = Intervals(plan);

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/model_dir.h"
+#include "engine/model/family.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
 
@@ -51,7 +52,8 @@ TEST(RandomModel, ATokenizerNamesEveryByteOnce) {
 
 TEST(RandomModel, LogitsOfDifferentContextsDiffer) {
   const tests::TemporaryDir dir;
-  for (const ModelConfig& config : {TinyLlamaConfig(), TinyMiniGptConfig()}) {
+  for (const FamilySpec* family : Families()) {
+    const ModelConfig config = TinyModelConfig(family->name);
     const auto model = dir.path() / config.family;
     WriteRandomModel({.config = config}, model);
     tests::ModelHarness harness(model, {});

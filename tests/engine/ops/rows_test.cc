@@ -65,6 +65,45 @@ TEST_P(RowsTest, RmsNormAgreesWithDouble) {
   }
 }
 
+TEST_P(RowsTest, RmsNormOfRunsIsThatOfRowsOfTheirLength) {
+  for (const int64_t length : {2, 12, 16, 64}) {
+    const int64_t rows = 5, heads = 3;
+    const std::vector<float> x = RandomFloats(rows * heads * length, 1);
+    const std::vector<float> gamma = RandomFloats(length, 2);
+    std::vector<float> rstd(static_cast<size_t>(rows * heads)), rstd_of_rows(rstd);
+    TestMatrix heads_apart(DType::kF32, rows * heads, length);
+    TestMatrix y(DType::kF32, rows, heads * length);
+    TestOps ops(table(), 2);
+
+    RmsNorm(ops, x.data(), length, gamma.data(), 1e-5f, heads_apart.matrix(), rstd_of_rows.data());
+    RmsNormRuns(ops, x.data(), gamma.data(), length, 1e-5f, y.matrix(), rstd.data());
+
+    EXPECT_EQ(rstd, rstd_of_rows);
+    for (int64_t i = 0; i < rows * heads * length; ++i) {
+      ASSERT_EQ(y.At(i / (heads * length), i % (heads * length)),
+                heads_apart.At(i / length, i % length));
+    }
+  }
+}
+
+TEST_P(RowsTest, ScaleAndSoftCapAgreeWithDouble) {
+  for (const int64_t n : {1, 15, 16, 17, 100, 40000}) {
+    std::vector<float> x = RandomFloats(n, 3);
+    for (float& v : x) v *= 20;
+    std::vector<float> scaled(x.size()), capped = x;
+    TestOps ops(table(), 2);
+
+    ScaleRows(ops, x.data(), 6.5f, n, scaled.data());
+    SoftCap(ops, 30, n, capped.data());
+
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(scaled[i], x[i] * 6.5f);
+      const double want = 30 * std::tanh(static_cast<double>(x[i]) / 30);
+      ASSERT_NEAR(capped[i], want, 1e-6 * (1 + std::abs(want)));
+    }
+  }
+}
+
 TEST_P(RowsTest, LayerNormAgreesWithDouble) {
   for (const DType dtype : kComputeTypes) {
     for (const int64_t cols : kCols) {

@@ -117,6 +117,28 @@ BEGIN {
   print "{\"status\":\"succeeded\"}" > (ARGV[3] "/result.json")
   exit 0
 }
+)");
+  std::filesystem::permissions(dir_ / "script", std::filesystem::perms::owner_all);
+  const auto old_handler = ::signal(SIGPIPE, SIG_IGN);
+  sigset_t terminate;
+  sigset_t old_mask;
+  ::sigemptyset(&terminate);
+  ::sigaddset(&terminate, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &terminate, &old_mask);
+  StartSupervisor();  // its thread inherits the mask
+
+  const Job job = WaitForEndOf(Submit(), JobStatus::kSucceeded);
+  ::pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
+  ::signal(SIGPIPE, old_handler);
+
+  // "SigBlk:\t<hex>\nSigIgn:\t<hex>\n"; signals above 31 are the C library's own business.
+  const std::string signals = FileText(job.dir / "signals");
+  for (const char* name : {"SigBlk:\t", "SigIgn:\t"}) {
+    const size_t at = signals.find(name);
+    ASSERT_NE(at, std::string::npos) << signals;
+    EXPECT_EQ(std::stoull(signals.substr(at + 8), nullptr, 16) & 0x7FFFFFFF, 0u) << signals;
+  }
+}
 
 }  // namespace
 }  // namespace tandem::server

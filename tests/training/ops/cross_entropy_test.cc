@@ -16,6 +16,7 @@ struct Case {
   Floats bias = RandomFloats(kVocab, 3);
   std::vector<TokenId> targets = {3, 52, -1, 0, 17, 17, 30};
   Floats weights = {1, 1, 0, 0.5f, 1, 0, 2};
+  float soft_cap = 0;
 
   double Loss(const Doubles& h, const Doubles& w, const Doubles& b) const {
     double loss = 0;
@@ -27,6 +28,7 @@ struct Case {
       for (int64_t n = 0; n < kVocab; ++n) {
         z[n] = b[n];
         for (int64_t i = 0; i < kDim; ++i) z[n] += h[r * kDim + i] * w[n * kDim + i];
+        if (soft_cap > 0) z[n] = soft_cap * std::tanh(z[n] / soft_cap);
         sum += std::exp(z[n]);
       }
       loss += weights[r] * (std::log(sum) - z[targets[r]]);
@@ -58,6 +60,7 @@ Outcome LossAndGradients(engine::OpsContext& ops, const Case& c, engine::DType d
                    {.hidden = {hidden.data(), dtype, kRows, kDim, stride},
                     .head = {panels.data(), dtype, kVocab, kDim},
                     .bias = c.bias.data(),
+                    .soft_cap = c.soft_cap,
                     .targets = c.targets,
                     .weights = c.weights,
                     .scale = 1 / 5.5f},
@@ -65,8 +68,7 @@ Outcome LossAndGradients(engine::OpsContext& ops, const Case& c, engine::DType d
   return outcome;
 }
 
-TEST(CrossEntropy, LossAndGradientsAgreeWithFiniteDifferences) {
-  const Case c;
+void ExpectLossAndGradients(const Case& c) {
   const Doubles h = Widen(c.hidden);
   const Doubles w = Widen(c.head);
   const Doubles b = Widen(c.bias);
@@ -88,6 +90,14 @@ TEST(CrossEntropy, LossAndGradientsAgreeWithFiniteDifferences) {
     EXPECT_LT(RelativeError(bf16.dhead, want_dw), 2e-2);
     EXPECT_LT(RelativeError(bf16.dbias, want_db), 2e-2);
   });
+}
+
+TEST(CrossEntropy, LossAndGradientsAgreeWithFiniteDifferences) { ExpectLossAndGradients({}); }
+
+TEST(CrossEntropy, SoftCappedLogitsHaveTheGradientsOfTheirLoss) {
+  Case c;
+  c.soft_cap = 3;  // logits reach about 10
+  ExpectLossAndGradients(c);
 }
 
 TEST(CrossEntropy, AllRowsUntrainedGivesZero) {

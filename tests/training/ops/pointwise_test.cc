@@ -95,6 +95,28 @@ TEST(PointwiseBackward, RopeBackwardUndoesTheRotation) {
   });
 }
 
+TEST(PointwiseBackward, ScaledAndColumnsAreAddedWhereTheyBelong) {
+  constexpr int64_t kRows = 70, kCols = 19, kWide = 40, kFirst = 11;
+  const Floats from = RandomFloats(kRows * kCols, 9);
+  const Floats before = RandomFloats(kRows * kWide, 10);
+
+  OnEveryTable([&](engine::OpsContext& ops) {
+    Floats scaled(before.begin(), before.begin() + kRows * kCols);
+    AccumulateScaled(ops, from.data(), 2.5f, kRows * kCols, scaled.data());
+    Floats columns = before;
+    AccumulateColumns(ops, from.data(), kRows, kCols, columns.data() + kFirst, kWide);
+
+    for (int64_t i = 0; i < kRows * kCols; ++i) {
+      ASSERT_NEAR(scaled[i], before[i] + 2.5f * from[i], 1e-6f * (1 + std::abs(scaled[i])));
+    }
+    for (int64_t i = 0; i < kRows * kWide; ++i) {
+      const int64_t column = i % kWide - kFirst;
+      const bool inside = column >= 0 && column < kCols;
+      ASSERT_EQ(columns[i], before[i] + (inside ? from[i / kWide * kCols + column] : 0.0f));
+    }
+  });
+}
+
 TEST(PointwiseBackward, EmbedBackwardAddsRowsOfEqualIdsInOrder) {
   constexpr int64_t kRows = 300;
   constexpr int64_t kCols = 19;

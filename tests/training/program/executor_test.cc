@@ -51,13 +51,26 @@ MicroBatch BatchOf(std::span<const std::vector<TokenId>> samples, uint64_t first
 }
 
 struct Model {
-  const char* family;
+  std::string_view family;
   engine::ModelConfig config;
 };
 
 std::vector<Model> Models() {
-  return {{"llama", engine::TinyLlamaConfig()}, {"minigpt", engine::TinyMiniGptConfig()}};
+  std::vector<Model> models;
+  for (const engine::FamilySpec* family : engine::Families()) {
+    models.push_back({family->name, engine::TinyModelConfig(family->name)});
+  }
+  return models;
 }
+
+std::vector<Model> ModelsWithoutDropout() {
+  std::vector<Model> models = Models();
+  for (Model& model : models) model.config.dropout = model.config.embedding_dropout = 0;
+  return models;
+}
+
+// Without rope it moves no probability, and its gradient is pure rounding noise.
+bool IsKeyBias(const std::string& name) { return name.find("key.bias") != std::string::npos; }
 
 class Fixture {
  public:
@@ -137,8 +150,7 @@ TEST(Executor, PackedSegmentsHaveTheLossesOfSamplesAlone) {
 }
 
 TEST(Executor, AccumulationEqualsTheBiggerBatch) {
-  for (Model model : Models()) {
-    model.config.dropout = 0;
+  for (const Model& model : ModelsWithoutDropout()) {
     const auto samples = Samples(kLengths, model.config.vocab_size);
     const MicroBatch whole = BatchOf(samples, 0, 0);
     Fixture big(model, DType::kF32, 64);
@@ -152,17 +164,16 @@ TEST(Executor, AccumulationEqualsTheBiggerBatch) {
     EXPECT_EQ(accumulated.total_weights, at_once.total_weights);
     EXPECT_NEAR(accumulated.loss, at_once.loss, 1e-6 * at_once.loss);
     for (size_t i = 0; i < big.size(); ++i) {
-      // Different summation order, f32; key biases have gradients of pure rounding noise.
+      // Different summation order, f32.
       const auto& name = big.trainer->parameters().specs()[i].name;
-      if (name.find("key.bias") != std::string::npos) continue;
+      if (IsKeyBias(name)) continue;
       EXPECT_LT(RelativeDifference(small.Gradient(i), big.Gradient(i)), 1e-5) << name;
     }
   }
 }
 
 TEST(Executor, PaddingChangesNoGradient) {
-  for (Model model : Models()) {
-    model.config.dropout = 0;
+  for (const Model& model : ModelsWithoutDropout()) {
     const auto samples = Samples(kLengths, model.config.vocab_size);
     const MicroBatch plain = BatchOf(samples, 0, 0);
     const MicroBatch padded = BatchOf(samples, 0, 32);
@@ -173,7 +184,7 @@ TEST(Executor, PaddingChangesNoGradient) {
     EXPECT_EQ(b.trainer->Gradients({&padded, 1}).loss, loss);
     for (size_t i = 0; i < a.size(); ++i) {
       const auto& name = a.trainer->parameters().specs()[i].name;
-      if (name.find("key.bias") != std::string::npos) continue;
+      if (IsKeyBias(name)) continue;
       EXPECT_LT(RelativeDifference(b.Gradient(i), a.Gradient(i)), 1e-5) << name;
     }
   }
@@ -238,7 +249,7 @@ TEST(Executor, ThreadCountChangesNoBit) {
 }
 
 TEST(Executor, DropoutDoesNotDependOnPacking) {
-  Model model = Models()[1];
+  Model model = {"minigpt", engine::TinyMiniGptConfig()};
   model.config.dropout = 0.3f;
   const auto samples = Samples(kLengths, model.config.vocab_size);
   const MicroBatch together = BatchOf(samples, 0, 0);

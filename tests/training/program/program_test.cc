@@ -13,11 +13,9 @@ namespace {
 
 using engine::DType;
 
-Program RecordTiny(const char* family_name, DType dtype, std::vector<bool> trained = {}) {
+Program RecordTiny(std::string_view family_name, DType dtype, std::vector<bool> trained = {}) {
   const engine::FamilySpec& family = engine::FindFamilyByName(family_name);
-  const engine::ModelConfig config = std::string_view(family_name) == "llama"
-                                         ? engine::TinyLlamaConfig()
-                                         : engine::TinyMiniGptConfig();
+  const engine::ModelConfig config = engine::TinyModelConfig(family_name);
   RecordOptions options;
   options.rows = 64;
   options.row_length = 32;
@@ -51,10 +49,14 @@ TEST(Program, PrintsAsRecordedForMiniGpt) {
   ExpectGolden(RecordTiny("minigpt", DType::kBF16), "minigpt-tiny-bf16.txt");
 }
 
+TEST(Program, PrintsAsRecordedForGemma2) {
+  ExpectGolden(RecordTiny("gemma2", DType::kBF16), "gemma2-tiny-bf16.txt");
+}
+
 TEST(Program, BuffersThatLiveTogetherDoNotOverlap) {
-  for (const char* family : {"llama", "minigpt"}) {
+  for (const engine::FamilySpec* family : engine::Families()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const Program program = RecordTiny(family, dtype);
+      const Program program = RecordTiny(family->name, dtype);
 
       for (size_t i = 0; i < program.buffers.size(); ++i) {
         const Buffer& a = program.buffers[i];

@@ -1,0 +1,92 @@
+#include "engine/model/families/decoder_parts.h"
+
+#include <utility>
+
+#include "engine/base/check.h"
+
+namespace tandem::engine {
+
+WeightSpec MatrixSpec(std::string name, int64_t n, int64_t k) {
+  return {
+      .name = std::move(name), .kind = WeightKind::kMatrix, .source_shape = {n, k}, .n = n, .k = k};
+}
+
+WeightSpec EmbeddingSpec(std::string name, int64_t n, int64_t k) {
+  return {.name = std::move(name),
+          .kind = WeightKind::kEmbedding,
+          .source_shape = {n, k},
+          .n = n,
+          .k = k};
+}
+
+WeightSpec VectorSpec(std::string name, int64_t n) {
+  return {.name = std::move(name),
+          .kind = WeightKind::kVector,
+          .source_shape = {n},
+          .n = n,
+          .decays = false};
+}
+
+WeightSpec OffsetNormSpec(std::string name, int64_t n) {
+  WeightSpec spec = VectorSpec(std::move(name), n);
+  spec.offset = 1;
+  return spec;
+}
+
+const Weight& WeightCursor::Take() {
+  TANDEM_CHECK(next_ < weights_.size());
+  return weights_[next_++];
+}
+
+void ListProjection(std::vector<WeightSpec>& specs, const std::string& name, int64_t n, int64_t k,
+                    bool bias) {
+  specs.push_back(MatrixSpec(name + ".weight", n, k));
+  if (bias) specs.push_back(VectorSpec(name + ".bias", n));
+}
+
+Projection TakeProjection(WeightCursor& weights, bool bias) {
+  const Weight& weight = weights.Take();
+  return {weight, bias ? &weights.Take() : nullptr};
+}
+
+Act Project(LayerOps& ops, Act x, const Projection& projection) {
+  return ops.Linear(x, projection.weight, projection.bias);
+}
+
+void ListSelfAttention(std::vector<WeightSpec>& specs, const std::string& prefix,
+                       const ModelConfig& config, AttentionBiases biases) {
+  const AttentionSpec& a = config.attention;
+  const int64_t hidden = config.hidden_dim;
+  const int64_t q_dim = a.n_heads * a.head_dim, kv_dim = a.n_kv_heads * a.head_dim;
+  ListProjection(specs, prefix + ".q_proj", q_dim, hidden, biases.qkv);
+  ListProjection(specs, prefix + ".k_proj", kv_dim, hidden, biases.qkv);
+  ListProjection(specs, prefix + ".v_proj", kv_dim, hidden, biases.qkv);
+  ListProjection(specs, prefix + ".o_proj", hidden, q_dim, biases.o);
+}
+
+// Braces evaluate in order.
+SelfAttention TakeSelfAttention(WeightCursor& weights, AttentionBiases biases) {
+  return {TakeProjection(weights, biases.qkv), TakeProjection(weights, biases.qkv),
+          TakeProjection(weights, biases.qkv), TakeProjection(weights, biases.o)};
+}
+
+void ListGatedMlp(std::vector<WeightSpec>& specs, const std::string& prefix,
+                  const ModelConfig& config) {
+  const int64_t hidden = config.hidden_dim, ffn = config.ffn_dim;
+  ListProjection(specs, prefix + ".gate_proj", ffn, hidden, config.mlp_bias);
+  ListProjection(specs, prefix + ".up_proj", ffn, hidden, config.mlp_bias);
+  ListProjection(specs, prefix + ".down_proj", hidden, ffn, config.mlp_bias);
+}
+
+GatedMlp TakeGatedMlp(WeightCursor& weights, const ModelConfig& config) {
+  return {TakeProjection(weights, config.mlp_bias), TakeProjection(weights, config.mlp_bias),
+          TakeProjection(weights, config.mlp_bias)};
+}
+
+Act RunGatedMlp(LayerOps& ops, Act x, const GatedMlp& mlp, const ModelConfig& config) {
+  const Act gate = Project(ops, x, mlp.gate);  // [rows, ffn_dim]
+  const Act up = Project(ops, x, mlp.up);
+  return Project(ops, ops.GatedActivation(gate, up, config.activation), mlp.down);
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/model/config.h"
+#include "engine/model/layer_ops.h"
+#include "engine/model/weights.h"
+
+namespace tandem::engine {
+
+// Words that families share: how checkpoints of transformers store weights, and the two groups of
+// linear layers that decoders from Llama to Gemma have in common. A part is listed, taken and run
+// by the functions beside it, each in the same order.
+
+WeightSpec MatrixSpec(std::string name, int64_t n, int64_t k);
+WeightSpec EmbeddingSpec(std::string name, int64_t n, int64_t k);
+WeightSpec VectorSpec(std::string name, int64_t n);
+// A norm's scale stored less 1.
+WeightSpec OffsetNormSpec(std::string name, int64_t n);
+
+// Hands out the weights of a model in list order: a family names them once when it lists them and
+// once, in the same order, when it takes them.
+class WeightCursor {
+ public:
+  explicit WeightCursor(std::span<const Weight> weights) : weights_(weights) {}
+  const Weight& Take();
+  bool at_end() const { return next_ == weights_.size(); }
+
+ private:
+  std::span<const Weight> weights_;
+  size_t next_ = 0;
+};
+
+// A linear layer: NAME.weight and, where the model has them, NAME.bias.
+struct Projection {
+  const Weight& weight;
+  const Weight* bias;
+};
+void ListProjection(std::vector<WeightSpec>& specs, const std::string& name, int64_t n, int64_t k,
+                    bool bias);
+Projection TakeProjection(WeightCursor& weights, bool bias);
+Act Project(LayerOps& ops, Act x, const Projection& projection);
+
+// PREFIX.q_proj, k_proj, v_proj and o_proj.
+struct SelfAttention {
+  Projection q, k, v, o;
+};
+struct AttentionBiases {
+  bool qkv = false;
+  bool o = false;
+};
+void ListSelfAttention(std::vector<WeightSpec>& specs, const std::string& prefix,
+                       const ModelConfig& config, AttentionBiases biases);
+SelfAttention TakeSelfAttention(WeightCursor& weights, AttentionBiases biases);
+
+// PREFIX.gate_proj, up_proj and down_proj: down(activation(gate(x)) * up(x)).
+struct GatedMlp {
+  Projection gate, up, down;
+};
+void ListGatedMlp(std::vector<WeightSpec>& specs, const std::string& prefix,
+                  const ModelConfig& config);
+GatedMlp TakeGatedMlp(WeightCursor& weights, const ModelConfig& config);
+Act RunGatedMlp(LayerOps& ops, Act x, const GatedMlp& mlp, const ModelConfig& config);
+
+}  // namespace tandem::engine

@@ -1,0 +1,125 @@
+// Gemma (Gemma Team 2024), as transformers' GemmaForCausalLM: Llama's blocks with a GELU, norms
+// that are stored as what they add to 1, and embeddings scaled by the root of their width.
+
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/check.h"
+#include "engine/io/json.h"
+#include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/families.h"
+#include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
+
+namespace tandem::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 2> kArchitectures{"GemmaForCausalLM", "gemma"};
+
+ModelConfig ParseConfig(const Json& json, const std::string& source) {
+  ModelConfig c = ParseDecoder(json,
+                               {.vocab_size = 256000,
+                                .hidden_dim = 3072,
+                                .ffn_dim = 24576,
+                                .n_layers = 28,
+                                .n_heads = 16,
+                                .n_kv_heads = 16,
+                                .head_dim = 256,
+                                .max_context_len = 8192,
+                                .tied_embeddings = true,
+                                .bos = {2},
+                                .eos = {1}},
+                               source);
+  c.family = "gemma";
+  ParseRope(json, 10000, c, source);
+  // The first files say `hidden_act: gelu` and mean the tanh form with which the models were
+  // trained; `hidden_activation`, where it is there, decides.
+  const std::string act = JsonStringOr(json, "hidden_act", "gelu", source);
+  const Activation fallback =
+      act == "gelu" ? Activation::kGeluTanh : ParseActivation(json, "hidden_act", "", source);
+  c.activation = ParseActivation(json, "hidden_activation", ActivationName(fallback), source);
+  return c;
+}
+
+Json WriteConfig(const ModelConfig& c) {
+  Json json = WriteDecoder(c, "GemmaForCausalLM", "gemma");
+  json["hidden_activation"] = ActivationName(c.activation);
+  return json;
+}
+
+AttentionBiases Biases(const ModelConfig& c) {
+  return {.qkv = c.attention_bias, .o = c.attention_bias};
+}
+
+std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
+  std::vector<WeightSpec> specs;
+  specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    specs.push_back(OffsetNormSpec(prefix + "input_layernorm.weight", c.hidden_dim));
+    ListSelfAttention(specs, prefix + "self_attn", c, Biases(c));
+    specs.push_back(OffsetNormSpec(prefix + "post_attention_layernorm.weight", c.hidden_dim));
+    ListGatedMlp(specs, prefix + "mlp", c);
+  }
+  specs.push_back(OffsetNormSpec("model.norm.weight", c.hidden_dim));
+  if (!c.tied_embeddings) {
+    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
+  }
+  return specs;
+}
+
+std::vector<RopeSpec> ListRopes(const ModelConfig& c) {
+  return {ScaledRope(c.attention.head_dim, c.rope_theta, c.rope_scaling)};
+}
+
+struct Layer {
+  const Weight& attn_norm;
+  SelfAttention attn;
+  const Weight& mlp_norm;
+  GatedMlp mlp;
+};
+
+// Braces evaluate in order, so the members are taken as ListWeights lists them.
+Layer TakeLayer(WeightCursor& w, const ModelConfig& c) {
+  return {w.Take(), TakeSelfAttention(w, Biases(c)), w.Take(), TakeGatedMlp(w, c)};
+}
+
+Act Block(const Layer& w, const ModelConfig& c, Act x, int64_t layer, LayerOps& ops) {
+  const Act h = ops.RmsNorm(x, w.attn_norm, c.norm_eps);
+  const Act q = ops.Rope(Project(ops, h, w.attn.q), 0);
+  const Act k = ops.Rope(Project(ops, h, w.attn.k), 0);
+  const Act v = Project(ops, h, w.attn.v);
+  const Act attended = ops.Attention(q, k, v, c.attention, layer);
+  x = ops.Add(x, ops.Dropout(Project(ops, attended, w.attn.o), c.dropout));
+  const Act m = ops.RmsNorm(x, w.mlp_norm, c.norm_eps);
+  return ops.Add(x, ops.Dropout(RunGatedMlp(ops, m, w.mlp, c), c.dropout));
+}
+
+void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
+  WeightCursor w(weights);
+  const Weight& embedding = w.Take();
+  Act x = ops.Scale(ops.Embed(embedding), std::sqrt(static_cast<float>(c.hidden_dim)));
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    x = Block(TakeLayer(w, c), c, x, layer, ops);
+  }
+  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
+  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
+  TANDEM_CHECK(w.at_end());
+}
+
+}  // namespace
+
+constinit const FamilySpec kGemmaFamily{
+    .name = "gemma",
+    .architectures = kArchitectures,
+    .parse_config = ParseConfig,
+    .write_config = WriteConfig,
+    .list_weights = ListWeights,
+    .list_ropes = ListRopes,
+    .forward = Forward,
+};
+
+}  // namespace tandem::engine

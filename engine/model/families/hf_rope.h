@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "engine/model/config.h"
+#include "engine/model/family.h"
+
+namespace tandem::engine {
+
+// Rotary positions as config.json states them, in the keys of transformers 4 and 5. All throw
+// kDataLoss / kUnsupported naming `source` and the field; types that we do not compute are
+// kUnsupported.
+
+struct RopeConfig {
+  double theta = 10000;
+  RopeScaling scaling;
+};
+// `rope_theta` with `rope_scaling`, or `rope_parameters`, into the config.
+void ParseRope(const nlohmann::ordered_json& json, double default_theta, ModelConfig& config,
+               const std::string& source);
+// One such object, which may hold `rope_theta`; `name` is what it is called.
+RopeConfig ParseRopeObject(const nlohmann::ordered_json& object, const char* name,
+                           double default_theta, int64_t max_context_len,
+                           const std::string& source);
+// Theta, scaling, and how far positions may go: YaRN's own stretch counts even where the file
+// states the old context.
+void SetRope(const RopeConfig& rope, ModelConfig& config);
+nlohmann::ordered_json RopeScalingToJson(const RopeScaling& scaling);
+// theta^(-2i/head_dim) with transformers' scaling of that kind.
+RopeSpec ScaledRope(int64_t head_dim, double theta, const RopeScaling& scaling);
+
+}  // namespace tandem::engine

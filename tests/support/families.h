@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/model/family.h"
+
+namespace tandem::tests {
+
+// The name of every family, for tests that hold each of them to the same promise.
+inline std::vector<std::string> FamilyNames() {
+  std::vector<std::string> names;
+  for (const engine::FamilySpec* family : engine::Families()) names.emplace_back(family->name);
+  return names;
+}
+
+}  // namespace tandem::tests
