@@ -75,7 +75,10 @@ struct GenerationRequest {
   int prompt_logprobs = -1;  // the same for prompt positions; skips the prefix-cache look-up
   bool skip_special_tokens = true;
   std::vector<TokenId> shown_special_tokens;  // are text all the same
-  int priority = 0;                           // lower first
+  // The answer goes on with the prompt's text, so a space it begins with is text even where the
+  // tokenizer begins every text with one.
+  bool continues_text = false;
+  int priority = 0;     // lower first
   uint64_t client = 0;  // whose it is: clients take turns, each first come first served
   std::optional<std::chrono::steady_clock::time_point> deadline;
   std::optional<std::chrono::steady_clock::time_point> queue_deadline;  // to have a place by

@@ -120,14 +120,8 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   loaded.weight_bytes = loaded.model->weight_bytes();
   loaded.fingerprint = SystemFingerprint(*loaded.model, kernels);
 
-  TokenizerTexts texts;
-  texts.source = dir.name();
-  texts.tokenizer_json = dir.ReadText("tokenizer.json");
-  texts.vocab_json = dir.ReadText("vocab.json");
-  texts.merges_txt = dir.ReadText("merges.txt");
-  texts.tokenizer_config_json = dir.ReadText("tokenizer_config.json");
-  texts.chat_template_jinja = dir.ReadText("chat_template.jinja");
-  std::optional<TokenizerFiles> files = LoadTokenizer(texts);
+  std::optional<TokenizerFiles> files =
+      LoadTokenizer(dir.name(), [&](std::string_view name) { return dir.ReadText(name); });
 
   std::set<TokenId> end_tokens(config.eos_tokens.begin(), config.eos_tokens.end());
   ReadGenerationConfig(dir, loaded, end_tokens);

@@ -17,9 +17,11 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 constexpr size_t kMaxTextBytes = 512 << 20;
-constexpr std::array<const char*, 6> kTokenizerFiles = {
+constexpr std::array<const char*, 10> kTokenizerFiles = {
     "tokenizer.json",        "vocab.json",          "merges.txt",
-    "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"};
+    "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
+    "tokenizer.model",       "qwen.tiktoken",       "tokenizer.tiktoken",
+    "tiktoken.model"};
 
 std::map<std::string, std::string> ReadTokenizerFiles(const fs::path& path) {
   std::map<std::string, std::string> texts;
@@ -40,15 +42,11 @@ std::optional<std::string> Find(const std::map<std::string, std::string>& texts,
 
 engine::TokenizerFiles LoadTokenizerFrom(const std::map<std::string, std::string>& texts,
                                          const std::string& source) {
-  engine::TokenizerTexts files;
-  files.source = source;
-  files.tokenizer_json = Find(texts, "tokenizer.json");
-  files.vocab_json = Find(texts, "vocab.json");
-  files.merges_txt = Find(texts, "merges.txt");
-  files.tokenizer_config_json = Find(texts, "tokenizer_config.json");
-  files.chat_template_jinja = Find(texts, "chat_template.jinja");
-  std::optional<engine::TokenizerFiles> loaded = engine::LoadTokenizer(files);
-  if (!loaded) throw Error(ErrorCode::kNotFound, source + ": no tokenizer.json or vocab.json");
+  std::optional<engine::TokenizerFiles> loaded = engine::LoadTokenizer(
+      source, [&](std::string_view name) { return Find(texts, std::string(name).c_str()); });
+  if (!loaded)
+    throw Error(ErrorCode::kNotFound,
+                source + ": no tokenizer.json, tokenizer.model or vocab.json");
   return std::move(*loaded);
 }
 

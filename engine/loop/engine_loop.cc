@@ -138,6 +138,7 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
   output.tokenizer = model_.tokenizer.get();
   output.skip_special_tokens = request.skip_special_tokens;
   output.shown_special_tokens = request.shown_special_tokens;
+  output.continues_text = request.continues_text;
   output.with_logprobs = request.top_logprobs >= 0;
   active->choices.reserve(static_cast<size_t>(request.n));
   for (int i = 0; i < request.n; ++i) {

@@ -13,7 +13,8 @@ ChoiceOutput::ChoiceOutput(Options options)
   std::sort(enders_.begin(), enders_.end());
   enders_.erase(std::unique(enders_.begin(), enders_.end()), enders_.end());
   if (options_.tokenizer != nullptr) {
-    detokenizer_.emplace(*options_.tokenizer, /*skip_special=*/false);  // see AddsText
+    detokenizer_.emplace(*options_.tokenizer, /*skip_special=*/false,  // see AddsText
+                         options_.continues_text);
   }
 }
 

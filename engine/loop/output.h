@@ -27,6 +27,7 @@ class ChoiceOutput {
     const Tokenizer* tokenizer = nullptr;
     bool skip_special_tokens = true;
     std::vector<TokenId> shown_special_tokens;  // are text all the same
+    bool continues_text = false;                // see GenerationRequest
     bool with_logprobs = false;
   };
   explicit ChoiceOutput(Options options);

@@ -21,17 +21,34 @@ namespace {
 constexpr size_t kShortSymbols = 64;
 constexpr uint32_t kNone = UINT32_MAX;
 
+// Llama-style tokenizers merge over the whole text. Where no token holds a metaspace behind another
+// character, no merge can join what stands on the two sides of such a place, so the text may be cut
+// there: the result is the same, and the work is linear.
+bool CanCutAtMetaspace(const BpeOptions& options, bool has_affixes, const TokenTable& tokens) {
+  if (options.byte_level || options.ignore_merges || has_affixes) return false;
+  if (tokens.Find(kMetaspace) < 0) return false;  // could fuse with unknown characters
+  for (TokenId id = 0; id < tokens.id_limit(); ++id) {
+    const std::string_view token = tokens.String(id);
+    for (size_t at = token.find(kMetaspace, 1); at != std::string_view::npos;
+         at = token.find(kMetaspace, at + 1)) {
+      if (!token.substr(0, at).ends_with(kMetaspace)) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 BpeModel::BpeModel(BpeOptions options, TokenTable tokens, PairTable merges,
                    const std::array<TokenId, 256>& byte_tokens, const std::vector<TokenId>& control)
-    : options_(options),
-      tokens_(std::move(tokens)),
+    : TokenModel(std::move(tokens)),
+      options_(std::move(options)),
       merges_(std::move(merges)),
       byte_tokens_(byte_tokens),
-      has_all_bytes_(
-          std::none_of(byte_tokens.begin(), byte_tokens.end(), [](TokenId id) { return id < 0; })),
-      whole_(static_cast<size_t>(tokens_.id_limit())) {
+      has_affixes_(!options_.continuing_prefix.empty() || !options_.word_suffix.empty()),
+      whole_(static_cast<size_t>(tokens_.id_limit())),
+      may_cut_at_metaspace_(CanCutAtMetaspace(options_, has_affixes_, tokens_)) {
+  TANDEM_CHECK(!(options_.byte_level && has_affixes_));
   for (size_t c = 0; c < ascii_tokens_.size(); ++c) {
     const char character = static_cast<char>(c);
     ascii_tokens_[c] = tokens_.Find(std::string_view(&character, 1));
@@ -40,6 +57,8 @@ BpeModel::BpeModel(BpeOptions options, TokenTable tokens, PairTable merges,
   std::vector<TokenId> merged;
   for (TokenId id = 0; id < tokens_.id_limit(); ++id) {
     if (tokens_.String(id).empty()) continue;
+    // A piece is not spelled as its token is when characters carry marks.
+    if (has_affixes_ && !options_.ignore_merges) continue;
     merged.clear();
     if (!options_.ignore_merges) Merge(tokens_.String(id), scratch, merged);
     whole_[static_cast<size_t>(id)] =
@@ -50,7 +69,9 @@ BpeModel::BpeModel(BpeOptions options, TokenTable tokens, PairTable merges,
   }
 }
 
-void BpeModel::Encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const {
+void BpeModel::Encode(std::string_view piece, TokenModel::Scratch& buffers,
+                      std::vector<TokenId>& out) const {
+  auto& scratch = static_cast<Scratch&>(buffers);
   ++scratch.steps;
   if (piece.size() <= tokens_.longest()) {
     const TokenId id = tokens_.Find(piece);
@@ -75,28 +96,63 @@ void BpeModel::PlaceBytes(std::string_view piece, Scratch& scratch) const {
   }
 }
 
-void BpeModel::PlaceCharacters(std::string_view piece, Scratch& scratch) const {
-  const bool fall_back = options_.byte_fallback && has_all_bytes_;
-  bool after_unknown = false;
-  for (size_t i = 0; i < piece.size();) {
-    const Utf8Unit unit = NextUtf8(piece.substr(i));
-    const std::string_view character = piece.substr(i, unit.size);
-    i += unit.size;
+// The token of piece[begin, end), one character, with the marks that belong to its place.
+TokenId BpeModel::FindCharacter(std::string_view piece, size_t begin, size_t end,
+                                std::string& spelling) const {
+  const std::string_view character = piece.substr(begin, end - begin);
+  if (!has_affixes_) {
     const auto first = static_cast<unsigned char>(character[0]);
-    const TokenId id = first < 0x80                    ? ascii_tokens_[first]
-                       : unit.kind == Utf8Kind::kWhole ? tokens_.Find(character)
-                                                       : -1;
+    if (first < 0x80) return ascii_tokens_[first];
+    return NextUtf8(character).kind == Utf8Kind::kWhole ? tokens_.Find(character) : -1;
+  }
+  spelling.clear();
+  if (begin > 0) spelling += options_.continuing_prefix;
+  spelling += character;
+  if (end == piece.size()) spelling += options_.word_suffix;
+  return tokens_.Find(spelling);
+}
+
+bool BpeModel::AppendBytes(std::string_view text, std::vector<TokenId>& ids) const {
+  const auto token_of = [&](char c) { return byte_tokens_[static_cast<unsigned char>(c)]; };
+  if (!options_.byte_fallback ||
+      std::any_of(text.begin(), text.end(), [&](char c) { return token_of(c) < 0; })) {
+    return false;
+  }
+  for (const char c : text) ids.push_back(token_of(c));
+  return true;
+}
+
+void BpeModel::PlaceCharacters(std::string_view piece, Scratch& scratch) const {
+  bool after_unknown = false;
+  std::string spelling;
+  for (size_t i = 0; i < piece.size();) {
+    const size_t end = i + NextUtf8(piece.substr(i)).size;
+    const TokenId id = FindCharacter(piece, i, end, spelling);
     if (id >= 0) {
       scratch.initial.push_back(id);
       after_unknown = false;
-    } else if (fall_back) {
-      for (const char c : character) {
-        scratch.initial.push_back(byte_tokens_[static_cast<unsigned char>(c)]);
-      }
+    } else if (AppendBytes(has_affixes_ ? spelling : piece.substr(i, end - i), scratch.initial)) {
       after_unknown = false;
     } else if (options_.unk) {
       if (!(options_.fuse_unk && after_unknown)) scratch.initial.push_back(*options_.unk);
       after_unknown = true;
+    }
+    i = end;
+  }
+}
+
+void BpeModel::ReplaceBareSymbols(size_t from, std::vector<TokenId>& out) const {
+  const auto is_bare = [&](TokenId id) { return id >= options_.first_bare_symbol; };
+  const auto begin = out.begin() + static_cast<std::ptrdiff_t>(from);
+  if (std::none_of(begin, out.end(), is_bare)) return;
+  const std::vector<TokenId> symbols(begin, out.end());
+  out.resize(from);
+  for (const TokenId id : symbols) {
+    if (!is_bare(id)) {
+      out.push_back(id);
+    } else if (!AppendBytes(tokens_.String(id), out) && options_.unk) {
+      const bool fused = options_.fuse_unk && out.size() > from && out.back() == *options_.unk;
+      if (!fused) out.push_back(*options_.unk);
     }
   }
 }
@@ -110,11 +166,13 @@ void BpeModel::Merge(std::string_view piece, Scratch& scratch, std::vector<Token
     PlaceCharacters(piece, scratch);
   }
   scratch.steps += static_cast<int64_t>(scratch.initial.size());
+  const size_t from = out.size();
   if (scratch.initial.size() <= kShortSymbols) {
     MergeShort(scratch, out);
   } else {
     MergeLong(scratch, out);
   }
+  if (options_.first_bare_symbol < tokens_.id_limit()) ReplaceBareSymbols(from, out);
 }
 
 void BpeModel::MergeShort(Scratch& scratch, std::vector<TokenId>& out) const {

@@ -72,6 +72,12 @@ std::optional<int64_t> JsonValue::AsInt() const {
   return value;
 }
 
+std::optional<double> JsonValue::AsNumber() const {
+  double value;
+  if (Unwrap(element_).get(value)) return std::nullopt;
+  return value;
+}
+
 std::optional<bool> JsonValue::AsBool() const {
   bool value;
   if (Unwrap(element_).get(value)) return std::nullopt;

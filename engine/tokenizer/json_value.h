@@ -18,7 +18,8 @@ class JsonValue {
   bool IsObject() const;
   bool IsArray() const;
   std::optional<std::string_view> AsString() const;
-  std::optional<int64_t> AsInt() const;  // numbers written without fraction or exponent
+  std::optional<int64_t> AsInt() const;    // numbers written without fraction or exponent
+  std::optional<double> AsNumber() const;  // any number
   std::optional<bool> AsBool() const;
 
   size_t size() const;  // members of an object or items of an array (saturates at 2^24 - 1), else 0

@@ -1,19 +1,17 @@
 #include <algorithm>
 
-#include "engine/tokenizer/bpe_builder.h"
+#include "engine/tokenizer/bpe.h"
 #include "engine/tokenizer/file_errors.h"
 #include "engine/tokenizer/json_value.h"
+#include "engine/tokenizer/pipeline_tokenizer.h"
+#include "engine/tokenizer/sentencepiece.h"
+#include "engine/tokenizer/tiktoken.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/tokenizer_json.h"
 
 // What a model directory says about its tokenizer, in its several files.
 namespace tandem::engine {
 namespace {
-
-// Qwen2's pattern, for directories of that family without a tokenizer.json.
-constexpr std::string_view kQwen2Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
-    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 // The parts of tokenizer_config.json that this program reads.
 struct TokenizerConfig {
@@ -124,24 +122,32 @@ TokenizerConfig ReadConfig(const TokenizerTexts& texts) {
   return config;
 }
 
-void ReadMergesText(std::string_view text, BpeBuilder& builder) {
-  builder.SetMerges(static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) + 1);
+PairTable ReadMergesText(std::string_view text, const Vocabulary& vocabulary) {
+  MergeRules merges(vocabulary,
+                    static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) + 1);
   for (size_t line_number = 1; !text.empty(); ++line_number) {
     const size_t newline = text.find('\n');
     std::string_view line = text.substr(0, newline);
     text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty() || line.starts_with("#version")) continue;
-    builder.AddMerge(line, "merges.txt line " + std::to_string(line_number));
+    merges.Add(line, "merges.txt line " + std::to_string(line_number));
   }
+  return std::move(merges).Take();
+}
+
+// `LlamaTokenizer` of `LlamaTokenizerFast`.
+std::string_view FamilyOf(const TokenizerConfig& config) {
+  std::string_view family = config.tokenizer_class;
+  if (family.ends_with("Fast")) family.remove_suffix(4);
+  return family;
 }
 
 // The two files of GPT-2. They do not say which pattern they belong to; the class in
 // tokenizer_config.json does.
 std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
                                               const TokenizerConfig& config) {
-  std::string_view family = config.tokenizer_class;
-  if (family.ends_with("Fast")) family.remove_suffix(4);
+  const std::string_view family = FamilyOf(config);
   const bool qwen2 = family == "Qwen2Tokenizer";
   if (!family.empty() && family != "GPT2Tokenizer" && !qwen2) {
     ThrowUnsupported(
@@ -151,42 +157,89 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
   const JsonDocument document =
       JsonDocument::Parse(*texts.vocab_json, texts.source + "/vocab.json");
   // The fields of messages begin with the name of the file they are in.
-  BpeBuilder builder(texts.source, /*byte_level=*/true, document.root(), "vocab.json");
-  ReadMergesText(*texts.merges_txt, builder);
+  Vocabulary vocabulary =
+      Vocabulary::FromObject(texts.source, /*byte_level=*/true, document.root(), "vocab.json");
+  PairTable merges = ReadMergesText(*texts.merges_txt, vocabulary);
 
   for (const AddedToken& token : config.added) {
-    builder.AddAddedToken(token, "tokenizer_config.json added_tokens_decoder");
+    vocabulary.AddAddedToken(token, "tokenizer_config.json added_tokens_decoder");
   }
   std::vector<std::string> special = config.special;
   special.emplace_back("<|endoftext|>");  // GPT-2's own directory names it nowhere else
   for (const std::string& spelling : special) {
-    const auto& added = builder.added_tokens();
+    const auto& added = vocabulary.added_tokens();
     const bool known = std::any_of(added.begin(), added.end(), [&](const AddedToken& token) {
       return token.content == spelling;
     });
-    const auto id = builder.Find(spelling);
+    const auto id = vocabulary.Find(spelling);
     if (known || !id) continue;
-    builder.AddAddedToken({.content = spelling, .id = *id, .special = true},
-                          QuotedSpelling(spelling));
+    vocabulary.AddAddedToken({.content = spelling, .id = *id, .special = true},
+                             QuotedSpelling(spelling));
   }
 
+  TokenizerParts parts;
+  parts.Take(vocabulary);
   std::vector<Pretokenizer::Stage> stages;
-  std::vector<NormalizerStep> normalizer;
   if (qwen2) {
     stages.push_back(
-        PatternSplit{Pattern::Compile(kQwen2Pattern, texts.source), SplitBehavior::kIsolated});
-    normalizer.emplace_back(NormalForm::kNfc);
+        PatternSplit{Pattern::Compile(kQwenPattern, texts.source), SplitBehavior::kIsolated});
+    parts.normalizer = Normalizer({UnicodeStep(NormalForm::kNfc)});
   } else {
     stages.push_back(Gpt2Split{});
   }
-  std::vector<std::string> token_texts = builder.Texts({});
-  std::vector<AddedToken> added_tokens = builder.added_tokens();
-  return std::make_unique<BpeTokenizer>(
-      BpeTokenizerParts{.model = std::move(builder).BuildModel({.byte_level = true}),
-                        .normalizer = std::move(normalizer),
-                        .pretokenizer = Pretokenizer(std::move(stages)),
-                        .added_tokens = std::move(added_tokens),
-                        .texts = std::move(token_texts)});
+  parts.pretokenizer = Pretokenizer(std::move(stages));
+  TokenTable tokens = vocabulary.tokens();
+  parts.model = std::make_unique<BpeModel>(BpeOptions{.byte_level = true}, std::move(tokens),
+                                           std::move(merges), vocabulary.ByteTokens(),
+                                           vocabulary.control_ids());
+  return std::make_unique<PipelineTokenizer>(std::move(parts));
+}
+
+// Whose ranks a tiktoken file holds: what the tokenizer's class says, else the model's type.
+TiktokenFamily FindTiktokenFamily(const TokenizerTexts& texts, const TokenizerConfig& config,
+                                  const std::string& file) {
+  const std::string_view family = FamilyOf(config);
+  if (family == "QWenTokenizer" || family == "Qwen2Tokenizer") return TiktokenFamily::kQwen;
+  if (family == "Llama3Tokenizer") return TiktokenFamily::kLlama3;
+  std::string type;
+  if (texts.config_json) {
+    const std::string source = texts.source + "/config.json";
+    const JsonDocument document = JsonDocument::Parse(*texts.config_json, source);
+    if (const auto value = document.root().Find("model_type")) {
+      type = value->AsString().value_or("");
+    }
+  }
+  if (type == "qwen" || type == "qwen2" || type == "qwen3") return TiktokenFamily::kQwen;
+  if (type == "llama") return TiktokenFamily::kLlama3;
+  ThrowUnsupported(file, "the file",
+                   "does not say its pattern: name it by tokenizer_class in tokenizer_config.json "
+                   "(QWenTokenizer, Llama3Tokenizer), or convert it to tokenizer.json");
+}
+
+void LoadRanks(const TokenizerTexts& texts, const TokenizerConfig& config, std::string_view ranks,
+               const std::string& file, TokenizerFiles& files) {
+  const TiktokenFamily family = FindTiktokenFamily(texts, config, file);
+  files.tokenizer = LoadTiktoken(ranks, file, family, config.added);
+  if (family == TiktokenFamily::kLlama3) {
+    files.bos = files.tokenizer->FindToken("<|begin_of_text|>");
+    files.add_bos = true;
+  }
+}
+
+// What the files beside a SentencePiece model say or leave out. Models of BPE type begin texts with
+// their BOS unless told otherwise, as the programs do that made them; Unigram ones do not.
+void LoadModelFile(const TokenizerTexts& texts, const TokenizerConfig& config,
+                   TokenizerFiles& files) {
+  const std::string file = texts.source + "/tokenizer.model";
+  if (LooksLikeTiktoken(*texts.tokenizer_model)) {
+    LoadRanks(texts, config, *texts.tokenizer_model, file, files);
+    return;
+  }
+  LoadedSentencePiece loaded = LoadSentencePiece(*texts.tokenizer_model, file);
+  files.tokenizer = std::move(loaded.tokenizer);
+  files.bos = loaded.bos;
+  files.eos = loaded.eos;
+  files.add_bos = loaded.is_bpe;
 }
 
 std::optional<TokenId> FindNamed(const TokenizerConfig& config, const char* field,
@@ -204,12 +257,18 @@ std::optional<TokenId> FindNamed(const TokenizerConfig& config, const char* fiel
 std::optional<TokenizerFiles> LoadTokenizer(const TokenizerTexts& texts) {
   const TokenizerConfig config = ReadConfig(texts);
   TokenizerFiles files;
-  std::optional<TokenId> template_bos;
   if (texts.tokenizer_json) {
     LoadedTokenizerJson loaded =
         LoadTokenizerJson(*texts.tokenizer_json, texts.source + "/tokenizer.json");
     files.tokenizer = std::move(loaded.tokenizer);
-    template_bos = loaded.template_bos;
+    files.prefix = std::move(loaded.prefix);
+    files.suffix = std::move(loaded.suffix);
+    if (!files.prefix.empty()) files.bos = files.prefix.front();
+    files.add_bos = files.bos.has_value();
+  } else if (texts.tokenizer_model) {
+    LoadModelFile(texts, config, files);
+  } else if (texts.tiktoken) {
+    LoadRanks(texts, config, *texts.tiktoken, texts.source + "/*.tiktoken", files);
   } else if (texts.vocab_json && texts.merges_txt) {
     files.tokenizer = LoadVocabAndMerges(texts, config);
   } else if (texts.merges_txt) {
@@ -220,13 +279,34 @@ std::optional<TokenizerFiles> LoadTokenizer(const TokenizerTexts& texts) {
     return std::nullopt;
   }
 
-  files.bos = FindNamed(config, "bos_token", config.bos, *files.tokenizer);
-  files.eos = FindNamed(config, "eos_token", config.eos, *files.tokenizer);
-  if (!files.bos) files.bos = template_bos;
-  files.add_bos = files.bos.has_value() && config.add_bos.value_or(template_bos.has_value());
+  const auto bos = FindNamed(config, "bos_token", config.bos, *files.tokenizer);
+  const auto eos = FindNamed(config, "eos_token", config.eos, *files.tokenizer);
+  if (bos) files.bos = bos;
+  if (eos) files.eos = eos;
+  files.add_bos = files.bos.has_value() && config.add_bos.value_or(files.add_bos);
   files.chat_template =
       texts.chat_template_jinja ? texts.chat_template_jinja : config.chat_template;
   return files;
+}
+
+std::optional<TokenizerFiles> LoadTokenizer(
+    const std::string& source,
+    const std::function<std::optional<std::string>(std::string_view file_name)>& read) {
+  TokenizerTexts texts;
+  texts.source = source;
+  texts.tokenizer_json = read("tokenizer.json");
+  texts.tokenizer_config_json = read("tokenizer_config.json");
+  texts.chat_template_jinja = read("chat_template.jinja");
+  if (!texts.tokenizer_json) {
+    texts.vocab_json = read("vocab.json");
+    texts.merges_txt = read("merges.txt");
+    texts.tokenizer_model = read("tokenizer.model");
+    for (const char* name : {"qwen.tiktoken", "tokenizer.tiktoken", "tiktoken.model"}) {
+      if (!texts.tiktoken) texts.tiktoken = read(name);
+    }
+    texts.config_json = read("config.json");
+  }
+  return LoadTokenizer(texts);
 }
 
 }  // namespace tandem::engine

@@ -59,6 +59,14 @@ void ForEachPart(const PatternSplit& split, std::string_view text, Each&& each) 
     if (const auto* pattern = std::get_if<Pattern>(&split.separator)) {
       return pattern->Find(text, from);
     }
+    if (const auto* in_class = std::get_if<PatternSplit::Class>(&split.separator)) {
+      for (size_t at = from; at < text.size();) {
+        const Utf8Char c = DecodeUtf8(text.data() + at);
+        if ((*in_class)(c.value)) return Pattern::Match{at, at + c.size};
+        at += c.size;
+      }
+      return std::nullopt;
+    }
     const std::string& literal = std::get<std::string>(split.separator);
     const size_t at = text.find(literal, from);
     if (at == std::string_view::npos || literal.empty()) return std::nullopt;
@@ -162,28 +170,34 @@ bool Pretokenizer::adds_prefix_space() const {
                      [](const Stage& stage) { return std::holds_alternative<PrefixSpace>(stage); });
 }
 
-void Pretokenizer::Run(size_t stage, std::string_view text, bool at_start, const Sink& sink) const {
+void Pretokenizer::Run(size_t stage, const PieceOfText& piece, const Sink& sink) const {
   if (stage == stages_.size()) {
-    sink(text);
+    sink(piece.text);
     return;
   }
   const Stage& now = stages_[stage];
   if (std::holds_alternative<PrefixSpace>(now)) {
-    if (!at_start || text.front() == ' ') {
-      Run(stage + 1, text, at_start, sink);
+    if (!piece.at_start || piece.text.front() == ' ') {
+      Run(stage + 1, piece, sink);
     } else {
-      Run(stage + 1, std::string(" ").append(text), at_start, sink);
+      Run(stage + 1, {std::string(" ").append(piece.text), true, piece.at_origin}, sink);
     }
     return;
   }
-  const auto next = [&](std::string_view piece) {
-    const bool first = piece.data() == text.data();
-    Run(stage + 1, piece, at_start || !first, sink);
+  if (const auto* cut = std::get_if<Cut>(&now)) {
+    (*cut)(piece, [&](const PieceOfText& part) {
+      if (!part.text.empty()) Run(stage + 1, part, sink);
+    });
+    return;
+  }
+  const auto next = [&](std::string_view part) {
+    const bool first = part.data() == piece.text.data();
+    Run(stage + 1, {part, piece.at_start || !first, piece.at_origin && first}, sink);
   };
   if (std::holds_alternative<Gpt2Split>(now)) {
-    ForEachGpt2Piece(text, next);
+    ForEachGpt2Piece(piece.text, next);
   } else {
-    ForEachSplit(std::get<PatternSplit>(now), text, next);
+    ForEachSplit(std::get<PatternSplit>(now), piece.text, next);
   }
 }
 

@@ -168,6 +168,12 @@ Pattern Pattern::Compile(std::string_view pattern, const std::string& where) {
   return Pattern(std::move(compiled));
 }
 
+bool Pattern::may_match_nothing() const {
+  uint32_t answer = 0;
+  TANDEM_CHECK(pcre2_pattern_info(compiled_->code.get(), PCRE2_INFO_MATCHEMPTY, &answer) == 0);
+  return answer != 0;
+}
+
 std::optional<Pattern::Match> Pattern::Find(std::string_view text, size_t from) const {
   ThreadState& thread = Thread();
   pcre2_set_match_limit(thread.context.get(), MatchLimit(text.size()));

@@ -24,6 +24,7 @@ class Pattern {
   // look-behind. REQUIRES: text is valid UTF-8. Throws kInvalidArgument when the pattern needs more
   // work than the match limit, which grows with the text.
   std::optional<Match> Find(std::string_view text, size_t from) const;
+  bool may_match_nothing() const;  // the empty text
 
  private:
   struct Compiled;

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
 
@@ -12,7 +12,9 @@ namespace tandem::engine {
 // A Hugging Face `tokenizer.json`. README.md lists what of the format is read.
 struct LoadedTokenizerJson {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::optional<TokenId> template_bos;  // the token its post-processor puts before every text
+  // What its post-processor puts around every text.
+  std::vector<TokenId> prefix;
+  std::vector<TokenId> suffix;
 };
 
 // `file` names the file in messages. Throws kDataLoss and kUnsupported as LoadTokenizer.

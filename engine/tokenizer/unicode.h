@@ -1,11 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace tandem::engine {
+
+// U+2581, which stands for the space in vocabularies made by SentencePiece.
+inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";
 
 // What stands at the beginning of some bytes, as Unicode's "maximal subpart" rule cuts them.
 enum class Utf8Kind {
@@ -63,6 +67,22 @@ CharClass ClassOf(uint32_t code_point);
 
 // `\w` as Rust's regex crate has it, which decides where an added token is a single word.
 bool IsWordCharacter(uint32_t code_point);
+
+// The classes that normalisers and pre-tokenisers ask for. Where a reference implementation carries
+// tables of an old Unicode, newer characters are left unclassified here too.
+bool IsWhiteSpace(uint32_t code_point);       // White_Space
+bool IsPunctuation(uint32_t code_point);      // \p{P} of Unicode 8, or ASCII punctuation
+bool IsMark(uint32_t code_point);             // \p{M}
+bool IsNonspacingMark(uint32_t code_point);   // \p{Mn} of Unicode 8
+bool IsControlOrFormat(uint32_t code_point);  // \p{Cc}, \p{Cf}, \p{Co} of Unicode 8
+uint32_t ScriptOf(uint32_t code_point);       // equal numbers are one script; 0 is none
+
+// The lower case of each character on its own, whatever stands beside it.
+void AppendLowercase(uint32_t code_point, std::string& out);
+
+// Cuts text into extended grapheme clusters: sink(std::string_view).
+// REQUIRES: text is valid UTF-8 and under 2 GiB. Linear.
+void ForEachGrapheme(std::string_view text, const std::function<void(std::string_view)>& sink);
 
 // GPT-2 writes every byte as one printable character: those that are printable in Latin-1 as
 // themselves, the others as U+0100 onwards. 'Ġ' is the space.

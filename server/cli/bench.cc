@@ -8,8 +8,11 @@
 #include "bench/make_model.h"
 #include "bench/sample_bench.h"
 #include "bench/step_bench.h"
+#include "bench/tokenizer_bench.h"
 #include "bench/train_bench.h"
+#include "engine/io/atomic_write.h"
 #include "server/cli/model_options.h"
+#include "server/cli/tokenizer_source.h"
 #include "server/cli/verbs.h"
 
 namespace tandem::server {
@@ -67,6 +70,31 @@ void AddSampleBench(CLI::App& command, int& exit_code) {
       ->capture_default_str();
   command.callback(
       [options, &exit_code] { exit_code = bench::RunSampleBench(std::cout, *options); });
+}
+
+void AddTokenizerBench(CLI::App& command, int& exit_code) {
+  struct Flags {
+    std::string tokenizer, text;
+    bench::TokenizerBenchOptions options;
+  };
+  auto flags = std::make_shared<Flags>();
+  command
+      .add_option("--tokenizer,-t", flags->tokenizer,
+                  "model directory, tokenizer.json, tokenizer.model or .tiktoken file")
+      ->required();
+  command.add_option("--text", flags->text, "text file, a few MB")
+      ->required()
+      ->check(CLI::ExistingFile);
+  command.add_option("--rounds", flags->options.rounds, "medians are taken over these")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command.callback([flags, &exit_code] {
+    constexpr size_t kMostTextBytes = size_t{1} << 30;
+    const engine::TokenizerFiles files = LoadTokenizerAt(flags->tokenizer);
+    exit_code = bench::RunTokenizerBench(std::cout, *files.tokenizer,
+                                         engine::ReadWholeFile(flags->text, kMostTextBytes),
+                                         flags->options);
+  });
 }
 
 void AddTrainBench(CLI::App& command, int& exit_code) {
@@ -245,6 +273,8 @@ void AddBench(CLI::App& command, int& exit_code) {
                 exit_code);
   AddSampleBench(*command.add_subcommand("sample", "drawing tokens from large vocabularies"),
                  exit_code);
+  AddTokenizerBench(*command.add_subcommand("tokenizer", "text to tokens and back, MB/s per core"),
+                    exit_code);
   AddHttpBench(*command.add_subcommand("http",
                                        "load on any OpenAI-compatible server, optionally beside a "
                                        "peer"),

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 #include "engine/tokenizer/bpe_trainer.h"
+#include "server/cli/tokenizer_source.h"
 #include "server/cli/verbs.h"
 
 namespace tandem::server {
@@ -20,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxCorpusBytes = size_t{16} << 30;
-constexpr size_t kMaxFileBytes = size_t{512} << 20;
 
 struct TokenizerFlags {
   std::string corpus;
@@ -31,31 +31,10 @@ struct TokenizerFlags {
   std::string file;
   bool parse_special = false;
   bool keep_special = false;
+  bool surround = false;
+  bool json_lines = false;
   std::string ids;
 };
-
-std::optional<std::string> ReadIfThere(const fs::path& path) {
-  if (!fs::exists(path)) return std::nullopt;
-  return engine::ReadWholeFile(path, kMaxFileBytes);
-}
-
-// A directory with tokenizer files, or a tokenizer.json.
-std::unique_ptr<engine::Tokenizer> Load(const std::string& where) {
-  engine::TokenizerTexts texts;
-  texts.source = where;
-  if (fs::is_directory(where)) {
-    const fs::path dir(where);
-    texts.tokenizer_json = ReadIfThere(dir / "tokenizer.json");
-    texts.vocab_json = ReadIfThere(dir / "vocab.json");
-    texts.merges_txt = ReadIfThere(dir / "merges.txt");
-    texts.tokenizer_config_json = ReadIfThere(dir / "tokenizer_config.json");
-  } else {
-    texts.tokenizer_json = engine::ReadWholeFile(where, kMaxFileBytes);
-  }
-  std::optional<engine::TokenizerFiles> files = engine::LoadTokenizer(texts);
-  if (!files) throw Error(ErrorCode::kNotFound, where + " holds no tokenizer");
-  return std::move(files->tokenizer);
-}
 
 std::string InputText(const TokenizerFlags& flags, const std::string& inline_text) {
   if (!flags.file.empty()) return engine::ReadWholeFile(flags.file, kMaxCorpusBytes);
@@ -78,22 +57,46 @@ void Train(const TokenizerFlags& flags) {
   std::printf("wrote %s\n", flags.out.c_str());
 }
 
-void Encode(const TokenizerFlags& flags) {
-  const auto tokenizer = Load(flags.tokenizer);
-  const std::string text = InputText(flags, flags.text);
+void EncodeOne(const engine::TokenizerFiles& files, const TokenizerFlags& flags,
+               std::string_view text) {
   const auto special = flags.parse_special ? engine::SpecialTokens::kParseSpecial
                                            : engine::SpecialTokens::kPlainText;
-  bool is_first = true;
-  for (const TokenId id : tokenizer->Encode(text, special)) {
-    std::printf(is_first ? "%d" : ",%d", id);
-    is_first = false;
+  std::vector<TokenId> ids = files.tokenizer->Encode(text, special);
+  if (flags.surround) {
+    ids.insert(ids.begin(), files.prefix.begin(), files.prefix.end());
+    ids.insert(ids.end(), files.suffix.begin(), files.suffix.end());
   }
-  std::printf("\n");
+  std::string line;
+  for (const TokenId id : ids) line.append(line.empty() ? "" : ",").append(std::to_string(id));
+  line.push_back('\n');
+  std::fwrite(line.data(), 1, line.size(), stdout);
 }
 
-void Decode(const TokenizerFlags& flags) {
-  const auto tokenizer = Load(flags.tokenizer);
-  const std::string text = InputText(flags, flags.ids);
+// each(line) for the lines of a text, the last one with or without its end.
+template <class Each>
+void ForEachLine(std::string_view text, Each&& each) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    each(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+void Encode(const TokenizerFlags& flags) {
+  const engine::TokenizerFiles files = LoadTokenizerAt(flags.tokenizer);
+  const std::string text = InputText(flags, flags.text);
+  if (!flags.json_lines) return EncodeOne(files, flags, text);
+  ForEachLine(text, [&](std::string_view line) {
+    const auto value = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!value.is_string()) {
+      throw Error(ErrorCode::kInvalidArgument, "--json-lines: a line must be a JSON string, got '" +
+                                                   std::string(line.substr(0, 40)) + "'");
+    }
+    EncodeOne(files, flags, value.get_ref<const std::string&>());
+  });
+}
+
+std::vector<TokenId> ParseIds(std::string_view text, int64_t vocab_size) {
   std::vector<TokenId> ids;
   const char* at = text.data();
   const char* const end = at + text.size();
@@ -104,17 +107,33 @@ void Decode(const TokenizerFlags& flags) {
     }
     TokenId id = -1;
     const auto [next, fault] = std::from_chars(at, end, id);
-    if (fault != std::errc() || id < 0 || id >= tokenizer->vocab_size()) {
+    if (fault != std::errc() || id < 0 || id >= vocab_size) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "ids must be numbers in [0, " + std::to_string(tokenizer->vocab_size() - 1) +
-                      "], got '" + std::string(at, std::min<size_t>(20, text.size())) + "'");
+                  "ids must be numbers in [0, " + std::to_string(vocab_size - 1) + "], got '" +
+                      std::string(at, std::min<size_t>(20, static_cast<size_t>(end - at))) + "'");
     }
     ids.push_back(id);
     at = next;
   }
-  const std::string out = engine::Decode(*tokenizer, ids, !flags.keep_special);
+  return ids;
+}
+
+void Decode(const TokenizerFlags& flags) {
+  const engine::TokenizerFiles files = LoadTokenizerAt(flags.tokenizer);
+  const engine::Tokenizer& tokenizer = *files.tokenizer;
+  const auto decode = [&](std::string_view ids) {
+    return engine::Decode(tokenizer, ParseIds(ids, tokenizer.vocab_size()), !flags.keep_special);
+  };
+  const std::string text = InputText(flags, flags.ids);
+  std::string out;
+  if (flags.json_lines) {
+    ForEachLine(text, [&](std::string_view line) {
+      out.append(nlohmann::json(decode(line)).dump()).push_back('\n');
+    });
+  } else {
+    out = decode(text) + "\n";
+  }
   std::fwrite(out.data(), 1, out.size(), stdout);
-  std::printf("\n");
 }
 
 }  // namespace
@@ -139,18 +158,29 @@ void AddTokenizer(CLI::App& command, int&) {
 
   CLI::App* encode = command.add_subcommand("encode", "print the token ids of a text");
   encode->add_option("text", flags->text, "the text ('-' or nothing: standard input)");
-  encode->add_option("--tokenizer,-t", flags->tokenizer, "model directory or tokenizer.json")
+  encode
+      ->add_option("--tokenizer,-t", flags->tokenizer,
+                   "model directory, tokenizer.json, tokenizer.model or .tiktoken file")
       ->required();
   encode->add_option("--file,-f", flags->file, "read the text from a file");
   encode->add_flag("--special", flags->parse_special, "control tokens spelled in the text count");
+  encode->add_flag("--surround", flags->surround,
+                   "with the tokens that the post-processor puts around a text");
+  encode->add_flag(
+      "--json-lines", flags->json_lines,
+      "each line of the input is a text as a JSON string; prints a line of ids for each");
   encode->callback([flags] { Encode(*flags); });
 
   CLI::App* decode = command.add_subcommand("decode", "print the text of token ids");
   decode->add_option("ids", flags->ids, "ids: 1,2,3 ('-' or nothing: standard input)");
-  decode->add_option("--tokenizer,-t", flags->tokenizer, "model directory or tokenizer.json")
+  decode
+      ->add_option("--tokenizer,-t", flags->tokenizer,
+                   "model directory, tokenizer.json, tokenizer.model or .tiktoken file")
       ->required();
   decode->add_option("--file,-f", flags->file, "read the ids from a file");
   decode->add_flag("--special", flags->keep_special, "print control tokens too");
+  decode->add_flag("--json-lines", flags->json_lines,
+                   "decode each line of the input; prints a JSON string for each");
   decode->callback([flags] { Decode(*flags); });
 }
 

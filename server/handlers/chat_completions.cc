@@ -65,6 +65,7 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
                             chat.max_tokens.value_or(std::numeric_limits<int64_t>::max()));
   generation.top_logprobs = chat.top_logprobs;
   generation.shown_special_tokens = shape.shown_special_tokens;
+  generation.continues_text = chat.prompt.continue_final_message;
 
   if (!chat.ignored.empty()) {
     writer.AddHeader("x-ignored-params", IgnoredParamsHeader(chat.ignored));

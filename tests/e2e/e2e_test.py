@@ -85,6 +85,22 @@ class Goldens(Case):
 
 
 class EmbeddedModel(Case):
+    def test_weights_in_integers_say_nearly_the_same(self):
+        text = ("Once upon a time, there was a little girl named Lily. She loved to play with her "
+                "toys. One day, she found a big box.")
+        scores = {}
+        for dtype in ("bf16", "int8", "int4"):
+            server = self.serve("--dtype", dtype)
+            answer = server.post("/v1/completions",
+                                 {"model": "tandem-stories", "prompt": text, "max_tokens": 0,
+                                  "echo": True, "logprobs": 1})
+            scores[dtype] = answer["choices"][0]["logprobs"]["token_logprobs"][1:]
+            self.assertEqual(server.stop(), 0)
+        for dtype, tolerance in (("int8", 0.1), ("int4", 0.6)):  # nats
+            errors = [abs(a - b) for a, b in zip(scores[dtype], scores["bf16"])]
+            self.assertLess(sum(errors) / len(errors), tolerance)
+            self.assertGreater(max(errors), 1e-4)  # rounded they are
+
     def test_streamed_and_plain_answers_are_the_same_text(self):
         server = self.serve()
         for sampling in ({"temperature": 0}, {"temperature": 0.9, "seed": 11}):

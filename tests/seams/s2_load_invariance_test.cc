@@ -39,19 +39,22 @@ struct Case {
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   // Every family on the table that serves here. The other tables share the families' code and
-  // differ in kernels alone: two families run them all, one with a window and caps, one without
-  // rope.
+  // differ in kernels alone: there one family, with windows and caps, stands for all, and one for
+  // weights in blocks.
   for (const KernelTable* kernels : RunnableKernelTables()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       for (const std::string& family : tests::FamilyNames()) {
-        const bool everywhere = family == "gemma2" || family == "minigpt";
-        if (everywhere || kernels == &Kernels()) {
+        if (family == "gemma2" || kernels == &Kernels()) {
           cases.push_back({family, dtype, BlockFormat::kNone, kernels});
         }
       }
     }
     for (const BlockFormat block : {BlockFormat::kInt8, BlockFormat::kInt4}) {
-      cases.push_back({"llama", DType::kBF16, block, kernels});
+      for (const std::string& family : tests::FamilyNames()) {
+        if (family == "llama" || kernels == &Kernels()) {
+          cases.push_back({family, DType::kBF16, block, kernels});
+        }
+      }
     }
   }
   return cases;

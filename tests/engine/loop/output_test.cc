@@ -23,6 +23,12 @@ class WordTokenizer : public Tokenizer {
   std::vector<std::string> words_;
 };
 
+class SpacingTokenizer : public WordTokenizer {
+ public:
+  using WordTokenizer::WordTokenizer;
+  bool adds_leading_space() const override { return true; }
+};
+
 struct Outcome {
   std::string text;
   std::vector<std::string> deltas;
@@ -109,6 +115,17 @@ TEST(ChoiceOutput, StopStringStaysWhenAskedFor) {
   ChoiceOutput output(options);
 
   EXPECT_EQ(Push(output, {0, 1}).text, "aSTOP");
+}
+
+TEST(ChoiceOutput, ASpaceThatTheTokenizerAddsIsTextWhereTheAnswerGoesOnWithThePrompt) {
+  const SpacingTokenizer words({" a", " b", "<mark>"});
+  ChoiceOutput::Options options = Base(&words);
+  ChoiceOutput answer(options);
+  EXPECT_EQ(Push(answer, {0, 1}).text, "a b");
+
+  options.continues_text = true;
+  ChoiceOutput more(options);
+  EXPECT_EQ(Push(more, {0, 1}).text, " a b");
 }
 
 TEST(ChoiceOutput, EndTokenEndsWithoutText) {

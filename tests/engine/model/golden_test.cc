@@ -153,8 +153,8 @@ double MeanKl(const std::vector<float>& reference, const std::vector<float>& our
 }
 
 // Weights in blocks move the logits of these tiny random models, whose logits are around 10 and so
-// amplify every error, by so much: measured 0.0087 (Llama 2) and 0.568 (Qwen 3) at most. A trained model
-// follows below.
+// amplify every error, by so much: measured 0.0087 (Llama 2) and 0.568 (Qwen 3) at most. A trained
+// model follows below.
 class GoldenModelInBlocks : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenModelInBlocks, LogitsStayNearTheReference) {

@@ -118,22 +118,26 @@ const std::vector<Broken>& Corpus() {
        },
        kLoss, "normalizer.pattern.String"},
 
-      {"unigram", [](Json& f) { f["model"]["type"] = "Unigram"; }, kUnsupported,
-       "model.type 'Unigram'"},
+      {"unknown model", [](Json& f) { f["model"]["type"] = "Trigram"; }, kUnsupported,
+       "model.type 'Trigram'"},
+      {"unigram without scores", [](Json& f) { f["model"]["type"] = "Unigram"; }, kLoss,
+       "model.vocab"},
+      {"word piece without unk", [](Json& f) { f["model"]["type"] = "WordPiece"; }, kLoss,
+       "model.unk_token is missing"},
       {"dropout", [](Json& f) { f["model"]["dropout"] = 0.1; }, kUnsupported, "model.dropout"},
-      {"end of word suffix", [](Json& f) { f["model"]["end_of_word_suffix"] = "</w>"; },
-       kUnsupported, "model.end_of_word_suffix"},
+      {"merge without the prefix", [](Json& f) { f["model"]["continuing_subword_prefix"] = "##"; },
+       kLoss, "model.merges[0]"},
       {"unknown normalizer",
        [](Json& f) {
          f["normalizer"] = {{"type", "Sequence"},
-                            {"normalizers", {{{"type", "NFC"}}, {{"type", "Lowercase"}}}}};
+                            {"normalizers", {{{"type", "NFC"}}, {{"type", "Uppercase"}}}}};
        },
-       kUnsupported, "normalizer.normalizers[1].type 'Lowercase'"},
+       kUnsupported, "normalizer.normalizers[1].type 'Uppercase'"},
       {"unknown pre-tokenizer",
        [](Json& f) {
-         f["pre_tokenizer"] = {{"type", "Metaspace"}};
+         f["pre_tokenizer"] = {{"type", "Syllables"}};
        },
-       kUnsupported, "pre_tokenizer.type 'Metaspace'"},
+       kUnsupported, "pre_tokenizer.type 'Syllables'"},
       {"split behind byte level",
        [](Json& f) {
          const Json level = f["pre_tokenizer"];
@@ -142,21 +146,45 @@ const std::vector<Broken>& Corpus() {
        kUnsupported, "pre_tokenizer.pretokenizers[1]"},
       {"unknown decoder",
        [](Json& f) {
-         f["decoder"] = {{"type", "WordPiece"}};
+         f["decoder"] = {{"type", "CTC"}};
        },
-       kUnsupported, "decoder.type 'WordPiece'"},
-      {"decoder of the other kind",
+       kUnsupported, "decoder.type 'CTC'"},
+      {"word pieces behind fusing",
        [](Json& f) {
-         f["decoder"] = {{"type", "Fuse"}};
+         f["decoder"] = {{"type", "Sequence"},
+                         {"decoders", {{{"type", "Fuse"}}, {{"type", "WordPiece"}}}}};
        },
-       kUnsupported, "decoder"},
-      {"neither pre-tokenizer nor decoder",
-       [](Json& f) { f["pre_tokenizer"] = f["decoder"] = nullptr; }, kUnsupported, "decoder"},
+       kUnsupported, "decoder.decoders[1]"},
+      {"byte level normalizer and pre-tokenizer",
+       [](Json& f) {
+         f["normalizer"] = {{"type", "ByteLevel"}};
+       },
+       kUnsupported, "pre_tokenizer"},
+      {"replacing what may be nothing",
+       [](Json& f) {
+         f["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", " *"}}}, {"content", "x"}};
+       },
+       kUnsupported, "normalizer.pattern.Regex"},
+      {"charsmap that is no base64",
+       [](Json& f) {
+         f["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "?"}};
+       },
+       kLoss, "normalizer.precompiled_charsmap"},
+      {"charsmap that is too short",
+       [](Json& f) {
+         f["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "AAAA"}};
+       },
+       kLoss, "normalizer.precompiled_charsmap"},
+      {"metaspace of two characters",
+       [](Json& f) {
+         f["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "ab"}};
+       },
+       kLoss, "pre_tokenizer.replacement"},
       {"unknown post-processor",
        [](Json& f) {
-         f["post_processor"] = {{"type", "BertProcessing"}};
+         f["post_processor"] = {{"type", "ErnieProcessing"}};
        },
-       kUnsupported, "post_processor.type 'BertProcessing'"},
+       kUnsupported, "post_processor.type 'ErnieProcessing'"},
       {"pattern of another dialect",
        [](Json& f) {
          f["pre_tokenizer"] = {

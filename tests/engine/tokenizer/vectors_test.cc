@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "engine/io/sha256.h"
 #include "engine/tokenizer/incremental_detokenizer.h"
@@ -17,7 +19,9 @@ using Ids = std::vector<TokenId>;
 TokenizerFiles LoadShared(const std::filesystem::path& dir, bool prefer_json) {
   TokenizerTexts texts;
   texts.source = dir.filename();
-  if (prefer_json) {
+  if (dir.filename().string().ends_with("-spm")) {
+    texts.tokenizer_model = ReadIfThere(SharedData() / dir / "tokenizer.model");
+  } else if (prefer_json) {
     texts.tokenizer_json = ReadIfThere(SharedData() / dir / "tokenizer.json");
   } else {
     texts.vocab_json = ReadIfThere(SharedData() / dir / "vocab.json");
@@ -52,7 +56,8 @@ TEST_P(Vectors, EncodeAndDecodeAsRecorded) {
   const auto vectors =
       ReadIfThere(SharedData() / "tokenizer_vectors" / (std::string(GetParam().vectors) + ".json"));
   const std::filesystem::path dir = GetParam().dir;
-  const char* file = GetParam().json ? "tokenizer.json" : "vocab.json";
+  const bool is_spm = dir.string().ends_with("-spm");
+  const char* file = is_spm ? "tokenizer.model" : GetParam().json ? "tokenizer.json" : "vocab.json";
   if (!vectors || !std::filesystem::exists(SharedData() / dir / file)) {
     GTEST_SKIP() << "absent: " << SharedData() / dir << " or its vectors";
   }
@@ -69,7 +74,9 @@ TEST_P(Vectors, EncodeAndDecodeAsRecorded) {
       continue;
     }
     SCOPED_TRACE(name);
-    const Ids ids = tokenizer.Encode(text, SpecialTokens::kParseSpecial);
+    // SentencePiece itself reads no control tokens.
+    const Ids ids =
+        tokenizer.Encode(text, is_spm ? SpecialTokens::kPlainText : SpecialTokens::kParseSpecial);
     EXPECT_EQ(ids, item.at("ids").get<Ids>());
     if (item.contains("ids_special_as_text")) {
       EXPECT_EQ(tokenizer.Encode(text, SpecialTokens::kPlainText),
@@ -94,10 +101,15 @@ INSTANTIATE_TEST_SUITE_P(Recorded, Vectors,
                                            Source{"gpt2", "tokenizers/gpt2", false},
                                            Source{"qwen2.5", "tokenizers/qwen2.5", true},
                                            Source{"qwen2.5", "tokenizers/qwen2.5", false},
+                                           Source{"llama2-spm", "tokenizers/llama2-spm", false},
+                                           Source{"mistral-v1-spm", "tokenizers/mistral-v1-spm",
+                                                  false},
                                            Source{"stories260K", "models/stories260K", true}),
                          [](const auto& test) {
                            std::string name = test.param.vectors;
                            std::erase(name, '.');
+                           std::erase(name, '-');
+                           if (name.ends_with("spm")) return name;
                            return name +
                                   (test.param.json ? "_tokenizer_json" : "_vocab_and_merges");
                          });
@@ -109,17 +121,56 @@ TEST(Vectors, WholeFilesHashAsRecorded) {
   for (const Json& item : recorded.at("cases")) {
     const std::string name = item.at("tokenizer");
     const auto text = ReadIfThere(SharedData() / item.at("file").get<std::string>());
-    if (name.find("spm") != std::string::npos || !text) continue;  // SentencePiece: not read here
+    if (!text) continue;
     SCOPED_TRACE(name + " " + item.at("file").get<std::string>());
     const TokenizerFiles files = LoadShared("tokenizers/" + name, true);
 
-    const Ids ids = files.tokenizer->Encode(*text, SpecialTokens::kParseSpecial);
+    const Ids ids = files.tokenizer->Encode(
+        *text, name.ends_with("-spm") ? SpecialTokens::kPlainText : SpecialTokens::kParseSpecial);
 
     EXPECT_EQ(ids.size(), item.at("n_tokens").get<size_t>());
     EXPECT_EQ(ToHex(Sha256Of(std::as_bytes(std::span(ids)))), item.at("ids_sha256_u32le"));
     EXPECT_EQ(Decode(*files.tokenizer, ids, false), *text);
   }
 }
+
+// Texts and ids as another program recorded them, for vocabularies that are here in a form of ours.
+class RecordedLines : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(RecordedLines, EncodeAlike) {
+  const auto [name, dir] = GetParam();
+  const std::filesystem::path base = SharedData() / "tokenizers/gguf-vocab" / name;
+  const auto texts = ReadIfThere(base.string() + ".gguf.inp");
+  const auto expected = ReadIfThere(base.string() + ".gguf.out");
+  if (!texts || !expected) GTEST_SKIP() << "absent: " << base;
+  const TokenizerFiles files = LoadShared(dir, true);
+  constexpr std::string_view kBetween = "\n__ggml_vocab_test__\n";
+
+  std::istringstream lines(*expected);
+  int checked = 0;
+  size_t begin = 0;
+  for (std::string line; std::getline(lines, line); ++checked) {
+    const size_t end = texts->find(kBetween, begin);
+    const std::string text = texts->substr(begin, end - begin);
+    begin = end == std::string::npos ? texts->size() : end + kBetween.size();
+    Ids ids;
+    std::istringstream numbers(line);
+    for (TokenId id; numbers >> id;) ids.push_back(id);
+    EXPECT_EQ(files.tokenizer->Encode(text, SpecialTokens::kPlainText), ids) << text;
+  }
+  EXPECT_EQ(checked, 46);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recorded, RecordedLines,
+                         ::testing::Values(std::pair{"ggml-vocab-gpt-2", "tokenizers/gpt2"},
+                                           std::pair{"ggml-vocab-qwen2", "tokenizers/qwen2.5"},
+                                           std::pair{"ggml-vocab-llama-spm",
+                                                     "tokenizers/llama2-spm"}),
+                         [](const auto& test) {
+                           std::string name = test.param.first;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 TEST(Vectors, StoriesAddsBosAndLeadingSpace) {
   if (!std::filesystem::exists(SharedData() / "models/stories260K")) {

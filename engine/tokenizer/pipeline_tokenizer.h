@@ -1,0 +1,90 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/tokenizer/added_tokens.h"
+#include "engine/tokenizer/decoder.h"
+#include "engine/tokenizer/normalizer.h"
+#include "engine/tokenizer/pretokenizer.h"
+#include "engine/tokenizer/token_model.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/vocabulary.h"
+
+namespace tandem::engine {
+
+// The parts of a tokenizer, read and checked.
+struct TokenizerParts {
+  std::unique_ptr<TokenModel> model;
+  Normalizer normalizer;
+  Pretokenizer pretokenizer{{}};
+  Decoder decoder;
+  std::vector<AddedToken> added_tokens;
+  // Added tokens that are looked for in normalised text are spelled as normalising would.
+  bool normalizes_added_tokens = true;
+  std::vector<std::string> spellings;  // by id; its size is the vocabulary's
+  std::unordered_map<std::string, TokenId> unreachable;
+  bool byte_level = false;            // tokens of the model are bytes
+  bool spells_bytes = false;          // the model sees bytes as characters, see AppendByteSpelling
+  bool strips_leading_space = false;  // decoding begins with leaving out one space
+
+  // Takes what a vocabulary knows beside its tokens.
+  void Take(const Vocabulary& vocabulary);
+};
+
+// text -> added tokens | ordinary text -> normalised -> pieces -> tokens
+class PipelineTokenizer final : public Tokenizer {
+ public:
+  explicit PipelineTokenizer(TokenizerParts parts);
+
+  std::vector<TokenId> Encode(std::string_view text, SpecialTokens special) const override;
+  int64_t vocab_size() const override { return static_cast<int64_t>(is_special_.size()); }
+  std::string_view TokenBytes(TokenId id) const override;
+  bool IsSpecial(TokenId id) const override;
+  std::optional<TokenId> FindToken(std::string_view spelling) const override;
+  bool adds_leading_space() const override { return adds_leading_space_; }
+  const Decoder* decoder() const override { return &decoder_; }
+  std::optional<std::string> TextAt(TokenId id, TokenPlace place) const override;
+
+ private:
+  // Strings by id.
+  struct Strings {
+    std::string arena;
+    std::vector<uint32_t> begin;  // and one more for the end
+
+    void Add(std::string_view text);
+    std::string_view At(TokenId id) const;
+  };
+  // Added tokens to look for, in the raw and in the normalised text.
+  struct Matchers {
+    AddedTokenMatcher raw;
+    AddedTokenMatcher normalized;
+  };
+  struct Run;  // one call of Encode
+
+  Matchers MakeMatchers(const std::vector<AddedToken>& tokens, bool with_control) const;
+  void EncodeText(std::string_view text, bool at_origin, Run& run) const;
+  void EncodePieces(const PieceOfText& text, Run& run) const;
+  void EncodePiece(std::string_view piece, Run& run) const;
+
+  std::unique_ptr<TokenModel> model_;
+  Normalizer normalizer_;
+  Pretokenizer pretokenizer_;
+  Decoder decoder_;
+  bool normalizes_added_tokens_;
+  bool byte_level_;
+  bool spells_bytes_;
+  Matchers parse_special_;
+  Matchers plain_text_;
+  std::unordered_map<std::string, TokenId> names_;  // tokens that the model does not look up
+  Strings texts_;                                   // TokenBytes
+  Strings spellings_;                               // empty unless the decoder looks at places
+  std::vector<bool> is_special_;                    // by id
+  bool adds_leading_space_;
+};
+
+}  // namespace tandem::engine

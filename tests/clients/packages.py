@@ -1,0 +1,45 @@
+"""Installs published packages beside the program, once."""
+
+import hashlib
+import pathlib
+import shutil
+import subprocess
+
+INSTALL_LIMIT_S = 300
+
+
+class Unavailable(Exception):
+    """A language whose packages cannot be had here; the text says why, in one line."""
+
+
+def run_quietly(command, **options):
+    """Unavailable, with the last line that was printed, unless the command ends with 0."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=INSTALL_LIMIT_S, **options)
+    except (OSError, subprocess.TimeoutExpired) as fault:
+        raise Unavailable(f"{pathlib.Path(command[0]).name}: {fault}") from fault
+    if done.returncode != 0:
+        lines = [line for line in done.stdout.splitlines() if line.strip()]
+        raise Unavailable(f"{pathlib.Path(command[0]).name} exited with {done.returncode}: "
+                          f"{lines[-1][:200] if lines else 'no output'}")
+
+
+def installed(folder, key, install):
+    """`folder`, filled by `install(folder)` unless a finished install with the same key is there."""
+    stamp = folder / "installed"
+    if stamp.exists() and stamp.read_text() == key:
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    print(f"installing {folder.name} packages into {folder}", flush=True)
+    install(folder)
+    stamp.write_text(key)
+    return folder
+
+
+def key_of(*parts):
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else str(part).encode())
+    return digest.hexdigest()

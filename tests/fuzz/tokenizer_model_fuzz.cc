@@ -1,0 +1,21 @@
+// A tokenizer.model: a SentencePiece model, or tiktoken's ranks where the text looks like them.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/tokenizer/sentencepiece.h"
+#include "engine/tokenizer/tiktoken.h"
+#include "tests/fuzz/tokenizer_use.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace tandem::engine;
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  ReadStrangersFile([&] {
+    if (LooksLikeTiktoken(bytes)) {
+      UseTokenizer(*LoadTiktoken(bytes, "fuzz", TiktokenFamily::kQwen, {}), bytes.substr(0, 256));
+    } else {
+      UseTokenizer(*LoadSentencePiece(bytes, "fuzz").tokenizer, bytes.substr(0, 256));
+    }
+  });
+  return 0;
+}

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/tokenizer/incremental_detokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/unicode.h"
+
+namespace tandem::engine {
+
+inline void Require(bool truth) {
+  if (!truth) std::abort();
+}
+
+// What every tokenizer that loads must do: ids within the vocabulary, streams that join to the
+// decoded text, valid UTF-8 at every step, no control token out of plain text by look-up.
+inline void UseTokenizer(const Tokenizer& tokenizer, std::string_view own_text) {
+  for (const std::string_view text :
+       {std::string_view("I'll be <s> there  42!\n\t\xE2\x96\x81 e\xCC\x81 \xE4\xB8\xAD<|end|>"),
+        std::string_view("aaaaaaaa  \xFF\xC3 \xF0\x9F\x98\x82"), own_text}) {
+    for (const SpecialTokens special : {SpecialTokens::kPlainText, SpecialTokens::kParseSpecial}) {
+      const std::vector<TokenId> ids = tokenizer.Encode(text, special);
+      IncrementalDetokenizer detokenizer(tokenizer, /*skip_special=*/false);
+      std::string streamed;
+      for (const TokenId id : ids) {
+        Require(id >= 0 && id < tokenizer.vocab_size());
+        const std::string part = detokenizer.Push(id);
+        Require(ValidUtf8Prefix(part) == part.size());
+        streamed += part;
+      }
+      Require(streamed + detokenizer.Flush() == Decode(tokenizer, ids, false));
+    }
+  }
+}
+
+// Runs what reads a stranger's file: it may only throw Error, in one short line.
+inline void ReadStrangersFile(const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    const std::string_view message = error.what();
+    Require(message.size() < 1000 && message.find('\n') == std::string_view::npos);
+    Require(error.code() == ErrorCode::kDataLoss || error.code() == ErrorCode::kUnsupported ||
+            error.code() == ErrorCode::kInvalidArgument);
+  }
+}
+
+}  // namespace tandem::engine
