@@ -86,6 +86,9 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
   };
   shape.begins_late = context.queue_timeout.count() > 0;
   shape.keeps_alive = model;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    shape.prompts[i].continues_text = requests[i].continues_text;
+  }
   const std::shared_ptr<GenerationReply> reply = GenerationReply::Create(std::move(shape), writer);
   // Weak: a sink must not be what keeps an engine alive, for it dies on the engine's own thread.
   const auto for_each = [engine = std::weak_ptr<engine::Engine>(model->engine)](

@@ -221,9 +221,9 @@ void ReplyRenderer::BeginChoice(size_t prompt_idx, int choice_idx, ChoiceState& 
         choice.completion_logprobs.Add(token, !is_first);
         is_first = false;
       }
-      choice.completion_logprobs.EndPrompt();
     }
   }
+  choice.completion_logprobs.EndPrompt(shape_.prompts[prompt_idx].continues_text);
   if (!stream_) return;
   if (!is_chat() && !echoes && !shape_.return_token_ids && !shape_.prompt_logprobs) return;
 

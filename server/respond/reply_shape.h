@@ -22,7 +22,8 @@ struct ReplyShape {
   enum class Kind { kChat, kCompletion };
   struct PromptShape {
     std::vector<TokenId> ids;
-    std::string text;  // what `echo` repeats
+    std::string text;             // what `echo` repeats
+    bool continues_text = false;  // as its engine request says
   };
 
   Kind kind = Kind::kChat;

@@ -140,9 +140,9 @@ std::string_view CompletionLogprobs::TextOf(TokenId token) {
   return bytes;
 }
 
-void CompletionLogprobs::EndPrompt() {
+void CompletionLogprobs::EndPrompt(bool continues_text) {
   offset_.Flush();
-  at_start_ = true;
+  at_start_ = !continues_text;
 }
 
 // Two tokens may have one name, and keys of an object must differ: the chosen one goes first, then

@@ -50,8 +50,9 @@ class CompletionLogprobs {
 
   // `has_logprob` is false for the first prompt token, which nothing predicts.
   void Add(const engine::TokenLogprob& token, bool has_logprob);
-  // An echoed prompt ends here: it and what is generated are decoded each on its own.
-  void EndPrompt();
+  // The prompt ends here, echoed or not: it and what is generated are decoded each on its own.
+  // `continues_text` as in engine::GenerationRequest.
+  void EndPrompt(bool continues_text);
   bool empty() const { return tokens_.empty(); }
   // Appends what was added since the last call.
   void TakeInto(std::string& out);

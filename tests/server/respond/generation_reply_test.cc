@@ -30,6 +30,7 @@ class TinyTokenizer : public engine::Tokenizer {
     return kBytes[id];
   }
   bool IsSpecial(TokenId id) const override { return id == 0; }
+  bool adds_leading_space() const override { return true; }
   std::optional<TokenId> FindToken(std::string_view) const override { return std::nullopt; }
 };
 
@@ -281,6 +282,24 @@ TEST_F(GenerationReplyTest, OffsetsCountTheCharactersThatAreAnswered) {
 
   EXPECT_EQ(choice["text"], "Hi\ufffd\ufffd!é\ufffd!");
   EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 2, 3, 4, 5, 5, 6, 7}));
+}
+
+// The first space of a text is the tokenizer's own, unless the text goes on with another.
+TEST_F(GenerationReplyTest, OffsetsKnowWhetherTheFirstSpaceIsText) {
+  for (const bool continues : {false, true}) {
+    ReplyShape shape;
+    shape.kind = ReplyShape::Kind::kCompletion;
+    shape.top_logprobs = 0;
+    shape.prompts = {{{1}, "", continues}};
+    Begin(std::move(shape));
+    Send(Delta(0, continues ? " you!" : "you!", {2, 3}));
+    Finish(0, ChoiceFinished::Reason::kLength, 2);
+    Send(RequestFinished{});
+
+    const Json choice = Json::parse(TakeResponse().body)["choices"][0];
+
+    EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, continues ? 4 : 3}));
+  }
 }
 
 TEST_F(GenerationReplyTest, ScoringAloneAnswersThePromptEvenAsAStream) {
