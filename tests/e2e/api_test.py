@@ -680,7 +680,7 @@ class Sampling(ApiCase):
             return server.request("GET", "/admin/models", admin=True)[2]["data"][0]
 
         threads = [threading.Thread(target=ask, args=("first",),
-                                    kwargs={"max_tokens": 900, "ignore_eos": True})]
+                                    kwargs={"max_tokens": 900, "ignore_eos": True, "n": 8})]
         threads[0].start()
         self.wait_until("it runs", lambda: running()["running"] == 1)
         for waiting, (name, priority) in enumerate((("low", 5), ("high", -5))):
