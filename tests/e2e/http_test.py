@@ -12,6 +12,7 @@ import os
 import random
 import re
 import resource
+import select
 import signal
 import socket
 import ssl
@@ -560,18 +561,21 @@ class Leaving(Http):
 
     def test_while_queued(self):
         server = self.serve("--max-seqs", "1")
-        # Eight sequences, one after the other.
-        first = Raw(server).send(post(CHAT, long_story(n=8)))
+        # Many sequences, one after the other: what comes behind them waits.
+        first = Raw(server).send(post(CHAT, long_story(n=64)))
         self.assertTrue(first.until(b"data: "))
         for how, leave in self.LEAVE.items():
             for stream in (False, True):
                 with self.subTest(how, stream=stream):
-                    before = self.stats(server)["waiting"]
-                    second = Raw(server).send(post(CHAT, story(stream=stream)))
-                    self.wait_until("queued", lambda: self.stats(server)["waiting"] > before)
+                    name = f"queued-{how}-{stream}"
+                    second = Raw(server).send(
+                        post(CHAT, story(stream=stream), f"X-Request-Id: {name}"))
+                    time.sleep(0.1)
+                    self.assertNotIn(name, server.log_path.read_text())
                     leave(second)
                     begin = time.monotonic()
-                    while self.stats(server)["waiting"] > before:
+                    gone = re.compile(f"request_id={name} .* status=499 .* completion_tokens=0 ")
+                    while not gone.search(server.log_path.read_text()):
                         self.assertLess(time.monotonic() - begin, PROMPT_S)
                         time.sleep(0.005)
                     second.close()
@@ -1073,17 +1077,19 @@ class HeadersOfAnswers(Http):
 
     def test_busy_answers_say_when_to_come_back(self):
         server = self.serve("--max-seqs", "1", "--max-queue", "1")
-        first = Raw(server).send(post(CHAT, long_story(n=1)))
+        first = Raw(server).send(post(CHAT, long_story(n=64)))
         self.assertTrue(first.until(b"data: "))
-        second = Raw(server).send(post(CHAT, long_story(n=1)))
-        self.wait_until("queued", lambda: self.stats(server)["waiting"] == 1)
+        others = [Raw(server).send(post(CHAT, story(stream=False))) for _ in range(3)]
+        sockets = [other.socket for other in others]
+        self.wait_until("one waits, two are refused",
+                        lambda: len(select.select(sockets, [], [], 0)[0]) == 2)
         reply = self.ask(server, post(CHAT, story()))
         self.assertEqual((reply.status, reply.code()), (503, "server_overloaded"))
         self.assertGreaterEqual(int(reply.headers["retry-after"]), 1)
         self.assertEqual(int(reply.headers["retry-after-ms"]), 1000 * int(reply.headers["retry-after"]))
         self.assertNotIn("x-should-retry", reply.headers)
-        first.close()
-        second.close()
+        for connection in (first, *others):
+            connection.close()
 
     PREFLIGHT = ("Origin: http://localhost:3000", "Access-Control-Request-Method: POST",
                  "Access-Control-Request-Headers: authorization, content-type, x-stainless-lang")
