@@ -212,6 +212,7 @@ describe('a stream that waits', () => {
       },
     });
     const sdk = client({
+      maxRetries: 8,
       base: busyUrl,
       fetch: async (...request) => {
         const answer = await fetch(...request);

@@ -209,7 +209,7 @@ class Completions(unittest.TestCase):
 
 class Pings(unittest.TestCase):
     def test_a_stream_that_waits_shows_only_its_text(self):
-        sdk = client(BUSY_URL, strict=False)
+        sdk = client(BUSY_URL, strict=False, max_retries=8)
         asked = {"model": MODEL, "prompt": "A dog", "max_tokens": 8, "temperature": 0}
         want = sdk.completions.create(**asked).choices[0].text
         running = sdk.completions.create(**LONG, stream=True)
