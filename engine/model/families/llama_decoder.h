@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include "engine/model/config.h"
+#include "engine/model/families/decoder_parts.h"
+#include "engine/model/family.h"
+#include "engine/model/layer_ops.h"
+#include "engine/model/weights.h"
+
+namespace tandem::engine {
+
+// The decoder of Llama (Touvron et al. 2023) under transformers' names, and what other families
+// took over from it: pre-norm blocks of grouped-query attention with rotary positions and a gated
+// MLP. They differ in their config.json and in these traits.
+struct LlamaTraits {
+  AttentionBiases biases;
+  bool qk_norm = false;  // an RMSNorm over each head's q and k, before rope
+};
+
+std::vector<WeightSpec> ListLlamaWeights(const ModelConfig& config, const LlamaTraits& traits);
+// One, for every layer.
+std::vector<RopeSpec> ListLlamaRopes(const ModelConfig& config);
+void LlamaForward(const ModelConfig& config, const LlamaTraits& traits, const Weights& weights,
+                  LayerOps& ops);
+
+}  // namespace tandem::engine
