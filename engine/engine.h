@@ -148,7 +148,8 @@ using EventSink = std::function<void(RequestId, GenerationEvent)>;
 
 struct EngineStats {
   int64_t requests_running = 0;  // sequences in the batch
-  int64_t requests_waiting = 0;
+  int64_t requests_waiting = 0;  // sequences without a place, and requests just handed over
+  int64_t requests_queued = 0;   // requests that never had a place; max_queue bounds them
   int64_t kv_blocks_total = 0;
   int64_t kv_blocks_used = 0;  // with references
   int64_t prompt_tokens_total = 0;

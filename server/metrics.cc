@@ -163,7 +163,7 @@ void AddGauges(Families& families, const Metrics::Model& model) {
   const engine::EngineStats stats = model.figures.stats();
   families.Gauge("num_requests_running", "Sequences in the batch.", labels,
                  static_cast<double>(stats.requests_running));
-  families.Gauge("num_requests_waiting", "Requests waiting for a place in the batch.", labels,
+  families.Gauge("num_requests_waiting", "Sequences waiting for a place in the batch.", labels,
                  static_cast<double>(stats.requests_waiting));
   families.Gauge("kv_cache_usage_perc", "Part of the KV cache in use, 0 to 1.", labels,
                  stats.kv_blocks_total == 0 ? 0.0

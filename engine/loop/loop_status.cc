@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/base/check.h"
+
 namespace tandem::engine {
 
 int64_t LoopStatus::RoomLocked(int64_t max_queue, int64_t max_seqs) const {
@@ -43,6 +45,7 @@ void LoopStatus::Publish(const EngineStats& stats, const EngineHistograms& histo
   in_inbox_ -= n_taken;
   for (const uint64_t client : left_queue) {
     const auto waiting = waiting_of_.find(client);
+    TANDEM_CHECK(waiting != waiting_of_.end());
     if (--waiting->second == 0) waiting_of_.erase(waiting);
   }
 }
@@ -56,6 +59,7 @@ EngineStats LoopStatus::Stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
   stats.requests_waiting += in_inbox_;
+  stats.requests_queued = queued_requests_ + in_inbox_;
   stats.heartbeat =
       std::chrono::steady_clock::time_point(std::chrono::nanoseconds(heartbeat_ns_.load()));
   return stats;

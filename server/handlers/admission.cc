@@ -107,7 +107,7 @@ double Admission::SecondsUntilRoom(int64_t n_preparing) const {
   for (const auto& [name, model] : models_.List()) {
     if (name != model->id) continue;
     const engine::EngineStats stats = model->engine->stats();
-    waiting += static_cast<double>(stats.requests_waiting);
+    waiting += static_cast<double>(stats.requests_queued);
     ended_per_second += stats.requests_ended_per_second;
   }
   return ended_per_second > 0 ? waiting / ended_per_second : kLongestRetryS;

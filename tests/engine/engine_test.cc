@@ -277,6 +277,23 @@ TEST_F(EngineTest, FullQueueRefuses) {
   EXPECT_EQ(tests::Run(engine, Simple()).end.outcome, RequestFinished::Outcome::kCompleted);
 }
 
+TEST_F(EngineTest, ChoicesOfARunningRequestWaitButAreNotQueued) {
+  options_.max_seqs = 1;
+  Engine engine(Open(), options_);
+  Gate gate;
+  GenerationRequest several = Simple();
+  several.n = 4;
+  std::vector<std::shared_ptr<tests::PendingAnswer>> pending;
+
+  pending.push_back(gate.Start(engine, several));
+  pending.push_back(Start(engine, several));
+
+  EXPECT_EQ(engine.stats().requests_queued, 1);
+  gate.Open();
+  for (const auto& one : pending) EXPECT_EQ(one->Wait().terminal_events, 1);
+  EXPECT_EQ(engine.stats().requests_queued, 0);
+}
+
 TEST_F(EngineTest, WhatAClientHasWaitingLeavesOthersTheirRoom) {
   options_.max_seqs = 1;
   Engine engine(Open(), options_);
