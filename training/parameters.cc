@@ -130,16 +130,24 @@ void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers) 
 
 void ParameterStore::LoadFrom(const engine::ModelDir& dir) {
   for (size_t i = 0; i < specs_.size(); ++i) {
-    const engine::ConstTensorView* tensor = engine::FindWeight(dir, specs_[i]);
-    if (tensor == nullptr) {
-      throw Error(ErrorCode::kDataLoss, dir.name() + ": tensor " + specs_[i].name + " is missing");
-    }
-    if (tensor->shape != specs_[i].source_shape) {
-      throw Error(ErrorCode::kDataLoss,
-                  dir.name() + ": tensor " + specs_[i].name + " does not have the expected shape");
-    }
-    ImportSource(i, *tensor);
+    Load(i, engine::FindWeight(dir, specs_[i]), dir.name());
   }
+}
+
+void ParameterStore::LoadFrom(const engine::SafetensorsFile& file, const std::string& source) {
+  for (size_t i = 0; i < specs_.size(); ++i) Load(i, file.Find(specs_[i].name), source);
+}
+
+void ParameterStore::Load(size_t i, const engine::ConstTensorView* tensor,
+                          const std::string& source) {
+  if (tensor == nullptr) {
+    throw Error(ErrorCode::kDataLoss, source + ": tensor " + specs_[i].name + " is missing");
+  }
+  if (tensor->shape != specs_[i].source_shape) {
+    throw Error(ErrorCode::kDataLoss,
+                source + ": tensor " + specs_[i].name + " does not have the expected shape");
+  }
+  ImportSource(i, *tensor);
 }
 
 void ParameterStore::Repack(engine::OpsContext& ops) {
