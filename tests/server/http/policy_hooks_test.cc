@@ -50,7 +50,7 @@ class PolicyHooksTest : public testing::Test {
                           const ResponseWriter& writer) -> std::optional<Response> {
       writer.AddHeader("x-admitted", "yes");
       request.client = 7;
-      request.admission = std::shared_ptr<void>(nullptr, [this](void*) { Released(); });
+      request.admission = std::make_shared<Reservation>([this](const auto&) { Released(); });
       if (!route.is_heavy || !request.FindHeader("x-too-much")) return std::nullopt;
       Response response;
       response.status = 503;
