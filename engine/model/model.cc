@@ -173,6 +173,10 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
   return model;
 }
 
+std::filesystem::path Model::packed_path() const {
+  return mapped_ == nullptr ? std::filesystem::path() : mapped_->path();
+}
+
 int64_t Model::parameter_count() const { return CountParameters(specs_); }
 
 }  // namespace tandem::engine

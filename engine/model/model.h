@@ -53,6 +53,7 @@ class Model {
   int64_t parameter_count() const;
   int64_t weight_bytes() const { return weight_bytes_; }
   bool is_mapped() const { return mapped_ != nullptr; }  // packed file shared between processes
+  std::filesystem::path packed_path() const;             // of that file; empty: in memory
 
  private:
   Model() = default;
