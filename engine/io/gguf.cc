@@ -181,6 +181,15 @@ class GgufFile::Reader {
                 file_.name_ + ": GGUF of " + what + " is not supported; supported are 2 and 3");
   }
 
+  int64_t Product(int64_t a, int64_t b, const std::string& what) const {
+    int64_t out = 0;
+    if (__builtin_mul_overflow(a, b, &out)) {
+      Fail(what + " has a size that overflows: " + std::to_string(a) + " times " +
+           std::to_string(b));
+    }
+    return out;
+  }
+
   uint64_t left() const { return bytes_.size() - at_; }
 
   std::span<const std::byte> Take(uint64_t count, const std::string& what) {
@@ -296,7 +305,7 @@ class GgufFile::Reader {
       if (size < 1 || !std::in_range<int64_t>(size)) {
         Fail(what + " has an axis of " + std::to_string(size));
       }
-      elements = CheckedMul(elements, static_cast<int64_t>(size), "elements of a tensor");
+      elements = Product(elements, static_cast<int64_t>(size), what);
       // The file begins with the innermost axis.
       tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(size));
     }
@@ -307,7 +316,7 @@ class GgufFile::Reader {
     }
     int64_t bytes = 0;
     if (tensor.encoding == Encoding::kPlain) {
-      bytes = CheckedMul(elements, static_cast<int64_t>(DTypeBytes(tensor.dtype)), "tensor bytes");
+      bytes = Product(elements, static_cast<int64_t>(DTypeBytes(tensor.dtype)), what);
     } else {
       const int64_t block = BlockElements(tensor.encoding);
       if (tensor.shape.back() % block != 0) {
@@ -315,7 +324,7 @@ class GgufFile::Reader {
              ", no multiple of the " + std::to_string(block) + " of a " +
              std::string(EncodingName(tensor.encoding)) + " block");
       }
-      bytes = CheckedMul(elements / block, EncodedBlockBytes(tensor.encoding), "tensor bytes");
+      bytes = Product(elements / block, EncodedBlockBytes(tensor.encoding), what);
     }
     // Where the data begin is not known yet: only the size counts for now.
     if (static_cast<uint64_t>(bytes) > bytes_.size()) {

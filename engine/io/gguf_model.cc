@@ -249,59 +249,51 @@ Json YarnScaling(const Keys& keys) {
   return scaling;
 }
 
-// By how much Llama 3 slows a frequency (transformers' llama3 rope).
-double Llama3Slowing(double turns, double factor, double low, double high) {
+// What Llama 3 divides a frequency by (transformers' llama3 rope).
+double Llama3Divisor(double turns, double factor, double low, double high) {
   if (turns > high) return 1;
   if (turns < low) return factor;
   const double smooth = (turns - low) / (high - low);
   return 1 / ((1 - smooth) / factor + smooth);
 }
 
-// Files of Llama 3 hold what each frequency was divided by, not what that was computed from. All
-// releases were computed from the same three numbers and a factor of their own; other numbers give
-// the same slopes, and are found from two frequencies between the ends.
+// Files of Llama 3 hold what each frequency was divided by, not what that was computed from. The
+// borders are those of all releases; the factor is the largest divisor, and a frequency between the
+// borders tells the length of the original context.
 Json Llama3Scaling(const Keys& keys, const GgufFile::Tensor& tensor, double theta) {
-  constexpr double kOriginalLength = 8192;
-  const std::vector<float> divided = DecodeTensor(
+  constexpr double kLow = 1, kHigh = 4, kUsualLength = 8192;
+  const std::vector<float> divisors = DecodeTensor(
       {.view = {tensor.data.data(), tensor.dtype, tensor.shape}, .encoding = tensor.encoding});
-  const auto head_dim = static_cast<double>(2 * divided.size());
-  const double factor = std::max(1.0f, *std::max_element(divided.begin(), divided.end()));
+  const double factor = *std::max_element(divisors.begin(), divisors.end());
   if (factor == 1) return nullptr;
-  std::vector<double> turns;  // in the original length
-  std::vector<size_t> between;
-  for (size_t i = 0; i < divided.size(); ++i) {
-    turns.push_back(kOriginalLength * std::pow(theta, -2.0 * static_cast<double>(i) / head_dim) /
-                    (2 * std::numbers::pi));
-    if (divided[i] > 1 && static_cast<double>(divided[i]) < factor) between.push_back(i);
-  }
-  const auto follows = [&](double low, double high) {
-    for (size_t i = 0; i < divided.size(); ++i) {
-      const double expected = Llama3Slowing(turns[i], factor, low, high);
-      if (!(std::abs(static_cast<double>(divided[i]) - expected) <= 1e-4 * expected)) return false;
-    }
-    return true;
+  const auto turns_per_position = [&](size_t i) {
+    const double exponent = -static_cast<double>(i) / static_cast<double>(divisors.size());
+    return std::pow(theta, exponent) / (2 * std::numbers::pi);
   };
-  double low = 1, high = 4;
-  if (!follows(low, high) && between.size() >= 2) {
-    const auto smooth = [&](size_t i) {
-      return (1 / static_cast<double>(divided[i]) - 1 / factor) / (1 - 1 / factor);
-    };
-    const size_t a = between.front(), b = between.back();
-    const double slope = (smooth(a) - smooth(b)) / (turns[a] - turns[b]);
-    low = turns[a] - smooth(a) / slope;
-    high = low + 1 / slope;
+  double length = kUsualLength;
+  for (size_t i = 0; i < divisors.size(); ++i) {
+    const double divisor = divisors[i];
+    if (!(divisor > 1 && divisor < factor)) continue;
+    const double smooth = (1 / divisor - 1 / factor) / (1 - 1 / factor);
+    length = std::round((kLow + smooth * (kHigh - kLow)) / turns_per_position(i));
+    break;
   }
-  if (!follows(low, high)) {
+  bool follows = length >= 1 && length < 1e9 && factor > 1;
+  for (size_t i = 0; follows && i < divisors.size(); ++i) {
+    const double expected = Llama3Divisor(length * turns_per_position(i), factor, kLow, kHigh);
+    follows = std::abs(static_cast<double>(divisors[i]) - expected) <= 1e-3 * expected;
+  }
+  if (!follows) {
     throw Error(ErrorCode::kUnsupported,
                 keys.file().name() +
                     ": tensor 'rope_freqs.weight' does not follow Llama 3's formula; other "
-                    "factors of frequencies are not supported");
+                    "divisors of frequencies are not supported");
   }
   return Json{{"rope_type", "llama3"},
-              {"factor", factor},
-              {"low_freq_factor", low},
-              {"high_freq_factor", high},
-              {"original_max_position_embeddings", static_cast<int64_t>(kOriginalLength)}};
+              {"factor", Shortest(factor)},
+              {"low_freq_factor", kLow},
+              {"high_freq_factor", kHigh},
+              {"original_max_position_embeddings", static_cast<int64_t>(length)}};
 }
 
 void AddRopeScaling(const Keys& keys, Json& json) {
@@ -356,7 +348,9 @@ void AddQueryScalar(const Keys& keys, int64_t layers_of_largest, Json& json) {
   const int64_t hidden = json["hidden_size"].get<int64_t>();
   const int64_t heads = json["num_attention_heads"].get<int64_t>();
   if (const auto scale = keys.Number("attention.scale"); scale && *scale > 0) {
-    json["query_pre_attn_scalar"] = Shortest(1 / (*scale * *scale));
+    // The key is a float: what it was computed from is a whole number in every model.
+    const double scalar = 1 / (*scale * *scale), whole = std::round(scalar);
+    json["query_pre_attn_scalar"] = std::abs(scalar - whole) < 1e-6 * scalar ? whole : scalar;
   } else if (json["num_hidden_layers"] == layers_of_largest || !json.contains("head_dim")) {
     json["query_pre_attn_scalar"] = heads > 0 ? hidden / heads : 0;
   } else {

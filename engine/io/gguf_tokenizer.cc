@@ -33,9 +33,6 @@ constexpr std::string_view kLlama3 =
 constexpr std::string_view kQwen2 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
     R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen35 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|)"
-    R"( ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kTekken =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|)"
@@ -50,7 +47,6 @@ constexpr std::array kPlain{kGpt2};
 constexpr std::array kDigitsApart{kDigit, kGpt2};
 constexpr std::array kLikeLlama3{kLlama3};
 constexpr std::array kLikeQwen2{kQwen2};
-constexpr std::array kLikeQwen35{kQwen35};
 constexpr std::array kLikeTekken{kTekken};
 constexpr std::array kLikeFalcon{kFalconSigns, kGpt2, kThreeDigits};
 // What llama.cpp does with a vocabulary that names no pattern.
@@ -75,7 +71,6 @@ constexpr auto kPreTokenizers = std::to_array<PreTokenizer>({
     {"smaug-bpe", kLikeLlama3},
     {"qwen2", kLikeQwen2, /*nfc=*/true},
     {"deepseek-r1-qwen", kLikeQwen2, /*nfc=*/true},
-    {"qwen35", kLikeQwen35, /*nfc=*/true},
     {"smollm", kDigitsApart},
     {"starcoder", kDigitsApart},
     {"refact", kDigitsApart},

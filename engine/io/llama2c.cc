@@ -254,12 +254,12 @@ std::filesystem::path FindLlama2cVocabulary(const std::filesystem::path& model,
 
 ForeignModel ReadLlama2cModel(std::span<const std::byte> bytes, const std::string& name,
                               std::shared_ptr<const MappedFile> vocabulary) {
-  const auto header = ReadHeader(bytes);
-  if (header && header->version > 1) {
+  if (const uint32_t version = HasMagic(bytes) ? Load<uint32_t>(bytes, 4) : 0; version > 1) {
     throw Error(ErrorCode::kUnsupported,
-                name + ": llama2.c's format of version " + std::to_string(header->version) +
+                name + ": llama2.c's format of version " + std::to_string(version) +
                     " is not supported; supported are 0 and 1 (export.py --version 1)");
   }
+  const auto header = ReadHeader(bytes);
   if (!header) {
     throw Error(ErrorCode::kDataLoss, name + ": the sizes of the header are no llama2.c model's");
   }
