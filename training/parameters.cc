@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "engine/base/check.h"
+#include "engine/io/stored_tensor.h"
 
 namespace tandem::training {
 namespace {
@@ -130,7 +131,22 @@ void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers) 
 
 void ParameterStore::LoadFrom(const engine::ModelDir& dir) {
   for (size_t i = 0; i < specs_.size(); ++i) {
-    Load(i, engine::FindWeight(dir, specs_[i]), dir.name());
+    const engine::StoredTensor* tensor = engine::FindWeight(dir, specs_[i]);
+    if (tensor != nullptr && tensor->encoding != engine::Encoding::kPlain) {
+      throw Error(ErrorCode::kUnsupported,
+                  dir.name() + ": tensor " + specs_[i].name + " is in blocks of integers (" +
+                      std::string(engine::EncodingName(tensor->encoding)) +
+                      "), which have no gradients of their own: train from the F32, F16 or BF16 "
+                      "file of the model");
+    }
+    if (tensor == nullptr || tensor->IsAsAsked()) {
+      Load(i, tensor == nullptr ? nullptr : &tensor->view, dir.name());
+    } else {
+      const std::vector<float> values = engine::DecodeTensor(*tensor);
+      const engine::ConstTensorView decoded{reinterpret_cast<const std::byte*>(values.data()),
+                                            engine::DType::kF32, tensor->view.shape};
+      Load(i, &decoded, dir.name());
+    }
   }
 }
 
