@@ -46,12 +46,7 @@ std::string NameOf(const ModelSource& source) {
 
 engine::ModelDir OpenModelSource(const ModelSource& named) {
   const ModelSource source = PulledSource(named);
-  if (fs::is_directory(source.path)) return engine::ModelDir::Open(source.path);
-  if (fs::exists(source.path)) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        "model '" + source.path + "' is a file; this version opens Hugging Face model directories");
-  }
+  if (fs::exists(source.path)) return engine::ModelDir::Open(source.path);
   if (std::optional<engine::ModelDir> embedded = config::OpenEmbeddedModel(source.path)) {
     return std::move(*embedded);
   }
@@ -60,10 +55,11 @@ engine::ModelDir OpenModelSource(const ModelSource& named) {
     embedded_names += embedded_names.empty() ? "" : ", ";
     embedded_names += name;
   }
-  throw Error(ErrorCode::kNotFound, "model '" + source.path +
-                                        "' is neither a directory nor an embedded model (" +
-                                        (embedded_names.empty() ? "none are" : embedded_names) +
-                                        "), nor is it the name of one at the hub (ORG/NAME)");
+  throw Error(ErrorCode::kNotFound,
+              "model '" + source.path +
+                  "' is neither a directory, nor a file, nor an embedded model (" +
+                  (embedded_names.empty() ? "none are" : embedded_names) +
+                  "), nor the name of one at the hub (ORG/NAME)");
 }
 
 std::shared_ptr<const ServedModel> LoadServedModel(const ModelSource& source,

@@ -9,6 +9,7 @@ constexpr Verb kVerbs[] = {
     {"pull", "fetch a model from the Hugging Face hub into its cache", AddPull},
     {"train", "train a model as a spec says", AddTrain},
     {"plan", "print what a training spec would run: program, bytes, FLOPs", AddPlan},
+    {"quantize", "round a model's weights, and say what that changes", AddQuantize},
     {"tokenizer", "train a tokenizer, encode or decode with one", AddTokenizer},
     {"doctor", "say what this machine offers and what would be used", AddDoctor},
     {"bench", "measure this machine and what the program reaches on it", AddBench},
