@@ -29,6 +29,10 @@ const ConfigKey kKeys[] = {
     {.name = "served-model-name", .member = &AppConfig::served_model_name, .unit = "NAME",
      .effect = "names of the first model; the first is what answers carry; repeatable",
      .default_text = "the model's own"},
+    {.name = "adapter", .member = &AppConfig::adapter, .unit = "NAME=DIR",
+     .effect = "LoRA adapter of the first model, a PEFT directory, served as the model NAME; "
+               "repeatable",
+     .default_text = "none"},
     {.name = "any-model-name", .member = &AppConfig::any_model_name, .unit = "",
      .effect = "unknown model names mean the first model"},
     {.name = "dtype", .member = &AppConfig::dtype, .unit = "",

@@ -202,6 +202,10 @@ void App::Start() {
     }
     models_.Add(LoadServedModel(source, options_.engine, options_.chat_template), aliases);
   }
+  const std::shared_ptr<const ServedModel> first = models_.List().front().model;
+  for (const AdapterSource& adapter : options_.adapters) {
+    models_.Add(LoadServedAdapter(adapter, *first, options_.engine));
+  }
   StartJobs();
   is_loading_ = false;
 }

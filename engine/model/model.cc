@@ -175,15 +175,15 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
       ChooseTypes(dir, *model->family_, model->config_, model->specs_, model->dtype_, options);
   model->weights_type_ = types.name;
 
-  const std::string content_hash = dir.ContentHash(
-      options.cache_dir.empty() ? std::filesystem::path() : options.cache_dir / "hashes");
+  model->content_hash_ = dir.ContentHash(options.cache_dir.empty() ? std::filesystem::path()
+                                                                   : options.cache_dir / "hashes");
   Sha256 identity;
   identity.Update(std::string(kArithmeticVersion) + "\n" + std::string(ops.kernels().key) + "\n" +
-                  types.name + "\n" + content_hash + "\n" +
+                  types.name + "\n" + model->content_hash_ + "\n" +
                   model->family_->write_config(model->config_).dump());
   model->fingerprint_ = ToHex(identity.Finish()).substr(0, 32);
 
-  const PackedLayout layout = LayOutWeights(model->specs_, types, content_hash);
+  const PackedLayout layout = LayOutWeights(model->specs_, types, model->content_hash_);
   PackedWeights packed =
       LoadPackedWeights(dir, model->specs_, types, layout,
                         {options.cache_dir, options.cache_limit_bytes, options.progress}, ops);
