@@ -23,7 +23,8 @@ constexpr double kAny = 1e18;
 // clang-format off
 const ConfigKey kKeys[] = {
     {.name = "model", .member = &AppConfig::model, .unit = "PATH",
-     .effect = "model to serve: a directory, a GGUF or llama2.c file, or an embedded name; NAME=PATH names it; repeatable",
+     .effect = "model to serve: a directory, a GGUF or llama2.c file, an embedded name, or "
+               "ORG/NAME[@REVISION] of the hub; NAME=PATH names it; repeatable",
      .default_text = "the embedded model", .short_flag = 'm'},
     {.name = "served-model-name", .member = &AppConfig::served_model_name, .unit = "NAME",
      .effect = "names of the first model; the first is what answers carry; repeatable",

@@ -23,6 +23,7 @@
 #include "engine/io/atomic_write.h"
 #include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
+#include "server/hub/pull.h"
 #include "training/run.h"
 
 namespace tandem::server {
@@ -198,7 +199,10 @@ void MakeDirectory(const fs::path& dir) {
 }
 
 int TrainSpecFile(const TrainFlags& flags) {
-  const training::TrainSpec spec = training::LoadTrainSpec(flags.spec, flags.overrides);
+  training::TrainSpec spec = training::LoadTrainSpec(flags.spec, flags.overrides);
+  // Not for jobs: what a request names must lie below the server's own directory.
+  spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
+  spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string());
   MakeDirectory(spec.run_dir());
   return RunInDirectory(spec, spec.run_dir());
 }
