@@ -550,11 +550,16 @@ Arguments Without(const Arguments& arguments, size_t count) {
   return rest;
 }
 
+// map and select take nothing for an empty sequence, as none is where a chat has no tools.
+std::vector<Value> ElementsIfTrue(Runtime& rt, const Value& value) {
+  return IsTrue(value) ? Elements(rt, value) : std::vector<Value>();
+}
+
 Value MapFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
   std::vector<Value> mapped;
   if (arguments.positional.empty()) {
     const auto bound = Bind(rt, arguments, "map", {"attribute", "default"}, 1);
-    for (const Value& item : Elements(rt, input)) {
+    for (const Value& item : ElementsIfTrue(rt, input)) {
       rt.Step();
       Value value = GetPath(rt, item, *bound[0]);
       if (value.is_undefined() && bound[1] != nullptr) value = *bound[1];
@@ -566,7 +571,7 @@ Value MapFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
     if (filter == nullptr) rt.Fail("map: unknown filter '" + std::string(name.bytes()) + "'");
     const Arguments rest = Without(arguments, 1);
     const Runtime::DepthGuard depth(rt);
-    for (const Value& item : Elements(rt, input)) {
+    for (const Value& item : ElementsIfTrue(rt, input)) {
       rt.Step();
       mapped.push_back(filter(rt, item, rest));
     }
@@ -589,7 +594,7 @@ Value SelectFilter(Runtime& rt, const Value& input, const Arguments& arguments) 
   }
   const Runtime::DepthGuard depth(rt);
   std::vector<Value> kept;
-  for (const Value& item : Elements(rt, input)) {
+  for (const Value& item : ElementsIfTrue(rt, input)) {
     rt.Step();
     const Value subject = by_attribute ? GetPath(rt, item, arguments.positional[0]) : item;
     const bool holds = test == nullptr ? IsTrue(subject) : test(rt, subject, rest);

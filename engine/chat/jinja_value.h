@@ -130,6 +130,8 @@ struct Namespace {
 struct LoopState {
   std::shared_ptr<const List> items;
   size_t index = 0;  // of the present item
+  // What loop.changed() was last given; of the whole loop.
+  std::shared_ptr<std::optional<Value>> changing;
 };
 
 struct Arguments {

@@ -124,8 +124,9 @@ TEST(ChatTemplate, ReservedNamesCannotBeShadowed) {
   }
 }
 
-TEST(ChatTemplate, AbsentToolsAreUndefined) {
-  EXPECT_EQ(Render("{{ tools is defined }}", kUser), "False");
+TEST(ChatTemplate, AbsentToolsAndDocumentsAreNone) {
+  EXPECT_EQ(Render("{{ tools }}{{ documents }}", kUser), "NoneNone");
+  EXPECT_EQ(Render("{{ documents }}", kUser, Json{{"documents", {1}}}), "[1]");
   EXPECT_EQ(Render("{{ tools is defined }}{{ tools }}", kUser, Json(), Json::array()), "True[]");
 }
 
