@@ -312,7 +312,8 @@ Value RoundFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
   }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double scaled = input.number() * scale;
-  return Value::Float((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+  const double whole = method == "ceil" ? std::ceil(scaled) : std::floor(scaled);
+  return Value::Float((whole + 0.0) / scale);  // Python's is an integer here, which has no -0
 }
 
 // ---- sequences

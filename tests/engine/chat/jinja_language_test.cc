@@ -269,6 +269,7 @@ TEST(JinjaLanguage, NumberFilters) {
       {"42.51 | round(1, 'ceil')", "42.6"},
       {"42 | round", "42"},
       {"[1.5, 2] | sum", "3.5"},
+      {"-0.25 | round(0, 'ceil') ~ '|' ~ (-0.25 | round)", "0.0|-0.0"},
   });
 }
 
