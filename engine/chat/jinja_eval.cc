@@ -49,7 +49,9 @@ Value MakeDict(Runtime& rt, const Arguments& arguments) {
       }
     }
   }
-  for (const auto& [name, value] : arguments.named) dict.Set(Value::Literal(name), value);
+  for (const auto& [name, value] : arguments.named) {
+    dict.Set(arguments.NameAsValue(name), value);
+  }
   return dict.Take();
 }
 
@@ -339,7 +341,7 @@ void Evaluator::BindParameters(std::string_view name, const std::vector<Paramete
     if (named == "caller") {
       caller = value;
     } else {
-      unknown.Set(Value::Literal(named), value);
+      unknown.Set(arguments.NameAsValue(named), value);
     }
   }
   Assign("kwargs", unknown.Take());
@@ -411,7 +413,9 @@ Arguments Evaluator::EvalArguments(const CallArguments& arguments) {
     }
     for (const auto& [key, value] : more.dict().entries) {
       const Text& name = RequireText(rt_, key, "a key behind '**'");
+      rt_.Step();
       values.named.emplace_back(std::string(name.bytes()), value);
+      if (name.any_client()) values.client_names.emplace(name.bytes());
     }
   }
   return values;

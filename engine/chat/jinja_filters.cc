@@ -180,11 +180,16 @@ Value ToJson(Runtime& rt, const Value& input, const Arguments& arguments) {
   JsonStyle style;
   style.ensure_ascii = Flag(bound[0]);
   style.indent = JsonIndent(rt, bound[1]);
+  style.from_client = bound[1] != nullptr && IsText(*bound[1]) && bound[1]->text()->any_client();
   style.sort_keys = Flag(bound[3]);
   if (style.indent.has_value()) style.item_separator = ",";
   if (bound[2] != nullptr && !bound[2]->is_none()) {
     const std::vector<Value> separators = Elements(rt, *bound[2]);
     if (separators.size() != 2) rt.Fail("tojson: separators must be two strings");
+    for (const Value& separator : separators) {
+      const bool client = RequireText(rt, separator, "a separator").any_client();
+      style.from_client = style.from_client || client;
+    }
     style.item_separator = RequireText(rt, separators[0], "a separator").bytes();
     style.key_separator = RequireText(rt, separators[1], "a separator").bytes();
   }
