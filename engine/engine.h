@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,6 +20,7 @@
 
 namespace tandem::engine {
 
+class Adapter;
 class ChatTemplate;
 class LoopStatus;
 class Model;
@@ -55,6 +57,11 @@ struct LoadedModel {
 LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
                       const std::string& chat_template_override);
 
+// An adapter in a PEFT directory, for requests to this model. Throws Error naming file and field or
+// tensor.
+std::shared_ptr<const Adapter> OpenAdapter(const std::filesystem::path& dir,
+                                           const LoadedModel& base, const EngineOptions& options);
+
 // ---- What a request is
 
 struct StopSpec {
@@ -78,7 +85,10 @@ struct GenerationRequest {
   // The answer goes on with the prompt's text, so a space it begins with is text even where the
   // tokenizer begins every text with one.
   bool continues_text = false;
-  int priority = 0;     // lower first
+  int priority = 0;  // lower first
+  // What the base model is adapted with, from the first token of the prompt on; null: nothing. The
+  // request holds it as long as it runs. REQUIRES: opened for this engine's model.
+  std::shared_ptr<const Adapter> adapter = {};
   uint64_t client = 0;  // whose it is: clients take turns, each first come first served
   std::optional<std::chrono::steady_clock::time_point> deadline;
   std::optional<std::chrono::steady_clock::time_point> queue_deadline;  // to have a place by
@@ -214,9 +224,11 @@ class Engine {
   // (empty prompt, id out of range, prompt too long: reason context_length_exceeded).
   RequestId Submit(GenerationRequest request, EventSink sink);
   // The same for the prompts of one client, all or none. They count as one towards a full queue: a
-  // list longer than the queue must not be refused forever. `sinks` stands beside `requests`.
+  // list longer than the queue must not be refused forever. `sinks` stands beside `requests`. With
+  // `max_waiting` the client may have only so many waiting; beyond: kResourceExhausted (reason
+  // rate_limit_exceeded).
   std::vector<RequestId> SubmitAll(std::vector<GenerationRequest> requests,
-                                   std::vector<EventSink> sinks);
+                                   std::vector<EventSink> sinks, int64_t max_waiting = 0);
   // Idempotent; takes effect before the next step. The sink still gets its RequestFinished.
   void Cancel(RequestId request);
   // A paused request yields its batch place until resumed (a slow reader). Idempotent.
@@ -227,7 +239,6 @@ class Engine {
   // How many requests Submit would take now; 0 when the queue is full.
   int64_t queue_room() const;
   // How many more requests of one client there is room for if it may keep `max_waiting` waiting.
-  // Submit does not ask: it knows the bound of the whole queue only.
   int64_t queue_room_of(uint64_t client, int64_t max_waiting) const;
 
  private:

@@ -8,13 +8,14 @@
 
 #include "engine/tensor/dtype.h"
 #include "training/data/packer.h"
+#include "training/lora/lora_options.h"
 #include "training/optim/optimizer.h"
 
 namespace tandem::training {
 
 // Where the weights come from and, for fresh ones, their shape.
 struct ModelSection {
-  std::filesystem::path load_parameters_path;  // Hugging Face directory; empty: fresh weights
+  std::filesystem::path load_parameters_path;  // directory or file; empty: fresh weights
   std::filesystem::path config_path;           // config.json for fresh weights; empty: the fields
   std::string family = "llama";
   int64_t n_layers = 4;
@@ -31,7 +32,7 @@ struct ModelSection {
   double dropout = 0;
   double init_std = 0.02;
   uint64_t init_seed = 0;
-  std::filesystem::path tokenizer_path;  // directory or tokenizer.json; empty: load_parameters_path
+  std::filesystem::path tokenizer_path;  // directory or file; empty: load_parameters_path
   std::filesystem::path chat_template;   // file; goes into the exported tokenizer_config.json
   std::vector<std::string> trainable;    // regular expressions on weight names; empty: all
 };
@@ -99,6 +100,7 @@ struct TrainSpec {
   std::string run_name = "run";
   std::filesystem::path base_output_directory = ".";
   ModelSection model;
+  LoraOptions lora;
   DataSection data;
   TrainSection train;
   CheckpointSection checkpoint;

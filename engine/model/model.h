@@ -45,14 +45,18 @@ class Model {
   const std::vector<WeightSpec>& weight_specs() const { return specs_; }
   const Weights& weights() const { return weights_; }
   DType dtype() const { return dtype_; }  // of compute
-  // What the weights are stored in: the compute dtype, "int8" or "int4".
+  // What the weights are stored in: the compute dtype, "int8" or "int4"; "gguf-int8",
+  // "gguf-int4-int8" where a file's own blocks decided for each weight.
   const std::string& weights_type() const { return weights_type_; }
   const std::vector<RopeTable>& ropes() const { return ropes_; }
   // Names weights, their type and arithmetic; part of system_fingerprint and prefix-cache salt.
   const std::string& fingerprint() const { return fingerprint_; }
+  // SHA-256 (hex) of the checkpoint's weights (ModelDir::ContentHash).
+  const std::string& content_hash() const { return content_hash_; }
   int64_t parameter_count() const;
   int64_t weight_bytes() const { return weight_bytes_; }
   bool is_mapped() const { return mapped_ != nullptr; }  // packed file shared between processes
+  std::filesystem::path packed_path() const;             // of that file; empty: in memory
 
  private:
   Model() = default;
@@ -65,6 +69,7 @@ class Model {
   std::string weights_type_;
   std::vector<RopeTable> ropes_;
   std::string fingerprint_;
+  std::string content_hash_;
   int64_t weight_bytes_ = 0;
   std::shared_ptr<const MappedFile> mapped_;
   AlignedBuffer owned_;

@@ -21,6 +21,7 @@
 #include "engine/base/error.h"
 #include "engine/base/thread_name.h"
 #include "engine/io/atomic_write.h"
+#include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
 #include "training/run.h"
 
@@ -172,18 +173,21 @@ int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
   const StopOnSignal stop;
   JobContext context;
   context.dir = dir;
+  context.cache_dir = CacheDir();
   context.stop = stop.token();
   context.report = [&](const ProgressEvent& event) { events.Write(event); };
 
   const training::TrainOutcome outcome = training::RunTraining(spec, context);
   if (outcome.status == training::TrainOutcome::Status::kStopped) return kExitTryAgain;
-  WriteResult(dir, {{"status", "succeeded"},
-                    {"model_dir", outcome.model_dir.string()},
-                    {"checkpoint", outcome.checkpoint.string()},
-                    {"step", outcome.step},
-                    {"loss", outcome.loss},
-                    {"eval_loss", outcome.eval_loss},
-                    {"best_eval_loss", outcome.best_eval_loss}});
+  ordered_json result = {{"status", "succeeded"},
+                         {"model_dir", outcome.model_dir.string()},
+                         {"checkpoint", outcome.checkpoint.string()},
+                         {"step", outcome.step},
+                         {"loss", outcome.loss},
+                         {"eval_loss", outcome.eval_loss},
+                         {"best_eval_loss", outcome.best_eval_loss}};
+  if (!outcome.adapter_dir.empty()) result["adapter_dir"] = outcome.adapter_dir.string();
+  WriteResult(dir, result);
   return 0;
 }
 

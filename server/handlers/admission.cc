@@ -42,25 +42,30 @@ std::optional<Error> Admission::Admit(Request& request, bool is_heavy,
   if (std::optional<Error> refused = RefuseToQueue(request.client, writer)) return refused;
   ++preparing_->n;
   ++preparing_->of[request.client];
-  request.admission =
-      std::shared_ptr<void>(nullptr, [preparing = preparing_, client = request.client](void*) {
+  request.admission = std::make_shared<Reservation>(
+      [preparing = preparing_, client = request.client](const std::function<void()>& take) {
         const std::lock_guard release(preparing->mutex);
         --preparing->n;
         const auto of_client = preparing->of.find(client);
         if (--of_client->second == 0) preparing->of.erase(of_client);
+        take();
       });
   return std::nullopt;
+}
+
+int64_t Admission::ShareOf(uint64_t client) const {
+  return client == 0 || client == kAdminClient ? 0 : queue_share_();
 }
 
 // REQUIRES: preparing_->mutex held.
 std::optional<Error> Admission::RefuseToQueue(uint64_t client, const ResponseWriter& writer) const {
   const std::vector<ModelRegistry::Entry> models = models_.List();
   if (models.empty()) return std::nullopt;  // the handler has a better answer
-  const int64_t share = client == 0 || client == kAdminClient ? 0 : queue_share_();
+  const int64_t share = ShareOf(client);
   int64_t room = 0;
   int64_t room_of_client = 0;
   for (const auto& [name, model] : models) {
-    if (name != model->id) continue;
+    if (name != model->id || model->adapter) continue;
     room += model->engine->queue_room();
     if (share > 0) room_of_client += model->engine->queue_room_of(client, share);
   }
@@ -105,7 +110,7 @@ double Admission::SecondsUntilRoom(int64_t n_preparing) const {
   auto waiting = static_cast<double>(n_preparing);
   double ended_per_second = 0;
   for (const auto& [name, model] : models_.List()) {
-    if (name != model->id) continue;
+    if (name != model->id || model->adapter) continue;
     const engine::EngineStats stats = model->engine->stats();
     waiting += static_cast<double>(stats.requests_queued);
     ended_per_second += stats.requests_ended_per_second;

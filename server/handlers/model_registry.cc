@@ -143,8 +143,13 @@ std::shared_ptr<const ServedModel> ModelRegistry::Find(
   }
   if (!name) {
     std::set<const ServedModel*> distinct;
-    for (const Entry& entry : entries_) distinct.insert(entry.model.get());
-    if (distinct.size() == 1) return Lease(entries_.front().model);
+    // Adapters have to be asked for: who names nothing means the model itself.
+    for (const Entry& entry : entries_) {
+      if (!entry.model->adapter) distinct.insert(entry.model.get());
+    }
+    for (const Entry& entry : entries_) {
+      if (distinct.size() == 1 && distinct.contains(entry.model.get())) return Lease(entry.model);
+    }
     throw Error(ErrorCode::kInvalidArgument, "model is required: several models are served")
         .WithParam("model")
         .WithReason("missing_required_parameter");

@@ -25,6 +25,10 @@ struct ServedModel {
   std::string root;                   // base id, free of paths
   std::optional<std::string> parent;  // base id of a tuned model
   std::shared_ptr<engine::Engine> engine;
+  // What the engine's model is adapted with here; null: nothing. With an adapter the engine is the
+  // base's, who counts and reports what it does.
+  std::shared_ptr<const engine::Adapter> adapter;
+  std::string fingerprint;  // of its answers, where an adapter makes it another than the engine's
   ControlTokens control_tokens;
 
   const engine::LoadedModel& loaded() const { return engine->loaded(); }
@@ -60,7 +64,7 @@ class ModelRegistry {
   bool Remove(const std::string& name, std::function<void()> on_gone);
 
   // Throws kNotFound (model_not_found) listing up to eight names. With `name` unset: the only
-  // model, or kInvalidArgument when there are several.
+  // model, adapters not counted, or kInvalidArgument when there are several.
   std::shared_ptr<const ServedModel> Find(const std::optional<std::string>& name) const;
 
   struct Entry {

@@ -68,8 +68,9 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
   Json body;
   body["object"] = "list";
   body["data"] = Json::array();
-  for (const auto& [name, model] : context.models.List()) {
-    if (name != model->id) continue;  // aliases are no models of their own
+  const std::vector<ModelRegistry::Entry> models = context.models.List();
+  for (const auto& [name, model] : models) {
+    if (name != model->id || model->adapter) continue;  // aliases are no models of their own
     const engine::EngineStats stats = model->engine->stats();
     Json entry;
     entry["id"] = name;
@@ -79,6 +80,11 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
     entry["max_model_len"] = model->loaded().max_model_len;
     entry["memory_bytes"] = model->loaded().weight_bytes;
     entry["adapters"] = Json::array();
+    for (const auto& [other_name, other] : models) {
+      if (other->adapter && other->engine == model->engine) {
+        entry["adapters"].push_back(other_name);
+      }
+    }
     entry["running"] = stats.requests_running;
     entry["waiting"] = stats.requests_waiting;
     entry["kv_blocks_total"] = stats.kv_blocks_total;
