@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/paired.h"
-#include "engine/tokenizer/unicode.h"
+#include "engine/base/utf8.h"
 
 namespace tandem::bench {
 namespace {
@@ -69,7 +69,7 @@ int RunTokenizerBench(std::ostream& out, const engine::Tokenizer& tokenizer, std
   for (const auto& one : cases) {
     std::vector<double> speeds, ratios;
     for (int round = 0; round < options.rounds + 1; ++round) {
-      const double check = Time([&] { kept = kept + engine::ValidUtf8Prefix(text); });
+      const double check = Time([&] { kept = kept + ValidUtf8Prefix(text); });
       const double seconds = Time(one.work);
       if (round == 0) continue;  // page faults
       speeds.push_back(megabytes / seconds);

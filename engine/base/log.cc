@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 
 namespace tandem {
 namespace {
@@ -19,24 +20,6 @@ std::shared_ptr<spdlog::logger>& JsonEvents() {
   return logger;
 }
 
-// The length of the UTF-8 character at the beginning of `text`; 0: there is none.
-size_t CharacterBytes(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t n = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < n) return 0;
-  for (size_t i = 1; i < n; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates, beyond U+10FFFF.
-  if (first == 0xe0 && byte(1) < 0xa0) return 0;
-  if (first == 0xed && byte(1) > 0x9f) return 0;
-  if (first == 0xf0 && byte(1) < 0x90) return 0;
-  if (first == 0xf4 && byte(1) > 0x8f) return 0;
-  return n;
-}
-
 void AppendCode(std::string& out, unsigned code) {
   std::array<char, 8> text{};
   std::snprintf(text.data(), text.size(), "\\u%04x", code & 0xffff);
@@ -45,7 +28,7 @@ void AppendCode(std::string& out, unsigned code) {
 
 void AppendEscaped(std::string& out, std::string_view text, bool escapes_quotes) {
   while (!text.empty()) {
-    const size_t n = CharacterBytes(text);
+    const size_t n = WholeCharacterBytes(text);
     const char c = text.front();
     if (n == 0) {
       out += "\xef\xbf\xbd";

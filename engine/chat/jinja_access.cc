@@ -64,9 +64,9 @@ std::optional<std::pair<size_t, size_t>> CodePointAt(Runtime& rt, const Text& te
   if (index < 0) index += static_cast<int64_t>(CountCodePoints(text.bytes()));
   if (index < 0) return std::nullopt;
   size_t at = 0;
-  for (; at < text.size() && index > 0; --index) at += DecodeUtf8(text.bytes(), at).bytes;
+  for (; at < text.size() && index > 0; --index) at += ReadCodePoint(text.bytes(), at).bytes;
   if (at >= text.size()) return std::nullopt;
-  return std::make_pair(at, at + DecodeUtf8(text.bytes(), at).bytes);
+  return std::make_pair(at, at + ReadCodePoint(text.bytes(), at).bytes);
 }
 
 // Python's slice.indices(length).
@@ -109,7 +109,7 @@ Value SliceText(Runtime& rt, const TextPtr& text, const Value& start, const Valu
                 const Value& step) {
   rt.Work(text->size() * sizeof(uint32_t));
   std::vector<uint32_t> offsets;  // of each code point, and of the end
-  for (size_t i = 0; i < text->size(); i += DecodeUtf8(text->bytes(), i).bytes) {
+  for (size_t i = 0; i < text->size(); i += ReadCodePoint(text->bytes(), i).bytes) {
     offsets.push_back(static_cast<uint32_t>(i));
   }
   const auto length = static_cast<int64_t>(offsets.size());

@@ -51,7 +51,7 @@ TextPtr TitleWords(Runtime& rt, const Text& text) {
   text.ForEachRun(0, text.size(), [&](std::string_view part, bool from_client) {
     std::string mapped;
     for (size_t i = 0; i < part.size();) {
-      const CodePoint c = DecodeUtf8(part, i);
+      const CodePoint c = ReadCodePoint(part, i);
       if (!c.valid) {
         mapped.push_back(part[i]);
         word_begins = false;
@@ -156,7 +156,7 @@ Value WordCount(Runtime& rt, const Value& input, const Arguments& arguments) {
   int64_t words = 0;
   bool in_word = false;
   for (size_t i = 0; i < text->size();) {
-    const CodePoint c = DecodeUtf8(text->bytes(), i);
+    const CodePoint c = ReadCodePoint(text->bytes(), i);
     const bool letter = c.valid && (IsAlnum(c.value) || c.value == '_');
     words += letter && !in_word ? 1 : 0;
     in_word = letter;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/base/utf8.h"
 #include "engine/chat/jinja_text.h"
 
 namespace tandem::engine {
@@ -74,7 +75,7 @@ class Lexer {
 
   size_t SkipSpace(size_t offset) const {
     while (offset < source_.size()) {
-      const CodePoint c = DecodeUtf8(source_, offset);
+      const CodePoint c = ReadCodePoint(source_, offset);
       if (!c.valid || !IsSpace(c.value)) break;
       offset += c.bytes;
     }
@@ -85,7 +86,7 @@ class Lexer {
   size_t SkipSpaceBack(size_t begin, size_t end) const {
     size_t kept = begin;
     for (size_t i = begin; i < end;) {
-      const CodePoint c = DecodeUtf8(source_, i);
+      const CodePoint c = ReadCodePoint(source_, i);
       i += c.bytes;
       if (!c.valid || !IsSpace(c.value)) kept = i;
     }
@@ -354,7 +355,7 @@ class Lexer {
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
       Fail(begin, "the escape is not a Unicode character");
     }
-    AppendUtf8(value, code);
+    AppendUtf8(code, value);
   }
 
   void LexOperator(std::vector<char>& open) {

@@ -31,7 +31,7 @@ Value SplitAtSpaces(Runtime& rt, const TextPtr& text, int64_t max_splits) {
   size_t at = 0;
   while (true) {
     while (at < bytes.size()) {
-      const CodePoint c = DecodeUtf8(bytes, at);
+      const CodePoint c = ReadCodePoint(bytes, at);
       if (!is_space(c)) break;
       at += c.bytes;
     }
@@ -43,7 +43,7 @@ Value SplitAtSpaces(Runtime& rt, const TextPtr& text, int64_t max_splits) {
     }
     size_t end = at;
     while (end < bytes.size()) {
-      const CodePoint c = DecodeUtf8(bytes, end);
+      const CodePoint c = ReadCodePoint(bytes, end);
       if (is_space(c)) break;
       end += c.bytes;
     }
@@ -194,7 +194,7 @@ TextPtr TitleLetters(Runtime& rt, const Text& text) {
   text.ForEachRun(0, text.size(), [&](std::string_view part, bool from_client) {
     std::string mapped;
     for (size_t i = 0; i < part.size();) {
-      const CodePoint c = DecodeUtf8(part, i);
+      const CodePoint c = ReadCodePoint(part, i);
       if (c.valid) {
         in_word ? AppendLower(mapped, c.value) : AppendTitle(mapped, c.value);
         in_word = IsAlpha(c.value);
@@ -218,7 +218,7 @@ TextPtr SwapCase(Runtime& rt, const Text& text) {
   text.ForEachRun(0, text.size(), [&](std::string_view part, bool from_client) {
     std::string swapped;
     for (size_t i = 0; i < part.size();) {
-      const CodePoint c = DecodeUtf8(part, i);
+      const CodePoint c = ReadCodePoint(part, i);
       c.valid ? AppendSwapped(swapped, c.value) : swapped.push_back(part[i]);
       i += c.bytes;
     }
@@ -233,7 +233,7 @@ Value AllAre(Runtime& rt, const Value& self, const Arguments& arguments) {
   const std::string_view bytes = self.text()->bytes();
   rt.Work(bytes.size());
   for (size_t i = 0; i < bytes.size();) {
-    const CodePoint c = DecodeUtf8(bytes, i);
+    const CodePoint c = ReadCodePoint(bytes, i);
     if (!c.valid || !test(c.value)) return Value::Bool(false);
     i += c.bytes;
   }
@@ -272,9 +272,9 @@ Window WindowOf(Runtime& rt, const Text& text, const Value* start, const Value* 
   const int64_t last = std::min(resolve(end, length), length);
   if (first > last) return {{}, 0, false};
   size_t begin = 0;
-  for (int64_t i = 0; i < first; ++i) begin += DecodeUtf8(text.bytes(), begin).bytes;
+  for (int64_t i = 0; i < first; ++i) begin += ReadCodePoint(text.bytes(), begin).bytes;
   size_t stop = begin;
-  for (int64_t i = first; i < last; ++i) stop += DecodeUtf8(text.bytes(), stop).bytes;
+  for (int64_t i = first; i < last; ++i) stop += ReadCodePoint(text.bytes(), stop).bytes;
   return {text.bytes().substr(begin, stop - begin), static_cast<size_t>(first)};
 }
 

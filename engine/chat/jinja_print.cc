@@ -22,7 +22,7 @@ void AppendEscaped(TextBuilder& out, const Text& text, Escape escape) {
   text.ForEachRun(0, text.size(), [&](std::string_view part, bool from_client) {
     std::string escaped;
     for (size_t i = 0; i < part.size();) {
-      const CodePoint c = DecodeUtf8(part, i);
+      const CodePoint c = ReadCodePoint(part, i);
       if (!escape(escaped, c)) escaped.append(part.substr(i, c.bytes));
       i += c.bytes;
     }

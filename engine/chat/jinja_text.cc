@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "engine/base/utf8.h"
+
 namespace tandem::engine {
 namespace {
 
@@ -33,7 +35,7 @@ TextPtr MapText(Runtime& rt, const Text& text, MapCodePoint map) {
     std::string mapped;
     mapped.reserve(part.size());
     for (size_t i = 0; i < part.size();) {
-      const CodePoint c = DecodeUtf8(part, i);
+      const CodePoint c = ReadCodePoint(part, i);
       if (c.valid) {
         map(mapped, c.value);
       } else {
@@ -108,45 +110,15 @@ TextPtr TextBuilder::Take() {
   return taken;
 }
 
-CodePoint DecodeUtf8(std::string_view bytes, size_t offset) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[offset + i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {lead, 1, true};
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  const CodePoint broken{lead, 1, false};
-  if (lead < 0xC2 || lead > 0xF4 || bytes.size() - offset < length) return broken;
-  char32_t value = lead & (0xFFu >> (length + 1));
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return broken;
-    value = (value << 6) | (byte(i) & 0x3Fu);
-  }
-  const bool overlong = (length == 3 && value < 0x800) || (length == 4 && value < 0x10000);
-  if (overlong || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) return broken;
-  return {value, length, true};
-}
-
-void AppendUtf8(std::string& out, char32_t c) {
-  const auto put = [&out](char32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (c < 0x80) {
-    put(c);
-  } else if (c < 0x800) {
-    put(0xC0 | (c >> 6));
-    put(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    put(0xE0 | (c >> 12));
-    put(0x80 | ((c >> 6) & 0x3F));
-    put(0x80 | (c & 0x3F));
-  } else {
-    put(0xF0 | (c >> 18));
-    put(0x80 | ((c >> 12) & 0x3F));
-    put(0x80 | ((c >> 6) & 0x3F));
-    put(0x80 | (c & 0x3F));
-  }
+CodePoint ReadCodePoint(std::string_view bytes, size_t offset) {
+  const size_t size = WholeCharacterBytes(bytes.substr(offset));
+  if (size == 0) return {static_cast<unsigned char>(bytes[offset]), 1, false};
+  return {DecodeUtf8(bytes.data() + offset).value, size, true};
 }
 
 size_t CountCodePoints(std::string_view bytes) {
   size_t count = 0;
-  for (size_t i = 0; i < bytes.size(); i += DecodeUtf8(bytes, i).bytes) ++count;
+  for (size_t i = 0; i < bytes.size(); i += ReadCodePoint(bytes, i).bytes) ++count;
   return count;
 }
 
@@ -181,9 +153,9 @@ void AppendLower(std::string& out, char32_t c) {
   } else if (c == 0x130) {
     out.append("i\u0307");  // the one letter whose lower case is two code points
   } else if (UnicodeLocale() != nullptr) {
-    AppendUtf8(out, static_cast<char32_t>(towlower_l(static_cast<wint_t>(c), UnicodeLocale())));
+    AppendUtf8(static_cast<char32_t>(towlower_l(static_cast<wint_t>(c), UnicodeLocale())), out);
   } else {
-    AppendUtf8(out, c);
+    AppendUtf8(c, out);
   }
 }
 
@@ -193,9 +165,9 @@ void AppendUpper(std::string& out, char32_t c) {
   } else if (c == 0xDF) {
     out.append("SS");
   } else if (UnicodeLocale() != nullptr) {
-    AppendUtf8(out, static_cast<char32_t>(towupper_l(static_cast<wint_t>(c), UnicodeLocale())));
+    AppendUtf8(static_cast<char32_t>(towupper_l(static_cast<wint_t>(c), UnicodeLocale())), out);
   } else {
-    AppendUtf8(out, c);
+    AppendUtf8(c, out);
   }
 }
 
@@ -210,7 +182,7 @@ void AppendTitle(std::string& out, char32_t c) {
 bool HasOnlyCase(std::string_view bytes, bool (*wanted)(char32_t), bool (*other)(char32_t)) {
   bool found = false;
   for (size_t i = 0; i < bytes.size();) {
-    const CodePoint c = DecodeUtf8(bytes, i);
+    const CodePoint c = ReadCodePoint(bytes, i);
     if (c.valid && other(c.value)) return false;
     found = found || (c.valid && wanted(c.value));
     i += c.bytes;
@@ -267,7 +239,7 @@ TextPtr Replace(Runtime& rt, const TextPtr& text, const Text& from, const Text& 
       --left;
       out.Append(to);
       if (at == bytes.size()) break;
-      const size_t next = at + DecodeUtf8(bytes, at).bytes;
+      const size_t next = at + ReadCodePoint(bytes, at).bytes;
       out.Append(*text, at, next);
       at = next;
     }
@@ -290,7 +262,7 @@ TextPtr Strip(Runtime& rt, const TextPtr& text, const Text* chars, Side side) {
   if (chars != nullptr) {
     rt.Work(chars->size() * sizeof(char32_t));
     for (size_t i = 0; i < chars->size();) {
-      const CodePoint c = DecodeUtf8(chars->bytes(), i);
+      const CodePoint c = ReadCodePoint(chars->bytes(), i);
       set.push_back(c.value);
       i += c.bytes;
     }
@@ -307,7 +279,7 @@ TextPtr Strip(Runtime& rt, const TextPtr& text, const Text* chars, Side side) {
   size_t end = bytes.size();
   if (side != Side::kRight) {
     while (begin < end) {
-      const CodePoint c = DecodeUtf8(bytes, begin);
+      const CodePoint c = ReadCodePoint(bytes, begin);
       if (!drop(c)) break;
       begin += c.bytes;
     }
@@ -316,10 +288,10 @@ TextPtr Strip(Runtime& rt, const TextPtr& text, const Text* chars, Side side) {
     while (begin < end) {
       size_t last = end - 1;
       while (last > begin && end - last < 4 && (bytes[last] & 0xC0) == 0x80) --last;
-      CodePoint c = DecodeUtf8(bytes, last);
+      CodePoint c = ReadCodePoint(bytes, last);
       if (last + c.bytes != end) {
         last = end - 1;
-        c = DecodeUtf8(bytes, last);
+        c = ReadCodePoint(bytes, last);
       }
       if (!drop(c)) break;
       end = last;
@@ -334,7 +306,7 @@ std::vector<Line> SplitLines(Runtime& rt, const Text& text) {
   std::vector<Line> lines;
   size_t begin = 0;
   for (size_t i = 0; i < bytes.size();) {
-    const CodePoint c = DecodeUtf8(bytes, i);
+    const CodePoint c = ReadCodePoint(bytes, i);
     const bool breaks =
         c.valid && ((c.value >= 0x0A && c.value <= 0x0D) || (c.value >= 0x1C && c.value <= 0x1E) ||
                     c.value == 0x85 || c.value == 0x2028 || c.value == 0x2029);

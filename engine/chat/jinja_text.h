@@ -88,8 +88,7 @@ struct CodePoint {
   size_t bytes;  // 1..4
   bool valid;
 };
-CodePoint DecodeUtf8(std::string_view bytes, size_t offset);
-void AppendUtf8(std::string& out, char32_t code_point);
+CodePoint ReadCodePoint(std::string_view bytes, size_t offset);
 size_t CountCodePoints(std::string_view bytes);
 
 bool IsSpace(char32_t c);  // str.isspace

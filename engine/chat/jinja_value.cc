@@ -378,7 +378,7 @@ std::vector<Value> Elements(Runtime& rt, const Value& value) {
       const TextPtr& text = value.text();
       for (size_t i = 0; i < text->size();) {
         rt.Step();
-        const size_t next = i + DecodeUtf8(text->bytes(), i).bytes;
+        const size_t next = i + ReadCodePoint(text->bytes(), i).bytes;
         elements.push_back(Value::Of(Substring(rt, text, i, next)));
         i = next;
       }

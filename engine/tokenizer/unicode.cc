@@ -139,63 +139,6 @@ bool IsAscii(std::string_view text) {
 
 }  // namespace
 
-Utf8Unit NextUtf8(std::string_view bytes) {
-  const unsigned char lead = ByteAt(bytes, 0);
-  if (lead < 0x80) return {Utf8Kind::kWhole, 1};
-  if (lead < 0xC2 || lead > 0xF4) return {Utf8Kind::kInvalid, 1};
-  const uint32_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // The second byte's range excludes overlong forms, surrogates and values above U+10FFFF.
-  unsigned char low = 0x80, high = 0xBF;
-  if (lead == 0xE0) low = 0xA0;
-  if (lead == 0xED) high = 0x9F;
-  if (lead == 0xF0) low = 0x90;
-  if (lead == 0xF4) high = 0x8F;
-  for (uint32_t i = 1; i < length; ++i) {
-    if (i >= bytes.size()) return {Utf8Kind::kTruncated, i};
-    const unsigned char b = ByteAt(bytes, i);
-    if (b < low || b > high) return {Utf8Kind::kInvalid, i};
-    low = 0x80;
-    high = 0xBF;
-  }
-  return {Utf8Kind::kWhole, length};
-}
-
-void AppendUtf8(uint32_t c, std::string& out) {
-  if (c < 0x80) {
-    out.push_back(static_cast<char>(c));
-  } else if (c < 0x800) {
-    out.push_back(static_cast<char>(0xC0 | c >> 6));
-    out.push_back(static_cast<char>(0x80 | (c & 0x3F)));
-  } else if (c < 0x10000) {
-    out.push_back(static_cast<char>(0xE0 | c >> 12));
-    out.push_back(static_cast<char>(0x80 | (c >> 6 & 0x3F)));
-    out.push_back(static_cast<char>(0x80 | (c & 0x3F)));
-  } else {
-    out.push_back(static_cast<char>(0xF0 | c >> 18));
-    out.push_back(static_cast<char>(0x80 | (c >> 12 & 0x3F)));
-    out.push_back(static_cast<char>(0x80 | (c >> 6 & 0x3F)));
-    out.push_back(static_cast<char>(0x80 | (c & 0x3F)));
-  }
-}
-
-size_t ValidUtf8Prefix(std::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
-    if (i + 8 <= text.size()) {
-      uint64_t word;
-      std::memcpy(&word, text.data() + i, 8);
-      if ((word & 0x8080808080808080ull) == 0) {
-        i += 8;
-        continue;
-      }
-    }
-    const Utf8Unit unit = NextUtf8(text.substr(i));
-    if (unit.kind != Utf8Kind::kWhole) break;
-    i += unit.size;
-  }
-  return i;
-}
-
 CharClass ClassOf(uint32_t code_point) {
   static const std::array<CharClass, 0x10000> basic_plane = [] {
     std::array<CharClass, 0x10000> classes{};

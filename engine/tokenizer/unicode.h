@@ -6,41 +6,12 @@
 #include <string>
 #include <string_view>
 
+#include "engine/base/utf8.h"
+
 namespace tandem::engine {
 
 // U+2581, which stands for the space in vocabularies made by SentencePiece.
 inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";
-
-// What stands at the beginning of some bytes, as Unicode's "maximal subpart" rule cuts them.
-enum class Utf8Kind {
-  kWhole,      // a whole character of `size` bytes
-  kInvalid,    // `size` bytes that no continuation can make a character
-  kTruncated,  // all `size` bytes there are; more of them could still make a character
-};
-struct Utf8Unit {
-  Utf8Kind kind;
-  uint32_t size;
-};
-// REQUIRES: bytes is not empty.
-Utf8Unit NextUtf8(std::string_view bytes);
-
-// The code point at p. REQUIRES: [p, end) begins with a whole character.
-struct Utf8Char {
-  uint32_t value;
-  uint32_t size;  // bytes
-};
-inline Utf8Char DecodeUtf8(const char* p) {
-  const auto at = [p](int i) { return static_cast<uint32_t>(static_cast<unsigned char>(p[i])); };
-  const uint32_t lead = at(0);
-  if (lead < 0x80) return {lead, 1};
-  if (lead < 0xE0) return {(lead & 0x1F) << 6 | (at(1) & 0x3F), 2};
-  if (lead < 0xF0) return {(lead & 0x0F) << 12 | (at(1) & 0x3F) << 6 | (at(2) & 0x3F), 3};
-  return {(lead & 0x07) << 18 | (at(1) & 0x3F) << 12 | (at(2) & 0x3F) << 6 | (at(3) & 0x3F), 4};
-}
-void AppendUtf8(uint32_t code_point, std::string& out);
-
-// Length of the longest prefix that is valid UTF-8.
-size_t ValidUtf8Prefix(std::string_view text);
 
 // Cuts text into stretches that are valid UTF-8 and stretches without any whole character, in
 // order, none of them empty: sink(std::string_view stretch, bool valid).

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -8,6 +9,7 @@
 #include "bench/make_model.h"
 #include "bench/sample_bench.h"
 #include "bench/step_bench.h"
+#include "bench/template_bench.h"
 #include "bench/tokenizer_bench.h"
 #include "bench/train_bench.h"
 #include "engine/io/atomic_write.h"
@@ -94,6 +96,29 @@ void AddTokenizerBench(CLI::App& command, int& exit_code) {
     exit_code = bench::RunTokenizerBench(std::cout, *files.tokenizer,
                                          engine::ReadWholeFile(flags->text, kMostTextBytes),
                                          flags->options);
+  });
+}
+
+void AddTemplateBench(CLI::App& command, int& exit_code) {
+  struct Flags {
+    std::vector<std::string> files;
+    bench::TemplateBenchOptions options;
+  };
+  auto flags = std::make_shared<Flags>();
+  command.add_option("file", flags->files, "Jinja chat templates")
+      ->required()
+      ->check(CLI::ExistingFile);
+  command.add_option("--messages", flags->options.messages, "of the chat")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command.add_option("--rounds", flags->options.rounds, "medians are taken over these")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.callback([flags, &exit_code] {
+    for (const std::string& file : flags->files) {
+      exit_code = bench::RunTemplateBench(std::cout, std::filesystem::path(file).filename(),
+                                          engine::ReadWholeFile(file, 1 << 20), flags->options);
+    }
   });
 }
 
@@ -275,6 +300,8 @@ void AddBench(CLI::App& command, int& exit_code) {
                  exit_code);
   AddTokenizerBench(*command.add_subcommand("tokenizer", "text to tokens and back, MB/s per core"),
                     exit_code);
+  AddTemplateBench(*command.add_subcommand("template", "chats through chat templates, ms each"),
+                   exit_code);
   AddHttpBench(*command.add_subcommand("http",
                                        "load on any OpenAI-compatible server, optionally beside a "
                                        "peer"),

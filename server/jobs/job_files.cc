@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 
 namespace tandem::server {
 namespace {
@@ -53,23 +54,6 @@ bool WriteFully(int fd, std::string_view text) {
     text.remove_prefix(static_cast<size_t>(n));
   }
   return true;
-}
-
-// The length of a well-formed UTF-8 sequence at the front (RFC 3629), or 0.
-size_t Utf8Length(std::string_view bytes) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || bytes.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  const unsigned char second = byte(1);
-  const bool overlong = (lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90);
-  const bool surrogate = lead == 0xED && second > 0x9F;
-  const bool too_large = lead == 0xF4 && second > 0x8F;
-  return overlong || surrogate || too_large ? 0 : length;
 }
 
 // Not more than `bytes`, and not within a character.
@@ -183,7 +167,7 @@ std::string ValidUtf8(std::string_view bytes) {
   std::string out;
   out.reserve(bytes.size());
   while (!bytes.empty()) {
-    const size_t length = Utf8Length(bytes);
+    const size_t length = WholeCharacterBytes(bytes);
     if (length == 0) {
       out += "\xEF\xBF\xBD";
       bytes.remove_prefix(1);

@@ -3,7 +3,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "server/wire/utf8.h"
+#include "engine/base/utf8.h"
 
 namespace tandem::server {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/wire/json_text.h"
-#include "server/wire/utf8.h"
 
 namespace tandem::server {
 namespace {

@@ -6,8 +6,6 @@
 
 namespace tandem::server {
 
-bool IsValidUtf8(std::string_view bytes);
-
 // Counts the Unicode characters of a text whose bytes arrive in pieces, as it is answered: whatever
 // cannot be a character is U+FFFD there, one for each maximal part.
 class CharacterCounter {

@@ -1,21 +1,15 @@
 #pragma once
 
-#include <cstdlib>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "engine/base/error.h"
 #include "engine/tokenizer/incremental_detokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/unicode.h"
+#include "tests/fuzz/strangers_file.h"
 
 namespace tandem::engine {
-
-inline void Require(bool truth) {
-  if (!truth) std::abort();
-}
 
 // What every tokenizer that loads must do: ids within the vocabulary, streams that join to the
 // decoded text, valid UTF-8 at every step, no control token out of plain text by look-up.
@@ -35,18 +29,6 @@ inline void UseTokenizer(const Tokenizer& tokenizer, std::string_view own_text) 
       }
       Require(streamed + detokenizer.Flush() == Decode(tokenizer, ids, false));
     }
-  }
-}
-
-// Runs what reads a stranger's file: it may only throw Error, in one short line.
-inline void ReadStrangersFile(const std::function<void()>& read) {
-  try {
-    read();
-  } catch (const Error& error) {
-    const std::string_view message = error.what();
-    Require(message.size() < 1000 && message.find('\n') == std::string_view::npos);
-    Require(error.code() == ErrorCode::kDataLoss || error.code() == ErrorCode::kUnsupported ||
-            error.code() == ErrorCode::kInvalidArgument);
   }
 }
 

@@ -184,7 +184,7 @@ class Maker:
         )()
 
     def slice(self):
-        part = lambda: self.pick("", "", self.integer())
+        part = lambda: self.pick("", "", "0", "1", "3", "-1", "-4", "n", "k", "99", "-99")
         return self.pick(f"{part()}:{part()}", f"{part()}:{part()}:{self.pick('1', '2', '-1', '-2')}", "::-1", "1:", ":-1")
 
     def paren(self, maker):

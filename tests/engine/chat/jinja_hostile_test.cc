@@ -163,6 +163,44 @@ TEST(JinjaHostile, DeepestRecursionFitsAThreadsStack) {
   EXPECT_NE(fault.find("nests or recurses too deeply"), std::string::npos) << fault;
 }
 
+// What is known to lead out of Jinja's sandbox in Python leads nowhere here.
+TEST(JinjaHostile, AttributesOfTheHostDoNotExist) {
+  for (const char* path : {"''.__class__",
+                           "''['__class__']",
+                           "[].__class__",
+                           "messages.__init__",
+                           "dict.__globals__",
+                           "range.__globals__",
+                           "namespace.__init__",
+                           "raise_exception.__globals__",
+                           "(''|attr('__class__'))",
+                           "('%s'|attr('format'))|attr('__self__')",
+                           "loop.__class__",
+                           "strftime_now.__code__",
+                           "f.__func__",
+                           "self",
+                           "config",
+                           "request",
+                           "cycler",
+                           "joiner",
+                           "lipsum",
+                           "get_flashed_messages",
+                           "caller",
+                           "environment",
+                           "os",
+                           "open",
+                           "eval"}) {
+    SCOPED_TRACE(path);
+    const std::string text =
+        "{% macro f() %}{% endmacro %}{% for x in [1] %}{{ " + std::string(path);
+    EXPECT_EQ(Render(text + " is defined }}{% endfor %}"), "False");
+    EXPECT_NE(FaultOf(text + "() }}{% endfor %}"), "");
+  }
+  EXPECT_NE(FaultOf("{{ ''.__class__.__mro__[1].__subclasses__() }}"), "");
+  EXPECT_NE(FaultOf("{{ '{0.__class__}'.format(1) }}"), "");
+  EXPECT_NE(FaultOf("{{ '%(__class__)s' % 1 }}"), "");
+}
+
 TEST(JinjaHostile, DeepMessagesAreRefused) {
   Json deep = Json::array();
   for (int i = 0; i < 500; ++i) deep = Json::array({deep});

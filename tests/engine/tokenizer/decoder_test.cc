@@ -125,6 +125,23 @@ TEST(Decoders, WhatIsGivenOutIsNeverTakenBack) {
   }
 }
 
+// "<0x-1>" once was an index before a table, elsewhere.
+TEST(Decoders, WhatOnlyLooksLikeAByteIsText) {
+  Json vocab = {{"<unk>", 0}};
+  const std::vector<std::string> spellings = {"<0x-1>", "<0x+1>",  "<0x1G>", "<0x 1>",
+                                              "<0x1>",  "<0x100>", "<0x41",  "<0X41>"};
+  for (const std::string& spelling : spellings) vocab[spelling] = vocab.size();
+  const TokenizerFiles files =
+      LoadJson(Json{{"decoder", {{"type", "ByteFallback"}}},
+                    {"model", {{"type", "WordLevel"}, {"unk_token", "<unk>"}, {"vocab", vocab}}}}
+                   .dump());
+
+  for (size_t i = 0; i < spellings.size(); ++i) {
+    EXPECT_EQ(Decode(*files.tokenizer, std::vector{static_cast<TokenId>(i + 1)}, false),
+              spellings[i]);
+  }
+}
+
 TEST(Decoders, TheLastTokenLosesItsSuffixTheOthersKeepASpace) {
   const TokenizerFiles files = WithDecoder({{"type", "BPEDecoder"}, {"suffix", "</w>"}});
   IncrementalDetokenizer detokenizer(*files.tokenizer, false);

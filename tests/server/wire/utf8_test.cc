@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/utf8.h"
+
 namespace tandem::server {
 namespace {
 

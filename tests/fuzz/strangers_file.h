@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdlib>
+#include <functional>
+#include <string_view>
+
+#include "engine/base/error.h"
+
+namespace tandem::engine {
+
+inline void Require(bool truth) {
+  if (!truth) std::abort();
+}
+
+// Runs what reads a stranger's file: it may only throw Error, in one short line.
+inline void ReadStrangersFile(const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    const std::string_view message = error.what();
+    Require(message.size() < 1000 && message.find('\n') == std::string_view::npos);
+    Require(error.code() == ErrorCode::kDataLoss || error.code() == ErrorCode::kUnsupported ||
+            error.code() == ErrorCode::kInvalidArgument);
+  }
+}
+
+}  // namespace tandem::engine
