@@ -225,7 +225,9 @@ const ConstTensorView* ModelDir::FindTensor(std::string_view name) const {
   return found == shard_of_.end() ? nullptr : shards_[found->second].Find(name);
 }
 
-std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir) const {
+std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir,
+                                  const std::function<void()>& between_pieces) const {
+  constexpr size_t kPieceBytes = 32 << 20;  // some tens of milliseconds
   const bool use_memo = !dir_.empty() && !memo_dir.empty() && SettledLongAgo(shards_);
   const Json files = use_memo ? IdentityJson(shards_) : Json();
   if (use_memo && UnchangedSinceOpen(shards_)) {
@@ -233,7 +235,13 @@ std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir) const {
   }
 
   Sha256 sha;
-  for (const SafetensorsFile& shard : shards_) sha.Update(shard.bytes());
+  for (const SafetensorsFile& shard : shards_) {
+    const std::span<const std::byte> bytes = shard.bytes();
+    for (size_t at = 0; at < bytes.size(); at += kPieceBytes) {
+      if (between_pieces) between_pieces();
+      sha.Update(bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at)));
+    }
+  }
   std::string hash = ToHex(sha.Finish());
   if (use_memo && UnchangedSinceOpen(shards_)) WriteMemo(MemoPath(memo_dir, files), files, hash);
   return hash;
