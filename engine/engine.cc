@@ -115,7 +115,7 @@ RequestId Engine::Submit(GenerationRequest request, EventSink sink) {
 }
 
 std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests,
-                                         std::vector<EventSink> sinks) {
+                                         std::vector<EventSink> sinks, int64_t max_waiting) {
   TANDEM_CHECK(requests.size() == sinks.size());
   for (const GenerationRequest& request : requests) CheckRequest(request, impl_->model);
   const std::lock_guard lock(impl_->submit_mutex);
@@ -130,8 +130,15 @@ std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests
   }
   const auto n_requests = static_cast<int64_t>(requests.size());
   const uint64_t client = requests.empty() ? 0 : requests.front().client;
-  if (!impl_->status->TryEnqueue(client, n_requests, impl_->options.max_queue,
-                                 impl_->options.max_seqs)) {
+  const LoopStatus::Entry entry = impl_->status->TryEnqueue(
+      client, n_requests, impl_->options.max_queue, max_waiting, impl_->options.max_seqs);
+  if (entry == LoopStatus::Entry::kClientFull) {
+    throw Error(ErrorCode::kResourceExhausted,
+                "this client has as many requests waiting as it may have, " +
+                    std::to_string(max_waiting) + "; try again later")
+        .WithReason("rate_limit_exceeded");
+  }
+  if (entry == LoopStatus::Entry::kQueueFull) {
     throw Error(ErrorCode::kUnavailable,
                 "the queue is full: " + std::to_string(impl_->options.max_queue) +
                     " requests are waiting (--max-queue)")

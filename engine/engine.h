@@ -234,9 +234,11 @@ class Engine {
   // (empty prompt, id out of range, prompt too long: reason context_length_exceeded).
   RequestId Submit(GenerationRequest request, EventSink sink);
   // The same for the prompts of one client, all or none. They count as one towards a full queue: a
-  // list longer than the queue must not be refused forever. `sinks` stands beside `requests`.
+  // list longer than the queue must not be refused forever. `sinks` stands beside `requests`. With
+  // `max_waiting` the client may have only so many waiting; beyond: kResourceExhausted (reason
+  // rate_limit_exceeded).
   std::vector<RequestId> SubmitAll(std::vector<GenerationRequest> requests,
-                                   std::vector<EventSink> sinks);
+                                   std::vector<EventSink> sinks, int64_t max_waiting = 0);
   // Idempotent; takes effect before the next step. The sink still gets its RequestFinished.
   void Cancel(RequestId request);
   // Ends everything that runs or waits, each request with one RequestFinished (kFailed,
@@ -251,7 +253,6 @@ class Engine {
   // How many requests Submit would take now; 0 when the queue is full.
   int64_t queue_room() const;
   // How many more requests of one client there is room for if it may keep `max_waiting` waiting.
-  // Submit does not ask: it knows the bound of the whole queue only.
   int64_t queue_room_of(uint64_t client, int64_t max_waiting) const;
 
  private:

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -15,20 +14,12 @@
 #include "engine/io/atomic_write.h"
 #include "server/handlers/job_spec.h"
 #include "server/jobs/job_files.h"
+#include "server/respond/error_response.h"
 #include "server/routes.h"
 #include "server/service_notify.h"
-#include "server/wire/error_body.h"
 
 namespace tandem::server {
 namespace {
-
-Response ToResponse(ErrorReply reply) {
-  Response response;
-  response.status = reply.status;
-  response.body = std::move(reply.body);
-  response.headers = std::move(reply.headers);
-  return response;
-}
 
 bool IsLoopback(const std::string& host) {
   return host == "localhost" || host.starts_with("127.") || host == "::1";
@@ -162,15 +153,7 @@ void App::OnRequestEnd(const RequestSummary& summary) {
                       {"ms", std::chrono::duration<double, std::milli>(summary.elapsed).count()}};
   // A route's parameters can be long, and what no route matches can be anything.
   if (summary.route.empty()) fields.emplace_back("path", std::string(summary.path.substr(0, 120)));
-  for (const auto& [name, value] : summary.notes) {
-    int64_t number = 0;
-    const auto [end, fault] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (fault == std::errc() && end == value.data() + value.size()) {
-      fields.emplace_back(name, number);
-    } else {
-      fields.emplace_back(name, value);
-    }
-  }
+  fields.insert(fields.end(), summary.notes.begin(), summary.notes.end());
   LogEvent(is_watching ? spdlog::level::debug : spdlog::level::info, "request", fields);
 }
 

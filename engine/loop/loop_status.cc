@@ -10,8 +10,16 @@ int64_t LoopStatus::RoomLocked(int64_t max_queue, int64_t max_seqs) const {
   return std::max<int64_t>(0, max_queue + FreePlaces(max_seqs) - in_inbox_ - queued_requests_);
 }
 
+// Further choices of requests that had a place take the next ones.
 int64_t LoopStatus::FreePlaces(int64_t max_seqs) const {
-  return std::max<int64_t>(0, max_seqs - stats_.requests_running);
+  const int64_t spoken_for = std::max<int64_t>(0, stats_.requests_waiting - queued_requests_);
+  return std::max<int64_t>(0, max_seqs - stats_.requests_running - spoken_for);
+}
+
+int64_t LoopStatus::RoomOfLocked(uint64_t client, int64_t max_waiting, int64_t max_seqs) const {
+  const auto waiting = waiting_of_.find(client);
+  const int64_t n_waiting = waiting == waiting_of_.end() ? 0 : waiting->second;
+  return std::max<int64_t>(0, max_waiting + FreePlaces(max_seqs) - n_waiting);
 }
 
 int64_t LoopStatus::Room(int64_t max_queue, int64_t max_seqs) const {
@@ -21,18 +29,19 @@ int64_t LoopStatus::Room(int64_t max_queue, int64_t max_seqs) const {
 
 int64_t LoopStatus::RoomOf(uint64_t client, int64_t max_waiting, int64_t max_seqs) const {
   const std::lock_guard lock(mutex_);
-  const auto waiting = waiting_of_.find(client);
-  const int64_t n_waiting = waiting == waiting_of_.end() ? 0 : waiting->second;
-  return std::max<int64_t>(0, max_waiting + FreePlaces(max_seqs) - n_waiting);
+  return RoomOfLocked(client, max_waiting, max_seqs);
 }
 
-bool LoopStatus::TryEnqueue(uint64_t client, int64_t n_requests, int64_t max_queue,
-                            int64_t max_seqs) {
+LoopStatus::Entry LoopStatus::TryEnqueue(uint64_t client, int64_t n_requests, int64_t max_queue,
+                                         int64_t max_waiting_of_client, int64_t max_seqs) {
   const std::lock_guard lock(mutex_);
-  if (RoomLocked(max_queue, max_seqs) == 0) return false;
+  if (max_waiting_of_client > 0 && RoomOfLocked(client, max_waiting_of_client, max_seqs) == 0) {
+    return Entry::kClientFull;
+  }
+  if (RoomLocked(max_queue, max_seqs) == 0) return Entry::kQueueFull;
   in_inbox_ += n_requests;
   waiting_of_[client] += n_requests;
-  return true;
+  return Entry::kTaken;
 }
 
 void LoopStatus::Publish(const EngineStats& stats, const EngineHistograms& histograms,

@@ -14,9 +14,11 @@ namespace tandem::engine {
 // What other threads may know of the loop.
 class LoopStatus {
  public:
-  // Counts requests of one client that go into the inbox together. False when the queue was full
-  // before them.
-  bool TryEnqueue(uint64_t client, int64_t n_requests, int64_t max_queue, int64_t max_seqs);
+  enum class Entry { kTaken, kQueueFull, kClientFull };
+  // Counts requests of one client that go into the inbox together, unless the queue was full before
+  // them, or what the client may have waiting (0: as much as there is room for).
+  Entry TryEnqueue(uint64_t client, int64_t n_requests, int64_t max_queue,
+                   int64_t max_waiting_of_client, int64_t max_seqs);
   // How many more requests there is room for.
   int64_t Room(int64_t max_queue, int64_t max_seqs) const;
   // The same for one client that may keep `max_waiting` of them.
@@ -32,8 +34,10 @@ class LoopStatus {
   EngineHistograms Histograms() const;
 
  private:
-  int64_t RoomLocked(int64_t max_queue, int64_t max_seqs) const;  // REQUIRES: mutex_ held
-  int64_t FreePlaces(int64_t max_seqs) const;                     // the same
+  // REQUIRES, as the next two: mutex_ held.
+  int64_t RoomLocked(int64_t max_queue, int64_t max_seqs) const;
+  int64_t RoomOfLocked(uint64_t client, int64_t max_waiting, int64_t max_seqs) const;
+  int64_t FreePlaces(int64_t max_seqs) const;
 
   mutable std::mutex mutex_;  // guards the next five
   EngineStats stats_;

@@ -1,5 +1,6 @@
 #include "engine/ops/rows.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/base/check.h"
@@ -51,25 +52,37 @@ void Pointwise(OpsContext& ops, void (*kernel)(const PointwiseArgs<T>&) noexcept
 }  // namespace
 
 RopeTable::RopeTable(std::span<const double> frequencies, int64_t max_positions, double amplitude)
-    : head_dim_(2 * static_cast<int64_t>(frequencies.size())),
+    : frequencies_(frequencies.begin(), frequencies.end()),
+      amplitude_(amplitude),
+      head_dim_(2 * static_cast<int64_t>(frequencies.size())),
       max_positions_(max_positions),
-      table_(static_cast<size_t>(head_dim_ * max_positions) * sizeof(float)) {
+      rows_(
+          std::make_unique<Rows>(static_cast<size_t>(head_dim_ * max_positions) * sizeof(float))) {}
+
+const float* RopeTable::RowsOf(std::span<const int32_t> positions) const {
+  int64_t n_needed = 0;
+  for (const int32_t position : positions) {
+    TANDEM_CHECK(position >= 0 && position < max_positions_);
+    n_needed = std::max<int64_t>(n_needed, position + 1);
+  }
+  auto* values = rows_->values.as<float>();
+  if (rows_->n_filled.load(std::memory_order_acquire) >= n_needed) return values;
+
+  const std::lock_guard lock(rows_->filling);
   const int64_t half = head_dim_ / 2;
-  float* row = table_.as<float>();
-  for (int64_t p = 0; p < max_positions; ++p, row += head_dim_) {
+  // A few more than asked for: a sequence that grows by a token should not come here for each.
+  const int64_t end = std::min(max_positions_, RoundUp<int64_t>(n_needed, 64));
+  for (int64_t p = rows_->n_filled.load(); p < end; ++p) {
+    float* row = values + p * head_dim_;
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(p) * frequencies[static_cast<size_t>(i)];
-      row[i] = static_cast<float>(amplitude * std::cos(angle));
-      row[half + i] = static_cast<float>(amplitude * std::sin(angle));
+      const double angle = static_cast<double>(p) * frequencies_[static_cast<size_t>(i)];
+      row[i] = static_cast<float>(amplitude_ * std::cos(angle));
+      row[half + i] = static_cast<float>(amplitude_ * std::sin(angle));
     }
   }
+  if (end > rows_->n_filled.load()) rows_->n_filled.store(end, std::memory_order_release);
+  return values;
 }
-
-const float* RopeTable::cos(int64_t position) const {
-  return table_.as<float>() + position * head_dim_;
-}
-
-const float* RopeTable::sin(int64_t position) const { return cos(position) + head_dim_ / 2; }
 
 void RmsNorm(OpsContext& ops, const float* x, int64_t ldx, const float* gamma, float eps,
              const Matrix& y, float* rstd) {
@@ -121,9 +134,7 @@ void Rope(OpsContext& ops, const float* x, int64_t ldx, std::span<const int32_t>
           const RopeTable& table, const Matrix& y) {
   TANDEM_CHECK(static_cast<int64_t>(positions.size()) == y.rows);
   TANDEM_CHECK(y.cols % table.head_dim() == 0);
-  for (const int32_t position : positions) {
-    TANDEM_CHECK(position >= 0 && position < table.max_positions());
-  }
+  const float* rows = table.RowsOf(positions);
   WithComputeType(y.dtype, [&]<class T>() {
     CheckOutput<T>(y);
     ParallelRows(ops, y.rows, y.cols, [&](int64_t first, int64_t count, int) {
@@ -133,7 +144,7 @@ void Rope(OpsContext& ops, const float* x, int64_t ldx, std::span<const int32_t>
                                      .n_heads = y.cols / table.head_dim(),
                                      .head_dim = table.head_dim(),
                                      .positions = positions.data() + first,
-                                     .table = table.cos(0),
+                                     .table = rows,
                                      .y = static_cast<T*>(y.data) + first * y.stride,
                                      .ldy = y.stride});
     });

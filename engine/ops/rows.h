@@ -1,8 +1,13 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
+#include <vector>
 
+#include "engine/base/aligned_buffer.h"
 #include "engine/kernels/kernels.h"  // Activation
 #include "engine/ops/matmul.h"
 #include "engine/ops/ops_context.h"
@@ -26,7 +31,9 @@ struct Matrix {
 };
 
 // Rotary embedding of RoFormer in the half-split order of Hugging Face (dimension i pairs with i +
-// head_dim/2), angles position * frequency[i] computed in double and tabulated as f32.
+// head_dim/2), angles position * frequency[i] computed in double and tabulated as f32. A position's
+// row is computed when it, or a later one, is first asked for: the table of a long context costs
+// the time and memory of what is used of it. Any thread.
 class RopeTable {
  public:
   // `frequencies` has head_dim/2 entries, any scaling already applied; cosines and sines are
@@ -34,13 +41,23 @@ class RopeTable {
   RopeTable(std::span<const double> frequencies, int64_t max_positions, double amplitude = 1);
   int64_t head_dim() const { return head_dim_; }
   int64_t max_positions() const { return max_positions_; }
-  const float* cos(int64_t position) const;  // head_dim/2 values
-  const float* sin(int64_t position) const;
+  // The rows of all of `positions`, found as [position][cos: head_dim/2 | sin: head_dim/2]. Every
+  // position must lie in [0, max_positions).
+  const float* RowsOf(std::span<const int32_t> positions) const;
 
  private:
+  struct Rows {
+    explicit Rows(size_t bytes) : values(bytes) {}
+    AlignedBuffer values;  // [max_positions][head_dim]; not touched beyond n_filled
+    std::mutex filling;
+    std::atomic<int64_t> n_filled = 0;
+  };
+
+  std::vector<double> frequencies_;
+  double amplitude_;
   int64_t head_dim_;
   int64_t max_positions_;
-  AlignedBuffer table_;  // [max_positions][cos: head_dim/2 | sin: head_dim/2]
+  std::unique_ptr<Rows> rows_;
 };
 
 // y = x / sqrt(mean(x^2) + eps) * gamma. `rstd` (rows floats) may be null.

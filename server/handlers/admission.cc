@@ -42,21 +42,26 @@ std::optional<Error> Admission::Admit(Request& request, bool is_heavy,
   if (std::optional<Error> refused = RefuseToQueue(request.client, writer)) return refused;
   ++preparing_->n;
   ++preparing_->of[request.client];
-  request.admission =
-      std::shared_ptr<void>(nullptr, [preparing = preparing_, client = request.client](void*) {
+  request.admission = std::make_shared<Reservation>(
+      [preparing = preparing_, client = request.client](const std::function<void()>& take) {
         const std::lock_guard release(preparing->mutex);
         --preparing->n;
         const auto of_client = preparing->of.find(client);
         if (--of_client->second == 0) preparing->of.erase(of_client);
+        take();
       });
   return std::nullopt;
+}
+
+int64_t Admission::ShareOf(uint64_t client) const {
+  return client == 0 || client == kAdminClient ? 0 : queue_share_();
 }
 
 // REQUIRES: preparing_->mutex held.
 std::optional<Error> Admission::RefuseToQueue(uint64_t client, const ResponseWriter& writer) const {
   const std::vector<ModelRegistry::Entry> models = models_.List();
   if (models.empty()) return std::nullopt;  // the handler has a better answer
-  const int64_t share = client == 0 || client == kAdminClient ? 0 : queue_share_();
+  const int64_t share = ShareOf(client);
   int64_t room = 0;
   int64_t room_of_client = 0;
   for (const auto& [name, model] : models) {

@@ -39,9 +39,14 @@ class Admission {
 
   // For every request of a client, as soon as it is read; `is_heavy` if it wants tokens made. Why
   // it is refused, or nothing; the answer gets the headers that belong to either. A heavy request
-  // keeps its place in the bounds on waiting until `request.admission` is released: the requests
-  // that are being parsed and tokenised wait as much as those in the engine's queue.
+  // keeps its place in the bounds on waiting until `request.admission` is given up: the requests
+  // that are being parsed and tokenised wait as much as those in the engine's queue. The
+  // handler redeems it for a place in the engine's queue, so that no request counts twice, or not
+  // at all.
   std::optional<Error> Admit(Request& request, bool is_heavy, const ResponseWriter& writer);
+
+  // How many requests the client may have waiting for a model; 0: no bound of its own.
+  int64_t ShareOf(uint64_t client) const;
 
   // Takes tokens before a request is submitted; throws kResourceExhausted (rate_limit_exceeded).
   void ChargeTokens(uint64_t client, int64_t n, const ResponseWriter& writer);

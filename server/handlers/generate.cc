@@ -114,10 +114,20 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
   }
   std::vector<RequestId> ids;
   try {
-    ids = model->engine->SubmitAll(std::move(requests), std::move(sinks));
+    const auto submit = [&] {
+      ids = model->engine->SubmitAll(std::move(requests), std::move(sinks),
+                                     context.admission->ShareOf(request.client));
+    };
+    if (request.admission) {
+      request.admission->Redeem(submit);
+    } else {
+      submit();
+    }
   } catch (const Error& error) {
     context.admission->CorrectTokens(request.client, charged_tokens, 0);
-    if (error.code() == ErrorCode::kUnavailable) context.admission->AddRetryAfter(writer);
+    if (error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kResourceExhausted) {
+      context.admission->AddRetryAfter(writer);
+    }
     throw;
   }
   const auto cancel = [for_each, ids] {

@@ -15,9 +15,7 @@ FinishedReason ReasonOf(std::string_view name) {
   return FinishedReason::kError;
 }
 
-std::string Milliseconds(double seconds) {
-  return std::to_string(static_cast<int64_t>(std::llround(seconds * 1000)));
-}
+int64_t Milliseconds(double seconds) { return std::llround(seconds * 1000); }
 
 }  // namespace
 
@@ -30,7 +28,7 @@ GenerationTally::GenerationTally(About about, const std::shared_ptr<const Respon
       n_open_(about_.n_prompts),
       n_in_engine_(about_.n_prompts) {
   writer->Note("model", about_.model);
-  writer->Note("prompt_tokens", std::to_string(about_.prompt_tokens));
+  writer->Note("prompt_tokens", about_.prompt_tokens);
 }
 
 void GenerationTally::OnEvent(const engine::GenerationEvent& event) {
@@ -84,7 +82,7 @@ void GenerationTally::OnDisconnect() {
 void GenerationTally::NoteEnd(std::string_view reason) {
   const auto writer = writer_.lock();
   if (!writer) return;
-  writer->Note("completion_tokens", std::to_string(finished_tokens_ + streamed_tokens_));
+  writer->Note("completion_tokens", finished_tokens_ + streamed_tokens_);
   writer->Note("finish_reason", std::string(reason));
   writer->Note("queue_ms", Milliseconds(timings_.queue_s));
   writer->Note("ttft_ms", Milliseconds(timings_.time_to_first_s));

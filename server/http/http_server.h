@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/log.h"
 #include "server/http/options.h"
 #include "server/http/request.h"
 #include "server/http/router.h"
@@ -25,7 +26,7 @@ struct RequestSummary {
   std::string_view path;    // as sent, percent-decoded
   int status = 0;           // 499: the client left before its answer was complete
   std::chrono::steady_clock::duration elapsed;
-  Headers notes;  // what handlers noted through ResponseWriter::Note
+  LogFields notes;  // what handlers noted through ResponseWriter::Note
 };
 
 // What this room cannot know: how a fault looks as a body, and who may come in.

@@ -129,12 +129,18 @@ void ResponseChannel::Post(std::function<void()> task) {
   run_tasks_(shared_from_this());
 }
 
-void ResponseChannel::Note(std::string_view name, std::string value) {
+void ResponseChannel::Note(std::string_view name, LogValue value) {
   const std::lock_guard lock(mutex_);
-  SetHeader(notes_, name, std::move(value));
+  for (auto& [noted, old] : notes_) {
+    if (noted == name) {
+      old = std::move(value);
+      return;
+    }
+  }
+  notes_.emplace_back(name, std::move(value));
 }
 
-Headers ResponseChannel::TakeNotes() {
+LogFields ResponseChannel::TakeNotes() {
   const std::lock_guard lock(mutex_);
   return std::exchange(notes_, {});
 }

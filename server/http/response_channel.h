@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/log.h"
 #include "server/http/request.h"
 
 namespace tandem::server {
@@ -56,7 +57,7 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   // gone. What a task throws becomes the answer.
   void Post(std::function<void()> task);
   // For the report about the request (RequestSummary); the last value of a name stays.
-  void Note(std::string_view name, std::string value);
+  void Note(std::string_view name, LogValue value);
 
   // ---- answer thread ----
   // Runs what Post has brought. What the tasks produce is taken in one piece.
@@ -69,7 +70,7 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   // The server is stopping: answers for the producer (`response`, or `error_events` at the end of a
   // begun stream) and tells it, through OnDisconnect, that nobody listens any more.
   void Abort(Response response, std::string_view error_events);
-  Headers TakeNotes();
+  LogFields TakeNotes();
 
  private:
   enum class Phase { kWaiting, kStreaming, kFinished };
@@ -89,7 +90,7 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   std::string pending_;
   size_t unsent_bytes_ = 0;  // pending_ and what the connection has taken but not sent
   std::vector<std::function<void()>> tasks_;
-  Headers notes_;
+  LogFields notes_;
   bool runs_tasks_ = false;
   bool owes_wake_ = false;  // while runs_tasks_
   std::function<void()> on_disconnect_;

@@ -62,7 +62,7 @@ void ResponseWriter::AddHeader(std::string name, std::string value) const {
   SetHeader(guard_->headers, name, std::move(value));
 }
 
-void ResponseWriter::Note(std::string_view name, std::string value) const {
+void ResponseWriter::Note(std::string_view name, LogValue value) const {
   guard_->channel->Note(name, std::move(value));
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/base/log.h"
 #include "server/http/request.h"
 #include "server/http/response_channel.h"
 
@@ -47,8 +48,9 @@ class ResponseWriter {
 
   // Of whatever answer comes; the last value of a name stays. Call before answering.
   void AddHeader(std::string name, std::string value) const;
-  // For the report about the request: a word or a number, never what a client wrote.
-  void Note(std::string_view name, std::string value) const;
+  // For the report about the request: a word or a number, never what a client wrote; the last value
+  // of a name stays. Names are literals.
+  void Note(std::string_view name, LogValue value) const;
 
   void Send(Response response) const;
   void Json(int status, std::string body) const;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/wire/error_body.h"
+#include "server/respond/error_response.h"
 #include "server/wire/json_text.h"
 
 namespace tandem::server {
@@ -14,18 +14,6 @@ using engine::PromptScores;
 using engine::RequestFinished;
 using engine::TextDelta;
 using engine::TokenLogprob;
-
-namespace {
-
-Response ToResponse(ErrorReply reply) {
-  Response response;
-  response.status = reply.status;
-  response.body = std::move(reply.body);
-  response.headers = std::move(reply.headers);
-  return response;
-}
-
-}  // namespace
 
 ReplyRenderer::ReplyRenderer(ReplyShape shape, ResponseWriter writer)
     : shape_(std::move(shape)),

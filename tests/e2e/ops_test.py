@@ -608,6 +608,12 @@ class Logs(Case):
             self.assertEqual(server.stop(), 0)
             self.assertNotIn("MARKER", server.log_path.read_text())
 
+    def test_a_name_that_looks_like_a_number_is_text(self):
+        server = self.serve("--log-format", "json", "--served-model-name", "7")
+        server.post("/v1/chat/completions", story(model="7", max_tokens=1))
+        self.wait_until("a line", lambda: len(self.requests(server)) == 1)
+        self.assertEqual(self.requests(server)[0]["model"], "7")
+
     def test_hostile_bytes_stay_inside_their_line(self):
         server = self.serve("--log-format", "json")
         paths = [b"/%22,%22admin%22:%22yes%E2%80%A8x", b"/a%20status=200", b"/%FF%0A%1B[31mx"]

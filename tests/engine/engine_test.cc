@@ -312,6 +312,15 @@ TEST_F(EngineTest, WhatAClientHasWaitingLeavesOthersTheirRoom) {
   EXPECT_EQ(engine.queue_room_of(7, 3), 0);
   EXPECT_EQ(engine.queue_room_of(7, 2), 0);
   EXPECT_EQ(engine.queue_room_of(8, 2), 2);
+  pending.push_back(Start(engine, of_client(7), 4));
+  try {
+    pending.push_back(Start(engine, of_client(7), 4));
+    FAIL() << "a fifth one waits";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+    EXPECT_EQ(error.reason(), "rate_limit_exceeded");
+  }
+  pending.push_back(Start(engine, of_client(8), 4));
   engine.Cancel(pending.back()->id);
   gate.Open();
   for (const auto& one : pending) EXPECT_EQ(one->Wait().terminal_events, 1);

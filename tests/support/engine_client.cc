@@ -50,11 +50,15 @@ bool PendingAnswer::done() const {
   return answer_.terminal_events > 0;
 }
 
-std::shared_ptr<PendingAnswer> Start(engine::Engine& engine, engine::GenerationRequest request) {
+std::shared_ptr<PendingAnswer> Start(engine::Engine& engine, engine::GenerationRequest request,
+                                     int64_t max_waiting) {
   auto pending = std::make_shared<PendingAnswer>();
-  pending->id = engine.Submit(std::move(request), [pending](RequestId, GenerationEvent event) {
-    pending->Take(std::move(event));
-  });
+  std::vector<engine::GenerationRequest> requests;
+  requests.push_back(std::move(request));
+  std::vector<engine::EventSink> sinks;
+  sinks.emplace_back(
+      [pending](RequestId, GenerationEvent event) { pending->Take(std::move(event)); });
+  pending->id = engine.SubmitAll(std::move(requests), std::move(sinks), max_waiting).front();
   return pending;
 }
 

@@ -47,7 +47,8 @@ class PendingAnswer {
   Answer answer_;
 };
 
-std::shared_ptr<PendingAnswer> Start(engine::Engine& engine, engine::GenerationRequest request);
+std::shared_ptr<PendingAnswer> Start(engine::Engine& engine, engine::GenerationRequest request,
+                                     int64_t max_waiting = 0);
 Answer Run(engine::Engine& engine, engine::GenerationRequest request);
 
 // Tokens, text, log-probability bits and end of every choice, in one comparable string.

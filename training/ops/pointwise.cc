@@ -40,11 +40,12 @@ void RopeBackward(OpsContext& ops, const float* dy, std::span<const int32_t> pos
                   const engine::RopeTable& table, int64_t rows, int64_t cols, float* dx) {
   TANDEM_CHECK(static_cast<int64_t>(positions.size()) == rows);
   const auto& kernels = engine::TrainingKernels(ops.kernels());
+  const float* rotations = table.RowsOf(positions);
   OverRows(ops, rows, [&](int64_t row) {
-    const int32_t position = positions[static_cast<size_t>(row)];
+    const float* cos = rotations + positions[static_cast<size_t>(row)] * table.head_dim();
     kernels.rope_backward({.dy = dy + row * cols,
-                           .cos = table.cos(position),
-                           .sin = table.sin(position),
+                           .cos = cos,
+                           .sin = cos + table.head_dim() / 2,
                            .n_heads = cols / table.head_dim(),
                            .head_dim = table.head_dim(),
                            .dx = dx + row * cols});

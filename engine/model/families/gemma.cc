@@ -2,13 +2,11 @@
 // that are stored as what they add to 1, and embeddings scaled by the root of their width.
 
 #include <array>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/check.h"
 #include "engine/io/json.h"
-#include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/families.h"
+#include "engine/model/families/gemma_decoder.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 
@@ -50,64 +48,14 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-AttentionBiases Biases(const ModelConfig& c) {
-  return {.qkv = c.attention_bias, .o = c.attention_bias};
-}
+constexpr GemmaTraits kTraits{};
 
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
-  std::vector<WeightSpec> specs;
-  specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-    specs.push_back(OffsetNormSpec(prefix + "input_layernorm.weight", c.hidden_dim));
-    ListSelfAttention(specs, prefix + "self_attn", c, Biases(c));
-    specs.push_back(OffsetNormSpec(prefix + "post_attention_layernorm.weight", c.hidden_dim));
-    ListGatedMlp(specs, prefix + "mlp", c);
-  }
-  specs.push_back(OffsetNormSpec("model.norm.weight", c.hidden_dim));
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
-  return specs;
-}
+std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListGemmaWeights(c, kTraits); }
 
-std::vector<RopeSpec> ListRopes(const ModelConfig& c) {
-  return {ScaledRope(c.attention.head_dim, c.rope_theta, c.rope_scaling)};
-}
-
-struct Layer {
-  const Weight& attn_norm;
-  SelfAttention attn;
-  const Weight& mlp_norm;
-  GatedMlp mlp;
-};
-
-// Braces evaluate in order, so the members are taken as ListWeights lists them.
-Layer TakeLayer(WeightCursor& w, const ModelConfig& c) {
-  return {w.Take(), TakeSelfAttention(w, Biases(c)), w.Take(), TakeGatedMlp(w, c)};
-}
-
-Act Block(const Layer& w, const ModelConfig& c, Act x, int64_t layer, LayerOps& ops) {
-  const Act h = ops.RmsNorm(x, w.attn_norm, c.norm_eps);
-  const Act q = ops.Rope(Project(ops, h, w.attn.q), 0);
-  const Act k = ops.Rope(Project(ops, h, w.attn.k), 0);
-  const Act v = Project(ops, h, w.attn.v);
-  const Act attended = ops.Attention(q, k, v, c.attention, layer);
-  x = ops.Add(x, ops.Dropout(Project(ops, attended, w.attn.o), c.dropout));
-  const Act m = ops.RmsNorm(x, w.mlp_norm, c.norm_eps);
-  return ops.Add(x, ops.Dropout(RunGatedMlp(ops, m, w.mlp, c), c.dropout));
-}
+std::vector<RopeSpec> ListRopes(const ModelConfig& c) { return ListGemmaRopes(c, kTraits); }
 
 void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  WeightCursor w(weights);
-  const Weight& embedding = w.Take();
-  Act x = ops.Scale(ops.Embed(embedding), std::sqrt(static_cast<float>(c.hidden_dim)));
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    x = Block(TakeLayer(w, c), c, x, layer, ops);
-  }
-  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
-  TANDEM_CHECK(w.at_end());
+  GemmaForward(c, kTraits, weights, ops);
 }
 
 }  // namespace

@@ -3,13 +3,12 @@
 // that sees everything. Of Gemma3ForConditionalGeneration the text part is read.
 
 #include <array>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/check.h"
+#include "engine/base/error.h"
 #include "engine/io/json.h"
-#include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/families.h"
+#include "engine/model/families/gemma_decoder.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 
@@ -22,8 +21,6 @@ constexpr std::array<std::string_view, 4> kArchitectures{
     "Gemma3ForCausalLM", "gemma3_text", "Gemma3ForConditionalGeneration", "gemma3"};
 
 constexpr double kLocalTheta = 10000, kGlobalTheta = 1000000;
-// What Forward calls the two tables.
-constexpr size_t kGlobalRope = 0, kLocalRope = 1;
 
 // Two bases and one scaling, or one object per type of layer. The scaling is of the layers that see
 // everything.
@@ -96,28 +93,10 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-AttentionBiases Biases(const ModelConfig& c) {
-  return {.qkv = c.attention_bias, .o = c.attention_bias};
-}
+constexpr GemmaTraits kTraits{.output_norms = true, .qk_norm = true, .local_rope = true};
 
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
-  std::vector<WeightSpec> specs;
-  specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-    specs.push_back(OffsetNormSpec(prefix + "input_layernorm.weight", c.hidden_dim));
-    ListSelfAttention(specs, prefix + "self_attn", c, Biases(c));
-    specs.push_back(OffsetNormSpec(prefix + "self_attn.q_norm.weight", c.attention.head_dim));
-    specs.push_back(OffsetNormSpec(prefix + "self_attn.k_norm.weight", c.attention.head_dim));
-    specs.push_back(OffsetNormSpec(prefix + "post_attention_layernorm.weight", c.hidden_dim));
-    specs.push_back(OffsetNormSpec(prefix + "pre_feedforward_layernorm.weight", c.hidden_dim));
-    ListGatedMlp(specs, prefix + "mlp", c);
-    specs.push_back(OffsetNormSpec(prefix + "post_feedforward_layernorm.weight", c.hidden_dim));
-  }
-  specs.push_back(OffsetNormSpec("model.norm.weight", c.hidden_dim));
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
+  std::vector<WeightSpec> specs = ListGemmaWeights(c, kTraits);
   // Inside a model with eyes, as files of transformers before and after 4.52 name it.
   for (WeightSpec& spec : specs) {
     spec.aliases.push_back("language_model." + spec.name);
@@ -128,51 +107,10 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   return specs;
 }
 
-std::vector<RopeSpec> ListRopes(const ModelConfig& c) {
-  return {ScaledRope(c.attention.head_dim, c.rope_theta, c.rope_scaling),
-          ScaledRope(c.attention.head_dim, c.local_rope_theta, {})};
-}
-
-struct Layer {
-  const Weight& before_attn;
-  SelfAttention attn;
-  const Weight &q_norm, &k_norm, &after_attn, &before_mlp;
-  GatedMlp mlp;
-  const Weight& after_mlp;
-};
-
-// Braces evaluate in order, so the members are taken as ListWeights lists them.
-Layer TakeLayer(WeightCursor& w, const ModelConfig& c) {
-  return {w.Take(),           TakeSelfAttention(w, Biases(c)),
-          w.Take(),           w.Take(),
-          w.Take(),           w.Take(),
-          TakeGatedMlp(w, c), w.Take()};
-}
-
-Act Block(const Layer& w, const ModelConfig& c, Act x, int64_t layer, LayerOps& ops) {
-  const Act h = ops.RmsNorm(x, w.before_attn, c.norm_eps);
-  const AttentionSpec attention = c.LayerAttention(layer);
-  const size_t rope = attention.window > 0 ? kLocalRope : kGlobalRope;
-  const Act q = ops.Rope(ops.RmsNormF32(Project(ops, h, w.attn.q), w.q_norm, c.norm_eps), rope);
-  const Act k = ops.Rope(ops.RmsNormF32(Project(ops, h, w.attn.k), w.k_norm, c.norm_eps), rope);
-  const Act v = Project(ops, h, w.attn.v);
-  const Act attended = ops.Attention(q, k, v, attention, layer);
-  const Act a = ops.RmsNormF32(Project(ops, attended, w.attn.o), w.after_attn, c.norm_eps);
-  x = ops.Add(x, ops.Dropout(a, c.dropout));
-  const Act m = RunGatedMlp(ops, ops.RmsNorm(x, w.before_mlp, c.norm_eps), w.mlp, c);
-  return ops.Add(x, ops.Dropout(ops.RmsNormF32(m, w.after_mlp, c.norm_eps), c.dropout));
-}
+std::vector<RopeSpec> ListRopes(const ModelConfig& c) { return ListGemmaRopes(c, kTraits); }
 
 void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  WeightCursor w(weights);
-  const Weight& embedding = w.Take();
-  Act x = ops.Scale(ops.Embed(embedding), std::sqrt(static_cast<float>(c.hidden_dim)));
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    x = Block(TakeLayer(w, c), c, x, layer, ops);
-  }
-  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, c.logit_cap);
-  TANDEM_CHECK(w.at_end());
+  GemmaForward(c, kTraits, weights, ops);
 }
 
 }  // namespace

@@ -1,9 +1,14 @@
 #include "engine/ops/rows.h"
 
+#include <atomic>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
+#include <thread>
+#include <vector>
 
+#include "engine/base/error.h"
 #include "tests/engine/ops/ops_test_support.h"
 
 namespace tandem::engine {
@@ -179,6 +184,33 @@ TEST_P(RowsTest, RopeRotatesHalvesByPosition) {
           1, "Rope");
     }
   }
+}
+
+TEST(RopeTableTest, RowsAreTheSameHoweverTheyAreAskedFor) {
+  const std::vector<double> frequencies = {1, 0.25, 0.01};
+  const RopeTable at_once(frequencies, 1000, 1.5);
+  const RopeTable grown(frequencies, 1000, 1.5);
+  const std::vector<int32_t> last = {999};
+  const float* expected = at_once.RowsOf(last);
+
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      for (int32_t p = 0; p < 1000; p += 7) {
+        const std::vector<int32_t> positions = {p, p / 2};
+        const float* rows = grown.RowsOf(positions);
+        if (std::memcmp(rows + 6 * p, expected + 6 * p, 6 * sizeof(float)) != 0) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_EQ(wrong.load(), 0);
+  EXPECT_FLOAT_EQ(expected[6 * 999], static_cast<float>(1.5 * std::cos(999.0)));
+  EXPECT_FLOAT_EQ(expected[6 * 999 + 3], static_cast<float>(1.5 * std::sin(999.0)));
+  const std::vector<int32_t> beyond = {1000};
+  EXPECT_THROW(at_once.RowsOf(beyond), Error);
 }
 
 double ApplyDouble(Activation activation, double x) {

@@ -21,7 +21,7 @@ struct Ended {
   std::string route;
   std::string path;
   int status = 0;
-  std::map<std::string, std::string> notes;
+  std::map<std::string_view, LogValue> notes;
 };
 
 // What passes through HttpPolicy::admit and on_end.
@@ -50,7 +50,7 @@ class PolicyHooksTest : public testing::Test {
                           const ResponseWriter& writer) -> std::optional<Response> {
       writer.AddHeader("x-admitted", "yes");
       request.client = 7;
-      request.admission = std::shared_ptr<void>(nullptr, [this](void*) { Released(); });
+      request.admission = std::make_shared<Reservation>([this](const auto&) { Released(); });
       if (!route.is_heavy || !request.FindHeader("x-too-much")) return std::nullopt;
       Response response;
       response.status = 503;
@@ -71,7 +71,7 @@ class PolicyHooksTest : public testing::Test {
     routes.push_back({"GET", "/things/{id}",
                       [](Request request, ResponseWriter writer) {
                         writer.Note("client", "first");
-                        writer.Note("client", std::to_string(request.client));
+                        writer.Note("client", static_cast<int64_t>(request.client));
                         writer.Json(200, "{}");
                       },
                       Access::kOpen});
@@ -84,7 +84,7 @@ class PolicyHooksTest : public testing::Test {
                         const std::lock_guard lock(mutex_);
                         held_ = std::make_shared<ResponseWriter>(writer);
                         held_->OnDisconnect([kept = std::weak_ptr(held_)] {
-                          if (const auto alive = kept.lock()) alive->Note("tokens", "3");
+                          if (const auto alive = kept.lock()) alive->Note("tokens", int64_t{3});
                         });
                         changed_.notify_all();
                       },
@@ -129,7 +129,7 @@ TEST_F(PolicyHooksTest, EveryRequestIsReportedOnceWithItsRouteAndNotes) {
   EXPECT_EQ(ended_[0].route, "/things/{id}");
   EXPECT_EQ(ended_[0].path, "/things/5");
   EXPECT_EQ(ended_[0].status, 200);
-  EXPECT_EQ(ended_[0].notes, (std::map<std::string, std::string>{{"client", "7"}}));
+  EXPECT_EQ(ended_[0].notes, (std::map<std::string_view, LogValue>{{"client", int64_t{7}}}));
   EXPECT_EQ(ended_[1].route, "");
   EXPECT_EQ(ended_[1].status, 404);
   EXPECT_EQ(ended_[2].status, 401);
@@ -159,7 +159,7 @@ TEST_F(PolicyHooksTest, AClientThatLeavesIsReportedAs499WithWhatWasNotedThen) {
 
   ASSERT_TRUE(Wait([&] { return ended_.size() == 1; }));
   EXPECT_EQ(ended_[0].status, 499);
-  EXPECT_EQ(ended_[0].notes.at("tokens"), "3");
+  EXPECT_EQ(ended_[0].notes.at("tokens"), LogValue(int64_t{3}));
   held_.reset();
 }
 

@@ -1,0 +1,115 @@
+#include "engine/model/families/gemma_decoder.h"
+
+#include <cmath>
+#include <string>
+
+#include "engine/base/check.h"
+#include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/hf_rope.h"
+
+namespace tandem::engine {
+namespace {
+
+// As ListGemmaRopes lists them.
+constexpr size_t kGlobalRope = 0, kLocalRope = 1;
+
+AttentionBiases Biases(const ModelConfig& c) {
+  return {.qkv = c.attention_bias, .o = c.attention_bias};
+}
+
+struct Layer {
+  const Weight& before_attn;
+  SelfAttention attn;
+  const Weight *q_norm, *k_norm;  // null without qk_norm
+  const Weight* after_attn;       // null without output_norms
+  const Weight& before_mlp;
+  GatedMlp mlp;
+  const Weight* after_mlp;  // null without output_norms
+};
+
+const Weight* TakeIf(bool has, WeightCursor& w) { return has ? &w.Take() : nullptr; }
+
+// Braces evaluate in order, so the members are taken as ListGemmaWeights lists them.
+Layer TakeLayer(WeightCursor& w, const ModelConfig& c, const GemmaTraits& traits) {
+  return {w.Take(),
+          TakeSelfAttention(w, Biases(c)),
+          TakeIf(traits.qk_norm, w),
+          TakeIf(traits.qk_norm, w),
+          TakeIf(traits.output_norms, w),
+          w.Take(),
+          TakeGatedMlp(w, c),
+          TakeIf(traits.output_norms, w)};
+}
+
+Act NormIf(LayerOps& ops, Act x, const Weight* norm, const ModelConfig& c) {
+  return norm == nullptr ? x : ops.RmsNormF32(x, *norm, c.norm_eps);
+}
+
+Act Block(const Layer& w, const ModelConfig& c, const GemmaTraits& traits, Act x, int64_t layer,
+          LayerOps& ops) {
+  const AttentionSpec attention = c.LayerAttention(layer);
+  const size_t rope = traits.local_rope && attention.window > 0 ? kLocalRope : kGlobalRope;
+  const Act h = ops.RmsNorm(x, w.before_attn, c.norm_eps);  // [rows, hidden_dim]
+  // [rows, n_heads * head_dim] and twice [rows, n_kv_heads * head_dim]
+  const Act q = ops.Rope(NormIf(ops, Project(ops, h, w.attn.q), w.q_norm, c), rope);
+  const Act k = ops.Rope(NormIf(ops, Project(ops, h, w.attn.k), w.k_norm, c), rope);
+  const Act v = Project(ops, h, w.attn.v);
+  const Act attended = ops.Attention(q, k, v, attention, layer);
+  const Act a = NormIf(ops, Project(ops, attended, w.attn.o), w.after_attn, c);
+  x = ops.Add(x, ops.Dropout(a, c.dropout));
+  const Act m = RunGatedMlp(ops, ops.RmsNorm(x, w.before_mlp, c.norm_eps), w.mlp, c);
+  return ops.Add(x, ops.Dropout(NormIf(ops, m, w.after_mlp, c), c.dropout));
+}
+
+}  // namespace
+
+std::vector<WeightSpec> ListGemmaWeights(const ModelConfig& c, const GemmaTraits& traits) {
+  std::vector<WeightSpec> specs;
+  const auto norm = [&](const std::string& name, int64_t n) {
+    specs.push_back(OffsetNormSpec(name + ".weight", n));
+  };
+  specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    norm(prefix + "input_layernorm", c.hidden_dim);
+    ListSelfAttention(specs, prefix + "self_attn", c, Biases(c));
+    if (traits.qk_norm) {
+      norm(prefix + "self_attn.q_norm", c.attention.head_dim);
+      norm(prefix + "self_attn.k_norm", c.attention.head_dim);
+    }
+    norm(prefix + "post_attention_layernorm", c.hidden_dim);
+    // Without norms of outputs, the name above means the one before the MLP.
+    if (traits.output_norms) norm(prefix + "pre_feedforward_layernorm", c.hidden_dim);
+    ListGatedMlp(specs, prefix + "mlp", c);
+    if (traits.output_norms) norm(prefix + "post_feedforward_layernorm", c.hidden_dim);
+  }
+  norm("model.norm", c.hidden_dim);
+  if (!c.tied_embeddings) {
+    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
+  }
+  return specs;
+}
+
+std::vector<RopeSpec> ListGemmaRopes(const ModelConfig& c, const GemmaTraits& traits) {
+  std::vector<RopeSpec> ropes;
+  ropes.push_back(ScaledRope(c.attention.head_dim, c.rope_theta, c.rope_scaling));
+  if (traits.local_rope) {
+    ropes.push_back(ScaledRope(c.attention.head_dim, c.local_rope_theta, {}));
+  }
+  return ropes;
+}
+
+void GemmaForward(const ModelConfig& c, const GemmaTraits& traits, const Weights& weights,
+                  LayerOps& ops) {
+  WeightCursor w(weights);
+  const Weight& embedding = w.Take();
+  Act x = ops.Scale(ops.Embed(embedding), std::sqrt(static_cast<float>(c.hidden_dim)));
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    x = Block(TakeLayer(w, c, traits), c, traits, x, layer, ops);
+  }
+  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
+  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, c.logit_cap);
+  TANDEM_CHECK(w.at_end());
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <utility>
+
+#include "server/http/request.h"
+#include "server/wire/error_body.h"
+
+namespace tandem::server {
+
+// An error as a whole answer.
+inline Response ToResponse(ErrorReply reply) {
+  Response response;
+  response.status = reply.status;
+  response.body = std::move(reply.body);
+  response.headers = std::move(reply.headers);
+  return response;
+}
+
+}  // namespace tandem::server
