@@ -23,7 +23,7 @@ constexpr double kAny = 1e18;
 // clang-format off
 const ConfigKey kKeys[] = {
     {.name = "model", .member = &AppConfig::model, .unit = "PATH",
-     .effect = "model to serve: a directory or an embedded name; NAME=PATH names it; repeatable",
+     .effect = "model to serve: a directory, a GGUF or llama2.c file, or an embedded name; NAME=PATH names it; repeatable",
      .default_text = "the embedded model", .short_flag = 'm'},
     {.name = "served-model-name", .member = &AppConfig::served_model_name, .unit = "NAME",
      .effect = "names of the first model; the first is what answers carry; repeatable",
@@ -32,7 +32,8 @@ const ConfigKey kKeys[] = {
      .effect = "unknown model names mean the first model"},
     {.name = "dtype", .member = &AppConfig::dtype, .unit = "",
      .effect = "type of the weights; f32 and bf16 are also computed in, int8 and int4 are rounded "
-               "from the checkpoint in blocks of 32 and compute in bf16",
+               "from the checkpoint in blocks of 32 and compute in bf16; auto keeps the blocks of a "
+               "GGUF file",
      .choices = "auto|f32|bf16|int8|int4"},
     {.name = "max-model-len", .member = &AppConfig::max_model_len, .unit = "tokens",
      .effect = "context bound; 0: the model's own", .min = 0, .max = 1 << 30},

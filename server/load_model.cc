@@ -37,12 +37,7 @@ std::string NameOf(const ModelSource& source) {
 }
 
 engine::ModelDir OpenModelSource(const ModelSource& source) {
-  if (fs::is_directory(source.path)) return engine::ModelDir::Open(source.path);
-  if (fs::exists(source.path)) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        "model '" + source.path + "' is a file; this version opens Hugging Face model directories");
-  }
+  if (fs::exists(source.path)) return engine::ModelDir::Open(source.path);
   if (std::optional<engine::ModelDir> embedded = config::OpenEmbeddedModel(source.path)) {
     return std::move(*embedded);
   }
@@ -51,10 +46,11 @@ engine::ModelDir OpenModelSource(const ModelSource& source) {
     embedded_names += embedded_names.empty() ? "" : ", ";
     embedded_names += name;
   }
-  throw Error(ErrorCode::kNotFound, "model '" + source.path +
-                                        "' is neither a directory nor an embedded model (" +
-                                        (embedded_names.empty() ? "none are" : embedded_names) +
-                                        "); this version does not download models");
+  throw Error(ErrorCode::kNotFound,
+              "model '" + source.path +
+                  "' is neither a directory, nor a file, nor an embedded model (" +
+                  (embedded_names.empty() ? "none are" : embedded_names) +
+                  "); this version does not download models");
 }
 
 void SetDType(const std::string& dtype, engine::EngineOptions& options) {

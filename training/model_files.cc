@@ -25,6 +25,13 @@ constexpr std::array<const char*, 10> kTokenizerFiles = {
 
 std::map<std::string, std::string> ReadTokenizerFiles(const fs::path& path) {
   std::map<std::string, std::string> texts;
+  if (engine::ModelDir::IsModelFile(path)) {
+    const engine::ModelDir model = engine::ModelDir::Open(path);
+    for (const char* name : kTokenizerFiles) {
+      if (auto text = model.ReadText(name)) texts[name] = std::move(*text);
+    }
+    return texts;
+  }
   if (!fs::is_directory(path)) {
     texts["tokenizer.json"] = engine::ReadWholeFile(path, kMaxTextBytes);
     return texts;
@@ -117,7 +124,10 @@ void ChooseConfig(const TrainSpec& spec, int64_t tokenizer_size, ModelFiles* fil
     const fs::path path =
         m.load_parameters_path.empty() ? m.config_path : m.load_parameters_path / "config.json";
     source = path.string();
-    const std::string text = engine::ReadWholeFile(path, kMaxTextBytes);
+    const std::string text =
+        engine::ModelDir::IsModelFile(m.load_parameters_path)
+            ? engine::ModelDir::Open(m.load_parameters_path).ReadText("config.json").value_or("")
+            : engine::ReadWholeFile(path, kMaxTextBytes);
     json = engine::ParseUntrustedJson(text, source);
     files->family = &engine::FindFamily(json, source);
     // Of a model with eyes the text part is trained, and exported as a model of its own.

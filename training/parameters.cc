@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "engine/base/check.h"
+#include "engine/io/stored_tensor.h"
 
 namespace tandem::training {
 namespace {
@@ -130,15 +131,28 @@ void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers) 
 
 void ParameterStore::LoadFrom(const engine::ModelDir& dir) {
   for (size_t i = 0; i < specs_.size(); ++i) {
-    const engine::ConstTensorView* tensor = engine::FindWeight(dir, specs_[i]);
+    const engine::StoredTensor* tensor = engine::FindWeight(dir, specs_[i]);
     if (tensor == nullptr) {
       throw Error(ErrorCode::kDataLoss, dir.name() + ": tensor " + specs_[i].name + " is missing");
     }
-    if (tensor->shape != specs_[i].source_shape) {
+    if (tensor->view.shape != specs_[i].source_shape) {
       throw Error(ErrorCode::kDataLoss,
                   dir.name() + ": tensor " + specs_[i].name + " does not have the expected shape");
     }
-    ImportSource(i, *tensor);
+    if (tensor->encoding != engine::Encoding::kPlain) {
+      throw Error(ErrorCode::kUnsupported,
+                  dir.name() + ": tensor " + specs_[i].name + " is in blocks of integers (" +
+                      std::string(engine::EncodingName(tensor->encoding)) +
+                      "), which have no gradients of their own: train from the F32, F16 or BF16 "
+                      "file of the model");
+    }
+    if (tensor->IsAsAsked()) {
+      ImportSource(i, tensor->view);
+    } else {
+      const std::vector<float> values = engine::DecodeTensor(*tensor);
+      ImportSource(i, {reinterpret_cast<const std::byte*>(values.data()), engine::DType::kF32,
+                       tensor->view.shape});
+    }
   }
 }
 

@@ -14,7 +14,7 @@ namespace tandem::training {
 
 // Where the weights come from and, for fresh ones, their shape.
 struct ModelSection {
-  std::filesystem::path load_parameters_path;  // Hugging Face directory; empty: fresh weights
+  std::filesystem::path load_parameters_path;  // directory or file; empty: fresh weights
   std::filesystem::path config_path;           // config.json for fresh weights; empty: the fields
   std::string family = "llama";
   int64_t n_layers = 4;
@@ -31,7 +31,7 @@ struct ModelSection {
   double dropout = 0;
   double init_std = 0.02;
   uint64_t init_seed = 0;
-  std::filesystem::path tokenizer_path;  // directory or tokenizer.json; empty: load_parameters_path
+  std::filesystem::path tokenizer_path;  // directory or file; empty: load_parameters_path
   std::filesystem::path chat_template;   // file; goes into the exported tokenizer_config.json
   std::vector<std::string> trainable;    // regular expressions on weight names; empty: all
 };

@@ -6,6 +6,8 @@
 
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
+#include "engine/io/foreign_model.h"
+#include "engine/io/gguf.h"
 #include "engine/io/json.h"
 #include "engine/io/json_events.h"
 #include "engine/io/sha256.h"
@@ -61,11 +63,13 @@ std::map<std::string, std::string> ParseIndex(std::string_view text, const std::
 // A file changed a moment ago could change again within one tick of its time stamp, unseen.
 constexpr auto kSettledAfter = std::chrono::seconds(2);
 
-Json IdentityJson(const std::vector<SafetensorsFile>& shards) {
+using MappedFiles = std::vector<const MappedFile*>;
+
+Json IdentityJson(const MappedFiles& mapped) {
   Json files = Json::array();
-  for (const SafetensorsFile& shard : shards) {
-    const FileIdentity& identity = shard.file()->identity();
-    files.push_back({{"path", std::filesystem::absolute(shard.file()->path()).string()},
+  for (const MappedFile* file : mapped) {
+    const FileIdentity& identity = file->identity();
+    files.push_back({{"path", std::filesystem::absolute(file->path()).string()},
                      {"device", identity.device},
                      {"inode", identity.inode},
                      {"bytes", identity.bytes},
@@ -74,21 +78,21 @@ Json IdentityJson(const std::vector<SafetensorsFile>& shards) {
   return files;
 }
 
-bool UnchangedSinceOpen(const std::vector<SafetensorsFile>& shards) {
-  return std::all_of(shards.begin(), shards.end(), [](const SafetensorsFile& shard) {
+bool UnchangedSinceOpen(const MappedFiles& mapped) {
+  return std::all_of(mapped.begin(), mapped.end(), [](const MappedFile* file) {
     std::error_code absent;
-    return std::filesystem::exists(shard.file()->path(), absent) &&
-           shard.file()->CurrentIdentity() == shard.file()->identity();
+    return std::filesystem::exists(file->path(), absent) &&
+           file->CurrentIdentity() == file->identity();
   });
 }
 
-bool SettledLongAgo(const std::vector<SafetensorsFile>& shards) {
+bool SettledLongAgo(const MappedFiles& mapped) {
   const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
                              std::chrono::system_clock::now().time_since_epoch())
                              .count();
   const int64_t margin_ns = std::chrono::nanoseconds(kSettledAfter).count();
-  return std::all_of(shards.begin(), shards.end(), [&](const SafetensorsFile& shard) {
-    return shard.file()->identity().modified_ns < now_ns - margin_ns;
+  return std::all_of(mapped.begin(), mapped.end(), [&](const MappedFile* file) {
+    return file->identity().modified_ns < now_ns - margin_ns;
   });
 }
 
@@ -128,18 +132,62 @@ void WriteMemo(const std::filesystem::path& path, const Json& files, const std::
   }
 }
 
+[[noreturn]] void RefuseFile(const std::string& name) {
+  throw Error(ErrorCode::kUnsupported,
+              name +
+                  ": a file that is neither GGUF nor llama2.c; a model is one of these, or a "
+                  "Hugging Face directory");
+}
+
 }  // namespace
 
-ModelDir ModelDir::Open(const std::filesystem::path& dir) {
+ModelDir ModelDir::Open(const std::filesystem::path& path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(dir, error)) {
-    throw Error(ErrorCode::kNotFound, dir.string() + ": no such model directory");
+  if (std::filesystem::is_regular_file(path, error)) {
+    const std::shared_ptr<const MappedFile> file = MappedFile::Open(path);
+    ModelDir model;
+    model.name_ = path.string();
+    model.weight_files_.push_back({file, file->bytes()});
+    if (GgufFile::HasMagic(file->bytes())) {
+      model.Take(ReadGgufModel(file->bytes(), model.name_));
+    } else if (LooksLikeLlama2c(file->bytes())) {
+      const std::filesystem::path vocabulary = FindLlama2cVocabulary(path, file->bytes());
+      model.Take(ReadLlama2cModel(file->bytes(), model.name_,
+                                  vocabulary.empty() ? nullptr : MappedFile::Open(vocabulary)));
+    } else {
+      RefuseFile(model.name_);
+    }
+    return model;
+  }
+  if (!std::filesystem::is_directory(path, error)) {
+    throw Error(ErrorCode::kNotFound, path.string() + ": no such model directory or file");
   }
   ModelDir model;
-  model.name_ = dir.string();
-  model.dir_ = dir;
+  model.name_ = path.string();
+  model.dir_ = path;
   model.OpenWeights();
   return model;
+}
+
+ModelDir ModelDir::FromBytes(const std::string& name, std::span<const std::byte> bytes) {
+  ModelDir model;
+  model.name_ = name;
+  model.weight_files_.push_back({nullptr, bytes});
+  if (GgufFile::HasMagic(bytes)) {
+    model.Take(ReadGgufModel(bytes, name));
+  } else if (LooksLikeLlama2c(bytes)) {
+    model.Take(ReadLlama2cModel(bytes, name, nullptr));
+  } else {
+    RefuseFile(name);
+  }
+  return model;
+}
+
+bool ModelDir::IsModelFile(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
+  const std::shared_ptr<const MappedFile> file = MappedFile::Open(path);
+  return GgufFile::HasMagic(file->bytes()) || LooksLikeLlama2c(file->bytes());
 }
 
 ModelDir ModelDir::FromMemory(const std::string& name,
@@ -166,13 +214,23 @@ SafetensorsFile ModelDir::OpenShard(const std::string& file_name) const {
   return SafetensorsFile::FromBytes(memory_.at(file_name), Describe(file_name));
 }
 
+void ModelDir::Take(const SafetensorsFile& shard) {
+  weight_files_.push_back({shard.file(), shard.bytes()});
+}
+
+void ModelDir::Take(ForeignModel model) {
+  tensors_ = std::move(model.tensors);
+  read_text_ = std::move(model.read_text);
+}
+
 void ModelDir::OpenWeights() {
   if (!Has("config.json")) {
     throw Error(ErrorCode::kNotFound, Describe("config.json") + ": no such file");
   }
   if (Has(kSingleFile)) {
-    shards_.push_back(OpenShard(kSingleFile));
-    for (const std::string& name : shards_[0].names()) shard_of_.emplace(name, 0);
+    const SafetensorsFile file = OpenShard(kSingleFile);
+    Take(file);
+    for (const std::string& name : file.names()) tensors_[name].view = *file.Find(name);
     return;
   }
   if (!Has(kIndexFile)) {
@@ -183,22 +241,22 @@ void ModelDir::OpenWeights() {
   const std::string source = Describe(kIndexFile);
   const auto weight_map = ParseIndex(*ReadText(kIndexFile), source);
   // In name order, so that the content hash does not depend on the index's order.
-  std::map<std::string, size_t> shard_indices;
-  for (const auto& [tensor, shard] : weight_map) shard_indices.emplace(shard, 0);
-  for (auto& [shard, index] : shard_indices) {
+  std::map<std::string, std::optional<SafetensorsFile>> shards;
+  for (const auto& [tensor, shard] : weight_map) shards.try_emplace(shard);
+  for (auto& [shard, file] : shards) {
     if (!Has(shard)) {
       throw Error(ErrorCode::kNotFound, source + ": shard " + Quoted(shard) + " is missing");
     }
-    index = shards_.size();
-    shards_.push_back(OpenShard(shard));
+    file = OpenShard(shard);
+    Take(*file);
   }
   for (const auto& [tensor, shard] : weight_map) {
-    const size_t index = shard_indices.at(shard);
-    if (shards_[index].Find(tensor) == nullptr) {
+    const ConstTensorView* view = shards.at(shard)->Find(tensor);
+    if (view == nullptr) {
       throw Error(ErrorCode::kDataLoss,
                   source + ": tensor " + Quoted(tensor) + " is not in shard " + Quoted(shard));
     }
-    shard_of_.emplace(tensor, index);
+    tensors_[tensor].view = *view;
   }
 }
 
@@ -206,6 +264,7 @@ std::optional<std::string> ModelDir::ReadText(std::string_view file_name) const 
   if (!IsPlainFileName(file_name)) {
     throw Error(ErrorCode::kInvalidArgument, Quoted(file_name) + " is not a plain file name");
   }
+  if (read_text_) return read_text_(file_name);
   const std::string name(file_name);
   if (!Has(name)) return std::nullopt;
   if (!dir_.empty()) return ReadWholeFile(dir_ / name, kMaxTextBytes);
@@ -215,35 +274,44 @@ std::optional<std::string> ModelDir::ReadText(std::string_view file_name) const 
 
 std::vector<std::string> ModelDir::tensor_names() const {
   std::vector<std::string> names;
-  names.reserve(shard_of_.size());
-  for (const auto& [name, shard] : shard_of_) names.push_back(name);
+  names.reserve(tensors_.size());
+  for (const auto& [name, tensor] : tensors_) names.push_back(name);
   return names;
 }
 
+const StoredTensor* ModelDir::FindStored(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
 const ConstTensorView* ModelDir::FindTensor(std::string_view name) const {
-  const auto found = shard_of_.find(name);
-  return found == shard_of_.end() ? nullptr : shards_[found->second].Find(name);
+  const StoredTensor* stored = FindStored(name);
+  return stored != nullptr && stored->IsAsAsked() ? &stored->view : nullptr;
 }
 
 std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir,
                                   const std::function<void()>& between_pieces) const {
   constexpr size_t kPieceBytes = 32 << 20;  // some tens of milliseconds
-  const bool use_memo = !dir_.empty() && !memo_dir.empty() && SettledLongAgo(shards_);
-  const Json files = use_memo ? IdentityJson(shards_) : Json();
-  if (use_memo && UnchangedSinceOpen(shards_)) {
+  MappedFiles mapped;
+  for (const WeightFile& file : weight_files_) {
+    if (file.file != nullptr) mapped.push_back(file.file.get());
+  }
+  const bool use_memo =
+      mapped.size() == weight_files_.size() && !memo_dir.empty() && SettledLongAgo(mapped);
+  const Json files = use_memo ? IdentityJson(mapped) : Json();
+  if (use_memo && UnchangedSinceOpen(mapped)) {
     if (auto hash = ReadMemo(MemoPath(memo_dir, files), files)) return *hash;
   }
 
   Sha256 sha;
-  for (const SafetensorsFile& shard : shards_) {
-    const std::span<const std::byte> bytes = shard.bytes();
-    for (size_t at = 0; at < bytes.size(); at += kPieceBytes) {
+  for (const WeightFile& file : weight_files_) {
+    for (size_t at = 0; at < file.bytes.size(); at += kPieceBytes) {
       if (between_pieces) between_pieces();
-      sha.Update(bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at)));
+      sha.Update(file.bytes.subspan(at, std::min(kPieceBytes, file.bytes.size() - at)));
     }
   }
   std::string hash = ToHex(sha.Finish());
-  if (use_memo && UnchangedSinceOpen(shards_)) WriteMemo(MemoPath(memo_dir, files), files, hash);
+  if (use_memo && UnchangedSinceOpen(mapped)) WriteMemo(MemoPath(memo_dir, files), files, hash);
   return hash;
 }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,30 +11,41 @@
 #include <vector>
 
 #include "engine/io/safetensors.h"
+#include "engine/io/stored_tensor.h"
 
 namespace tandem::engine {
 
+struct ForeignModel;
+
 // A model as files: a Hugging Face directory (config.json, one or more safetensors shards, optional
-// tokenizer and template files), or the same files embedded in the program. Immutable after Open;
-// views into it live as long as it does. Any thread.
+// tokenizer and template files), the same files embedded in the program, or one file of another
+// program told as such a directory: GGUF, llama2.c. Immutable after Open; views into it live as
+// long as it does. Any thread.
 //
 // With an index, exactly the tensors it names exist; `model.safetensors` wins over an index.
 class ModelDir {
  public:
   // Opens the directory: config.json is required; weights are `model.safetensors`, or the shards
   // named by `model.safetensors.index.json` (every name must be where the index says and shard
-  // names may not leave the directory). Throws kNotFound / kDataLoss naming file and field.
-  static ModelDir Open(const std::filesystem::path& dir);
+  // names may not leave the directory). Or opens a file, whose first bytes say what it is. Throws
+  // kNotFound / kDataLoss naming file and field, kUnsupported for a file that is no model.
+  static ModelDir Open(const std::filesystem::path& path);
   // The same from memory: file name -> bytes, which must outlive the ModelDir.
   static ModelDir FromMemory(const std::string& name,
                              std::map<std::string, std::span<const std::byte>> files);
+  // A file of another program from memory; the bytes must outlive the ModelDir.
+  static ModelDir FromBytes(const std::string& name, std::span<const std::byte> bytes);
+  // Whether Open would take the file for a model; false for what is no regular file.
+  static bool IsModelFile(const std::filesystem::path& path);
 
   const std::string& name() const { return name_; }  // path or embedded name, for messages
   // Text of a small file (config.json, tokenizer.json, …); nullopt when there is none. Files over
-  // 512 MiB throw kDataLoss.
+  // 512 MiB throw kDataLoss. What a foreign file says is put into these words when it is asked for.
   std::optional<std::string> ReadText(std::string_view file_name) const;
 
-  std::vector<std::string> tensor_names() const;  // sorted
+  std::vector<std::string> tensor_names() const;                // sorted
+  const StoredTensor* FindStored(std::string_view name) const;  // null when absent
+  // The same where it lies just as families ask for it, as in every directory; else null.
   const ConstTensorView* FindTensor(std::string_view name) const;
   // SHA-256 (hex) over the bytes of all tensor files in the order of their names: the identity of
   // the weights, and for a single file what sha256sum prints. Reads every byte once; for files the
@@ -45,17 +57,27 @@ class ModelDir {
                           const std::function<void()>& between_pieces = {}) const;
 
  private:
+  // A file that weights lie in.
+  struct WeightFile {
+    std::shared_ptr<const MappedFile> file;  // null: from memory
+    std::span<const std::byte> bytes;
+  };
+
   ModelDir() = default;
   void OpenWeights();
   bool Has(const std::string& file_name) const;
   std::string Describe(const std::string& file_name) const;
   SafetensorsFile OpenShard(const std::string& file_name) const;
+  void Take(const SafetensorsFile& shard);  // notes its file, not its tensors
+  void Take(ForeignModel model);
 
   std::string name_;
-  std::filesystem::path dir_;  // empty: from memory
+  std::filesystem::path dir_;  // empty: from memory, or one file
   std::map<std::string, std::span<const std::byte>> memory_;
-  std::vector<SafetensorsFile> shards_;  // by file name
-  std::map<std::string, size_t, std::less<>> shard_of_;
+  // Of a foreign file; else empty.
+  std::function<std::optional<std::string>(std::string_view file_name)> read_text_;
+  std::vector<WeightFile> weight_files_;  // by name
+  std::map<std::string, StoredTensor, std::less<>> tensors_;
 };
 
 }  // namespace tandem::engine

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -11,6 +12,7 @@
 #include "engine/kernels/kernels.h"
 #include "engine/model/packed_weights.h"
 #include "engine/model/plan_ops.h"
+#include "engine/model/stored_weights.h"
 
 namespace tandem::engine {
 namespace {
@@ -34,17 +36,18 @@ bool IsFloat(DType dtype) {
 
 void CheckTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs) {
   for (const WeightSpec& spec : specs) {
-    const ConstTensorView* tensor = FindWeight(dir, spec);
+    const StoredTensor* stored = FindWeight(dir, spec);
     const std::string what = dir.name() + ": tensor '" + spec.name + "' ";
-    if (tensor == nullptr) throw Error(ErrorCode::kDataLoss, what + "is missing");
-    if (tensor->shape != spec.source_shape) {
-      throw Error(ErrorCode::kDataLoss, what + "has shape " + ShapeText(tensor->shape) +
+    if (stored == nullptr) throw Error(ErrorCode::kDataLoss, what + "is missing");
+    const ConstTensorView& tensor = stored->view;
+    if (tensor.shape != spec.source_shape) {
+      throw Error(ErrorCode::kDataLoss, what + "has shape " + ShapeText(tensor.shape) +
                                             ", config.json asks for " +
                                             ShapeText(spec.source_shape));
     }
-    if (!IsFloat(tensor->dtype)) {
+    if (!IsFloat(tensor.dtype)) {
       throw Error(ErrorCode::kUnsupported, what + "has type " +
-                                               std::string(DTypeName(tensor->dtype)) +
+                                               std::string(DTypeName(tensor.dtype)) +
                                                "; only floating-point weights load");
     }
   }
@@ -108,17 +111,41 @@ DType ChooseDType(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                 "compute dtype must be f32 or bf16, got " + std::string(DTypeName(*wanted)));
   }
   const bool all_f32 = std::all_of(specs.begin(), specs.end(), [&](const WeightSpec& spec) {
-    return FindWeight(dir, spec)->dtype == DType::kF32;
+    const StoredTensor* stored = FindWeight(dir, spec);
+    return stored->encoding == Encoding::kPlain && stored->view.dtype == DType::kF32;
   });
   return all_f32 && CountParameters(specs) < kSmallModelParameters ? DType::kF32 : DType::kBF16;
 }
 
+// A file that keeps weights in blocks is served in blocks, each weight in what becomes of its own;
+// where the user says a type, that is what all become. False: there are none.
+bool TakeBlocksOfFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
+                      const LoadOptions& options, PackedTypes& types) {
+  if (options.dtype || options.block != BlockFormat::kNone) return false;
+  types.exact.resize(specs.size(), false);
+  std::set<std::string> formats;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const Encoding encoding = FindWeight(dir, specs[i])->encoding;
+    if (encoding == Encoding::kPlain || specs[i].kind == WeightKind::kVector) continue;
+    const Repacking& repacking = RepackingOf(encoding);
+    types.blocks[i] = repacking.block;
+    types.exact[i] = repacking.exact;
+    formats.insert(BlockFormatName(repacking.block));
+  }
+  if (formats.empty()) return false;
+  types.name = "gguf";
+  for (const std::string& format : formats) types.name += "-" + format;
+  return true;
+}
+
 // In what each weight is stored; which one is the head, only the forward pass tells.
-PackedTypes ChooseTypes(const FamilySpec& family, const ModelConfig& config,
-                        const std::vector<WeightSpec>& specs, DType dtype, BlockFormat block) {
+PackedTypes ChooseTypes(const ModelDir& dir, const FamilySpec& family, const ModelConfig& config,
+                        const std::vector<WeightSpec>& specs, DType dtype,
+                        const LoadOptions& options) {
+  const BlockFormat block = options.block;
   PackedTypes types{.dtype = dtype, .name = std::string(DTypeName(dtype)), .blocks = {}};
   types.blocks.resize(specs.size(), BlockFormat::kNone);
-  if (block == BlockFormat::kNone) return types;
+  if (TakeBlocksOfFile(dir, specs, options, types) || block == BlockFormat::kNone) return types;
   types.name = BlockFormatName(block);
   for (size_t i = 0; i < specs.size(); ++i) {
     if (specs[i].kind == WeightKind::kMatrix) types.blocks[i] = block;
@@ -143,7 +170,7 @@ ModelOutline OutlineModel(const ModelDir& dir, const LoadOptions& options) {
   outline.specs = outline.family->list_weights(outline.config);
   CheckTensors(dir, outline.specs);
   const DType dtype = ChooseDType(dir, outline.specs, options);
-  outline.types = ChooseTypes(*outline.family, outline.config, outline.specs, dtype, options.block);
+  outline.types = ChooseTypes(dir, *outline.family, outline.config, outline.specs, dtype, options);
   // The size does not depend on the hash, whose length is always the same.
   outline.weight_bytes =
       LayOutWeights(outline.specs, outline.types, std::string(kContentHashLength, '0')).file_bytes;
@@ -198,6 +225,10 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
   model->config_.max_context_len = outline.max_context_len;
   model->ropes_ = MakeRopeTables(*model->family_, model->config_, model->config_.max_context_len);
   return model;
+}
+
+std::filesystem::path Model::packed_path() const {
+  return mapped_ == nullptr ? std::filesystem::path() : mapped_->path();
 }
 
 int64_t Model::parameter_count() const { return CountParameters(specs_); }

@@ -63,7 +63,8 @@ class Model {
   const std::vector<WeightSpec>& weight_specs() const { return specs_; }
   const Weights& weights() const { return weights_; }
   DType dtype() const { return dtype_; }  // of compute
-  // What the weights are stored in: the compute dtype, "int8" or "int4".
+  // What the weights are stored in: the compute dtype, "int8" or "int4"; "gguf-int8",
+  // "gguf-int4-int8" where a file's own blocks decided for each weight.
   const std::string& weights_type() const { return weights_type_; }
   const std::vector<RopeTable>& ropes() const { return ropes_; }
   // Names weights, their type and arithmetic; part of system_fingerprint and prefix-cache salt.
@@ -72,6 +73,7 @@ class Model {
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t rope_bytes() const { return rope_bytes_; }
   bool is_mapped() const { return mapped_ != nullptr; }  // packed file shared between processes
+  std::filesystem::path packed_path() const;             // of that file; empty: in memory
 
  private:
   Model() = default;

@@ -4,9 +4,11 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <span>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -14,6 +16,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/io/block_writer.h"
 #include "engine/io/sha256.h"
+#include "engine/model/stored_weights.h"
 
 namespace tandem::engine {
 namespace {
@@ -63,6 +66,7 @@ std::string TableText(const std::vector<WeightSpec>& specs, const PackedTypes& t
       table += std::string(" ") + BlockFormatName(types.blocks[i]) + "/" +
                std::to_string(kBlockLayoutVersion);
     }
+    if (types.IsExact(i)) table += " exact";
     if (specs[i].offset != 0) table += " plus " + std::to_string(specs[i].offset);
     table += "\n";
   }
@@ -108,30 +112,51 @@ class Packer {
   // REQUIRES: `section` is zeroed and of the rounded-up size.
   void Pack(size_t i, std::byte* section) {
     const WeightSpec& spec = specs_[i];
-    const ConstTensorView* source = FindWeight(dir_, spec);
+    const StoredTensor* source = FindWeight(dir_, spec);
     TANDEM_CHECK(source != nullptr);
     if (spec.kind == WeightKind::kVector) {
       const std::span values(reinterpret_cast<float*>(section), static_cast<size_t>(spec.n));
-      ConvertToF32(*source, values);
+      if (source->IsAsAsked()) {
+        ConvertToF32(source->view, values);
+      } else {
+        ReadRows(*source, 0, source->rows(), values.data());
+      }
       for (float& value : values) value += spec.offset;
     } else if (types_.blocks[i] != BlockFormat::kNone) {
-      PackBlocks(spec, *source, types_.blocks[i], section);
+      PackBlocks(i, *source, section);
+    } else if (source->IsAsAsked()) {
+      PackPanels(ops_, source->view, spec.layout, spec.n, spec.k, types_.dtype, section);
     } else {
-      PackPanels(ops_, *source, spec.layout, spec.n, spec.k, types_.dtype, section);
+      PackStored(ops_, *source, spec, types_.dtype, BlockFormat::kNone, false, section);
     }
   }
 
   void ReportError() const {
-    if (n_in_blocks_ == 0) return;
-    spdlog::info("weights rounded to blocks model={} dtype={} weights={} relative_rms_error={:.5f}",
-                 dir_.name(), types_.name, n_in_blocks_, error_.Relative());
+    for (const auto& [from, sum] : sums_) {
+      const auto& [encoding, block, exact] = from;
+      if (exact) {
+        spdlog::info("weights moved to blocks as they are model={} from={} to={} weights={}",
+                     dir_.name(), EncodingName(encoding), BlockFormatName(block), sum.n_weights);
+        continue;
+      }
+      spdlog::info(
+          "weights rounded to blocks model={} dtype={} from={} to={} weights={} "
+          "relative_rms_error={:.5f} max_abs_error={:.6f}",
+          dir_.name(), types_.name,
+          encoding == Encoding::kPlain ? "floats" : EncodingName(encoding), BlockFormatName(block),
+          sum.n_weights, sum.error.Relative(), sum.error.max_abs);
+    }
   }
 
  private:
-  void PackBlocks(const WeightSpec& spec, const ConstTensorView& source, BlockFormat block,
-                  std::byte* section) {
+  void PackBlocks(size_t i, const StoredTensor& source, std::byte* section) {
+    const WeightSpec& spec = specs_[i];
+    const BlockFormat block = types_.blocks[i];
+    const bool exact = types_.IsExact(i);
     const BlockError error =
-        PackBlockPanels(ops_, source, spec.layout, spec.n, spec.k, block, section);
+        source.IsAsAsked()
+            ? PackBlockPanels(ops_, source.view, spec.layout, spec.n, spec.k, block, section)
+            : PackStored(ops_, source, spec, types_.dtype, block, exact, section);
     if (!std::isfinite(error.Relative())) {
       throw Error(ErrorCode::kUnsupported,
                   dir_.name() + ": tensor '" + spec.name + "' holds values that " +
@@ -140,16 +165,20 @@ class Packer {
     }
     spdlog::debug("weight rounded to blocks name={} format={} relative_rms_error={:.5f}", spec.name,
                   BlockFormatName(block), error.Relative());
-    error_.Add(error);
-    ++n_in_blocks_;
+    Sum& sum = sums_[{source.encoding, block, exact}];
+    sum.error.Add(error);
+    ++sum.n_weights;
   }
 
   const ModelDir& dir_;
   const std::vector<WeightSpec>& specs_;
   const PackedTypes& types_;
   OpsContext& ops_;
-  BlockError error_;
-  int64_t n_in_blocks_ = 0;
+  struct Sum {
+    BlockError error;
+    int64_t n_weights = 0;
+  };
+  std::map<std::tuple<Encoding, BlockFormat, bool>, Sum> sums_;  // from, to, whether exact
 };
 
 AlignedBuffer PackInMemory(const ModelDir& dir, const std::vector<WeightSpec>& specs,

@@ -25,7 +25,8 @@ namespace tandem::engine {
 //   32  32 bytes  SHA-256 of bytes [0, 32) and the table
 //   64  table     text: "content <hash> dtype <name>", then per weight, in list order, one line
 //                 "<name> <kind> <n> <k> <offset> <bytes>", where it is in blocks
-//                 " <format>/<version of the block layout>", and " plus <x>" where x was added
+//                 " <format>/<version of the block layout>", " exact" where the blocks are the
+//                 file's own, and " plus <x>" where x was added
 //   then one section per weight, each at a multiple of 64, zero-padded: panels, blocks, or f32
 //   vectors.
 // A file is used only if its header is byte for byte the one we would write and its size is right;
@@ -36,6 +37,11 @@ struct PackedTypes {
   DType dtype = DType::kBF16;       // of compute, and of panels that are not in blocks
   std::string name;                 // as users write it: "bf16", "int8"
   std::vector<BlockFormat> blocks;  // by weight; vectors are kNone
+  // By weight: the file keeps it in blocks that are ours in another order (stored_weights.h), and
+  // they are moved, not rounded. Empty: none is.
+  std::vector<bool> exact = {};
+
+  bool IsExact(size_t weight) const { return !exact.empty() && exact[weight]; }
 };
 
 // How weights lie in one run of bytes. A function of its arguments alone.
@@ -65,7 +71,7 @@ struct PackedWeights {
 // Finds the packed file or makes it. REQUIRES: every tensor of `specs` is in `dir` with its shape
 // and a floating-point type; `specs` outlive the result. A cache that cannot be written costs one
 // warning, and the weights are packed in memory, where jobs cannot share them. What rounding to
-// blocks lost is logged while packing: per weight (debug) and in all.
+// blocks lost is logged while packing: per weight (debug), by type of the file, and in all.
 PackedWeights LoadPackedWeights(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                                 const PackedTypes& types, const PackedLayout& layout,
                                 const PackOptions& options, OpsContext& ops);

@@ -4,10 +4,10 @@
 
 namespace tandem::engine {
 
-const ConstTensorView* FindWeight(const ModelDir& dir, const WeightSpec& spec) {
-  const ConstTensorView* tensor = dir.FindTensor(spec.name);
+const StoredTensor* FindWeight(const ModelDir& dir, const WeightSpec& spec) {
+  const StoredTensor* tensor = dir.FindStored(spec.name);
   for (size_t i = 0; tensor == nullptr && i < spec.aliases.size(); ++i) {
-    tensor = dir.FindTensor(spec.aliases[i]);
+    tensor = dir.FindStored(spec.aliases[i]);
   }
   return tensor;
 }

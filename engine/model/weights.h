@@ -9,6 +9,7 @@
 namespace tandem::engine {
 
 class ModelDir;
+struct StoredTensor;
 
 enum class WeightKind : uint8_t {
   kMatrix,     // a linear layer [out, in]; panels
@@ -33,7 +34,7 @@ struct WeightSpec {
 };
 
 // The weight's tensor, by its name or one of its aliases; null when there is none.
-const ConstTensorView* FindWeight(const ModelDir& dir, const WeightSpec& spec);
+const StoredTensor* FindWeight(const ModelDir& dir, const WeightSpec& spec);
 
 // One parameter, ready for LayerOps. The family sees only that it exists; ops read the fields.
 struct Weight {

@@ -46,10 +46,11 @@ enum class SourceLayout { kOutIn, kInOut };
 // Packs a floating-point source tensor of n*k elements into panels, rounding to `dtype` once.
 void PackPanels(OpsContext& ops, const ConstTensorView& source, SourceLayout layout, int64_t n,
                 int64_t k, DType dtype, std::byte* panels);
-// What rounding a weight to blocks lost, as sums over its elements.
+// What rounding a weight to blocks lost, over its elements.
 struct BlockError {
   double squared_error = 0;
   double squared = 0;  // of the source
+  double max_abs = 0;  // the largest error of one element
 
   void Add(const BlockError& other);
   double Relative() const;  // root of the ratio; 0 for a weight of zeros

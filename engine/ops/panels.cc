@@ -118,12 +118,14 @@ BlockError ErrorOf(const BlockGroup& rounded, const float* values) {
   const float scale = F16ToFloat(rounded.scale);
   float squared_error = 0;
   float squared = 0;
+  float max_abs = 0;
   for (int64_t i = 0; i < kGroupSize; ++i) {
     const float error = scale * static_cast<float>(rounded.q[i]) - values[i];
     squared_error += error * error;
     squared += values[i] * values[i];
+    max_abs = std::max(max_abs, std::abs(error));
   }
-  return {squared_error, squared};
+  return {squared_error, squared, max_abs};
 }
 
 // One panel of blocks. REQUIRES: zeroed beyond the scales.
@@ -173,6 +175,7 @@ void WithRowReader(const PanelMatrix& w, const F& f) {
 void BlockError::Add(const BlockError& other) {
   squared_error += other.squared_error;
   squared += other.squared;
+  max_abs = std::max(max_abs, other.max_abs);
 }
 
 double BlockError::Relative() const {

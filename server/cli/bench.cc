@@ -81,7 +81,7 @@ void AddTokenizerBench(CLI::App& command, int& exit_code) {
   auto flags = std::make_shared<Flags>();
   command
       .add_option("--tokenizer,-t", flags->tokenizer,
-                  "model directory, tokenizer.json, tokenizer.model or .tiktoken file")
+                  "model directory, GGUF file, tokenizer.json, tokenizer.model or .tiktoken file")
       ->required();
   command.add_option("--text", flags->text, "text file, a few MB")
       ->required()

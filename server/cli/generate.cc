@@ -101,7 +101,9 @@ int Generate(const GenerateFlags& flags) {
 
 void AddGenerate(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<GenerateFlags>();
-  command.add_option("--model,-m", flags->model, "model directory or embedded name")
+  command
+      .add_option("--model,-m", flags->model,
+                  "model directory, GGUF or llama2.c file, or embedded name")
       ->capture_default_str();
   AddModelFlags(command, flags->options);
   auto* prompt = command.add_option("--prompt,-p", flags->prompt, "text to continue");

@@ -24,7 +24,7 @@ void AddModelFlags(CLI::App& command, ModelFlags& flags) {
   command
       .add_option("--dtype", flags.dtype,
                   "type of the weights: auto, f32 or bf16 to compute in it; int8 or int4 to round "
-                  "them to blocks and compute in bf16")
+                  "them to blocks and compute in bf16; auto keeps the blocks of a GGUF file")
       ->check(CLI::IsMember({"auto", "f32", "bf16", "int8", "int4"}))
       ->capture_default_str();
   command.add_option("--threads", flags.threads, "compute threads (0: one per physical core)")

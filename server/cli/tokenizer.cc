@@ -160,7 +160,7 @@ void AddTokenizer(CLI::App& command, int&) {
   encode->add_option("text", flags->text, "the text ('-' or nothing: standard input)");
   encode
       ->add_option("--tokenizer,-t", flags->tokenizer,
-                   "model directory, tokenizer.json, tokenizer.model or .tiktoken file")
+                   "model directory, GGUF file, tokenizer.json, tokenizer.model or .tiktoken file")
       ->required();
   encode->add_option("--file,-f", flags->file, "read the text from a file");
   encode->add_flag("--special", flags->parse_special, "control tokens spelled in the text count");
@@ -175,7 +175,7 @@ void AddTokenizer(CLI::App& command, int&) {
   decode->add_option("ids", flags->ids, "ids: 1,2,3 ('-' or nothing: standard input)");
   decode
       ->add_option("--tokenizer,-t", flags->tokenizer,
-                   "model directory, tokenizer.json, tokenizer.model or .tiktoken file")
+                   "model directory, GGUF file, tokenizer.json, tokenizer.model or .tiktoken file")
       ->required();
   decode->add_option("--file,-f", flags->file, "read the ids from a file");
   decode->add_flag("--special", flags->keep_special, "print control tokens too");

@@ -4,6 +4,7 @@
 
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
+#include "engine/io/model_dir.h"
 
 namespace tandem::server {
 namespace {
@@ -25,7 +26,13 @@ engine::TokenizerFiles LoadTokenizerAt(const std::string& where) {
   if (path.extension() == ".model") part = "tokenizer.model";
   if (path.extension() == ".tiktoken") part = "tokenizer.tiktoken";
   std::optional<engine::TokenizerFiles> files;
-  if (fs::is_directory(path)) {
+  if (engine::ModelDir::IsModelFile(path)) {
+    const engine::ModelDir model = engine::ModelDir::Open(path);
+    files = engine::LoadTokenizer(where, [&](std::string_view file) {
+      // Of a model that we have no family for, the vocabulary can be read all the same.
+      return file == "config.json" ? std::nullopt : model.ReadText(file);
+    });
+  } else if (fs::is_directory(path)) {
     files = engine::LoadTokenizer(where,
                                   [&](std::string_view file) { return ReadIfThere(path / file); });
   } else if (!part.empty()) {

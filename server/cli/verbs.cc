@@ -8,6 +8,7 @@ constexpr Verb kVerbs[] = {
     {"generate", "print a model's continuation of a prompt", AddGenerate},
     {"train", "train a model as a spec says", AddTrain},
     {"plan", "print what a training spec would run: program, bytes, FLOPs", AddPlan},
+    {"quantize", "round a model's weights, and say what that changes", AddQuantize},
     {"tokenizer", "train a tokenizer, encode or decode with one", AddTokenizer},
     {"doctor", "say what this machine offers and what would be used", AddDoctor},
     {"bench", "measure this machine and what the program reaches on it", AddBench},

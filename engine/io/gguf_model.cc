@@ -1,0 +1,549 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/io/foreign_model.h"
+#include "engine/io/gguf_words.h"
+#include "engine/io/json_events.h"
+
+// Architectures: what a GGUF calls the parts of a model, what Hugging Face's files call them, and
+// what the program that converted one into the other did to the numbers on the way.
+namespace tandem::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+enum class Change : uint8_t {
+  kNone,
+  kQueryPairs,  // rows of each head in pairs, see StoredTensor::interleaved_heads
+  kKeyPairs,
+  kLess1,       // 1 was added
+  kTransposed,  // Conv1D, stored as a linear layer
+};
+struct Part {
+  std::string_view gguf;  // with ".weight" and ".bias" behind it
+  std::string_view hf;
+  Change change = Change::kNone;
+};
+
+constexpr auto kLlamaParts = std::to_array<Part>({
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj", Change::kQueryPairs},
+    {"attn_k", "self_attn.k_proj", Change::kKeyPairs},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+});
+constexpr auto kQwenParts = std::to_array<Part>({
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+});
+constexpr auto kGemmaParts = std::to_array<Part>({
+    {"attn_norm", "input_layernorm", Change::kLess1},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm", Change::kLess1},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+});
+constexpr auto kGemma2Parts = std::to_array<Part>({
+    {"attn_norm", "input_layernorm", Change::kLess1},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm", Change::kLess1},
+    {"attn_k_norm", "self_attn.k_norm", Change::kLess1},
+    {"post_attention_norm", "post_attention_layernorm", Change::kLess1},
+    {"ffn_norm", "pre_feedforward_layernorm", Change::kLess1},
+    {"post_ffw_norm", "post_feedforward_layernorm", Change::kLess1},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+});
+constexpr auto kGpt2Parts = std::to_array<Part>({
+    {"attn_norm", "ln_1"},
+    {"attn_qkv", "attn.c_attn", Change::kTransposed},
+    {"attn_output", "attn.c_proj", Change::kTransposed},
+    {"ffn_norm", "ln_2"},
+    {"ffn_up", "mlp.c_fc", Change::kTransposed},
+    {"ffn_down", "mlp.c_proj", Change::kTransposed},
+});
+// Outside of the blocks.
+constexpr auto kDecoderEnds = std::to_array<Part>({
+    {"token_embd", "model.embed_tokens"},
+    {"output_norm", "model.norm"},
+    {"output", "lm_head"},
+});
+constexpr auto kGemmaEnds = std::to_array<Part>({
+    {"token_embd", "model.embed_tokens"},
+    {"output_norm", "model.norm", Change::kLess1},
+    {"output", "lm_head"},
+});
+constexpr auto kGpt2Ends = std::to_array<Part>({
+    {"token_embd", "wte"},
+    {"position_embd", "wpe"},
+    {"output_norm", "ln_f"},
+    {"output", "lm_head"},
+});
+
+// The keys of one architecture, `<architecture>.<key>`.
+class Keys {
+ public:
+  Keys(const GgufFile& file, std::string architecture)
+      : file_(file), prefix_(std::move(architecture) + ".") {}
+
+  const GgufFile& file() const { return file_; }
+  std::string Name(std::string_view key) const { return prefix_ + std::string(key); }
+  bool Has(std::string_view key) const { return file_.Has(Name(key)); }
+  std::optional<double> Number(std::string_view key) const { return file_.Number(Name(key)); }
+  // One number, or the same one for each layer.
+  std::optional<int64_t> Int(std::string_view key) const {
+    const std::string name = Name(key);
+    if (!file_.IsArray(name)) return file_.Int(name);
+    const std::vector<int64_t> numbers = file_.Ints(name).value_or(std::vector<int64_t>());
+    if (numbers.empty()) file_.Broken(name, "is empty");
+    if (std::any_of(numbers.begin(), numbers.end(), [&](int64_t n) { return n != numbers[0]; })) {
+      file_.Unsupported(name, "differs from layer to layer, which is not supported");
+    }
+    return numbers[0];
+  }
+  int64_t RequiredInt(std::string_view key) const {
+    const auto number = Int(key);
+    if (!number) throw Error(ErrorCode::kDataLoss, file_.name() + ": no key " + Quoted(Name(key)));
+    return *number;
+  }
+
+ private:
+  const GgufFile& file_;
+  std::string prefix_;
+};
+
+void AddLlama(const Keys& keys, Json& json);
+void AddQwen(const Keys& keys, Json& json);
+void AddGemma(const Keys& keys, Json& json);
+void AddGemma2(const Keys& keys, Json& json);
+void AddGemma3(const Keys& keys, Json& json);
+void AddGpt2(const Keys& keys, Json& json);
+
+struct Architecture {
+  std::string_view name;
+  std::string_view hf_class;
+  std::string_view hf_type;
+  std::span<const Part> parts;
+  std::span<const Part> ends;
+  std::string_view block;  // what stands before the number of a block
+  void (*add_config)(const Keys& keys, Json& json);
+};
+// THE list: one line per architecture.
+constexpr auto kArchitectures = std::to_array<Architecture>({
+    {"llama", "LlamaForCausalLM", "llama", kLlamaParts, kDecoderEnds, "model.layers.", AddLlama},
+    {"qwen2", "Qwen2ForCausalLM", "qwen2", kQwenParts, kDecoderEnds, "model.layers.", AddQwen},
+    {"qwen3", "Qwen3ForCausalLM", "qwen3", kQwenParts, kDecoderEnds, "model.layers.", AddQwen},
+    {"gemma", "GemmaForCausalLM", "gemma", kGemmaParts, kGemmaEnds, "model.layers.", AddGemma},
+    {"gemma2", "Gemma2ForCausalLM", "gemma2", kGemma2Parts, kGemmaEnds, "model.layers.", AddGemma2},
+    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", kGemma2Parts, kGemmaEnds, "model.layers.",
+     AddGemma3},
+    {"gpt2", "GPT2LMHeadModel", "gpt2", kGpt2Parts, kGpt2Ends, "h.", AddGpt2},
+});
+
+constexpr std::string_view kArchitectureKey = "general.architecture";
+
+const Architecture* FindArchitecture(const GgufFile& file) {
+  const std::string_view name = file.String(kArchitectureKey).value_or("");
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.name == name) return &architecture;
+  }
+  return nullptr;
+}
+
+[[noreturn]] void RefuseArchitecture(const GgufFile& file) {
+  std::string supported;
+  for (const Architecture& architecture : kArchitectures) {
+    supported += (supported.empty() ? "" : ", ") + std::string(architecture.name);
+  }
+  file.Unsupported(kArchitectureKey, "is " + Quoted(file.String(kArchitectureKey).value_or("")) +
+                                         "; supported are " + supported);
+}
+
+// The double that prints as the float does: keys hold 32-bit floats, 1e-05 among them.
+double Shortest(double value) {
+  const auto narrow = static_cast<float>(value);
+  if (narrow != value) return value;
+  std::array<char, 32> text{};
+  *std::to_chars(text.data(), text.data() + text.size() - 1, narrow).ptr = '\0';
+  return std::strtod(text.data(), nullptr);
+}
+
+// ---- config.json
+
+// Sizes under the names of the decoders from Llama to Gemma.
+void AddDecoder(const Keys& keys, Json& json) {
+  const GgufFile& file = keys.file();
+  const int64_t heads = keys.RequiredInt("attention.head_count");
+  json["hidden_size"] = keys.RequiredInt("embedding_length");
+  json["intermediate_size"] = keys.RequiredInt("feed_forward_length");
+  json["num_hidden_layers"] = keys.RequiredInt("block_count");
+  json["num_attention_heads"] = heads;
+  json["num_key_value_heads"] = keys.Int("attention.head_count_kv").value_or(heads);
+  json["max_position_embeddings"] = keys.RequiredInt("context_length");
+  const auto head_dim = keys.Int("attention.key_length");
+  if (head_dim) json["head_dim"] = *head_dim;
+  if (const auto value_dim = keys.Int("attention.value_length");
+      value_dim && value_dim != head_dim) {
+    file.Unsupported(keys.Name("attention.value_length"),
+                     "differs from the key length, which is not supported");
+  }
+  if (const auto rotated = keys.Int("rope.dimension_count")) {
+    const int64_t hidden = json["hidden_size"].get<int64_t>();
+    if (*rotated != head_dim.value_or(heads > 0 ? hidden / heads : 0)) {
+      file.Unsupported(keys.Name("rope.dimension_count"),
+                       "is not the size of a head; rotating a part of it is not supported");
+    }
+  }
+  if (const auto eps = keys.Number("attention.layer_norm_rms_epsilon")) {
+    json["rms_norm_eps"] = Shortest(*eps);
+  }
+  if (const auto theta = keys.Number("rope.freq_base")) json["rope_theta"] = Shortest(*theta);
+  if (keys.Int("expert_count").value_or(0) > 0) {
+    file.Unsupported(keys.Name("expert_count"), "is above 0; experts are not supported");
+  }
+  json["attention_bias"] = file.Find("blk.0.attn_q.bias") != nullptr;
+}
+
+Json YarnScaling(const Keys& keys) {
+  Json scaling = {{"rope_type", "yarn"}};
+  const auto copy = [&](std::string_view key, const char* field) {
+    if (const auto number = keys.Number(key)) scaling[field] = Shortest(*number);
+  };
+  copy("rope.scaling.factor", "factor");
+  if (const auto length = keys.Int("rope.scaling.original_context_length")) {
+    scaling["original_max_position_embeddings"] = *length;
+  }
+  copy("rope.scaling.yarn_beta_fast", "beta_fast");
+  copy("rope.scaling.yarn_beta_slow", "beta_slow");
+  copy("rope.scaling.attn_factor", "attention_factor");
+  copy("rope.scaling.yarn_attn_factor", "attention_factor");
+  return scaling;
+}
+
+// What Llama 3 divides a frequency by (transformers' llama3 rope).
+double Llama3Divisor(double turns, double factor, double low, double high) {
+  if (turns > high) return 1;
+  if (turns < low) return factor;
+  const double smooth = (turns - low) / (high - low);
+  return 1 / ((1 - smooth) / factor + smooth);
+}
+
+// Files of Llama 3 hold what each frequency was divided by, not what that was computed from. The
+// borders are those of all releases; the factor is the largest divisor, and a frequency between the
+// borders tells the length of the original context.
+Json Llama3Scaling(const Keys& keys, const GgufFile::Tensor& tensor, double theta) {
+  constexpr double kLow = 1, kHigh = 4, kUsualLength = 8192;
+  const std::vector<float> divisors = DecodeTensor(
+      {.view = {tensor.data.data(), tensor.dtype, tensor.shape}, .encoding = tensor.encoding});
+  const double factor = *std::max_element(divisors.begin(), divisors.end());
+  if (factor == 1) return nullptr;
+  const auto turns_per_position = [&](size_t i) {
+    const double exponent = -static_cast<double>(i) / static_cast<double>(divisors.size());
+    return std::pow(theta, exponent) / (2 * std::numbers::pi);
+  };
+  double length = kUsualLength;
+  for (size_t i = 0; i < divisors.size(); ++i) {
+    const double divisor = divisors[i];
+    if (!(divisor > 1 && divisor < factor)) continue;
+    const double smooth = (1 / divisor - 1 / factor) / (1 - 1 / factor);
+    length = std::round((kLow + smooth * (kHigh - kLow)) / turns_per_position(i));
+    break;
+  }
+  bool follows = length >= 1 && length < 1e9 && factor > 1;
+  for (size_t i = 0; follows && i < divisors.size(); ++i) {
+    const double expected = Llama3Divisor(length * turns_per_position(i), factor, kLow, kHigh);
+    follows = std::abs(static_cast<double>(divisors[i]) - expected) <= 1e-3 * expected;
+  }
+  if (!follows) {
+    throw Error(ErrorCode::kUnsupported,
+                keys.file().name() +
+                    ": tensor 'rope_freqs.weight' does not follow Llama 3's formula; other "
+                    "divisors of frequencies are not supported");
+  }
+  return Json{{"rope_type", "llama3"},
+              {"factor", Shortest(factor)},
+              {"low_freq_factor", kLow},
+              {"high_freq_factor", kHigh},
+              {"original_max_position_embeddings", static_cast<int64_t>(length)}};
+}
+
+void AddRopeScaling(const Keys& keys, Json& json) {
+  const GgufFile& file = keys.file();
+  const std::string key = keys.Name("rope.scaling.type");
+  const std::string type(file.String(key).value_or("none"));
+  if (type == "linear") {
+    json["rope_scaling"] = {{"rope_type", "linear"},
+                            {"factor", Shortest(keys.Number("rope.scaling.factor").value_or(1))}};
+  } else if (type == "yarn") {
+    json["rope_scaling"] = YarnScaling(keys);
+  } else if (type != "none") {
+    file.Unsupported(key, "is " + Quoted(type) + "; supported are 'none', 'linear' and 'yarn'");
+  }
+  const GgufFile::Tensor* divisors = file.Find("rope_freqs.weight");
+  if (divisors == nullptr) return;
+  const auto theta = json.find("rope_theta");
+  json["rope_scaling"] =
+      Llama3Scaling(keys, *divisors, theta == json.end() ? 10000 : theta->get<double>());
+}
+
+void AddLlama(const Keys& keys, Json& json) {
+  AddDecoder(keys, json);
+  AddRopeScaling(keys, json);
+  const GgufFile& file = keys.file();
+  json["hidden_act"] = "silu";
+  json["mlp_bias"] = file.Find("blk.0.ffn_up.bias") != nullptr;
+  // Mistral's models come under this name too; the first ones have a window.
+  const int64_t window = keys.Int("attention.sliding_window").value_or(0);
+  if (window <= 0) return;
+  json["architectures"] = Json::array({"MistralForCausalLM"});
+  json["model_type"] = "mistral";
+  json["sliding_window"] = window;
+}
+
+void AddQwen(const Keys& keys, Json& json) {
+  AddDecoder(keys, json);
+  AddRopeScaling(keys, json);
+  json["hidden_act"] = "silu";
+  json["use_sliding_window"] = false;
+}
+
+void AddGemma(const Keys& keys, Json& json) {
+  AddDecoder(keys, json);
+  AddRopeScaling(keys, json);
+  json["hidden_activation"] = "gelu_pytorch_tanh";
+}
+
+// What scores are divided by the root of: the size of a head, but in the largest models what a head
+// would have of the width. Files do not say it; programs know those by their layers.
+void AddQueryScalar(const Keys& keys, int64_t layers_of_largest, Json& json) {
+  const int64_t hidden = json["hidden_size"].get<int64_t>();
+  const int64_t heads = json["num_attention_heads"].get<int64_t>();
+  if (const auto scale = keys.Number("attention.scale"); scale && *scale > 0) {
+    // The key is a float: what it was computed from is a whole number in every model.
+    const double scalar = 1 / (*scale * *scale), whole = std::round(scalar);
+    json["query_pre_attn_scalar"] = std::abs(scalar - whole) < 1e-6 * scalar ? whole : scalar;
+  } else if (json["num_hidden_layers"] == layers_of_largest || !json.contains("head_dim")) {
+    json["query_pre_attn_scalar"] = heads > 0 ? hidden / heads : 0;
+  } else {
+    json["query_pre_attn_scalar"] = json["head_dim"];
+  }
+}
+
+void AddCap(const Keys& keys, std::string_view key, const char* field, Json& json) {
+  const auto cap = keys.Number(key);
+  if (cap) json[field] = *cap > 0 ? Json(Shortest(*cap)) : Json(nullptr);
+}
+
+void AddGemma2(const Keys& keys, Json& json) {
+  AddGemma(keys, json);
+  AddQueryScalar(keys, 46, json);
+  AddCap(keys, "attn_logit_softcapping", "attn_logit_softcapping", json);
+  AddCap(keys, "final_logit_softcapping", "final_logit_softcapping", json);
+  json["sliding_window"] = keys.Int("attention.sliding_window").value_or(4096);
+}
+
+void AddGemma3(const Keys& keys, Json& json) {
+  AddGemma(keys, json);
+  if (!json.contains("rope_theta")) json["rope_theta"] = 1000000.0;
+  AddQueryScalar(keys, 62, json);
+  AddCap(keys, "final_logit_softcapping", "final_logit_softcapping", json);
+  if (const auto theta = keys.Number("rope.freq_base_swa")) {
+    json["rope_local_base_freq"] = Shortest(*theta);
+  }
+  const int64_t window = keys.Int("attention.sliding_window").value_or(0);
+  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  const std::string pattern = keys.Name("attention.sliding_window_pattern");
+  if (keys.file().IsArray(pattern)) {
+    Json types = Json::array();
+    const std::vector<int64_t> by_layer =
+        keys.file().Ints(pattern).value_or(std::vector<int64_t>());
+    for (const int64_t windowed : by_layer) {
+      types.push_back(windowed != 0 ? "sliding_attention" : "full_attention");
+    }
+    json["layer_types"] = std::move(types);
+  } else if (const auto every = keys.file().Int(pattern)) {
+    json["sliding_window_pattern"] = *every;
+  }
+}
+
+void AddGpt2(const Keys& keys, Json& json) {
+  json["n_embd"] = keys.RequiredInt("embedding_length");
+  json["n_inner"] = keys.RequiredInt("feed_forward_length");
+  json["n_layer"] = keys.RequiredInt("block_count");
+  json["n_head"] = keys.RequiredInt("attention.head_count");
+  json["n_positions"] = keys.RequiredInt("context_length");
+  json["activation_function"] = "gelu_new";
+  if (const auto eps = keys.Number("attention.layer_norm_epsilon")) {
+    json["layer_norm_epsilon"] = Shortest(*eps);
+  }
+}
+
+int64_t VocabularySize(const GgufFile& file) {
+  const GgufFile::Tensor* embedding = file.Find("token_embd.weight");
+  if (embedding == nullptr) {
+    throw Error(ErrorCode::kDataLoss, file.name() + ": tensor 'token_embd.weight' is missing");
+  }
+  return embedding->shape.front();
+}
+
+// A token that a key names; nothing for one beyond the vocabulary, which some files write for none.
+std::optional<int64_t> TokenOf(const GgufFile& file, std::string_view key, int64_t vocab_size) {
+  const auto id = file.Int(key);
+  return id && *id >= 0 && *id < vocab_size ? id : std::nullopt;
+}
+
+// ---- Tensors
+
+struct Name {
+  std::string hf;
+  Change change = Change::kNone;
+};
+
+// "attn_q.weight" -> the part, and what is behind it.
+std::optional<Name> Rename(std::span<const Part> parts, std::string_view name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  for (const Part& part : parts) {
+    if (part.gguf == name.substr(0, dot)) {
+      return Name{std::string(part.hf) + std::string(name.substr(dot)), part.change};
+    }
+  }
+  return std::nullopt;
+}
+
+// The name that families ask for; one that we do not know stays as it is, to be reported.
+Name HfName(const Architecture& architecture, std::string_view name) {
+  constexpr std::string_view kBlock = "blk.";
+  if (name.starts_with(kBlock)) {
+    const std::string_view rest = name.substr(kBlock.size());
+    const size_t dot = rest.find('.');
+    if (dot != std::string_view::npos) {
+      if (auto part = Rename(architecture.parts, rest.substr(dot + 1))) {
+        part->hf =
+            std::string(architecture.block) + std::string(rest.substr(0, dot + 1)) + part->hf;
+        return *part;
+      }
+    }
+  } else if (auto end = Rename(architecture.ends, name)) {
+    return *end;
+  }
+  return {std::string(name), Change::kNone};
+}
+
+int64_t HeadsOf(const GgufFile& file, const GgufFile::Tensor& tensor, const Keys& keys,
+                std::string_view key) {
+  const int64_t heads = keys.Int(key).value_or(keys.RequiredInt("attention.head_count"));
+  if (heads < 1 || tensor.shape.front() % heads != 0 || tensor.shape.front() / heads % 2 != 0) {
+    throw Error(ErrorCode::kDataLoss, file.name() + ": tensor " + Quoted(tensor.name) + " has " +
+                                          std::to_string(tensor.shape.front()) +
+                                          " rows, which are not " + std::to_string(heads) +
+                                          " heads of an even size");
+  }
+  return heads;
+}
+
+StoredTensor Store(const GgufFile& file, const GgufFile::Tensor& tensor, Change change,
+                   const Keys& keys) {
+  StoredTensor stored{.view = {tensor.data.data(), tensor.dtype, tensor.shape},
+                      .encoding = tensor.encoding};
+  if (tensor.encoding != Encoding::kPlain && tensor.shape.size() != 2) {
+    throw Error(ErrorCode::kUnsupported,
+                file.name() + ": tensor " + Quoted(tensor.name) + " is no matrix and of type " +
+                    std::string(EncodingName(tensor.encoding)) + ", which is not supported");
+  }
+  switch (change) {
+    case Change::kNone:
+      break;
+    case Change::kQueryPairs:
+      stored.interleaved_heads = HeadsOf(file, tensor, keys, "attention.head_count");
+      break;
+    case Change::kKeyPairs:
+      stored.interleaved_heads = HeadsOf(file, tensor, keys, "attention.head_count_kv");
+      break;
+    case Change::kLess1:
+      stored.added = 1;
+      break;
+    case Change::kTransposed:
+      if (tensor.shape.size() != 2) break;  // its bias
+      std::reverse(stored.view.shape.begin(), stored.view.shape.end());
+      stored.transposed = true;
+      break;
+  }
+  return stored;
+}
+
+}  // namespace
+
+std::string GgufConfigJson(const GgufFile& file) {
+  const Architecture* architecture = FindArchitecture(file);
+  if (architecture == nullptr) RefuseArchitecture(file);
+  const Keys keys(file, std::string(architecture->name));
+  Json json = {{"architectures", Json::array({architecture->hf_class})},
+               {"model_type", architecture->hf_type}};
+  const int64_t vocab_size = VocabularySize(file);
+  json["vocab_size"] = vocab_size;
+  architecture->add_config(keys, json);
+  json["tie_word_embeddings"] = file.Find("output.weight") == nullptr;
+  const auto token = [&](std::string_view key) {
+    const auto id = TokenOf(file, key, vocab_size);
+    return id ? Json(*id) : Json(nullptr);
+  };
+  json["bos_token_id"] = token("tokenizer.ggml.bos_token_id");
+  json["eos_token_id"] = token("tokenizer.ggml.eos_token_id");
+  return json.dump(2) + "\n";
+}
+
+ForeignModel ReadGgufModel(std::span<const std::byte> bytes, const std::string& name) {
+  const auto file = std::make_shared<const GgufFile>(GgufFile::FromBytes(bytes, name));
+  ForeignModel model;
+  if (const Architecture* architecture = FindArchitecture(*file)) {
+    const Keys keys(*file, std::string(architecture->name));
+    for (const GgufFile::Tensor& tensor : file->tensors()) {
+      if (tensor.name == "rope_freqs.weight") continue;  // config.json tells it
+      const Name renamed = HfName(*architecture, tensor.name);
+      if (!model.tensors.emplace(renamed.hf, Store(*file, tensor, renamed.change, keys)).second) {
+        throw Error(ErrorCode::kDataLoss, name + ": two tensors are " + Quoted(renamed.hf));
+      }
+    }
+  }
+  model.read_text = [file](std::string_view text) -> std::optional<std::string> {
+    if (text == "config.json") return GgufConfigJson(*file);
+    if (text == "generation_config.json") return GgufGenerationConfigJson(*file);
+    if (text == "tokenizer.json") return GgufTokenizerJson(*file);
+    if (text == "tokenizer.model") return GgufTokenizerModel(*file);
+    if (text == "tokenizer_config.json") return GgufTokenizerConfigJson(*file);
+    return std::nullopt;
+  };
+  return model;
+}
+
+}  // namespace tandem::engine

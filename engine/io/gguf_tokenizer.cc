@@ -1,0 +1,279 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "engine/io/gguf_words.h"
+#include "engine/io/json_events.h"
+#include "engine/io/sentencepiece_text.h"
+
+// A GGUF's vocabulary as the files that engine/tokenizer reads: one reader of each kind of
+// tokenizer, whoever wrote it down.
+namespace tandem::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kModelKey = "tokenizer.ggml.model";
+constexpr std::string_view kPreKey = "tokenizer.ggml.pre";
+constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
+constexpr std::string_view kTypesKey = "tokenizer.ggml.token_type";
+constexpr std::string_view kScoresKey = "tokenizer.ggml.scores";
+constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
+constexpr std::string_view kAddBosKey = "tokenizer.ggml.add_bos_token";
+
+// Patterns that cut text before merging, by the names of `tokenizer.ggml.pre`. What they stand for
+// is in the tokenizer.json of the models they are called after.
+constexpr std::string_view kGpt2 =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kDigit = R"(\p{N})";
+constexpr std::string_view kDigits = R"(\p{N}+)";
+constexpr std::string_view kThreeDigits = "[0-9][0-9][0-9]";
+constexpr std::string_view kSigns = R"([\p{P}\$\+<=>\^~\|]+)";
+constexpr std::string_view kFalconSigns = R"([\p{P}\$\+<=>\^~\|`]+)";
+
+constexpr std::array kPlain{kGpt2};
+constexpr std::array kDigitsApart{kDigit, kGpt2};
+constexpr std::array kLikeLlama3{kLlama3};
+constexpr std::array kLikeQwen2{kQwen2};
+constexpr std::array kLikeTekken{kTekken};
+constexpr std::array kLikeFalcon{kFalconSigns, kGpt2, kThreeDigits};
+// What llama.cpp does with a vocabulary that names no pattern.
+constexpr std::array kDefault{kSigns, kGpt2, kDigits, kThreeDigits};
+
+struct PreTokenizer {
+  std::string_view name;
+  std::span<const std::string_view> patterns;  // each cuts the pieces of the one before
+  bool nfc = false;
+  bool ignore_merges = false;
+  bool add_bos = false;  // where the file does not say
+};
+constexpr auto kPreTokenizers = std::to_array<PreTokenizer>({
+    {"default", kDefault},
+    {"gpt-2", kPlain},
+    {"phi-2", kPlain},
+    {"mpt", kPlain, /*nfc=*/true},
+    {"olmo", kPlain, /*nfc=*/true},
+    {"llama-bpe", kLikeLlama3, false, /*ignore_merges=*/true, /*add_bos=*/true},
+    {"llama3", kLikeLlama3, false, true, true},
+    {"llama-v3", kLikeLlama3, false, true, true},
+    {"smaug-bpe", kLikeLlama3},
+    {"qwen2", kLikeQwen2, /*nfc=*/true},
+    {"deepseek-r1-qwen", kLikeQwen2, /*nfc=*/true},
+    {"smollm", kDigitsApart},
+    {"starcoder", kDigitsApart},
+    {"refact", kDigitsApart},
+    {"command-r", kDigitsApart, /*nfc=*/true},
+    {"falcon", kLikeFalcon},
+    {"tekken", kLikeTekken, false, /*ignore_merges=*/true},
+});
+
+const PreTokenizer& FindPreTokenizer(const GgufFile& file) {
+  const std::string_view name = file.String(kPreKey).value_or("default");
+  std::string supported;
+  for (const PreTokenizer& known : kPreTokenizers) {
+    if (known.name == name) return known;
+    supported += (supported.empty() ? "" : ", ") + std::string(known.name);
+  }
+  file.Unsupported(kPreKey, "is " + Quoted(name) + "; supported are " + supported);
+}
+
+enum class Kind { kNone, kBpe, kSentencePiece, kUnigram };
+
+Kind KindOf(const GgufFile& file) {
+  const auto name = file.String(kModelKey);
+  if (!name || *name == "no_vocab" || *name == "none") return Kind::kNone;
+  if (*name == "gpt2") return Kind::kBpe;
+  if (*name == "llama") return Kind::kSentencePiece;
+  if (*name == "t5") return Kind::kUnigram;
+  file.Unsupported(kModelKey, "is " + Quoted(*name) + "; supported are gpt2, llama and t5");
+}
+
+// Tokens with what stands beside each of them. Types are those of SentencePiece.
+struct Tokens {
+  std::vector<std::string_view> texts;
+  std::vector<PieceType> types;
+
+  std::optional<std::string_view> At(std::optional<int64_t> id) const {
+    if (!id || *id < 0 || static_cast<size_t>(*id) >= texts.size()) return std::nullopt;
+    return texts[static_cast<size_t>(*id)];
+  }
+};
+
+void CheckCount(const GgufFile& file, std::string_view key, size_t count, size_t tokens) {
+  if (count == tokens) return;
+  file.Broken(key,
+              "has " + std::to_string(count) + " items for " + std::to_string(tokens) + " tokens");
+}
+
+Tokens ReadTokens(const GgufFile& file) {
+  const auto texts = file.Strings(kTokensKey);
+  if (!texts) throw Error(ErrorCode::kDataLoss, file.name() + ": no key " + Quoted(kTokensKey));
+  Tokens tokens{*texts, std::vector<PieceType>(texts->size(), PieceType::kNormal)};
+  const auto types = file.Ints(kTypesKey);
+  if (!types) return tokens;
+  CheckCount(file, kTypesKey, types->size(), texts->size());
+  for (size_t i = 0; i < types->size(); ++i) {
+    const int64_t type = (*types)[i];
+    if (type < 0 || type > 6) {
+      file.Broken(kTypesKey, "has the unknown type " + std::to_string(type) + " of token " +
+                                 std::to_string(i));
+    }
+    if (type > 0) tokens.types[i] = static_cast<PieceType>(type);
+  }
+  return tokens;
+}
+
+Json PreTokenizerJson(const PreTokenizer& pre) {
+  Json stages = Json::array();
+  for (const std::string_view pattern : pre.patterns) {
+    stages.push_back({{"type", "Split"},
+                      {"pattern", {{"Regex", pattern}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}});
+  }
+  stages.push_back({{"type", "ByteLevel"},
+                    {"add_prefix_space", false},
+                    {"trim_offsets", true},
+                    {"use_regex", false}});
+  return {{"type", "Sequence"}, {"pretokenizers", std::move(stages)}};
+}
+
+// Tokens that end an answer, whatever a file calls its end of text: programs know them by name.
+constexpr auto kEnds = std::to_array<std::string_view>(
+    {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"});
+
+constexpr auto kEndKeys = std::to_array<std::string_view>(
+    {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"});
+
+}  // namespace
+
+std::optional<std::string> GgufTokenizerJson(const GgufFile& file) {
+  if (KindOf(file) != Kind::kBpe) return std::nullopt;
+  const PreTokenizer& pre = FindPreTokenizer(file);
+  const Tokens tokens = ReadTokens(file);
+  const auto merges = file.Strings(kMergesKey);
+  if (!merges) throw Error(ErrorCode::kDataLoss, file.name() + ": no key " + Quoted(kMergesKey));
+
+  Json added = Json::array();
+  // Written by hand: a tree of it, with a search for each name, would take minutes.
+  std::string vocab = "{";
+  for (size_t id = 0; id < tokens.texts.size(); ++id) {
+    const PieceType type = tokens.types[id];
+    const Json text(tokens.texts[id]);
+    vocab += (id == 0 ? "" : ",") + text.dump() + ":" + std::to_string(id);
+    const bool special = type == PieceType::kControl || type == PieceType::kUnknown;
+    if (!special && type != PieceType::kUserDefined) continue;
+    added.push_back({{"id", id},
+                     {"content", text},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", special}});
+  }
+  vocab += "}";
+  std::string rules = "[";
+  for (const std::string_view merge : *merges) {
+    if (rules.size() > 1) rules += ",";
+    rules += Json(merge).dump();
+  }
+  rules += "]";
+
+  const Json normalizer = pre.nfc ? Json{{"type", "NFC"}} : Json(nullptr);
+  const Json decoder = {{"type", "ByteLevel"},
+                        {"add_prefix_space", false},
+                        {"trim_offsets", true},
+                        {"use_regex", false}};
+  return "{\"version\":\"1.0\",\"added_tokens\":" + added.dump() +
+         ",\"normalizer\":" + normalizer.dump() +
+         ",\"pre_tokenizer\":" + PreTokenizerJson(pre).dump() +
+         ",\"post_processor\":null,\"decoder\":" + decoder.dump() +
+         ",\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
+         "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,"
+         "\"byte_fallback\":false,\"ignore_merges\":" +
+         (pre.ignore_merges ? "true" : "false") + ",\"vocab\":" + vocab + ",\"merges\":" + rules +
+         "}}\n";
+}
+
+std::optional<std::string> GgufTokenizerModel(const GgufFile& file) {
+  const Kind kind = KindOf(file);
+  if (kind != Kind::kSentencePiece && kind != Kind::kUnigram) return std::nullopt;
+  const Tokens tokens = ReadTokens(file);
+  const auto scores = file.Floats(kScoresKey);
+  if (!scores) throw Error(ErrorCode::kDataLoss, file.name() + ": no key " + Quoted(kScoresKey));
+  CheckCount(file, kScoresKey, scores->size(), tokens.texts.size());
+
+  SentencePieceText model;
+  model.is_bpe = kind == Kind::kSentencePiece;
+  for (size_t id = 0; id < tokens.texts.size(); ++id) {
+    PieceType type = tokens.types[id];
+    // What pads a vocabulary: a piece that no text becomes.
+    if (model.is_bpe && type == PieceType::kUnused) type = PieceType::kControl;
+    model.pieces.push_back({std::string(tokens.texts[id]), (*scores)[id], type});
+  }
+  // Where the file is silent, llama.cpp takes Llama 2's ids.
+  model.bos = tokens.At(file.Int("tokenizer.ggml.bos_token_id").value_or(1)).value_or("");
+  model.eos = tokens.At(file.Int("tokenizer.ggml.eos_token_id").value_or(2)).value_or("");
+  model.add_dummy_prefix = file.Bool("tokenizer.ggml.add_space_prefix").value_or(true);
+  model.remove_extra_whitespaces =
+      file.Bool("tokenizer.ggml.remove_extra_whitespaces").value_or(false);
+  model.charsmap = file.Bytes("tokenizer.ggml.precompiled_charsmap").value_or("");
+  return WriteSentencePiece(model);
+}
+
+std::optional<std::string> GgufTokenizerConfigJson(const GgufFile& file) {
+  const Kind kind = KindOf(file);
+  if (kind == Kind::kNone) return std::nullopt;
+  const Tokens tokens = ReadTokens(file);
+  Json json = Json::object();
+  const auto add_token = [&](const char* field, std::string_view key) {
+    const auto text = tokens.At(file.Int(key));
+    if (text && !text->empty()) json[field] = *text;
+  };
+  add_token("bos_token", "tokenizer.ggml.bos_token_id");
+  add_token("eos_token", "tokenizer.ggml.eos_token_id");
+  add_token("unk_token", "tokenizer.ggml.unknown_token_id");
+  add_token("pad_token", "tokenizer.ggml.padding_token_id");
+  if (const auto add = file.Bool(kAddBosKey)) {
+    json["add_bos_token"] = *add;
+  } else if (kind == Kind::kBpe) {
+    json["add_bos_token"] = FindPreTokenizer(file).add_bos;
+  }
+  if (const auto add = file.Bool("tokenizer.ggml.add_eos_token")) json["add_eos_token"] = *add;
+  if (const auto text = file.String("tokenizer.chat_template")) json["chat_template"] = *text;
+  return json.dump(2) + "\n";
+}
+
+std::string GgufGenerationConfigJson(const GgufFile& file) {
+  const bool has_tokens = KindOf(file) != Kind::kNone;
+  const Tokens tokens = has_tokens ? ReadTokens(file) : Tokens{};
+  std::vector<int64_t> ends;
+  for (const std::string_view key : kEndKeys) {
+    if (const auto id = file.Int(key); tokens.At(id)) ends.push_back(*id);
+  }
+  for (size_t id = 0; id < tokens.texts.size(); ++id) {
+    if (tokens.types[id] != PieceType::kControl) continue;
+    if (std::find(kEnds.begin(), kEnds.end(), tokens.texts[id]) != kEnds.end()) {
+      ends.push_back(static_cast<int64_t>(id));
+    }
+  }
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  Json json = Json::object();
+  if (!ends.empty()) json["eos_token_id"] = ends;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engine/base/ids.h"
+#include "engine/model/model.h"
+
+namespace tandem::engine {
+
+// How far a model's predictions are from those of a reference along a text: what rounding weights
+// to fewer bits, or converting them, has changed. All in natural logarithms.
+struct LogitDistance {
+  int64_t n_positions = 0;
+  double mean_kl = 0;            // of KL(reference || model) over the positions
+  double max_kl = 0;             // the worst position's
+  double same_first_choice = 0;  // fraction of positions whose likeliest token is the same
+  // exp of the mean negative log-likelihood of each next token of the text.
+  double reference_perplexity = 0;
+  double perplexity = 0;
+};
+
+// Runs both models over `tokens`, which are cut into windows of `window` tokens that know nothing
+// of each other. The models must have one vocabulary, and `window` (>= 2) must not exceed either's
+// context; there must be two tokens at least. Throws kInvalidArgument, also when a logit is not a
+// number. Allocates a small KV cache and 2 x 64 rows of logits.
+LogitDistance MeasureLogitDistance(const std::shared_ptr<const Model>& reference,
+                                   const std::shared_ptr<const Model>& model,
+                                   std::span<const TokenId> tokens, int64_t window,
+                                   OpsContext& ops);
+
+}  // namespace tandem::engine

@@ -1,0 +1,141 @@
+#include "engine/model/stored_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "engine/base/check.h"
+#include "engine/kernels/kernels.h"
+#include "engine/ops/parallel.h"
+#include "engine/tensor/bfloat16.h"
+
+namespace tandem::engine {
+namespace {
+
+// THE table: which of our formats each of GGUF's becomes. Q8_0 and Q4_0 are ours under another
+// order of bytes. The others have minima, or groups of 16, or more bits than int4: int8 in groups
+// of 32 loses least of what is there.
+constexpr auto kRepackings = std::to_array<Repacking>({
+    {Encoding::kQ8_0, BlockFormat::kInt8, /*exact=*/true},
+    {Encoding::kQ4_0, BlockFormat::kInt4, /*exact=*/true},
+    {Encoding::kQ4_1, BlockFormat::kInt8, false},
+    {Encoding::kQ5_0, BlockFormat::kInt8, false},
+    {Encoding::kQ5_1, BlockFormat::kInt8, false},
+    {Encoding::kQ4_K, BlockFormat::kInt8, false},
+    {Encoding::kQ5_K, BlockFormat::kInt8, false},
+    {Encoding::kQ6_K, BlockFormat::kInt8, false},
+});
+
+// Q8_0: a scale (f16) and 32 int8. Q4_0: a scale and sixteen bytes, whose low nibbles are the first
+// sixteen numbers plus 8 and whose high ones the others.
+BlockGroup ReadGroup(Encoding encoding, const std::byte* block) {
+  BlockGroup group;
+  std::memcpy(&group.scale, block, sizeof(group.scale));
+  const std::byte* q = block + sizeof(group.scale);
+  if (encoding == Encoding::kQ8_0) {
+    std::memcpy(group.q, q, sizeof(group.q));
+    return group;
+  }
+  TANDEM_DCHECK(encoding == Encoding::kQ4_0);
+  for (size_t i = 0; i < 16; ++i) {
+    const auto both = std::to_integer<int>(q[i]);
+    group.q[i] = static_cast<int8_t>((both & 15) - kInt4Offset);
+    group.q[i + 16] = static_cast<int8_t>((both >> 4) - kInt4Offset);
+  }
+  return group;
+}
+
+// Where the file has rows of outputs.
+SourceLayout FileLayout(const StoredTensor& source, const WeightSpec& spec) {
+  if (!source.transposed) return spec.layout;
+  return spec.layout == SourceLayout::kOutIn ? SourceLayout::kInOut : SourceLayout::kOutIn;
+}
+
+// Moves the file's groups to their places. The error is not finite where a scale is not.
+BlockError MoveGroups(OpsContext& ops, const StoredTensor& source, int64_t n, int64_t k,
+                      BlockFormat block, std::byte* panels) {
+  TANDEM_CHECK(k % kGroupSize == 0 && BlockElements(source.encoding) == kGroupSize);
+  const int64_t n_panels = (n + kLanes - 1) / kLanes;
+  const int64_t panel_bytes = BlockPanelBytes(block, k);
+  std::memset(panels, 0, static_cast<size_t>(n_panels * panel_bytes));
+  const int64_t group_bytes = EncodedBlockBytes(source.encoding);
+  std::vector<BlockError> errors(static_cast<size_t>(n_panels));
+  // What stands beyond n: q is 0, stored as an offset.
+  const BlockGroup nothing;
+  const auto move = [&](int64_t first, int64_t count, int) {
+    for (int64_t panel = first; panel < first + count; ++panel) {
+      std::byte* out = panels + panel * panel_bytes;
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        const int64_t row = panel * kLanes + lane;
+        const std::byte* data = row < n ? source.RowData(row) : nullptr;
+        for (int64_t group = 0; group < GroupsOf(k); ++group) {
+          const BlockGroup values =
+              row < n ? ReadGroup(source.encoding, data + group * group_bytes) : nothing;
+          PutGroup(block, out, k, group, lane, values);
+          if (!std::isfinite(F16ToFloat(values.scale))) {
+            errors[static_cast<size_t>(panel)].squared_error = INFINITY;
+          }
+        }
+      }
+    }
+  };
+  ParallelRows(ops, n_panels, k * kLanes, move);
+  BlockError total;
+  for (const BlockError& error : errors) total.Add(error);
+  return total;
+}
+
+// Packs rows that were decoded: whole panels of outputs, or everything.
+BlockError PackDecoded(OpsContext& ops, const float* values, SourceLayout layout, int64_t n,
+                       int64_t k, DType dtype, BlockFormat block, std::byte* panels) {
+  const ConstTensorView view{
+      .data = reinterpret_cast<const std::byte*>(values), .dtype = DType::kF32, .shape = {n, k}};
+  if (block != BlockFormat::kNone) return PackBlockPanels(ops, view, layout, n, k, block, panels);
+  PackPanels(ops, view, layout, n, k, dtype, panels);
+  return {};
+}
+
+constexpr int64_t kDecodedBytes = 8 << 20;
+
+}  // namespace
+
+const Repacking& RepackingOf(Encoding encoding) {
+  for (const Repacking& repacking : kRepackings) {
+    if (repacking.encoding == encoding) return repacking;
+  }
+  TANDEM_CHECK(false);
+}
+
+BlockError PackStored(OpsContext& ops, const StoredTensor& source, const WeightSpec& spec,
+                      DType dtype, BlockFormat block, bool exact, std::byte* panels) {
+  const int64_t n = spec.n, k = spec.k;
+  const SourceLayout layout = FileLayout(source, spec);
+  if (exact) {
+    TANDEM_CHECK(layout == SourceLayout::kOutIn);
+    return MoveGroups(ops, source, n, k, block, panels);
+  }
+  const int64_t rows = source.rows(), columns = source.row_elements();
+  // Rows of inputs meet in every panel, so they are decoded together.
+  const int64_t fitting = kDecodedBytes / (columns * static_cast<int64_t>(sizeof(float)));
+  const int64_t step =
+      layout == SourceLayout::kInOut ? rows : std::max(kLanes, fitting / kLanes * kLanes);
+  std::vector<float> values(static_cast<size_t>(std::min(step, rows) * columns));
+  BlockError total;
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t here = std::min(step, rows - begin);
+    ParallelRows(ops, here, columns, [&](int64_t first, int64_t count, int) {
+      ReadRows(source, begin + first, count, values.data() + first * columns);
+    });
+    if (layout == SourceLayout::kInOut) {
+      return PackDecoded(ops, values.data(), layout, n, k, dtype, block, panels);
+    }
+    std::byte* to = panels + (block != BlockFormat::kNone ? PanelBytes(block, begin, k)
+                                                          : PanelBytes(dtype, begin, k));
+    total.Add(PackDecoded(ops, values.data(), layout, here, k, dtype, block, to));
+  }
+  return total;
+}
+
+}  // namespace tandem::engine

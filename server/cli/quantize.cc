@@ -1,0 +1,170 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "config/embedded_models.h"
+#include "engine/base/log.h"
+#include "engine/base/thread_pool.h"
+#include "engine/engine.h"
+#include "engine/io/atomic_write.h"
+#include "engine/kernels/kernels.h"
+#include "engine/model/logit_distance.h"
+#include "engine/ops/ops_context.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/cli/model_options.h"
+#include "server/cli/verbs.h"
+#include "server/load_model.h"
+
+namespace tandem::server {
+namespace {
+
+constexpr int64_t kMaxTextBytes = 64 << 20;
+
+struct QuantizeFlags {
+  std::string model{config::kDefaultModel};
+  std::string dtype;
+  std::string text_file;
+  std::string report_file;
+  int64_t window = 512;
+  int threads = 0;
+  std::string cache_size;
+  std::string log_level = "info";
+};
+
+// Read where no text is given: prose, a list, numbers and code, about what models are asked for.
+constexpr std::string_view kText =
+    "The harbour wakes before the town does. Long before the bakery opens its shutters, the first "
+    "boats come in under grey light, and the gulls, who have learned the hours better than anyone, "
+    "are already waiting on the wall. Marta counted the crates as her father lifted them onto the "
+    "quay: four of mackerel, two of crab, and one that held nothing but a tangle of rope and a "
+    "boot. \"We caught a sailor,\" he said, and she laughed, although he said it every week.\n\n"
+    "Questions about the tide are older than writing. Water rises twice a day because the moon "
+    "pulls the near side of the ocean more strongly than the earth beneath it, and the earth more "
+    "strongly than the water on the far side. The sun does the same with less than half the "
+    "strength. When the two pull along one line, at new and full moon, the difference between high "
+    "and low water is largest; these are the spring tides, and they have nothing to do with the "
+    "season.\n\n"
+    "What to take along:\n"
+    "1. A tide table for the right port, not for the next one.\n"
+    "2. Boots, a lamp, and 20 metres of line.\n"
+    "3. Somebody who has been there before.\n\n"
+    "In 1953 a storm and a spring tide met in the North Sea. The water stood 5.6 metres above the "
+    "usual level in places; 1,836 people died in the Netherlands and 307 in England. The barriers "
+    "that were built afterwards took until 1997, and cost about 5 billion dollars. An engineer who "
+    "worked on them was asked what had been hardest. The concrete, she answered, was easy. It was "
+    "to agree on what should count as a rare event.\n\n"
+    "def next_high_tide(last, now):\n"
+    "    \"\"\"The first high tide after `now`, given an earlier one; hours.\"\"\"\n"
+    "    period = 12.42\n"
+    "    n = int((now - last) // period) + 1\n"
+    "    return last + n * period\n\n"
+    "User: Can I walk to the island and back this afternoon?\n"
+    "Assistant: Low water is at 14:10 today. The path is dry for about an hour and a half before "
+    "and after that, so you should set out no earlier than 12:40 and be back by 15:40. The walk "
+    "takes half an hour each way. Ask at the harbour office first: a strong wind from the west "
+    "brings the water back sooner than the table says.\n";
+
+engine::LoadedModel Open(const engine::ModelDir& dir, const QuantizeFlags& flags,
+                         const std::string& dtype) {
+  ModelFlags options;
+  options.dtype = dtype;
+  options.threads = flags.threads;
+  options.cache_size = flags.cache_size;
+  options.max_model_len = flags.window;
+  return engine::OpenModel(dir, ToEngineOptions(options), "");
+}
+
+// Without a tokenizer: ids that are spread over the vocabulary, the same ones every time.
+std::vector<TokenId> SomeTokens(int64_t vocab_size) {
+  std::vector<TokenId> ids;
+  uint64_t state = 1;
+  for (int i = 0; i < 512; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    ids.push_back(static_cast<TokenId>((state >> 33) % static_cast<uint64_t>(vocab_size)));
+  }
+  return ids;
+}
+
+std::vector<TokenId> TextTokens(const engine::LoadedModel& model, const QuantizeFlags& flags) {
+  if (!model.tokenizer) {
+    if (flags.text_file.empty()) return SomeTokens(model.vocab_size);
+    throw Error(ErrorCode::kInvalidArgument, "the model has no tokenizer to read --text with");
+  }
+  const std::string text = flags.text_file.empty()
+                               ? std::string(kText)
+                               : engine::ReadWholeFile(flags.text_file, kMaxTextBytes);
+  std::vector<TokenId> ids;
+  if (model.add_bos && model.bos) ids.push_back(*model.bos);
+  const std::vector<TokenId> text_ids =
+      model.tokenizer->Encode(text, engine::SpecialTokens::kPlainText);
+  ids.insert(ids.end(), text_ids.begin(), text_ids.end());
+  return ids;
+}
+
+int Quantize(const QuantizeFlags& flags) {
+  ConfigureLog(flags.log_level, LogFormat::kText);
+  const engine::ModelDir dir = OpenModelSource(ParseModelSource(flags.model));
+  const engine::LoadedModel reference = Open(dir, flags, "auto");
+  const engine::LoadedModel rounded = Open(dir, flags, flags.dtype);
+
+  ThreadPool pool(flags.threads);
+  engine::OpsContext ops(engine::Kernels(), pool);
+  const int64_t window = std::min(flags.window, reference.max_model_len);
+  const engine::LogitDistance distance = engine::MeasureLogitDistance(
+      reference.model, rounded.model, TextTokens(reference, flags), window, ops);
+
+  nlohmann::ordered_json report = {
+      {"model", flags.model},
+      {"reference_dtype", reference.weights_dtype},
+      {"dtype", rounded.weights_dtype},
+      {"reference_bytes", reference.weight_bytes},
+      {"bytes", rounded.weight_bytes},
+      {"positions", distance.n_positions},
+      {"mean_kl", distance.mean_kl},
+      {"max_kl", distance.max_kl},
+      {"same_first_choice", distance.same_first_choice},
+      {"reference_perplexity", distance.reference_perplexity},
+      {"perplexity", distance.perplexity},
+      {"perplexity_ratio", distance.perplexity / distance.reference_perplexity},
+      {"text", !flags.text_file.empty() ? flags.text_file
+               : reference.tokenizer    ? "built in"
+                                        : "random ids"},
+      {"packed_file", rounded.model->packed_path().string()}};
+  const std::string text = report.dump(2) + "\n";
+  std::fputs(text.c_str(), stdout);
+  if (!flags.report_file.empty()) engine::WriteFileAtomically(flags.report_file, text);
+  return 0;
+}
+
+}  // namespace
+
+void AddQuantize(CLI::App& command, int& exit_code) {
+  const auto flags = std::make_shared<QuantizeFlags>();
+  command.add_option("--model,-m", flags->model, "model directory or embedded name")
+      ->capture_default_str();
+  command
+      .add_option("--dtype", flags->dtype,
+                  "int8 or int4: blocks of 32 weights with a scale each; kept in the cache of "
+                  "packed weights, where --dtype of the same name finds it")
+      ->required()
+      ->check(CLI::IsMember({"int8", "int4"}));
+  command.add_option("--text", flags->text_file,
+                     "text file along which the rounded model is compared (default: a short one "
+                     "that is built in)");
+  command.add_option("--window", flags->window, "tokens read in one context")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20))
+      ->capture_default_str();
+  command.add_option("--report", flags->report_file, "file that keeps the report, as JSON");
+  command.add_option("--threads", flags->threads, "compute threads (0: one per physical core)")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command.add_option("--cache-size", flags->cache_size,
+                     "bound of the packed-weight cache, such as 64G");
+  command.add_option("--log-level", flags->log_level)->capture_default_str();
+  command.callback([flags, &exit_code] { exit_code = Quantize(*flags); });
+}
+
+}  // namespace tandem::server

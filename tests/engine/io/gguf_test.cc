@@ -1,0 +1,198 @@
+#include "engine/io/gguf.h"
+
+#include <nlohmann/json.hpp>
+
+#include "engine/io/model_dir.h"
+#include "engine/io/sha256.h"
+#include "tests/engine/io/file_helpers.h"
+#include "tests/support/gguf_writer.h"
+
+namespace tandem::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+GgufFile Read(const std::string& bytes) {
+  return GgufFile::FromBytes(std::as_bytes(std::span(bytes)), "test.gguf");
+}
+
+TEST(Gguf, KeysAndTensorsComeBackAsWritten) {
+  for (const uint32_t version : {2u, 3u}) {
+    tests::GgufWriter writer;
+    writer.version = version;
+    writer.Add("text", "name");
+    writer.Add("count", uint32_t{7});
+    writer.Add("share", 0.5f);
+    writer.Add("flag", true);
+    writer.Add("texts", std::vector<std::string>{"a", "", "b"});
+    writer.Add("numbers", std::vector<int32_t>{-1, 2});
+    writer.Add("floats", std::vector<float>{1.5f});
+    writer.AddTensor("w", tests::kGgufF32, {2, 3}, std::string(24, 'w'));
+    const std::string bytes = writer.Bytes();
+
+    const GgufFile file = Read(bytes);
+
+    EXPECT_EQ(file.String("text"), "name");
+    EXPECT_EQ(file.Int("count"), 7);
+    EXPECT_EQ(file.Number("share"), 0.5);
+    EXPECT_EQ(file.Number("count"), 7);
+    EXPECT_EQ(file.Bool("flag"), true);
+    EXPECT_EQ(file.Strings("texts"), (std::vector<std::string_view>{"a", "", "b"}));
+    EXPECT_EQ(file.Ints("numbers"), (std::vector<int64_t>{-1, 2}));
+    EXPECT_EQ(file.Floats("floats"), std::vector<float>{1.5f});
+    EXPECT_EQ(file.Int("absent"), std::nullopt);
+    ASSERT_NE(file.Find("w"), nullptr);
+    EXPECT_EQ(file.Find("w")->shape, (std::vector<int64_t>{2, 3}));
+    EXPECT_EQ(file.Find("w")->data.size(), 24u);
+    EXPECT_EQ(file.Find("w")->data[0], std::byte{'w'});
+  }
+}
+
+TEST(Gguf, AKeyOfAnotherKindIsAnError) {
+  tests::GgufWriter writer;
+  writer.Add("text", "name");
+  writer.Add("count", uint32_t{7});
+  const std::string bytes = writer.Bytes();
+  const GgufFile file = Read(bytes);
+
+  ExpectError(ErrorCode::kDataLoss, {"'text'", "integer"}, [&] { file.Int("text"); });
+  ExpectError(ErrorCode::kDataLoss, {"'count'", "string"}, [&] { file.String("count"); });
+  ExpectError(ErrorCode::kDataLoss, {"'count'", "boolean"}, [&] { file.Bool("count"); });
+  ExpectError(ErrorCode::kDataLoss, {"'count'", "array"}, [&] { file.Strings("count"); });
+}
+
+TEST(Gguf, TensorsMayLeaveHolesAndUseAnotherAlignment) {
+  tests::GgufWriter writer;
+  writer.alignment = 64;
+  writer.Add("general.alignment", uint32_t{64});
+  writer.AddTensorRaw("b", tests::kGgufF32, {1}, 128, std::string(192, '\0'));
+  writer.AddTensorRaw("a", tests::kGgufF32, {1}, 0, "");
+  const std::string bytes = writer.Bytes();
+
+  EXPECT_EQ(Read(bytes).tensors().size(), 2u);
+}
+
+TEST(ModelDirOfAFile, IsDecidedByWhatTheFileBeginsWith) {
+  const TemporaryDir dir;
+  tests::GgufWriter writer;
+  writer.Add("general.architecture", "llama");
+  writer.Write(dir.path() / "model.safetensors");
+  WriteFile(dir.path() / "note.gguf", "not a model");
+
+  EXPECT_NO_THROW(ModelDir::Open(dir.path() / "model.safetensors"));
+  EXPECT_TRUE(ModelDir::IsModelFile(dir.path() / "model.safetensors"));
+  EXPECT_FALSE(ModelDir::IsModelFile(dir.path() / "note.gguf"));
+  EXPECT_FALSE(ModelDir::IsModelFile(dir.path()));
+  ExpectError(ErrorCode::kUnsupported, {"note.gguf", "neither GGUF nor llama2.c"},
+              [&] { ModelDir::Open(dir.path() / "note.gguf"); });
+}
+
+TEST(ModelDirOfAFile, HasTheContentHashOfTheFile) {
+  const TemporaryDir dir;
+  tests::GgufWriter writer;
+  writer.Add("general.architecture", "llama");
+  writer.Write(dir.path() / "m.gguf");
+
+  const std::string bytes = writer.Bytes();
+  EXPECT_EQ(ModelDir::Open(dir.path() / "m.gguf").ContentHash({}),
+            ToHex(Sha256Of(std::as_bytes(std::span(bytes)))));
+}
+
+TEST(ModelDirOfAFile, TokensThatEndAnAnswerAreAllNamed) {
+  tests::GgufWriter writer;
+  writer.Add("tokenizer.ggml.model", "gpt2");
+  writer.Add("tokenizer.ggml.pre", "llama-bpe");
+  writer.Add("tokenizer.ggml.tokens",
+             std::vector<std::string>{"a", "b", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"});
+  writer.Add("tokenizer.ggml.token_type", std::vector<int32_t>{1, 1, 3, 3, 3});
+  writer.Add("tokenizer.ggml.merges", std::vector<std::string>{});
+  writer.Add("tokenizer.ggml.eos_token_id", uint32_t{2});
+  writer.Add("tokenizer.ggml.eom_token_id", uint32_t{4});
+  const std::string bytes = writer.Bytes();
+  const ModelDir model = ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes)));
+
+  const Json generation = Json::parse(*model.ReadText("generation_config.json"));
+  EXPECT_EQ(generation["eos_token_id"], (std::vector<int>{2, 3, 4}));
+  const Json config = Json::parse(*model.ReadText("tokenizer_config.json"));
+  EXPECT_EQ(config["eos_token"], "<|end_of_text|>");
+  EXPECT_EQ(config["add_bos_token"], true) << "as programs do for this pattern";
+}
+
+// ---- llama2.c
+
+struct Llama2cSizes {
+  int32_t dim = 4, hidden = 6, layers = 2, heads = 2, kv_heads = 1, vocab = 5, length = 3;
+};
+
+size_t Floats(const Llama2cSizes& s, bool tied) {
+  const auto dim = static_cast<size_t>(s.dim), hidden = static_cast<size_t>(s.hidden),
+             layers = static_cast<size_t>(s.layers), vocab = static_cast<size_t>(s.vocab),
+             length = static_cast<size_t>(s.length);
+  const size_t head = dim / static_cast<size_t>(s.heads),
+               kv = head * static_cast<size_t>(s.kv_heads);
+  const size_t block = 2 * dim + 2 * dim * dim + 2 * kv * dim + 3 * hidden * dim;
+  return vocab * dim * (tied ? 1 : 2) + layers * block + dim + length * head;
+}
+
+std::string Llama2c(const Llama2cSizes& s, bool tied) {
+  std::string bytes;
+  for (const int32_t n :
+       {s.dim, s.hidden, s.layers, s.heads, s.kv_heads, tied ? s.vocab : -s.vocab, s.length}) {
+    bytes += tests::U32(static_cast<uint32_t>(n));
+  }
+  return bytes + std::string(Floats(s, tied) * sizeof(float), '\0');
+}
+
+TEST(Llama2c, IsKnownByAHeaderThatFitsTheFile) {
+  for (const bool tied : {true, false}) {
+    const std::string bytes = Llama2c({}, tied);
+    const ModelDir model = ModelDir::FromBytes("m.bin", std::as_bytes(std::span(bytes)));
+
+    EXPECT_EQ(model.FindStored("lm_head.weight") == nullptr, tied);
+    const StoredTensor* key = model.FindStored("model.layers.1.self_attn.k_proj.weight");
+    ASSERT_NE(key, nullptr);
+    EXPECT_EQ(key->view.shape, (std::vector<int64_t>{2, 4}));
+    EXPECT_EQ(key->interleaved_heads, 1);
+    const Json config = Json::parse(*model.ReadText("config.json"));
+    EXPECT_EQ(config["tie_word_embeddings"], tied);
+    EXPECT_EQ(config["max_position_embeddings"], 3);
+    EXPECT_EQ(model.ReadText("tokenizer.model"), std::nullopt);
+  }
+}
+
+TEST(Llama2c, SizesThatLieAreNoModel) {
+  const std::string honest = Llama2c({}, true);
+  const auto refuse = [](const std::string& bytes) {
+    EXPECT_THROW(ModelDir::FromBytes("m.bin", std::as_bytes(std::span(bytes))), Error);
+  };
+  refuse(honest.substr(0, honest.size() - 1));
+  refuse(honest + "x");
+  refuse(honest.substr(0, 27));
+  for (size_t field = 0; field < 7; ++field) {
+    for (const uint32_t value : {0u, 1u << 30, 0x7fffffffu, 0x80000000u, ~0u}) {
+      std::string lying = honest;
+      lying.replace(field * 4, 4, tests::U32(value));
+      if (lying != honest) refuse(lying);
+    }
+  }
+}
+
+TEST(Llama2c, LaterVersionsAreNamed) {
+  std::string bytes = tests::U32(0x616b3432) + tests::U32(2);
+  for (int i = 0; i < 7; ++i) bytes += tests::U32(4);
+  bytes.resize(512, '\0');
+  ExpectError(ErrorCode::kUnsupported, {"version 2", "0 and 1"},
+              [&] { ModelDir::FromBytes("m.bin", std::as_bytes(std::span(bytes))); });
+}
+
+TEST(Llama2c, AVocabularyThatEndsEarlyIsRefused) {
+  const TemporaryDir dir;
+  WriteFile(dir.path() / "m.bin", Llama2c({}, true));
+  WriteFile(dir.path() / "tokenizer.bin", tests::U32(4) + tests::U32(0) + tests::U32(1000) + "abc");
+  const ModelDir model = ModelDir::Open(dir.path() / "m.bin");
+  ExpectError(ErrorCode::kDataLoss, {"tokenizer.bin", "token 0", "1000 bytes"},
+              [&] { model.ReadText("tokenizer.model"); });
+}
+
+}  // namespace
+}  // namespace tandem::engine

@@ -1,0 +1,336 @@
+// Models from files of other programs: the same model, whatever it is written in.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/thread_pool.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/gguf.h"
+#include "engine/io/model_dir.h"
+#include "engine/kernels/kernels.h"
+#include "engine/model/model.h"
+#include "engine/model/stored_weights.h"
+#include "engine/tensor/bfloat16.h"
+#include "tests/support/gguf_writer.h"
+#include "tests/support/golden.h"
+#include "tests/support/model_harness.h"
+#include "tests/support/temporary_dir.h"
+#include "tests/support/tiny_model.h"
+
+namespace tandem::engine {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using Options = tests::ModelHarness::Options;
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class GgufOfFamily : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GgufOfFamily, ComputesTheBitsOfTheDirectoryItWasConvertedFrom) {
+  const tests::Golden golden = tests::LoadGolden(GetParam());
+  const tests::TemporaryDir dir;
+  const fs::path file = dir.path() / "model.gguf";
+  tests::ConvertToGguf(golden.dir, {}).Write(file);
+
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Options options{.dtype = dtype};
+    tests::ModelHarness from_dir(golden.dir, options), from_file(file, options);
+    const std::vector<TokenId>& tokens = golden.sequences[0].input_ids;
+    EXPECT_TRUE(SameBits(from_dir.Prefill(tokens, 0), from_file.Prefill(tokens, 0)))
+        << DTypeName(dtype);
+    EXPECT_EQ(from_dir.model().config().eos_tokens.front(),
+              from_file.model().config().eos_tokens.front());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, GgufOfFamily,
+                         ::testing::Values("llama2-tiny-two-shards", "llama3-tiny-rope-scaling",
+                                           "mistral-tiny", "qwen2-tiny", "qwen3-tiny",
+                                           "gemma1-tiny", "gemma2-tiny", "gemma2-tiny-query-scalar",
+                                           "gemma3-text-tiny", "gpt2-tiny"),
+                         [](const auto& model) {
+                           std::string name = model.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+class GgufBlocks : public ::testing::Test {
+ protected:
+  GgufBlocks() {
+    fs::create_directory(dir_.path() / "tiny");
+    tests::WriteTinyModel(dir_.path() / "tiny", {.hidden_dim = 64});
+  }
+
+  fs::path Write(Encoding encoding) {
+    const fs::path file = dir_.path() / (std::string(EncodingName(encoding)) + ".gguf");
+    tests::ConvertToGguf(dir_.path() / "tiny", {.matrices = encoding}).Write(file);
+    return file;
+  }
+  // The tiny model with blocks of random bytes in place of its matrices, which only some encodings
+  // can have of real weights without their own program.
+  fs::path WriteRandom(Encoding encoding) {
+    const fs::path wide = dir_.path() / ("wide-" + std::string(EncodingName(encoding)));
+    fs::create_directory(wide);
+    tests::WriteTinyModel(wide, {.hidden_dim = 256});
+    const tests::GgufWriter writer = tests::ConvertToGguf(wide, {});
+    tests::GgufWriter replaced;
+    replaced.Add("general.architecture", "llama");
+    for (const auto& [key, value] :
+         std::vector<std::pair<const char*, uint32_t>>{{"embedding_length", 256},
+                                                       {"feed_forward_length", 512},
+                                                       {"block_count", 2},
+                                                       {"attention.head_count", 4},
+                                                       {"attention.head_count_kv", 2},
+                                                       {"context_length", 64}}) {
+      replaced.Add(std::string("llama.") + key, value);
+    }
+    const std::string honest = writer.Bytes();
+    const GgufFile file = GgufFile::FromBytes(std::as_bytes(std::span(honest)), "wide");
+    for (const GgufFile::Tensor& tensor : file.tensors()) {
+      const auto elements = ElementCount(tensor.shape);
+      const bool matrix = tensor.shape.size() == 2;
+      replaced.AddTensor(
+          tensor.name, matrix ? tests::GgufTypeOf(encoding) : tests::kGgufF32, tensor.shape,
+          matrix
+              ? tests::RandomBlocks(encoding, elements / BlockElements(encoding))
+              : std::string(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()));
+    }
+    const fs::path path = dir_.path() / (std::string(EncodingName(encoding)) + "-random.gguf");
+    replaced.Write(path);
+    return path;
+  }
+
+  tests::TemporaryDir dir_;
+};
+
+// Bit for bit: every scale and every integer in its block is the one of the file.
+void ExpectTheFilesOwnNumbers(const fs::path& path, Encoding encoding, BlockFormat block) {
+  ThreadPool pool(1);
+  OpsContext ops(Kernels(), pool);
+  const ModelDir dir = ModelDir::Open(path);
+  const auto model = Model::Load(dir, {}, ops);
+  size_t groups = 0;
+  for (const Weight& weight : model->weights()) {
+    if (weight.spec->kind == WeightKind::kVector) continue;
+    ASSERT_EQ(weight.panels.block, block) << weight.spec->name;
+    const StoredTensor& stored = *dir.FindStored(weight.spec->name);
+    ASSERT_EQ(stored.encoding, encoding);
+    const int64_t panel_bytes = BlockPanelBytes(block, weight.spec->k);
+    for (int64_t row = 0; row < weight.spec->n; ++row) {
+      const auto* in_file = reinterpret_cast<const uint8_t*>(stored.RowData(row));
+      for (int64_t g = 0; g < weight.spec->k / kGroupSize; ++g, ++groups) {
+        const BlockGroup packed = GetGroup(block, weight.panels.panels + row / 16 * panel_bytes,
+                                           weight.spec->k, g, row % 16);
+        ASSERT_EQ(packed.scale, in_file[0] | in_file[1] << 8);
+        for (int64_t i = 0; i < kGroupSize; ++i) {
+          const int q = encoding == Encoding::kQ8_0 ? static_cast<int8_t>(in_file[2 + i])
+                        : i < 16                    ? (in_file[2 + i] & 15) - 8
+                                                    : (in_file[2 + i - 16] >> 4) - 8;
+          ASSERT_EQ(packed.q[i], q);
+        }
+        in_file += EncodedBlockBytes(encoding);
+      }
+    }
+    // And so, every value is the one that decoding gives.
+    std::vector<float> unpacked(static_cast<size_t>(weight.spec->n * weight.spec->k));
+    UnpackPanels(weight.panels, unpacked.data());
+    EXPECT_TRUE(SameBits(unpacked, DecodeTensor(stored))) << weight.spec->name;
+  }
+  EXPECT_GT(groups, 1000u);
+}
+
+TEST_F(GgufBlocks, Q8_0IsServedWithItsOwnIntegersAndScales) {
+  ExpectTheFilesOwnNumbers(Write(Encoding::kQ8_0), Encoding::kQ8_0, BlockFormat::kInt8);
+  // -128 too, which we never round to.
+  ExpectTheFilesOwnNumbers(WriteRandom(Encoding::kQ8_0), Encoding::kQ8_0, BlockFormat::kInt8);
+}
+
+TEST_F(GgufBlocks, Q4_0IsServedWithItsOwnIntegersAndScales) {
+  ExpectTheFilesOwnNumbers(Write(Encoding::kQ4_0), Encoding::kQ4_0, BlockFormat::kInt4);
+  ExpectTheFilesOwnNumbers(WriteRandom(Encoding::kQ4_0), Encoding::kQ4_0, BlockFormat::kInt4);
+}
+
+TEST_F(GgufBlocks, OtherBlocksAreServedAsRoundedToInt8AndAsDecodedInF32) {
+  for (const Encoding encoding : {Encoding::kQ4_1, Encoding::kQ5_0, Encoding::kQ5_1,
+                                  Encoding::kQ4_K, Encoding::kQ5_K, Encoding::kQ6_K}) {
+    SCOPED_TRACE(EncodingName(encoding));
+    const fs::path path = WriteRandom(encoding);
+    ThreadPool pool(2);
+    OpsContext ops(Kernels(), pool);
+    const ModelDir dir = ModelDir::Open(path);
+    const auto rounded = Model::Load(dir, {}, ops);
+    const auto decoded = Model::Load(dir, {.dtype = DType::kF32}, ops);
+
+    EXPECT_EQ(rounded->weights_type(), "gguf-int8");
+    for (size_t i = 0; i < rounded->weights().size(); ++i) {
+      const Weight& weight = rounded->weights()[i];
+      if (weight.spec->kind == WeightKind::kVector) continue;
+      ASSERT_EQ(weight.panels.block, BlockFormat::kInt8);
+      std::vector<float> got(static_cast<size_t>(weight.spec->n * weight.spec->k)), f32 = got;
+      UnpackPanels(weight.panels, got.data());
+      UnpackPanels(decoded->weights()[i].panels, f32.data());
+      const std::vector<float> want = DecodeTensor(*dir.FindStored(weight.spec->name));
+      EXPECT_TRUE(SameBits(f32, want)) << weight.spec->name;
+      double error = 0, norm = 0;
+      for (size_t e = 0; e < want.size(); ++e) {
+        error += std::pow(static_cast<double>(got[e]) - want[e], 2);
+        norm += std::pow(static_cast<double>(want[e]), 2);
+      }
+      // A step of int8 is 1/127 of a group's largest; random blocks fill their range.
+      EXPECT_LT(std::sqrt(error / norm), 0.01) << weight.spec->name;
+    }
+  }
+}
+
+TEST_F(GgufBlocks, ATypeThatIsAskedForIsRoundedToAnew) {
+  const fs::path path = Write(Encoding::kQ4_0);
+  ThreadPool pool(1);
+  OpsContext ops(Kernels(), pool);
+  const ModelDir dir = ModelDir::Open(path);
+  const fs::path cache = dir_.path() / "cache";
+
+  const auto own = Model::Load(dir, {.cache_dir = cache}, ops);
+  const auto anew = Model::Load(dir, {.block = BlockFormat::kInt4, .cache_dir = cache}, ops);
+  const auto bf16 = Model::Load(dir, {.dtype = DType::kBF16, .cache_dir = cache}, ops);
+
+  EXPECT_EQ(own->weights_type(), "gguf-int4");
+  EXPECT_EQ(anew->weights_type(), "int4");
+  EXPECT_EQ(bf16->weights_type(), "bf16");
+  EXPECT_NE(own->fingerprint(), anew->fingerprint());
+  EXPECT_NE(own->fingerprint(), bf16->fingerprint());
+  // Each has a packed file of its own, and the embedding is int8 only where --dtype decides.
+  EXPECT_EQ(std::distance(fs::directory_iterator(cache / "packed"), {}), 3);
+  EXPECT_EQ(own->weights()[0].panels.block, BlockFormat::kInt4);
+  EXPECT_EQ(anew->weights()[0].panels.block, BlockFormat::kInt8);
+}
+
+TEST_F(GgufBlocks, ThePackedFileIsMadeOnceAndMapped) {
+  const fs::path path = Write(Encoding::kQ8_0);
+  const Options options{.cache_dir = dir_.path() / "cache"};
+  tests::ModelHarness first(path, options), second(path, options), in_memory(path, {});
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5};
+
+  EXPECT_TRUE(first.model().is_mapped() && second.model().is_mapped());
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir_.path() / "cache" / "packed"), {}), 1);
+  const std::vector<float> logits = first.Prefill(tokens, 0);
+  EXPECT_TRUE(SameBits(logits, second.Prefill(tokens, 0)));
+  EXPECT_TRUE(SameBits(logits, in_memory.Prefill(tokens, 0)));
+}
+
+TEST_F(GgufBlocks, ComeCloseToTheModelTheyWereMadeFrom) {
+  const std::vector<TokenId> tokens = {1, 20, 30, 40, 50, 60};
+  tests::ModelHarness source(dir_.path() / "tiny", {.dtype = DType::kBF16});
+  tests::ModelHarness q8(Write(Encoding::kQ8_0), {});
+  const std::vector<float> want = source.Prefill(tokens, 0), got = q8.Prefill(tokens, 0);
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(static_cast<double>(got[i]) - want[i], 2);
+    norm += std::pow(static_cast<double>(want[i]), 2);
+  }
+  // Int8 weights and activations over two layers; a wrong permutation or transpose gives 1 and
+  // more.
+  EXPECT_LT(std::sqrt(error / norm), 0.05);
+}
+
+TEST_F(GgufBlocks, AScaleThatIsNotFiniteIsRefused) {
+  const fs::path path = Write(Encoding::kQ8_0);
+  std::string bytes = ReadWholeFile(path, 1 << 28);
+  const GgufFile file = GgufFile::FromBytes(std::as_bytes(std::span(bytes)), "m");
+  const std::span<const std::byte> blocks = file.Find("token_embd.weight")->data;
+  const auto at = static_cast<size_t>(reinterpret_cast<const char*>(blocks.data()) - bytes.data());
+  bytes.replace(at, 2, std::string("\0\x7e", 2));
+  WriteFileAtomically(path, bytes);
+  ThreadPool pool(1);
+  OpsContext ops(Kernels(), pool);
+  EXPECT_THROW(Model::Load(ModelDir::Open(path), {}, ops), Error);
+}
+
+TEST(GgufModel, AMissingTensorIsNamedAsFamiliesCallIt) {
+  const tests::Golden golden = tests::LoadGolden("qwen2-tiny");
+  const tests::TemporaryDir dir;
+  std::string bytes = tests::ConvertToGguf(golden.dir, {}).Bytes();
+  const std::string name = "blk.1.ffn_up.weight";
+  bytes.replace(bytes.find(name), name.size(), "blk.1.ffn_xx.weight");
+  WriteFileAtomically(dir.path() / "m.gguf", bytes);
+  ThreadPool pool(1);
+  OpsContext ops(Kernels(), pool);
+  try {
+    Model::Load(ModelDir::Open(dir.path() / "m.gguf"), {}, ops);
+    FAIL() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("model.layers.1.mlp.up_proj.weight"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+// One trained model in all of its containers, and what two other programs compute with it.
+class StoriesContainers : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto found = tests::FindSharedData("data/models/stories260K");
+    if (!found) GTEST_SKIP() << "absent: data/models/stories260K";
+    dir_ = *found;
+    golden_ = Json::parse(ReadWholeFile(dir_ / "golden.json", 1 << 20));
+  }
+  fs::path dir_;
+  Json golden_;
+};
+
+TEST_F(StoriesContainers, EveryContainerOfF32GivesTheSameBits) {
+  const std::vector<TokenId> tokens = golden_["cases"][0]["prompt_ids"];
+  tests::ModelHarness safetensors(dir_, {});
+  const std::vector<float> want = safetensors.Prefill(tokens, 0);
+  for (const char* name : {"stories260K-f32.gguf", "stories260K.bin"}) {
+    tests::ModelHarness other(dir_ / name, {});
+    EXPECT_EQ(other.model().dtype(), DType::kF32);
+    EXPECT_TRUE(SameBits(want, other.Prefill(tokens, 0))) << name;
+  }
+}
+
+TEST_F(StoriesContainers, EveryContainerOfF32GivesTheRecordedLogitsAndTokens) {
+  for (const char* name : {"", "stories260K-f32.gguf", "stories260K.bin"}) {
+    SCOPED_TRACE(name);
+    tests::ModelHarness model(dir_ / name, {.dtype = DType::kF32});
+    for (const Json& item : golden_["cases"]) {
+      SCOPED_TRACE(item["prompt"].get<std::string>());
+      const std::vector<TokenId> prompt = item["prompt_ids"], greedy = item["greedy_ids"];
+      if (item.contains("last_logits") && item["last_logits"].is_array()) {
+        const std::vector<double> logits = item["last_logits"];
+        const std::vector<float> all = model.Prefill(prompt, 0);
+        ASSERT_EQ(all.size(), prompt.size() * logits.size());
+        for (size_t i = 0; i < logits.size(); ++i) {
+          EXPECT_NEAR(all[all.size() - logits.size() + i], logits[i], 2e-4);
+        }
+      }
+      EXPECT_EQ(model.Greedy({prompt}, greedy.size(), 0)[0], greedy);
+    }
+  }
+}
+
+TEST_F(StoriesContainers, RoundedContainersBeginWithTheRecordedTokens) {
+  const Json& item = golden_["cases"][0];
+  const std::vector<TokenId> prompt = item["prompt_ids"], greedy = item["greedy_ids"];
+  for (const auto& [name, same] :
+       std::vector<std::pair<const char*, size_t>>{{"stories260K-f16.gguf", 40},
+                                                   {"stories260K-q8_0.gguf", 40},
+                                                   {"stories260K-q4_0.gguf", 20}}) {
+    tests::ModelHarness model(dir_ / name, {});
+    const std::vector<TokenId> tokens = model.Greedy({prompt}, same, 0)[0];
+    EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), greedy.begin())) << name;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::engine
