@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -190,13 +191,24 @@ struct WeightType {
 void FillBlocks(BlockFormat block, const GemmBenchOptions::Shape& shape, std::byte* panels) {
   std::mt19937 rng(1);
   const int64_t panel_bytes = engine::BlockPanelBytes(block, shape.k);
-  for (int64_t p = 0; p < shape.n / engine::kLanes; ++p) {
-    for (int64_t g = 0; g < engine::GroupsOf(shape.k); ++g) {
-      for (int64_t lane = 0; lane < engine::kLanes; ++lane) {
-        engine::BlockGroup group{.scale = engine::FloatToF16(0.01f)};
-        for (int8_t& q : group.q) q = static_cast<int8_t>(rng() % 16 - 8);
-        engine::PutGroup(block, panels + p * panel_bytes, shape.k, g, lane, group);
+  const auto scale = engine::FloatToF16(0.01f);
+  for (int64_t row = 0; row < shape.n; ++row) {
+    std::byte* panel = panels + row / engine::kLanes * panel_bytes;
+    const int64_t lane = row % engine::kLanes;
+    if (block == BlockFormat::kInt4K) {
+      for (int64_t b = 0; b < shape.k / engine::kSuperSize; ++b) {
+        std::array<std::byte, engine::kQ4KBytes> super_block;
+        for (std::byte& byte : super_block) byte = static_cast<std::byte>(rng());
+        std::memcpy(super_block.data(), &scale, sizeof(scale));
+        std::memcpy(super_block.data() + sizeof(scale), &scale, sizeof(scale));
+        engine::PutQ4K(panel, shape.k, b, lane, super_block.data());
       }
+      continue;
+    }
+    for (int64_t g = 0; g < engine::GroupsOf(shape.k); ++g) {
+      engine::BlockGroup group{.scale = scale};
+      for (int8_t& q : group.q) q = static_cast<int8_t>(rng() % 16 - 8);
+      engine::PutGroup(block, panel, shape.k, g, lane, group);
     }
   }
 }
@@ -304,9 +316,10 @@ int RunGemmBench(std::ostream& out, const GemmBenchOptions& options) {
     return std::find(options.types.begin(), options.types.end(), type.name()) !=
            options.types.end();
   };
-  for (const WeightType& type : {WeightType{DType::kBF16}, WeightType{DType::kF32},
-                                 WeightType{DType::kBF16, BlockFormat::kInt8},
-                                 WeightType{DType::kBF16, BlockFormat::kInt4}}) {
+  for (const WeightType& type :
+       {WeightType{DType::kBF16}, WeightType{DType::kF32},
+        WeightType{DType::kBF16, BlockFormat::kInt8}, WeightType{DType::kBF16, BlockFormat::kInt4},
+        WeightType{DType::kBF16, BlockFormat::kInt4K}}) {
     if (!wanted(type)) continue;
     for (const GemmBenchOptions::Shape& shape : options.shapes) {
       // The roof beside each group: a shared machine's moves within minutes.

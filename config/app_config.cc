@@ -23,11 +23,16 @@ constexpr double kAny = 1e18;
 // clang-format off
 const ConfigKey kKeys[] = {
     {.name = "model", .member = &AppConfig::model, .unit = "PATH",
-     .effect = "model to serve: a directory, a GGUF or llama2.c file, or an embedded name; NAME=PATH names it; repeatable",
+     .effect = "model to serve: a directory, a GGUF or llama2.c file, an embedded name, or "
+               "ORG/NAME[@REVISION] of the hub; NAME=PATH names it; repeatable",
      .default_text = "the embedded model", .short_flag = 'm'},
     {.name = "served-model-name", .member = &AppConfig::served_model_name, .unit = "NAME",
      .effect = "names of the first model; the first is what answers carry; repeatable",
      .default_text = "the model's own"},
+    {.name = "adapter", .member = &AppConfig::adapter, .unit = "NAME=DIR",
+     .effect = "LoRA adapter of the first model, a PEFT directory, served as the model NAME; "
+               "repeatable",
+     .default_text = "none"},
     {.name = "any-model-name", .member = &AppConfig::any_model_name, .unit = "",
      .effect = "unknown model names mean the first model"},
     {.name = "dtype", .member = &AppConfig::dtype, .unit = "",

@@ -26,6 +26,7 @@ struct Seconds {
 struct AppConfig {
   std::vector<std::string> model;
   std::vector<std::string> served_model_name;
+  std::vector<std::string> adapter;
   bool any_model_name = false;
   std::string dtype = "auto";
   int64_t max_model_len = 0;

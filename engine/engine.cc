@@ -10,6 +10,7 @@
 #include "engine/base/mailbox.h"
 #include "engine/base/thread_name.h"
 #include "engine/loop/engine_loop.h"
+#include "engine/model/adapter.h"
 
 namespace tandem::engine {
 namespace {
@@ -54,6 +55,7 @@ void CheckRequest(const GenerationRequest& request, const LoadedModel& model) {
   for (const auto& [token, bias] : request.sampling.logit_bias) {
     CheckTokens({&token, 1}, model.vocab_size, "logit_bias");
   }
+  TANDEM_CHECK(request.adapter == nullptr || &request.adapter->base() == model.model.get());
   CheckAtLeast(request.n, 1, "n");
   CheckAtLeast(request.stop.max_new_tokens, 0, "max_tokens");
   CheckAtLeast(request.stop.min_new_tokens, 0, "min_tokens");

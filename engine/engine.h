@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 
 namespace tandem::engine {
 
+class Adapter;
 class ChatTemplate;
 class LoopStatus;
 class Model;
@@ -74,6 +76,11 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
                       const std::string& chat_template_override,
                       const std::function<void(double fraction)>& progress = {});
 
+// An adapter in a PEFT directory, for requests to this model. Throws Error naming file and field or
+// tensor.
+std::shared_ptr<const Adapter> OpenAdapter(const std::filesystem::path& dir,
+                                           const LoadedModel& base, const EngineOptions& options);
+
 // ---- What a request is
 
 struct StopSpec {
@@ -97,7 +104,10 @@ struct GenerationRequest {
   // The answer goes on with the prompt's text, so a space it begins with is text even where the
   // tokenizer begins every text with one.
   bool continues_text = false;
-  int priority = 0;     // lower first
+  int priority = 0;  // lower first
+  // What the base model is adapted with, from the first token of the prompt on; null: nothing. The
+  // request holds it as long as it runs. REQUIRES: opened for this engine's model.
+  std::shared_ptr<const Adapter> adapter = {};
   uint64_t client = 0;  // whose it is: clients take turns, each first come first served
   std::optional<std::chrono::steady_clock::time_point> deadline;
   std::optional<std::chrono::steady_clock::time_point> queue_deadline;  // to have a place by

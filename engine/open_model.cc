@@ -13,6 +13,7 @@
 #include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
 #include "engine/loop/kv_budget.h"
+#include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -92,6 +93,13 @@ std::function<void(double)> PackingProgress(const std::string& name) {
 }
 
 }  // namespace
+
+std::shared_ptr<const Adapter> OpenAdapter(const std::filesystem::path& dir,
+                                           const LoadedModel& base, const EngineOptions& options) {
+  ThreadPool pool(options.threads);
+  OpsContext ops(options.kernels != nullptr ? *options.kernels : Kernels(), pool);
+  return Adapter::Load(LoraAdapter::Open(dir), base.model, ops);
+}
 
 std::string_view ProgramVersion() { return TANDEM_VERSION; }
 

@@ -198,6 +198,12 @@ HttpOptions App::MakeHttpOptions() const {
 void App::Start() {
   http_->Start();
   LoadFirstModels();
+  if (!options_.adapters.empty()) {
+    const std::shared_ptr<const ServedModel> first = models_.List().front().model;
+    for (const AdapterSource& adapter : options_.adapters) {
+      models_.Add(LoadServedAdapter(adapter, first, options_.engine));
+    }
+  }
   StartJobs();
   is_loading_ = false;
 }

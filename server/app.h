@@ -17,6 +17,7 @@
 #include "server/http/api_keys.h"
 #include "server/http/http_server.h"
 #include "server/jobs/job_supervisor.h"
+#include "server/load_adapter.h"
 #include "server/load_model.h"
 #include "server/metrics.h"
 
@@ -28,6 +29,7 @@ struct AppOptions {
   engine::EngineOptions engine;
   std::vector<ModelSource> models;              // empty: the embedded default
   std::vector<std::string> served_model_names;  // of the first model; the first one is canonical
+  std::vector<AdapterSource> adapters;          // of the first model
   bool any_model_name = false;
   std::string chat_template;  // text that replaces every model's own; empty: theirs
   std::vector<std::string> api_keys;

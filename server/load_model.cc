@@ -14,20 +14,36 @@
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
 #include "engine/engine.h"
+#include "server/hub/pull.h"
 
 namespace tandem::server {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// An embedded name has no organisation in front, so it is never looked for at the hub.
+ModelSource PulledSource(const ModelSource& source) {
+  return source.may_pull ? ModelSource{source.name, PulledPath(source.path)} : source;
+}
+
+}  // namespace
+
 ModelSource ParseModelSource(const std::string& text) {
   // An existing path may hold '='.
   const size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0 || fs::exists(text)) return {"", text};
-  return {text.substr(0, equals), text.substr(equals + 1)};
+  if (equals == std::string::npos || equals == 0 || fs::exists(text)) return {"", text, true};
+  return {text.substr(0, equals), text.substr(equals + 1), true};
 }
 
 std::string NameOf(const ModelSource& source) {
   if (!source.name.empty()) return source.name;
+  // A model of the hub is known by its name there, not by the last part of it.
+  if (source.may_pull && !fs::exists(source.path)) {
+    if (const auto reference = ParseHubReference(source.path)) {
+      return reference->repo + (reference->gguf.empty() ? "" : ":" + reference->gguf);
+    }
+  }
   fs::path path = fs::path(source.path).lexically_normal();
   if (path.filename().empty()) path = path.parent_path();  // "dir/" and "dir" are the same
   if (path.filename() == "." || path.filename() == "..")
@@ -36,7 +52,8 @@ std::string NameOf(const ModelSource& source) {
   return path.filename().string();
 }
 
-engine::ModelDir OpenModelSource(const ModelSource& source) {
+engine::ModelDir OpenModelSource(const ModelSource& named) {
+  const ModelSource source = PulledSource(named);
   if (fs::exists(source.path)) return engine::ModelDir::Open(source.path);
   if (std::optional<engine::ModelDir> embedded = config::OpenEmbeddedModel(source.path)) {
     return std::move(*embedded);
@@ -50,7 +67,7 @@ engine::ModelDir OpenModelSource(const ModelSource& source) {
               "model '" + source.path +
                   "' is neither a directory, nor a file, nor an embedded model (" +
                   (embedded_names.empty() ? "none are" : embedded_names) +
-                  "); this version does not download models");
+                  "), nor the name of one at the hub (ORG/NAME)");
 }
 
 void SetDType(const std::string& dtype, engine::EngineOptions& options) {

@@ -12,14 +12,17 @@
 
 namespace tandem::server {
 
-// A model as the command line names it: `PATH`, `NAME=PATH`, or the name of an embedded model.
+// A model as the command line names it: `PATH`, `NAME=PATH`, `ORG/NAME` of the hub, or the name of
+// an embedded model.
 struct ModelSource {
-  std::string name;  // empty: the last part of the path, or the embedded name
+  std::string name;  // empty: the last part of the path, or the hub's or the embedded name
   std::string path;
+  bool may_pull = false;  // from the hub: what the command line names, never what a request names
 };
 ModelSource ParseModelSource(const std::string& text);
 
-// An existing path wins over an embedded name. Throws kNotFound saying what was looked for.
+// An existing path wins over an embedded name and over the hub, from which the model is pulled if
+// need be (server/hub). Throws kNotFound saying what was looked for.
 engine::ModelDir OpenModelSource(const ModelSource& source);
 std::string NameOf(const ModelSource& source);
 

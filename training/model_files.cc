@@ -178,20 +178,29 @@ void WriteText(const fs::path& path, const std::string& text) {
   if (!out) throw Error(ErrorCode::kIo, path.string() + ": cannot be written");
 }
 
-// Publishes the directory whose weights `write` puts at the path it is given, in place of an older
-// one.
-fs::path Publish(const ModelFiles& files, const fs::path& dir,
-                 const std::function<void(const fs::path& model)>& write) {
+// Publishes a directory of texts whose weights `write` puts at the path it is given, in place of an
+// older one.
+fs::path Publish(const std::map<std::string, std::string>& texts, const char* weights_name,
+                 const fs::path& dir, const std::function<void(const fs::path& weights)>& write) {
   fs::create_directories(dir.parent_path());
   const fs::path old = dir.parent_path() / (".old-" + dir.filename().string());
   fs::remove_all(old);
   if (fs::exists(dir)) fs::rename(dir, old);
   engine::PublishDirectory(dir, [&](const fs::path& temporary) {
-    write(temporary / "model.safetensors");
-    for (const auto& [name, text] : files.texts) WriteText(temporary / name, text);
+    write(temporary / weights_name);
+    for (const auto& [name, text] : texts) WriteText(temporary / name, text);
   });
   fs::remove_all(old);
   return dir;
+}
+
+constexpr const char* kModelWeights = "model.safetensors";
+constexpr const char* kAdapterWeights = "adapter_model.safetensors";
+
+void WriteWeights(const ParameterStore& parameters, const fs::path& path) {
+  std::vector<std::vector<std::byte>> bytes;
+  const std::vector<engine::NamedTensor> tensors = ExportedTensors(parameters, &bytes);
+  engine::WriteSafetensors(path, tensors, {{"format", "pt"}});
 }
 
 }  // namespace
@@ -243,15 +252,24 @@ std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameter
 
 fs::path ExportModel(const ModelFiles& files, const ParameterStore& parameters,
                      const fs::path& dir) {
-  return Publish(files, dir, [&](const fs::path& model) {
-    std::vector<std::vector<std::byte>> bytes;
-    const std::vector<engine::NamedTensor> tensors = ExportedTensors(parameters, &bytes);
-    engine::WriteSafetensors(model, tensors, {{"format", "pt"}});
-  });
+  return Publish(files.texts, kModelWeights, dir,
+                 [&](const fs::path& weights) { WriteWeights(parameters, weights); });
 }
 
 fs::path ExportModel(const ModelFiles& files, const fs::path& weights, const fs::path& dir) {
-  return Publish(files, dir, [&](const fs::path& model) { fs::copy_file(weights, model); });
+  return Publish(files.texts, kModelWeights, dir,
+                 [&](const fs::path& model) { fs::copy_file(weights, model); });
+}
+
+fs::path ExportAdapter(const std::string& config, const ParameterStore& parameters,
+                       const fs::path& dir) {
+  return Publish({{"adapter_config.json", config}}, kAdapterWeights, dir,
+                 [&](const fs::path& weights) { WriteWeights(parameters, weights); });
+}
+
+fs::path ExportAdapter(const std::string& config, const fs::path& weights, const fs::path& dir) {
+  return Publish({{"adapter_config.json", config}}, kAdapterWeights, dir,
+                 [&](const fs::path& adapter) { fs::copy_file(weights, adapter); });
 }
 
 }  // namespace tandem::training

@@ -38,6 +38,12 @@ std::filesystem::path ExportModel(const ModelFiles& files, const ParameterStore&
 std::filesystem::path ExportModel(const ModelFiles& files, const std::filesystem::path& weights,
                                   const std::filesystem::path& dir);
 
+// The same of adapters: a PEFT directory. `config` is the text of adapter_config.json.
+std::filesystem::path ExportAdapter(const std::string& config, const ParameterStore& parameters,
+                                    const std::filesystem::path& dir);
+std::filesystem::path ExportAdapter(const std::string& config, const std::filesystem::path& weights,
+                                    const std::filesystem::path& dir);
+
 // The exported tensors; the views borrow `bytes`.
 std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameters,
                                                  std::vector<std::vector<std::byte>>* bytes);

@@ -132,28 +132,38 @@ void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers) 
 void ParameterStore::LoadFrom(const engine::ModelDir& dir) {
   for (size_t i = 0; i < specs_.size(); ++i) {
     const engine::StoredTensor* tensor = engine::FindWeight(dir, specs_[i]);
-    if (tensor == nullptr) {
-      throw Error(ErrorCode::kDataLoss, dir.name() + ": tensor " + specs_[i].name + " is missing");
-    }
-    if (tensor->view.shape != specs_[i].source_shape) {
-      throw Error(ErrorCode::kDataLoss,
-                  dir.name() + ": tensor " + specs_[i].name + " does not have the expected shape");
-    }
-    if (tensor->encoding != engine::Encoding::kPlain) {
+    if (tensor != nullptr && tensor->encoding != engine::Encoding::kPlain) {
       throw Error(ErrorCode::kUnsupported,
                   dir.name() + ": tensor " + specs_[i].name + " is in blocks of integers (" +
                       std::string(engine::EncodingName(tensor->encoding)) +
                       "), which have no gradients of their own: train from the F32, F16 or BF16 "
                       "file of the model");
     }
-    if (tensor->IsAsAsked()) {
-      ImportSource(i, tensor->view);
+    if (tensor == nullptr || tensor->IsAsAsked()) {
+      Load(i, tensor == nullptr ? nullptr : &tensor->view, dir.name());
     } else {
       const std::vector<float> values = engine::DecodeTensor(*tensor);
-      ImportSource(i, {reinterpret_cast<const std::byte*>(values.data()), engine::DType::kF32,
-                       tensor->view.shape});
+      const engine::ConstTensorView decoded{reinterpret_cast<const std::byte*>(values.data()),
+                                            engine::DType::kF32, tensor->view.shape};
+      Load(i, &decoded, dir.name());
     }
   }
+}
+
+void ParameterStore::LoadFrom(const engine::SafetensorsFile& file, const std::string& source) {
+  for (size_t i = 0; i < specs_.size(); ++i) Load(i, file.Find(specs_[i].name), source);
+}
+
+void ParameterStore::Load(size_t i, const engine::ConstTensorView* tensor,
+                          const std::string& source) {
+  if (tensor == nullptr) {
+    throw Error(ErrorCode::kDataLoss, source + ": tensor " + specs_[i].name + " is missing");
+  }
+  if (tensor->shape != specs_[i].source_shape) {
+    throw Error(ErrorCode::kDataLoss,
+                source + ": tensor " + specs_[i].name + " does not have the expected shape");
+  }
+  ImportSource(i, *tensor);
 }
 
 void ParameterStore::Repack(engine::OpsContext& ops) {

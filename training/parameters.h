@@ -30,6 +30,8 @@ class ParameterStore {
   void InitFresh(uint64_t seed, double std_dev, int64_t n_layers);
   // From a Hugging Face directory. Throws kDataLoss naming a tensor that is missing or misshapen.
   void LoadFrom(const engine::ModelDir& dir);
+  // From one file, by the weights' own names: an adapter.
+  void LoadFrom(const engine::SafetensorsFile& file, const std::string& source);
 
   // Panels and vectors from the masters; after every change of them.
   void Repack(engine::OpsContext& ops);
@@ -72,6 +74,7 @@ class ParameterStore {
     AlignedBuffer vector;  // f32
   };
 
+  void Load(size_t i, const engine::ConstTensorView* tensor, const std::string& source);
   bool split() const { return dtype_ == engine::DType::kBF16; }
 
   std::vector<engine::WeightSpec> specs_;

@@ -12,10 +12,12 @@
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/kernels/kernels.h"
+#include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "training/checkpoint/checkpoint_store.h"
 #include "training/data/sample_maker.h"
 #include "training/flops.h"
+#include "training/lora/lora.h"
 #include "training/model_files.h"
 #include "training/sample.h"
 #include "training/trainer.h"
@@ -90,6 +92,22 @@ PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples) {
   return options;
 }
 
+Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const fs::path& cache_dir,
+                    engine::OpsContext& ops) {
+  const TrainerOptions options = TrainerOptionsOf(spec, files);
+  if (!spec.lora.enable) {
+    return Trainer(*files.family, files.config, spec.compute, options, ops);
+  }
+  // The base as it is served, from the same packed file where there is one.
+  engine::LoadOptions load;
+  load.dtype = spec.compute;
+  load.cache_dir = cache_dir;
+  auto base =
+      engine::Model::Load(engine::ModelDir::Open(spec.model.load_parameters_path), load, ops);
+  std::vector<LoraTarget> targets = ChooseLoraTargets(spec.lora, base->family(), base->config());
+  return Trainer(std::move(base), std::move(targets), options, ops);
+}
+
 double Seconds(std::chrono::steady_clock::time_point from) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
 }
@@ -143,7 +161,7 @@ class Run {
         corpus_(TextCorpus::Open(spec.data.train, spec.data.delimiter)),
         maker_(corpus_, *files_.tokenizer, SampleOptionsOf(spec, files_)),
         packer_(PackerOptionsOf(spec, maker_.size()), [this](int64_t i) { return maker_.Make(i); }),
-        trainer_(*files_.family, files_.config, spec.compute, TrainerOptionsOf(spec, files_), ops_),
+        trainer_(MakeTrainer(spec, files_, context.cache_dir, ops_)),
         checkpoints_(context.dir / "checkpoints", spec.checkpoint.keep) {
     if (!spec.data.eval.empty()) validation_.emplace(spec, files_);
     batches_.resize(static_cast<size_t>(spec.train.gradient_accumulation_steps));
@@ -182,6 +200,12 @@ class Run {
     }
     if (found) {
       Restore(*found);
+    } else if (trainer_.base()) {
+      ParameterStore& adapter = trainer_.parameters();
+      for (size_t i = 0; i < adapter.size(); ++i) {
+        adapter.SetMaster(i,
+                          InitialLora(adapter.specs()[i], spec_.lora.init, spec_.model.init_seed));
+      }
     } else if (!spec_.model.load_parameters_path.empty()) {
       trainer_.parameters().LoadFrom(engine::ModelDir::Open(spec_.model.load_parameters_path));
     } else {
@@ -192,10 +216,19 @@ class Run {
     const bool gated =
         std::any_of(trainer_.program().nodes.begin(), trainer_.program().nodes.end(),
                     [](const Node& node) { return node.op == OpKind::kGatedActivation; });
-    tflop_per_step_ = TflopPerStep(files_.config, gated, spec_.train.per_device_batch_size,
-                                   spec_.data.max_target_length) *
-                      static_cast<double>(spec_.train.gradient_accumulation_steps);
+    // MaxText's count is of all weights; what adapters save of it, the program knows.
+    tflop_per_step_ = trainer_.base()
+                          ? static_cast<double>(trainer_.program().training_flops()) / 1e12
+                          : TflopPerStep(files_.config, gated, spec_.train.per_device_batch_size,
+                                         spec_.data.max_target_length);
+    tflop_per_step_ *= static_cast<double>(spec_.train.gradient_accumulation_steps);
 
+    if (trainer_.base()) {
+      Report("message", "an adapter of rank " + std::to_string(spec_.lora.rank) + " for " +
+                            std::to_string(trainer_.lora_targets().size()) +
+                            " linear layers of a model of " +
+                            std::to_string(trainer_.base()->parameter_count()) + " parameters");
+    }
     char text[256];
     std::snprintf(text, sizeof text,
                   "%lld parameters, %s, %lld samples, arithmetic %s, memory: parameters %.1f MiB, "
@@ -321,8 +354,7 @@ class Run {
       best_step_ = outcome_.step;
       evaluations_without_gain_ = 0;
       if (spec_.checkpoint.export_best) {
-        Guarded("exporting the best model",
-                [&] { ExportModel(files_, trainer_.parameters(), context_.dir / "best"); });
+        Guarded("exporting the best model", [&] { Export(context_.dir / "best"); });
       }
     } else {
       ++evaluations_without_gain_;
@@ -339,19 +371,37 @@ class Run {
     return false;
   }
 
+  std::string AdapterConfig() const {
+    return LoraConfigOf(spec_.lora, trainer_.lora_targets(), trainer_.base()->weight_specs(),
+                        spec_.model.load_parameters_path.string());
+  }
+
+  // The model or the adapter as it stands.
+  fs::path Export(const fs::path& dir) {
+    return trainer_.base() ? ExportAdapter(AdapterConfig(), trainer_.parameters(), dir)
+                           : ExportModel(files_, trainer_.parameters(), dir);
+  }
+
   // Through files and ModelRunner, as a server would run the model at this moment.
   void Sample() {
     const fs::path dir = context_.dir / "sample-model";
-    ExportModel(files_, trainer_.parameters(), dir);
+    Export(dir);
     engine::LoadOptions load;
     load.dtype = spec_.compute;
-    const auto model = engine::Model::Load(engine::ModelDir::Open(dir), load, ops_);
+    const auto model = trainer_.base()
+                           ? trainer_.base()
+                           : engine::Model::Load(engine::ModelDir::Open(dir), load, ops_);
+    std::shared_ptr<const engine::Adapter> adapter;
+    if (trainer_.base()) {
+      adapter = engine::Adapter::Load(engine::LoraAdapter::Open(dir), model, ops_);
+    }
     for (const std::string& prompt : spec_.train.sample.prompts) {
       std::vector<TokenId> ids;
       if (spec_.data.add_bos && files_.bos) ids.push_back(*files_.bos);
       const auto text = files_.tokenizer->Encode(prompt, engine::SpecialTokens::kParseSpecial);
       ids.insert(ids.end(), text.begin(), text.end());
-      const std::vector<TokenId> generated = Generate(model, ops_, ids, spec_.train.sample);
+      const std::vector<TokenId> generated =
+          Generate(model, ops_, ids, spec_.train.sample, adapter.get());
       Report("sample", prompt + engine::Decode(*files_.tokenizer, generated, true));
     }
     fs::remove_all(dir);
@@ -369,6 +419,7 @@ class Run {
         {"best_step", best_step_},
         {"evaluations_without_gain", evaluations_without_gain_},
         {"losses", losses_},
+        {"base", trainer_.base() ? trainer_.base()->content_hash() : ""},
         {"settings", Settings()}};
   }
 
@@ -405,11 +456,27 @@ class Run {
                       ": the checkpoint is of another model configuration or precision; choose "
                       "another run_name, or checkpoint.resume=false");
     }
+    const fs::path adapter_config = found.dir / "adapter_config.json";
+    const std::string adapter =
+        fs::exists(adapter_config) ? engine::ReadWholeFile(adapter_config, kMaxStateBytes) : "";
+    if (adapter != (trainer_.base() ? AdapterConfig() : "")) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  found.dir.string() +
+                      ": the checkpoint is of another adapter, or of none, than lora asks for; "
+                      "choose another run_name, or checkpoint.resume=false");
+    }
     const std::string source = (found.dir / "train_state.json").string();
     const ordered_json state =
         engine::ParseUntrustedJson(engine::ReadWholeFile(source, kMaxStateBytes), source);
     if (engine::JsonInt(state, "version", 0, INT64_MAX, source) != kStateVersion) {
       throw Error(ErrorCode::kUnsupported, source + ": unknown version");
+    }
+    if (trainer_.base() &&
+        engine::JsonStringOr(state, "base", "", source) != trainer_.base()->content_hash()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  found.dir.string() + ": the checkpoint's adapter belongs to another model than " +
+                      spec_.model.load_parameters_path.string() +
+                      " holds now; choose another run_name, or checkpoint.resume=false");
     }
     if (found.isa_key != ops_.kernels().key) {
       Warn("the checkpoint was written with arithmetic " + found.isa_key + ", this is " +
@@ -423,7 +490,12 @@ class Run {
       }
     }
 
-    trainer_.parameters().LoadFrom(engine::ModelDir::Open(found.dir));
+    if (trainer_.base()) {
+      const fs::path weights = found.dir / "adapter_model.safetensors";
+      trainer_.parameters().LoadFrom(engine::SafetensorsFile::Open(weights), weights.string());
+    } else {
+      trainer_.parameters().LoadFrom(engine::ModelDir::Open(found.dir));
+    }
     const fs::path optim = found.dir / "optim.safetensors";
     trainer_.parameters().RestoreOptimizer(engine::SafetensorsFile::Open(optim), optim.string());
     trainer_.set_optimizer_steps(engine::JsonInt(state, "optimizer_steps", 0, INT64_MAX, source));
@@ -468,9 +540,10 @@ class Run {
       contents.isa_key = std::string(ops_.kernels().key);
       contents.texts = files_.texts;
       contents.texts["train_state.json"] = StateJson().dump(2) + "\n";
+      if (trainer_.base()) contents.texts["adapter_config.json"] = AdapterConfig();
       std::vector<std::vector<std::byte>> bytes;
       contents.tensor_files.push_back(
-          {"model.safetensors", ExportedTensors(trainer_.parameters(), &bytes)});
+          {WeightsFile(), ExportedTensors(trainer_.parameters(), &bytes)});
       contents.tensor_files.push_back(
           {"optim.safetensors", trainer_.parameters().OptimizerTensors()});
       outcome_.checkpoint = checkpoints_.Save(contents);
@@ -484,22 +557,34 @@ class Run {
     return outcome_;
   }
 
-  // hf/ is what one would serve: the best evaluated weights where there are any, else the last.
+  const char* WeightsFile() const {
+    return trainer_.base() ? "adapter_model.safetensors" : "model.safetensors";
+  }
+
+  // hf/ or adapter/ is what one would serve: the best evaluated weights where there are any, else
+  // the last.
   void Finish() {
     if (evaluated_step_ != outcome_.step) Evaluate();
     Save();
     if (spec_.train.sample.every > 0) Sample();
     if (!spec_.checkpoint.export_model) return;
-    const fs::path hf = context_.dir / "hf";
-    const fs::path best = context_.dir / "best" / "model.safetensors";
+    const bool is_adapter = trainer_.base() != nullptr;
+    const fs::path dir = context_.dir / (is_adapter ? "adapter" : "hf");
+    const fs::path best = context_.dir / "best" / WeightsFile();
     if (validation_ && best_step_ != outcome_.step && fs::exists(best)) {
-      outcome_.model_dir = ExportModel(files_, best, hf);
+      if (is_adapter) {
+        ExportAdapter(AdapterConfig(), best, dir);
+      } else {
+        ExportModel(files_, best, dir);
+      }
       Report("message", "exported the weights of step " + std::to_string(best_step_) +
                             ", whose evaluation was best");
     } else {
-      outcome_.model_dir = ExportModel(files_, trainer_.parameters(), hf);
+      Export(dir);
     }
-    Report("message", "model exported to " + outcome_.model_dir.string());
+    (is_adapter ? outcome_.adapter_dir : outcome_.model_dir) = dir;
+    Report("message",
+           std::string(is_adapter ? "adapter" : "model") + " exported to " + dir.string());
   }
 
   const TrainSpec& spec_;
@@ -539,7 +624,11 @@ std::string DescribePlan(const TrainSpec& spec) {
   record.row_length = spec.data.max_target_length;
   record.max_segments = spec.train.per_device_batch_size * (spec.data.max_segments_per_seq + 1);
   record.dtype = spec.compute;
-  record.trained = TrainedWeights(spec, files.family->list_weights(files.config));
+  if (spec.lora.enable) {
+    record.lora = ChooseLoraTargets(spec.lora, *files.family, files.config);
+  } else {
+    record.trained = TrainedWeights(spec, files.family->list_weights(files.config));
+  }
   const Program program = Record(*files.family, files.config, record);
 
   int64_t parameters = 0;
@@ -549,9 +638,11 @@ std::string DescribePlan(const TrainSpec& spec) {
     parameters += elements;
     if (program.trained[i]) trained += elements;
   }
-  // Master (4 bytes, split or whole), panels, and for trained weights m, v and gradient.
+  // Master (4 bytes, split or whole), panels, and for trained weights m, v and gradient. The base
+  // of an adapter has panels alone.
   const int64_t width = static_cast<int64_t>(engine::DTypeBytes(spec.compute));
-  const int64_t bytes = parameters * (4 + width) + trained * 12;
+  const int64_t masters = spec.lora.enable ? trained : parameters;
+  const int64_t bytes = parameters * width + masters * 4 + trained * 12;
   char text[512];
   std::snprintf(text, sizeof text,
                 "parameters %lld (%lld trained), %lld B with master, moments and gradients\n"

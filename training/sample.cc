@@ -39,7 +39,7 @@ TokenId Draw(std::span<const float> logits, const SampleSection& options, uint64
 
 std::vector<TokenId> Generate(const std::shared_ptr<const engine::Model>& model,
                               engine::OpsContext& ops, const std::vector<TokenId>& prompt,
-                              const SampleSection& options) {
+                              const SampleSection& options, const engine::Adapter* adapter) {
   const engine::ModelConfig& config = model->config();
   const auto prompt_length = static_cast<int64_t>(prompt.size());
   const int64_t length = std::min(config.max_context_len, prompt_length + options.max_tokens);
@@ -61,7 +61,7 @@ std::vector<TokenId> Generate(const std::shared_ptr<const engine::Model>& model,
     const std::vector<engine::AttentionSlice> slices = {
         {.first_row = 0, .n_rows = n, .first_position = position, .blocks = blocks}};
     const std::vector<int32_t> logit_rows = {static_cast<int32_t>(n - 1)};
-    const engine::BatchView batch{tokens, positions, slices, logit_rows};
+    const engine::BatchView batch{tokens, positions, slices, logit_rows, {&adapter, 1}};
     const TokenId next =
         Draw(runner.Forward(batch, kv), options, static_cast<uint64_t>(position + n));
     position += n;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -15,9 +16,10 @@ namespace tandem::training {
 
 // Continues `prompt` by up to max_tokens tokens with the serving path (ModelRunner over a KV
 // cache): what a user of the model as it stands would get. Deterministic for a seed; stops at an
-// end-of-text token.
+// end-of-text token. `adapter` may be null.
 std::vector<TokenId> Generate(const std::shared_ptr<const engine::Model>& model,
                               engine::OpsContext& ops, const std::vector<TokenId>& prompt,
-                              const SampleSection& options);
+                              const SampleSection& options,
+                              const engine::Adapter* adapter = nullptr);
 
 }  // namespace tandem::training

@@ -209,13 +209,29 @@ const std::vector<Key>& Keys() {
                Text(FIELD(model.chat_template))},
               {{"model.trainable", "trainable_parameters_mask"}, List(FIELD(model.trainable))},
 
+              {{"lora.enable", "lora.enable_lora"}, Bool(FIELD(lora.enable))},
+              {{"lora.rank", "lora.lora_rank"}, Integer(FIELD(lora.rank), 1, 4096)},
+              {{"lora.alpha", "lora.lora_alpha"}, Number(FIELD(lora.alpha), 1e-6, 1e6)},
+              {{"lora.rank_stabilized", "lora.use_rslora"}, Bool(FIELD(lora.rank_stabilized))},
+              {{"lora.module_path", "lora.lora_module_path"}, Text(FIELD(lora.module_path))},
+              {{"lora.match"},
+               Choice(
+                   FIELD(lora.full_match),
+                   std::vector<std::pair<std::string, bool>>{{"search", false}, {"full", true}})},
+              {{"lora.init"},
+               Choice(FIELD(lora.init),
+                      std::vector<std::pair<std::string, LoraInit>>{
+                          {"kaiming_uniform", LoraInit::kKaimingUniform},
+                          {"he_uniform", LoraInit::kHeUniform}})},
+
               {{"data.train", "data.path", "dataset_path", "train_files"}, Text(FIELD(data.train))},
               {{"data.eval", "eval_dataset_path", "eval_files"}, Text(FIELD(data.eval))},
               {{"data.delimiter"}, Text(FIELD(data.delimiter))},
               {{"data.header"},
-               Choice(FIELD(data.header),
-                      std::vector<std::pair<std::string, Header>>{
-                          {"none", Header::kNone}, {"content_words", Header::kContentWords}})},
+               Choice(
+                   FIELD(data.header),
+                   std::vector<std::pair<std::string, Header>>{
+                       {"none", Header::kNone}, {"content_words", Header::kContentWords}})},
               {{"data.add_bos", "add_bos"}, Bool(FIELD(data.add_bos))},
               {{"data.add_eos", "add_eos"}, Bool(FIELD(data.add_eos))},
               {{"data.eos_token"}, Text(FIELD(data.eos_token))},
@@ -223,12 +239,13 @@ const std::vector<Key>& Keys() {
               {{"data.max_target_length", "max_target_length"},
                Integer(FIELD(data.max_target_length), 2, 1 << 24)},
               {{"data.packing", "grain_packing_type"},
-               Choice(FIELD(data.packing),
-                      std::vector<std::pair<std::string, Packing>>{
-                          {"none", Packing::kNone},
-                          {"concat_then_split", Packing::kConcatThenSplit},
-                          {"first_fit", Packing::kFirstFit},
-                          {"best_fit", Packing::kBestFit}})},
+               Choice(
+                   FIELD(data.packing),
+                   std::vector<std::pair<std::string, Packing>>{
+                       {"none", Packing::kNone},
+                       {"concat_then_split", Packing::kConcatThenSplit},
+                       {"first_fit", Packing::kFirstFit},
+                       {"best_fit", Packing::kBestFit}})},
               {{"packing"},  // MaxText's switch
                [](TrainSpec& spec, const Given& given) {
                  if (!ParseBool(Scalar(given))) spec.data.packing = Packing::kNone;
@@ -236,10 +253,11 @@ const std::vector<Key>& Keys() {
               {{"data.overflow"},
                Choice(
                    FIELD(data.overflow),
-                   std::vector<std::pair<std::string, Overflow>>{{"truncate", Overflow::kTruncate},
-                                                                 {"drop", Overflow::kDrop},
-                                                                 {"error", Overflow::kError},
-                                                                 {"split", Overflow::kSplit}})},
+                   std::vector<std::pair<std::string, Overflow>>{
+                       {"truncate", Overflow::kTruncate},
+                       {"drop", Overflow::kDrop},
+                       {"error", Overflow::kError},
+                       {"split", Overflow::kSplit}})},
               {{"data.max_segments_per_seq", "max_segments_per_seq"},
                IntegerOrMinusOne(FIELD(data.max_segments_per_seq), 1 << 20)},
               {{"data.shuffle", "enable_data_shuffling"}, Bool(FIELD(data.shuffle))},
@@ -457,6 +475,11 @@ class SpecReader {
       Fault(name + ": given twice (also as " + key->names[0] + ")");
       return;
     }
+    if (key->names[0] == "lora.enable") {
+      says_whether_lora_ = true;
+    } else if (key->names[0].starts_with("lora.")) {
+      says_which_lora_ = true;
+    }
     try {
       for (std::string& word : given.words) word = Expand(word);
       key->set(spec, given);
@@ -507,6 +530,16 @@ class SpecReader {
       Fault("model.n_heads: " + std::to_string(m.n_heads) + " does not divide hidden_dim " +
             std::to_string(m.hidden_dim));
     }
+    // Whoever says what adapter it shall be wants one.
+    if (!says_whether_lora_) spec.lora.enable = says_which_lora_;
+    if (spec.lora.enable) {
+      if (m.load_parameters_path.empty()) {
+        Fault("model.load_parameters_path: must name the model that the adapter is for (lora)");
+      }
+      if (!m.trainable.empty()) {
+        Fault("model.trainable: cannot be set with lora, which trains its adapter alone");
+      }
+    }
     if (spec.train.eval_interval > 0 && spec.data.eval.empty()) {
       Fault("data.eval: must name a text file when eval_interval is set");
     }
@@ -521,6 +554,8 @@ class SpecReader {
 
   std::vector<std::string> faults_;
   std::set<std::string> seen_;  // keys of the source being read
+  bool says_whether_lora_ = false;
+  bool says_which_lora_ = false;
 };
 
 }  // namespace

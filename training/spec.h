@@ -8,6 +8,7 @@
 
 #include "engine/tensor/dtype.h"
 #include "training/data/packer.h"
+#include "training/lora/lora_options.h"
 #include "training/optim/optimizer.h"
 
 namespace tandem::training {
@@ -99,6 +100,7 @@ struct TrainSpec {
   std::string run_name = "run";
   std::filesystem::path base_output_directory = ".";
   ModelSection model;
+  LoraOptions lora;
   DataSection data;
   TrainSection train;
   CheckpointSection checkpoint;

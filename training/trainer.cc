@@ -8,14 +8,21 @@
 namespace tandem::training {
 namespace {
 
-RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype) {
+RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
+                          std::vector<LoraTarget> targets) {
   RecordOptions record;
   record.rows = options.rows_per_batch * options.row_length;
   record.row_length = options.row_length;
   record.max_segments = options.rows_per_batch * (options.max_segments + 1);  // + padding
   record.dtype = dtype;
   record.trained = options.trained;
+  record.lora = std::move(targets);
   return record;
+}
+
+engine::ModelConfig ConfigOf(engine::ModelConfig config, const TrainerOptions& options) {
+  if (!options.dropout) config.dropout = config.embedding_dropout = 0;
+  return config;
 }
 
 }  // namespace
@@ -23,14 +30,33 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype) {
 Trainer::Trainer(const engine::FamilySpec& family, const engine::ModelConfig& config,
                  engine::DType dtype, const TrainerOptions& options, engine::OpsContext& ops)
     : family_(family),
-      config_(config),
+      config_(ConfigOf(config, options)),
       options_(options),
       ops_(ops),
-      program_(Record(family, config_, RecordingOf(options, dtype))),
+      program_(Record(family, config_, RecordingOf(options, dtype, {}))),
       ropes_(engine::MakeRopeTables(family, config_, options.row_length)),
-      parameters_(program_.weight_specs, dtype, options.trained) {
-  executor_ = std::make_unique<Executor>(program_, ops, ropes_, parameters_.weights(),
-                                         parameters_.gradients());
+      parameters_(program_.weight_specs, dtype, options.trained),
+      weights_(parameters_.weights()),
+      executor_(
+          std::make_unique<Executor>(program_, ops, ropes_, weights_, parameters_.gradients())) {}
+
+Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarget> targets,
+                 const TrainerOptions& options, engine::OpsContext& ops)
+    : base_(std::move(base)),
+      targets_(std::move(targets)),
+      family_(base_->family()),
+      config_(ConfigOf(base_->config(), options)),
+      options_(options),
+      ops_(ops),
+      program_(Record(family_, config_, RecordingOf(options, base_->dtype(), targets_))),
+      ropes_(engine::MakeRopeTables(family_, config_, options.row_length)),
+      parameters_(LoraSpecs(base_->weight_specs(), targets_), base_->dtype(), {}),
+      weights_(base_->weights()) {
+  TANDEM_CHECK(!targets_.empty());
+  weights_.insert(weights_.end(), parameters_.weights().begin(), parameters_.weights().end());
+  std::vector<float*> gradients(base_->weights().size(), nullptr);
+  gradients.insert(gradients.end(), parameters_.gradients().begin(), parameters_.gradients().end());
+  executor_ = std::make_unique<Executor>(program_, ops, ropes_, weights_, gradients);
 }
 
 StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/model/family.h"
+#include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
 #include "training/micro_batch.h"
 #include "training/parameters.h"
@@ -22,6 +23,7 @@ struct TrainerOptions {
   OptimizerSpec optimizer;
   ScheduleSpec schedule;
   uint64_t dropout_seed = 0;
+  bool dropout = true;        // false: as if the model's config had none
   std::vector<bool> trained;  // per weight; empty: all
 };
 
@@ -47,6 +49,12 @@ class Trainer {
   Trainer(const engine::FamilySpec& family, const engine::ModelConfig& config, engine::DType dtype,
           const TrainerOptions& options, engine::OpsContext& ops);
 
+  // Trains adapters of these layers on a base model that stays as it is, and is shared with whoever
+  // else uses it: parameters() are A and B of each target in order, all other weights are the
+  // base's own. `options.trained` must be empty.
+  Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarget> targets,
+          const TrainerOptions& options, engine::OpsContext& ops);
+
   // One optimiser step over micro-batches whose gradients are summed; the loss is divided by the
   // weight of them all. A loss that is NaN or infinite leaves the weights alone and throws
   // kFailedPrecondition naming the step.
@@ -63,10 +71,16 @@ class Trainer {
   const engine::ModelConfig& config() const { return config_; }
   const engine::FamilySpec& family() const { return family_; }
 
+  // What the adapters being trained belong to; null when the weights themselves are trained.
+  const std::shared_ptr<const engine::Model>& base() const { return base_; }
+  const std::vector<LoraTarget>& lora_targets() const { return targets_; }
+
   int64_t optimizer_steps() const { return optimizer_steps_; }
   void set_optimizer_steps(int64_t steps) { optimizer_steps_ = steps; }
 
  private:
+  const std::shared_ptr<const engine::Model> base_;  // of adapters; null: all weights are trained
+  const std::vector<LoraTarget> targets_;
   const engine::FamilySpec& family_;
   const engine::ModelConfig config_;
   const TrainerOptions options_;
@@ -74,6 +88,7 @@ class Trainer {
   const Program program_;
   std::vector<engine::RopeTable> ropes_;
   ParameterStore parameters_;
+  engine::Weights weights_;  // what the program computes with: the base's, then the parameters
   std::unique_ptr<Executor> executor_;
   int64_t optimizer_steps_ = 0;
 };

@@ -19,8 +19,9 @@ struct ProgressEvent {
 
 // All that a job may know of the world.
 struct JobContext {
-  std::filesystem::path dir;  // its own directory; every output goes here
-  std::stop_token stop;       // asked between steps; then checkpoint and return
+  std::filesystem::path dir;        // its own directory; every output goes here
+  std::filesystem::path cache_dir;  // packed weights, shared with servers; empty: none
+  std::stop_token stop;             // asked between steps; then checkpoint and return
   std::function<void(const ProgressEvent&)> report;
 };
 

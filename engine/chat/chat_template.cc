@@ -154,6 +154,10 @@ class JinjaChatTemplate : public ChatTemplate {
                      const std::vector<bool>* learned_messages) const {
     Runtime rt(now);
     Evaluator evaluator(rt);
+    // Templates are given these two even where there are none, as transformers does: some ask
+    // whether they are none before they ask whether they are defined.
+    evaluator.Define("documents", Value());
+    evaluator.Define("tools", Value());
     if (input.extra != nullptr && !input.extra->is_null()) DefineExtra(rt, *input.extra, evaluator);
     evaluator.Define("messages", learned_messages == nullptr
                                      ? FromClientJson(rt, *input.messages, 1)

@@ -23,6 +23,17 @@ Value Cycle(Runtime& rt, const Value& loop) {
   });
 }
 
+// Whether the arguments differ from those of the call before.
+Value Changed(Runtime& rt, const Value& loop) {
+  return MakeCallable(rt, "changed", loop, [loop](Runtime& runtime, const Arguments& arguments) {
+    Value given = MakeList(runtime, arguments.positional, ListKind::kTuple);
+    std::optional<Value>& last = *loop.loop()->changing;
+    const bool changed = !last.has_value() || !Equal(runtime, *last, given);
+    if (changed) last = std::move(given);
+    return Value::Bool(changed);
+  });
+}
+
 Value LoopAttribute(Runtime& rt, const Value& value, std::string_view name) {
   const LoopState& loop = *value.loop();
   const auto count = static_cast<int64_t>(loop.items->items.size());
@@ -43,6 +54,7 @@ Value LoopAttribute(Runtime& rt, const Value& value, std::string_view name) {
   }
   if (name == "nextitem") return LoopItem(loop, loop.index + 1, "there is no next item");
   if (name == "cycle") return Cycle(rt, value);
+  if (name == "changed") return Changed(rt, value);
   return NoAttribute(value, name);
 }
 

@@ -22,6 +22,8 @@ using Block = std::vector<Stmt>;
 struct CallArguments {
   std::vector<ExprPtr> positional;
   std::vector<std::pair<std::string, ExprPtr>> named;
+  ExprPtr more_positional;  // *expression; may be null
+  ExprPtr more_named;       // **expression; may be null
 };
 
 struct LiteralExpr {

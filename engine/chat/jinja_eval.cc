@@ -49,7 +49,9 @@ Value MakeDict(Runtime& rt, const Arguments& arguments) {
       }
     }
   }
-  for (const auto& [name, value] : arguments.named) dict.Set(Value::Literal(name), value);
+  for (const auto& [name, value] : arguments.named) {
+    dict.Set(arguments.NameAsValue(name), value);
+  }
   return dict.Take();
 }
 
@@ -179,16 +181,22 @@ Evaluator::Flow Evaluator::RunNode(const ForStmt& s) {
   // Held as a list so that `loop` can show neighbours; its depth guards against endless nesting.
   const std::shared_ptr<const List> items = MakeList(rt_, LoopItems(s)).list_pointer();
   if (items->items.empty()) return Run(s.otherwise);
+  // Emptied behind the loop, because what it holds may be the loop itself.
+  const auto changing = std::make_shared<std::optional<Value>>();
+  const std::shared_ptr<void> emptied(nullptr, [&](void*) { changing->reset(); });
   Flow flow = Flow::kNext;
+  bool completed = false;
   for (size_t i = 0; i < items->items.size() && flow != Flow::kBreak; ++i) {
     rt_.Step();
     const ScopeGuard scope(*this);
-    auto loop = std::make_shared<const LoopState>(LoopState{items, i});
+    auto loop = std::make_shared<const LoopState>(LoopState{items, i, changing});
     Assign("loop", Value::Of(std::move(loop)));
     Assign(s.target, items->items[i]);
     flow = Run(s.body);
+    completed = completed || flow == Flow::kNext;
   }
-  return Flow::kNext;
+  // Jinja's else is for loops of which no round came to its end, be it for a break or a continue.
+  return completed ? Flow::kNext : Run(s.otherwise);
 }
 
 Evaluator::Flow Evaluator::RunNode(const SetStmt& s) {
@@ -333,7 +341,7 @@ void Evaluator::BindParameters(std::string_view name, const std::vector<Paramete
     if (named == "caller") {
       caller = value;
     } else {
-      unknown.Set(Value::Literal(named), value);
+      unknown.Set(arguments.NameAsValue(named), value);
     }
   }
   Assign("kwargs", unknown.Take());
@@ -393,6 +401,22 @@ Arguments Evaluator::EvalArguments(const CallArguments& arguments) {
   for (const ExprPtr& argument : arguments.positional) values.positional.push_back(Eval(*argument));
   for (const auto& [name, argument] : arguments.named) {
     values.named.emplace_back(name, Eval(*argument));
+  }
+  if (arguments.more_positional != nullptr) {
+    const Value more = Eval(*arguments.more_positional);
+    for (const Value& value : Elements(rt_, more)) values.positional.push_back(value);
+  }
+  if (arguments.more_named != nullptr) {
+    const Value more = Eval(*arguments.more_named);
+    if (!more.is(Value::Type::kDict)) {
+      rt_.Fail("the argument behind '**' must be a dict, got '" + TypeName(more) + "'");
+    }
+    for (const auto& [key, value] : more.dict().entries) {
+      const Text& name = RequireText(rt_, key, "a key behind '**'");
+      rt_.Step();
+      values.named.emplace_back(std::string(name.bytes()), value);
+      if (name.any_client()) values.client_names.emplace(name.bytes());
+    }
   }
   return values;
 }

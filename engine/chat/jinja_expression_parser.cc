@@ -18,6 +18,8 @@ void Deepen(int& depth, const std::vector<ExprPtr>& children) {
 void Deepen(int& depth, const CallArguments& arguments) {
   Deepen(depth, arguments.positional);
   for (const auto& [name, value] : arguments.named) Deepen(depth, value);
+  Deepen(depth, arguments.more_positional);
+  Deepen(depth, arguments.more_named);
 }
 template <class... Children>
 int DeepestOf(const Children&... children) {
@@ -390,15 +392,23 @@ class ExpressionParser {
       }
       first = false;
       if (in_.IsOp("*") || in_.IsOp("**")) {
-        TokenStream::Unsupported(
-            in_.Now().at, "unpacking arguments with '" + in_.Now().text + "' is not supported");
+        ExprPtr& more = in_.IsOp("*") ? arguments.more_positional : arguments.more_named;
+        if (more != nullptr || arguments.more_named != nullptr) {
+          in_.Fail("unexpected '" + in_.Now().text + "'");
+        }
+        in_.Advance();
+        more = ParseExpression();
+        continue;
       }
       if (in_.Now().kind == TokenKind::kName && in_.IsOp("=", 1)) {
         std::string name = in_.TakeName("an argument's name");
         in_.ExpectOp("=");
         arguments.named.emplace_back(std::move(name), ParseExpression());
       } else {
-        if (!arguments.named.empty()) in_.Fail("a positional argument follows a named one");
+        if (!arguments.named.empty() || arguments.more_positional != nullptr ||
+            arguments.more_named != nullptr) {
+          in_.Fail("a positional argument follows a named one");
+        }
         arguments.positional.push_back(ParseExpression());
       }
     }

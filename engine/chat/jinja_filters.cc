@@ -180,11 +180,16 @@ Value ToJson(Runtime& rt, const Value& input, const Arguments& arguments) {
   JsonStyle style;
   style.ensure_ascii = Flag(bound[0]);
   style.indent = JsonIndent(rt, bound[1]);
+  style.from_client = bound[1] != nullptr && IsText(*bound[1]) && bound[1]->text()->any_client();
   style.sort_keys = Flag(bound[3]);
   if (style.indent.has_value()) style.item_separator = ",";
   if (bound[2] != nullptr && !bound[2]->is_none()) {
     const std::vector<Value> separators = Elements(rt, *bound[2]);
     if (separators.size() != 2) rt.Fail("tojson: separators must be two strings");
+    for (const Value& separator : separators) {
+      const bool client = RequireText(rt, separator, "a separator").any_client();
+      style.from_client = style.from_client || client;
+    }
     style.item_separator = RequireText(rt, separators[0], "a separator").bytes();
     style.key_separator = RequireText(rt, separators[1], "a separator").bytes();
   }
@@ -312,7 +317,8 @@ Value RoundFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
   }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double scaled = input.number() * scale;
-  return Value::Float((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+  const double whole = method == "ceil" ? std::ceil(scaled) : std::floor(scaled);
+  return Value::Float((whole + 0.0) / scale);  // Python's is an integer here, which has no -0
 }
 
 // ---- sequences
@@ -550,11 +556,16 @@ Arguments Without(const Arguments& arguments, size_t count) {
   return rest;
 }
 
+// map and select take nothing for an empty sequence, as none is where a chat has no tools.
+std::vector<Value> ElementsIfTrue(Runtime& rt, const Value& value) {
+  return IsTrue(value) ? Elements(rt, value) : std::vector<Value>();
+}
+
 Value MapFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
   std::vector<Value> mapped;
   if (arguments.positional.empty()) {
     const auto bound = Bind(rt, arguments, "map", {"attribute", "default"}, 1);
-    for (const Value& item : Elements(rt, input)) {
+    for (const Value& item : ElementsIfTrue(rt, input)) {
       rt.Step();
       Value value = GetPath(rt, item, *bound[0]);
       if (value.is_undefined() && bound[1] != nullptr) value = *bound[1];
@@ -566,7 +577,7 @@ Value MapFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
     if (filter == nullptr) rt.Fail("map: unknown filter '" + std::string(name.bytes()) + "'");
     const Arguments rest = Without(arguments, 1);
     const Runtime::DepthGuard depth(rt);
-    for (const Value& item : Elements(rt, input)) {
+    for (const Value& item : ElementsIfTrue(rt, input)) {
       rt.Step();
       mapped.push_back(filter(rt, item, rest));
     }
@@ -589,7 +600,7 @@ Value SelectFilter(Runtime& rt, const Value& input, const Arguments& arguments) 
   }
   const Runtime::DepthGuard depth(rt);
   std::vector<Value> kept;
-  for (const Value& item : Elements(rt, input)) {
+  for (const Value& item : ElementsIfTrue(rt, input)) {
     rt.Step();
     const Value subject = by_attribute ? GetPath(rt, item, arguments.positional[0]) : item;
     const bool holds = test == nullptr ? IsTrue(subject) : test(rt, subject, rest);

@@ -209,6 +209,24 @@ TextPtr TitleLetters(Runtime& rt, const Text& text) {
   return out.Take();
 }
 
+void AppendSwapped(std::string& out, char32_t c) {
+  IsUpper(c) ? AppendLower(out, c) : AppendUpper(out, c);
+}
+
+TextPtr SwapCase(Runtime& rt, const Text& text) {
+  TextBuilder out(rt);
+  text.ForEachRun(0, text.size(), [&](std::string_view part, bool from_client) {
+    std::string swapped;
+    for (size_t i = 0; i < part.size();) {
+      const CodePoint c = DecodeUtf8(part, i);
+      c.valid ? AppendSwapped(swapped, c.value) : swapped.push_back(part[i]);
+      i += c.bytes;
+    }
+    out.Append(swapped, from_client);
+  });
+  return out.Take();
+}
+
 template <bool (*test)(char32_t)>
 Value AllAre(Runtime& rt, const Value& self, const Arguments& arguments) {
   Bind(rt, arguments, "the method", {});
@@ -231,16 +249,46 @@ Value HasCase(Runtime& rt, const Value& self, const Arguments& arguments) {
 
 // ---- strings: searching
 
+// The part of a string that the optional start and end of its searching methods name. They count
+// code points, from behind if negative.
+struct Window {
+  std::string_view bytes;
+  size_t before = 0;   // code points in front of it
+  bool exists = true;  // false: it would begin behind the end, or end before its begin
+};
+
+Window WindowOf(Runtime& rt, const Text& text, const Value* start, const Value* end) {
+  const auto given = [](const Value* bound) { return bound != nullptr && !bound->is_none(); };
+  rt.Work(text.size());
+  if (!given(start) && !given(end)) return {text.bytes()};
+  const auto length = static_cast<int64_t>(CountCodePoints(text.bytes()));
+  const auto resolve = [&](const Value* bound, int64_t absent) {
+    if (!given(bound)) return absent;
+    const int64_t index = RequireInt(rt, *bound, "a position in a string");
+    if (index >= 0) return index;
+    return index < -length ? 0 : index + length;
+  };
+  const int64_t first = resolve(start, 0);
+  const int64_t last = std::min(resolve(end, length), length);
+  if (first > last) return {{}, 0, false};
+  size_t begin = 0;
+  for (int64_t i = 0; i < first; ++i) begin += DecodeUtf8(text.bytes(), begin).bytes;
+  size_t stop = begin;
+  for (int64_t i = first; i < last; ++i) stop += DecodeUtf8(text.bytes(), stop).bytes;
+  return {text.bytes().substr(begin, stop - begin), static_cast<size_t>(first)};
+}
+
 template <bool at_end>
 Value StartsOrEndsWith(Runtime& rt, const Value& self, const Arguments& arguments) {
   const char* name = at_end ? "endswith" : "startswith";
-  const auto bound = Bind(rt, arguments, name, {"affix"}, 1);
-  const std::string_view bytes = self.text()->bytes();
+  const auto bound = Bind(rt, arguments, name, {"affix", "start", "end"}, 1);
+  const Window window = WindowOf(rt, *self.text(), bound[1], bound[2]);
   const auto matches = [&](const Value& affix) {
     rt.Step();
     const Text& text = RequireText(rt, affix, name);
     rt.Work(text.size());
-    return at_end ? bytes.ends_with(text.bytes()) : bytes.starts_with(text.bytes());
+    if (!window.exists) return false;
+    return at_end ? window.bytes.ends_with(text.bytes()) : window.bytes.starts_with(text.bytes());
   };
   if (bound[0]->is(Value::Type::kList) && bound[0]->list().kind == ListKind::kTuple) {
     const std::vector<Value>& affixes = bound[0]->list().items;
@@ -249,42 +297,75 @@ Value StartsOrEndsWith(Runtime& rt, const Value& self, const Arguments& argument
   return Value::Bool(matches(*bound[0]));
 }
 
-Value Find(Runtime& rt, const Value& self, const Arguments& arguments) {
-  const auto bound = Bind(rt, arguments, "find", {"sub"}, 1);
-  const std::string_view bytes = self.text()->bytes();
-  rt.Work(bytes.size());
-  const size_t hit = FindBytes(bytes, RequireText(rt, *bound[0], "find's argument").bytes(), 0);
+template <bool from_end>
+Value FindText(Runtime& rt, const Value& self, const Arguments& arguments) {
+  const auto bound = Bind(rt, arguments, "find", {"sub", "start", "end"}, 1);
+  const std::string_view needle = RequireText(rt, *bound[0], "the text to find").bytes();
+  const Window window = WindowOf(rt, *self.text(), bound[1], bound[2]);
+  if (!window.exists) return Value::Int(-1);
+  const size_t hit = from_end ? FindLast(rt, window.bytes, needle, window.bytes.size())
+                              : FindBytes(window.bytes, needle, 0);
   if (hit == std::string_view::npos) return Value::Int(-1);
-  return Value::Int(static_cast<int64_t>(CountCodePoints(bytes.substr(0, hit))));
+  return Value::Int(
+      static_cast<int64_t>(window.before + CountCodePoints(window.bytes.substr(0, hit))));
 }
 
+template <bool from_end>
 Value IndexOfText(Runtime& rt, const Value& self, const Arguments& arguments) {
-  Value found = Find(rt, self, arguments);
+  Value found = FindText<from_end>(rt, self, arguments);
   if (found.integral() < 0) rt.Fail("index(): the substring was not found");
   return found;
 }
 
-Value RFind(Runtime& rt, const Value& self, const Arguments& arguments) {
-  const auto bound = Bind(rt, arguments, "rfind", {"sub"}, 1);
-  const std::string_view bytes = self.text()->bytes();
-  const Text& needle = RequireText(rt, *bound[0], "rfind's argument");
-  const size_t hit = FindLast(rt, bytes, needle.bytes(), bytes.size());
-  if (hit == std::string_view::npos) return Value::Int(-1);
-  return Value::Int(static_cast<int64_t>(CountCodePoints(bytes.substr(0, hit))));
-}
-
 Value CountText(Runtime& rt, const Value& self, const Arguments& arguments) {
-  const auto bound = Bind(rt, arguments, "count", {"sub"}, 1);
-  const std::string_view bytes = self.text()->bytes();
+  const auto bound = Bind(rt, arguments, "count", {"sub", "start", "end"}, 1);
   const std::string_view needle = RequireText(rt, *bound[0], "count's argument").bytes();
-  rt.Work(bytes.size());
-  if (needle.empty()) return Value::Int(static_cast<int64_t>(CountCodePoints(bytes)) + 1);
+  const Window window = WindowOf(rt, *self.text(), bound[1], bound[2]);
+  if (!window.exists) return Value::Int(0);
+  if (needle.empty()) return Value::Int(static_cast<int64_t>(CountCodePoints(window.bytes)) + 1);
   int64_t count = 0;
-  for (size_t at = FindBytes(bytes, needle, 0); at != std::string_view::npos;
-       at = FindBytes(bytes, needle, at + needle.size())) {
+  for (size_t at = FindBytes(window.bytes, needle, 0); at != std::string_view::npos;
+       at = FindBytes(window.bytes, needle, at + needle.size())) {
     ++count;
   }
   return Value::Int(count);
+}
+
+bool IsAsciiOnly(char32_t c) { return c < 0x80; }
+
+Value IsAscii(Runtime& rt, const Value& self, const Arguments& arguments) {
+  return Value::Bool(self.text()->empty() || AllAre<IsAsciiOnly>(rt, self, arguments).as_bool());
+}
+
+// ---- strings: filling up to a width
+
+enum class Fill { kLeft, kRight, kBoth, kZeros };
+
+template <Fill fill>
+Value FillMethod(Runtime& rt, const Value& self, const Arguments& arguments) {
+  const auto bound = Bind(rt, arguments, "the method", {"width", "fillchar"}, 1);
+  if (fill == Fill::kZeros && bound[1] != nullptr) rt.Fail("zfill() takes one argument");
+  const Text& text = *self.text();
+  const int64_t width = RequireInt(rt, *bound[0], "the width");
+  const TextPtr usual = Text::Make(fill == Fill::kZeros ? "0" : " ", false);
+  const Text& unit =
+      bound[1] == nullptr ? *usual : RequireText(rt, *bound[1], "the fill character");
+  rt.Work(text.size());
+  if (CountCodePoints(unit.bytes()) != 1) rt.Fail("the fill character must be one character");
+  const auto length = static_cast<int64_t>(CountCodePoints(text.bytes()));
+  if (width <= length) return self;
+  const int64_t missing = width - length;
+  int64_t left = 0;
+  if (fill == Fill::kLeft || fill == Fill::kZeros) left = missing;
+  if (fill == Fill::kBoth) left = missing / 2 + (missing & width & 1);  // as str.center rounds
+  const bool has_sign = !text.empty() && (text.bytes()[0] == '-' || text.bytes()[0] == '+');
+  const size_t in_front = fill == Fill::kZeros && has_sign ? 1 : 0;
+  TextBuilder out(rt);
+  out.Append(text, 0, in_front);
+  out.Append(*Repeat(rt, unit, left));
+  out.Append(text, in_front, text.size());
+  out.Append(*Repeat(rt, unit, missing - left));
+  return Value::Of(out.Take());
 }
 
 // ---- strings: building
@@ -369,6 +450,12 @@ Value Get(Runtime& rt, const Value& self, const Arguments& arguments) {
   return bound[1] == nullptr ? Value() : *bound[1];
 }
 
+// Dicts and lists never change, so a copy is the thing itself.
+Value Copy(Runtime& rt, const Value& self, const Arguments& arguments) {
+  Bind(rt, arguments, "copy", {});
+  return self;
+}
+
 Value CountItem(Runtime& rt, const Value& self, const Arguments& arguments) {
   const auto bound = Bind(rt, arguments, "count", {"value"}, 1);
   int64_t count = 0;
@@ -390,13 +477,15 @@ using MethodTable = std::map<std::string_view, Method>;
 const MethodTable& TextMethods() {
   static const MethodTable table = {
       {"capitalize", TransformMethod<Capitalize>},
+      {"center", FillMethod<Fill::kBoth>},
       {"count", CountText},
       {"endswith", StartsOrEndsWith<true>},
-      {"find", Find},
+      {"find", FindText<false>},
       {"format", FormatMethod},
-      {"index", IndexOfText},
+      {"index", IndexOfText<false>},
       {"isalnum", AllAre<IsAlnum>},
       {"isalpha", AllAre<IsAlpha>},
+      {"isascii", IsAscii},
       {"isdecimal", AllAre<IsDigit>},
       {"isdigit", AllAre<IsDigit>},
       {"islower", HasCase<IsLower, IsUpper>},
@@ -404,13 +493,16 @@ const MethodTable& TextMethods() {
       {"isspace", AllAre<IsSpace>},
       {"isupper", HasCase<IsUpper, IsLower>},
       {"join", JoinMethod},
+      {"ljust", FillMethod<Fill::kRight>},
       {"lower", TransformMethod<Lower>},
       {"lstrip", StripMethod<Side::kLeft>},
       {"partition", Partition},
       {"removeprefix", RemovePrefix},
       {"removesuffix", RemoveSuffix},
       {"replace", ReplaceMethod},
-      {"rfind", RFind},
+      {"rfind", FindText<true>},
+      {"rindex", IndexOfText<true>},
+      {"rjust", FillMethod<Fill::kLeft>},
       {"rpartition", RPartition},
       {"rsplit", RSplit},
       {"rstrip", StripMethod<Side::kRight>},
@@ -418,20 +510,22 @@ const MethodTable& TextMethods() {
       {"splitlines", SplitLinesMethod},
       {"startswith", StartsOrEndsWith<false>},
       {"strip", StripMethod<Side::kBoth>},
+      {"swapcase", TransformMethod<SwapCase>},
       {"title", TransformMethod<TitleLetters>},
       {"upper", TransformMethod<Upper>},
+      {"zfill", FillMethod<Fill::kZeros>},
   };
   return table;
 }
 
 const MethodTable& DictMethods() {
   static const MethodTable table = {
-      {"get", Get}, {"items", Pairs}, {"keys", Keys}, {"values", Values}};
+      {"copy", Copy}, {"get", Get}, {"items", Pairs}, {"keys", Keys}, {"values", Values}};
   return table;
 }
 
 const MethodTable& ListMethods() {
-  static const MethodTable table = {{"count", CountItem}, {"index", IndexOfItem}};
+  static const MethodTable table = {{"copy", Copy}, {"count", CountItem}, {"index", IndexOfItem}};
   return table;
 }
 

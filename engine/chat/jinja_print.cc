@@ -172,7 +172,7 @@ class JsonWriter {
     if (list.items.empty()) return out_.Append("[]", client);
     out_.Append("[", client);
     for (size_t i = 0; i < list.items.size(); ++i) {
-      if (i > 0) out_.Append(style_.item_separator, client);
+      if (i > 0) out_.Append(style_.item_separator, client || style_.from_client);
       Break(level + 1, client);
       Write(list.items[i], level + 1, client);
     }
@@ -191,10 +191,10 @@ class JsonWriter {
     }
     out_.Append("{", client);
     for (size_t i = 0; i < entries.size(); ++i) {
-      if (i > 0) out_.Append(style_.item_separator, client);
+      if (i > 0) out_.Append(style_.item_separator, client || style_.from_client);
       Break(level + 1, client);
       WriteKey(entries[i]->first, client);
-      out_.Append(style_.key_separator, client);
+      out_.Append(style_.key_separator, client || style_.from_client);
       Write(entries[i]->second, level + 1, client);
     }
     Break(level, client);
@@ -214,7 +214,7 @@ class JsonWriter {
   void Break(size_t level, bool client) {
     if (!style_.indent.has_value()) return;
     out_.Append("\n", client);
-    for (size_t i = 0; i < level; ++i) out_.Append(*style_.indent, client);
+    for (size_t i = 0; i < level; ++i) out_.Append(*style_.indent, client || style_.from_client);
   }
 
   TextBuilder& out_;

@@ -22,6 +22,7 @@ struct JsonStyle {
   std::optional<std::string> indent;  // one level's white space; absent: everything on one line
   std::string item_separator = ", ";
   std::string key_separator = ": ";
+  bool from_client = false;  // the white space or a separator is a client's
 };
 
 // Writes `value` as json.dumps would. What a client's array or object encloses, punctuation

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "engine/chat/jinja_filters.h"
+#include "engine/chat/jinja_operators.h"
 #include "engine/chat/jinja_print.h"
 
 namespace tandem::engine {
@@ -51,25 +52,27 @@ bool IsBool(Runtime& rt, const Value& input, const Arguments& arguments) {
   return input.is(Type::kBool) && input.as_bool() == wanted;
 }
 
-int64_t Remainder(Runtime& rt, const Value& input, int64_t divisor) {
-  RequireDefined(rt, input);
-  if (divisor == 0) rt.Fail("division by zero");
-  if (divisor == -1) return 0;
-  return RequireInt(rt, input, "the tested value") % divisor;
+Value Remainder(Runtime& rt, const Value& input, const Value& divisor) {
+  if (!input.is_number())
+    rt.Fail("the tested value must be a number, got '" + TypeName(input) + "'");
+  return Calculate(rt, BinaryOp::kModulo, input, divisor);
 }
 
 bool IsOdd(Runtime& rt, const Value& input, const Arguments& arguments) {
   NoArguments(rt, arguments);
-  return Remainder(rt, input, 2) != 0;
+  return Remainder(rt, input, Value::Int(2)).number() == 1;
 }
 
 bool IsEven(Runtime& rt, const Value& input, const Arguments& arguments) {
   NoArguments(rt, arguments);
-  return Remainder(rt, input, 2) == 0;
+  return Remainder(rt, input, Value::Int(2)).number() == 0;
 }
 
 bool IsDivisibleBy(Runtime& rt, const Value& input, const Arguments& arguments) {
-  return Remainder(rt, input, RequireInt(rt, Other(rt, arguments), "the divisor")) == 0;
+  const Value& divisor = Other(rt, arguments);
+  if (!divisor.is_number())
+    rt.Fail("the divisor must be a number, got '" + TypeName(divisor) + "'");
+  return Remainder(rt, input, divisor).number() == 0;
 }
 
 bool IsEqual(Runtime& rt, const Value& input, const Arguments& arguments) {

@@ -102,6 +102,10 @@ const Value* Dict::Find(std::string_view text_key) const {
   return it == index.end() ? nullptr : &entries[it->second].second;
 }
 
+Value Arguments::NameAsValue(const std::string& name) const {
+  return Value::Of(Text::Make(name, client_names.contains(name)));
+}
+
 std::vector<const Value*> Bind(Runtime& rt, const Arguments& arguments, std::string_view callee,
                                std::initializer_list<const char*> names, size_t required) {
   const std::string function(callee);

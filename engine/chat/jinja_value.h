@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -130,11 +131,17 @@ struct Namespace {
 struct LoopState {
   std::shared_ptr<const List> items;
   size_t index = 0;  // of the present item
+  // What loop.changed() was last given; of the whole loop.
+  std::shared_ptr<std::optional<Value>> changing;
 };
 
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
+  std::set<std::string> client_names;  // those of `named` that a client chose, by way of **
+
+  // A name as a value, which knows whose it is.
+  Value NameAsValue(const std::string& name) const;
 };
 
 struct Callable {

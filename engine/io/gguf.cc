@@ -393,10 +393,6 @@ bool GgufFile::HasMagic(std::span<const std::byte> bytes) {
   return bytes.size() >= kMagic.size() && AsText(bytes.first(kMagic.size())) == kMagic;
 }
 
-GgufFile GgufFile::Open(std::shared_ptr<const MappedFile> file) {
-  return FromBytes(file->bytes(), file->path().string());
-}
-
 GgufFile GgufFile::FromBytes(std::span<const std::byte> bytes, const std::string& name) {
   GgufFile file;
   file.name_ = name;

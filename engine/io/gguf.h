@@ -1,16 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "engine/io/mapped_file.h"
 #include "engine/io/stored_tensor.h"
 
 namespace tandem::engine {
@@ -57,7 +54,6 @@ class GgufFile {
   };
 
   static bool HasMagic(std::span<const std::byte> bytes);
-  static GgufFile Open(std::shared_ptr<const MappedFile> file);
   // The bytes must outlive it; `name` is used in messages.
   static GgufFile FromBytes(std::span<const std::byte> bytes, const std::string& name);
 

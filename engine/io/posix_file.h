@@ -11,8 +11,8 @@
 
 namespace tandem::engine {
 
-// The few system calls this room is built on, with errors that name the path. Private to
-// engine/io; any thread.
+// The few system calls this room is built on, with errors that name the path. For this
+// room and for others that write files piece by piece (server/hub); any thread.
 
 // Owns one file descriptor.
 class FileDescriptor {

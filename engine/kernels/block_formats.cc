@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "engine/base/check.h"
 #include "engine/tensor/bfloat16.h"
@@ -12,7 +13,41 @@ namespace {
 constexpr int64_t kPanelLanes = 16;
 constexpr int64_t kStepBytes = 4 * kPanelLanes;
 
+// The nibbles of a lane's 32 values: of eight k in a row the first four are the low ones.
+void PutNibbles(std::byte* panel, int64_t group, int64_t lane, const uint8_t* values) {
+  auto* bytes = reinterpret_cast<uint8_t*>(panel + group * kInt4GroupBytes + 4 * lane);
+  for (int64_t i = 0; i < kGroupSize; i += 8) {
+    for (int64_t j = 0; j < 4; ++j) {
+      bytes[i / 8 * kStepBytes + j] = static_cast<uint8_t>(values[i + j] | values[i + 4 + j] << 4);
+    }
+  }
+}
+
+void GetNibbles(const std::byte* panel, int64_t group, int64_t lane, uint8_t* values) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(panel + group * kInt4GroupBytes + 4 * lane);
+  for (int64_t i = 0; i < kGroupSize; ++i) {
+    const uint8_t both = bytes[i / 8 * kStepBytes + i % 4];
+    values[i] = i % 8 < 4 ? both & 15 : both >> 4;
+  }
+}
+
+// The numbers of a super-block of a panel of q4_k.
+struct SuperScales {
+  uint16_t d[kPanelLanes];
+  uint16_t dmin[kPanelLanes];
+  struct {
+    uint8_t scale[kPanelLanes];
+    uint8_t minimum[kPanelLanes];
+  } groups[kSuperGroups];
+};
+static_assert(sizeof(SuperScales) == kSuperScaleBytes);
+
+SuperScales* SuperAt(std::byte* panel, int64_t k, int64_t super_block) {
+  return reinterpret_cast<SuperScales*>(panel + GroupsOf(k) * kInt4GroupBytes) + super_block;
+}
+
 uint16_t* ScaleAt(BlockFormat format, std::byte* panel, int64_t k, int64_t group, int64_t lane) {
+  TANDEM_DCHECK(format == BlockFormat::kInt8 || format == BlockFormat::kInt4);
   return reinterpret_cast<uint16_t*>(panel + GroupsOf(k) * GroupBytes(format)) +
          group * kPanelLanes + lane;
 }
@@ -110,7 +145,13 @@ void QuantizeInt4(const float* values, BlockGroup& out) {
 
 const char* BlockFormatName(BlockFormat format) {
   TANDEM_CHECK(format != BlockFormat::kNone);
+  if (format == BlockFormat::kInt4K) return "q4_k";
   return format == BlockFormat::kInt8 ? "int8" : "int4";
+}
+
+bool FitsBlocks(BlockFormat format, int64_t k) {
+  TANDEM_CHECK(format != BlockFormat::kNone);
+  return format != BlockFormat::kInt4K || k % kSuperSize == 0;
 }
 
 int64_t GroupBytes(BlockFormat format) {
@@ -120,10 +161,16 @@ int64_t GroupBytes(BlockFormat format) {
 
 int32_t BlockOffset(BlockFormat format) {
   TANDEM_CHECK(format != BlockFormat::kNone);
+  if (format == BlockFormat::kInt4K) return 0;
   return format == BlockFormat::kInt8 ? kInt8Offset : kInt4Offset;
 }
 
 int64_t BlockPanelBytes(BlockFormat format, int64_t k) {
+  TANDEM_CHECK(FitsBlocks(format, k));
+  if (format == BlockFormat::kInt4K) {
+    return CheckedMul(k / kSuperSize, kSuperGroups * kInt4GroupBytes + kSuperScaleBytes,
+                      "panel bytes");
+  }
   return RoundUp<int64_t>(
       CheckedMul(GroupsOf(k), GroupBytes(format) + kGroupScaleBytes, "panel bytes"), 64);
 }
@@ -131,40 +178,97 @@ int64_t BlockPanelBytes(BlockFormat format, int64_t k) {
 void PutGroup(BlockFormat format, std::byte* panel, int64_t k, int64_t group, int64_t lane,
               const BlockGroup& values) {
   *ScaleAt(format, panel, k, group, lane) = values.scale;
-  auto* bytes = reinterpret_cast<uint8_t*>(panel + group * GroupBytes(format) + 4 * lane);
   if (format == BlockFormat::kInt8) {
+    auto* bytes = reinterpret_cast<uint8_t*>(panel + group * kInt8GroupBytes + 4 * lane);
     for (int64_t i = 0; i < kGroupSize; ++i) {
       bytes[i / 4 * kStepBytes + i % 4] = static_cast<uint8_t>(values.q[i] + kInt8Offset);
     }
     return;
   }
-  for (int64_t i = 0; i < kGroupSize; i += 8) {
-    for (int64_t j = 0; j < 4; ++j) {
-      const auto low = static_cast<uint8_t>(values.q[i + j] + kInt4Offset);
-      const auto high = static_cast<uint8_t>(values.q[i + 4 + j] + kInt4Offset);
-      bytes[i / 8 * kStepBytes + j] = static_cast<uint8_t>(low | high << 4);
-    }
+  uint8_t nibbles[kGroupSize];
+  for (int64_t i = 0; i < kGroupSize; ++i) {
+    nibbles[i] = static_cast<uint8_t>(values.q[i] + kInt4Offset);
   }
+  PutNibbles(panel, group, lane, nibbles);
 }
 
 BlockGroup GetGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
                     int64_t lane) {
   BlockGroup values;
   values.scale = *ScaleAt(format, const_cast<std::byte*>(panel), k, group, lane);
-  const auto* bytes =
-      reinterpret_cast<const uint8_t*>(panel + group * GroupBytes(format) + 4 * lane);
-  for (int64_t i = 0; i < kGroupSize; ++i) {
-    if (format == BlockFormat::kInt8) {
+  if (format == BlockFormat::kInt8) {
+    const auto* bytes =
+        reinterpret_cast<const uint8_t*>(panel + group * kInt8GroupBytes + 4 * lane);
+    for (int64_t i = 0; i < kGroupSize; ++i) {
       values.q[i] = static_cast<int8_t>(bytes[i / 4 * kStepBytes + i % 4] - kInt8Offset);
-    } else {
-      const uint8_t both = bytes[i / 8 * kStepBytes + i % 4];
-      values.q[i] = static_cast<int8_t>((i % 8 < 4 ? both & 15 : both >> 4) - kInt4Offset);
     }
+    return values;
+  }
+  uint8_t nibbles[kGroupSize];
+  GetNibbles(panel, group, lane, nibbles);
+  for (int64_t i = 0; i < kGroupSize; ++i) {
+    values.q[i] = static_cast<int8_t>(nibbles[i] - kInt4Offset);
   }
   return values;
 }
 
+// A super-block of Q4_K: f16 d, f16 dmin, then eight scales and eight minimums of six bits in
+// twelve bytes, then the nibbles of 64 elements in 32 bytes each, low ones first. The first four
+// scales and minimums are the low six bits of bytes 0-3 and 4-7; of the others the low four bits
+// are the nibbles of bytes 8-11, and the high two those left over in bytes 0-3 and 4-7.
+void PutQ4K(std::byte* panel, int64_t k, int64_t super_block, int64_t lane, const std::byte* from) {
+  SuperScales* to = SuperAt(panel, k, super_block);
+  std::memcpy(&to->d[lane], from, sizeof(uint16_t));
+  std::memcpy(&to->dmin[lane], from + 2, sizeof(uint16_t));
+  const auto* packed = reinterpret_cast<const uint8_t*>(from + 4);
+  for (int64_t g = 0; g < kSuperGroups; ++g) {
+    uint8_t scale = packed[g % 4];
+    uint8_t minimum = packed[4 + g % 4];
+    if (g < 4) {
+      scale &= 63;
+      minimum &= 63;
+    } else {
+      scale = static_cast<uint8_t>((packed[4 + g] & 15) | scale >> 6 << 4);
+      minimum = static_cast<uint8_t>(packed[4 + g] >> 4 | minimum >> 6 << 4);
+    }
+    to->groups[g].scale[lane] = scale;
+    to->groups[g].minimum[lane] = minimum;
+  }
+  const auto* bytes = reinterpret_cast<const uint8_t*>(from + 16);
+  for (int64_t g = 0; g < kSuperGroups; ++g) {
+    uint8_t nibbles[kGroupSize];
+    for (int64_t i = 0; i < kGroupSize; ++i) {
+      const uint8_t both = bytes[g / 2 * kGroupSize + i];
+      nibbles[i] = g % 2 == 0 ? both & 15 : both >> 4;
+    }
+    PutNibbles(panel, super_block * kSuperGroups + g, lane, nibbles);
+  }
+}
+
+ScaledGroup GetScaledGroup(const std::byte* panel, int64_t k, int64_t group, int64_t lane) {
+  const SuperScales& super = *SuperAt(const_cast<std::byte*>(panel), k, group / kSuperGroups);
+  const auto& numbers = super.groups[group % kSuperGroups];
+  ScaledGroup values;
+  values.scale = F16ToFloat(super.d[lane]) * numbers.scale[lane];
+  values.minimum = F16ToFloat(super.dmin[lane]) * numbers.minimum[lane];
+  GetNibbles(panel, group, lane, values.q);
+  return values;
+}
+
+void DequantizeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
+                     int64_t lane, float* values) {
+  if (format == BlockFormat::kInt4K) {
+    const ScaledGroup from = GetScaledGroup(panel, k, group, lane);
+    for (int64_t i = 0; i < kGroupSize; ++i) values[i] = from.scale * from.q[i] - from.minimum;
+    return;
+  }
+  const BlockGroup from = GetGroup(format, panel, k, group, lane);
+  const float scale = F16ToFloat(from.scale);
+  for (int64_t i = 0; i < kGroupSize; ++i) values[i] = scale * static_cast<float>(from.q[i]);
+}
+
 BlockGroup QuantizeGroup(BlockFormat format, const float* values) {
+  TANDEM_CHECK(format == BlockFormat::kInt8 || format == BlockFormat::kInt4);
   BlockGroup out;
   if (!AllFinite(values)) {
     out.scale = 0x7e00;  // NaN

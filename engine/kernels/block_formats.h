@@ -19,7 +19,14 @@ namespace tandem::engine {
 // Rows beyond n and inputs beyond k are zero: q = 0, and for rows the scale too. Panels follow one
 // another. GGUF's Q8_0 (f16 scale, 32 times int8) and Q4_0 (f16 scale, 32 nibbles of value + 8) are
 // rearranged into these without a change of any number.
-enum class BlockFormat : uint8_t { kNone, kInt8, kInt4 };
+//
+// q4_k holds GGUF's Q4_K likewise. Eight groups make a super-block with two f16 numbers d and dmin;
+// a group has a scale s and a minimum m of six bits each, and an element is d * s * q - dmin * m
+// with q from 0 to 15. k is a multiple of 256. A panel holds the integers of all groups as int4
+// does, but as they are, then per super-block 320 bytes:
+//   [16 lanes] f16 d, [16 lanes] f16 dmin, [8 groups] of [16 lanes] u8 s, [16 lanes] u8 m
+// A byte for six bits is 2.8 % more to read than Q4_K itself, and one conversion to widen.
+enum class BlockFormat : uint8_t { kNone, kInt8, kInt4, kInt4K };
 
 // Raise it when the bytes of the same weights change.
 inline constexpr uint32_t kBlockLayoutVersion = 1;
@@ -28,19 +35,28 @@ inline constexpr int64_t kGroupSize = 32;
 // Bytes of the integers of one group of a panel.
 inline constexpr int64_t kInt8GroupBytes = 16 * kGroupSize;
 inline constexpr int64_t kInt4GroupBytes = 8 * kGroupSize;
-// Bytes of the scales of one group of a panel.
+// Bytes of the scales of one group of a panel; not of q4_k.
 inline constexpr int64_t kGroupScaleBytes = 16 * 2;
+// Of q4_k: groups and elements of a super-block, and the bytes of its numbers in a panel.
+inline constexpr int64_t kSuperGroups = 8;
+inline constexpr int64_t kSuperSize = kSuperGroups * kGroupSize;
+inline constexpr int64_t kSuperScaleBytes = 2 * 16 * 2 + kSuperGroups * 2 * 16;
+// A super-block of one row in a GGUF file.
+inline constexpr int64_t kQ4KBytes = 2 * 2 + 12 + kSuperSize / 2;
 // What is added to q where it is stored.
 inline constexpr int32_t kInt8Offset = 128;
 inline constexpr int32_t kInt4Offset = 8;
 
-// "int8", "int4", as users write them. REQUIRES: a format.
+// "int8", "int4" as users write them, "q4_k". REQUIRES: a format.
 const char* BlockFormatName(BlockFormat format);
 
 inline int64_t GroupsOf(int64_t k) { return (k + kGroupSize - 1) / kGroupSize; }
 // REQUIRES (all below): a format, not kNone.
+// Whether rows of k elements can be held: q4_k takes whole super-blocks only.
+bool FitsBlocks(BlockFormat format, int64_t k);
 int64_t GroupBytes(BlockFormat format);
 int32_t BlockOffset(BlockFormat format);
+// REQUIRES: FitsBlocks.
 int64_t BlockPanelBytes(BlockFormat format, int64_t k);
 
 // The 32 weights of one output that share a scale.
@@ -50,16 +66,33 @@ struct BlockGroup {
 };
 
 // Moves a group in and out of its panel. `k` is the weight's; q must lie in the format's range,
-// [-128, 127] or [-8, 7].
+// [-128, 127] or [-8, 7]. REQUIRES: int8 or int4.
 void PutGroup(BlockFormat format, std::byte* panel, int64_t k, int64_t group, int64_t lane,
               const BlockGroup& values);
 BlockGroup GetGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
                     int64_t lane);
 
+// 32 weights of one output in q4_k: scale * q - minimum. Scale and minimum are products of an f16
+// and of six bits, which f32 holds exactly, as it does scale * q.
+struct ScaledGroup {
+  float scale = 0;
+  float minimum = 0;
+  uint8_t q[kGroupSize] = {};
+};
+
+// Moves the kQ4KBytes of a super-block of Q4_K, as a GGUF file has them, into a panel of q4_k.
+void PutQ4K(std::byte* panel, int64_t k, int64_t super_block, int64_t lane, const std::byte* from);
+ScaledGroup GetScaledGroup(const std::byte* panel, int64_t k, int64_t group, int64_t lane);
+
+// The 32 values of a group of any format. Those of q4_k are the bits that GGUF's own f32
+// dequantisation of Q4_K gives: their one rounding is the subtraction.
+void DequantizeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
+                     int64_t lane, float* values);
+
 // Rounds 32 weights. int8: the scale is absmax / 127 as f16, q the nearest integers (even at ties).
 // int4: of a few scales around absmax / 8, each with its best fit, the one with the least squared
 // error. Values that are not finite, or beyond the f16 range of the scale, give a scale that is not
-// finite.
+// finite. REQUIRES: int8 or int4; nothing is rounded to q4_k.
 BlockGroup QuantizeGroup(BlockFormat format, const float* values);
 
 }  // namespace tandem::engine

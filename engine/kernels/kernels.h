@@ -104,19 +104,23 @@ struct QuantizeRowsArgs {
   // [rows][ldgroups] what a product starts from: -offset times the group's sum, so that the offset
   // of the stored weights drops out, exactly.
   int32_t* starts;
+  // [rows][ldgroups] or null: scale times the group's sum, for formats with minimums.
+  float* sums;
   int64_t ldgroups;
 };
 inline constexpr float kLeastGroupMax = 0x1p-119f;  // 127 / it is finite, it / 127 is normal
 
 // y[m, n0..n1) (+)= x[m, k] . W^T (+ bias) with W in blocks; panels, columns, bias and y as in
 // MatMulArgs. Within a group the products of integers are summed exactly, in 32 bits. An element is
-// one f32 accumulator that takes its groups in k order: fma(sum, x scale * w scale, accumulator).
-// Every table gives the same bits.
+// one f32 accumulator that takes its groups in k order: fma(sum, x scale * w scale, accumulator),
+// and for q4_k after each group fma(-x sum, w minimum, accumulator). Every table gives the same
+// bits.
 struct BlockMatMulArgs {
   const int8_t* q;
   int64_t ldq;
   const float* scales;
-  const int32_t* starts;
+  const int32_t* starts;  // not read for q4_k
+  const float* sums;      // read for q4_k only
   int64_t ldgroups;
   int64_t m;
   const std::byte* panels;  // the first panel of the range
@@ -231,6 +235,13 @@ struct BlockKernels {
   void (*quantize_rows)(const QuantizeRowsArgs&) noexcept;
   void (*matmul_int8)(const BlockMatMulArgs&) noexcept;
   void (*matmul_int4)(const BlockMatMulArgs&) noexcept;
+  void (*matmul_q4_k)(const BlockMatMulArgs&) noexcept;
+
+  // REQUIRES: a format.
+  auto matmul(BlockFormat format) const {
+    if (format == BlockFormat::kInt4K) return matmul_q4_k;
+    return format == BlockFormat::kInt8 ? matmul_int8 : matmul_int4;
+  }
 };
 
 struct KernelTable {

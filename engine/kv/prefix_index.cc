@@ -26,18 +26,29 @@ std::span<const TokenId> BlockTokens(std::span<const TokenId> tokens, size_t blo
 
 PrefixIndex::PrefixIndex(Sha256Digest salt) : salt_(salt) {}
 
+// Two digests are another length than a digest and a block of tokens: no chain leads here.
+Sha256Digest PrefixIndex::Root(std::string_view variant) const {
+  if (variant.empty()) return salt_;
+  Sha256 hash;
+  hash.Update(std::as_bytes(std::span(salt_)));
+  const Sha256Digest digest = Sha256Of(std::as_bytes(std::span(variant)));
+  hash.Update(std::as_bytes(std::span(digest)));
+  return hash.Finish();
+}
+
 size_t PrefixIndex::DigestHash::operator()(const Sha256Digest& digest) const {
   size_t hash;  // the digest is uniform: any of its bytes serve
   std::memcpy(&hash, digest.data(), sizeof(hash));
   return hash;
 }
 
-std::vector<BlockId> PrefixIndex::Match(std::span<const TokenId> tokens) const {
+std::vector<BlockId> PrefixIndex::Match(std::span<const TokenId> tokens,
+                                        std::string_view variant) const {
   std::vector<BlockId> blocks;
   if (tokens.empty()) return blocks;
   // One token stays, because its logits are what the caller wants.
   const size_t n_blocks = (tokens.size() - 1) / static_cast<size_t>(kTokensPerBlock);
-  Sha256Digest key = salt_;
+  Sha256Digest key = Root(variant);
   for (size_t i = 0; i < n_blocks; ++i) {
     key = ChainKey(key, BlockTokens(tokens, i));
     const auto found = block_of_.find(key);
@@ -48,10 +59,11 @@ std::vector<BlockId> PrefixIndex::Match(std::span<const TokenId> tokens) const {
 }
 
 std::vector<BlockId> PrefixIndex::Insert(std::span<const TokenId> tokens,
-                                         std::span<const BlockId> blocks) {
+                                         std::span<const BlockId> blocks,
+                                         std::string_view variant) {
   TANDEM_CHECK(blocks.size() <= tokens.size() / static_cast<size_t>(kTokensPerBlock));
   std::vector<BlockId> indexed;
-  Sha256Digest key = salt_;
+  Sha256Digest key = Root(variant);
   // A growing sequence inserts again and again: its chain is taken up where it was left, so that
   // the cost is that of the new blocks. The last known block is checked once more below.
   size_t first = blocks.size();

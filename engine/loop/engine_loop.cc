@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <new>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
 #include "engine/loop/kv_budget.h"
+#include "engine/model/adapter.h"
 
 namespace tandem::engine {
 namespace {
@@ -131,7 +133,8 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
                    .n = request.n,
                    .priority = request.priority,
                    .client = request.client,
-                   .scores_prompt = request.prompt_logprobs >= 0});
+                   .scores_prompt = request.prompt_logprobs >= 0,
+                   .adapter = request.adapter ? request.adapter->fingerprint() : ""});
   const bool has_deadline = request.deadline || request.queue_deadline;
   active_.emplace(id, std::move(active));
   n_deadlines_ += has_deadline ? 1 : 0;
@@ -232,18 +235,31 @@ bool EngineLoop::Step() {
 
 void EngineLoop::CollectSlices(const BatchPlan& plan) {
   slices_.clear();
+  bool adapted = false;
   for (const PlannedSlice& planned : plan.slices) {
     StepRunner::Slice slice;
     slice.planned = planned;
+    const Active& active = *Find(planned.sequence->request);
+    slice.adapter = active.request.adapter.get();
     if (planned.sequence->scores_prompt) {
-      const Active& active = *Find(planned.sequence->request);
       // The row of position p predicts token p + 1. After a preemption rows that are known already
       // are computed again, for their keys and values only.
       slice.score_begin = std::max(planned.first_position, active.n_scored - 1);
       slice.score_end = std::min(planned.first_position + planned.n_tokens, active.prompt_len - 1);
     }
     slices_.push_back(slice);
+    adapted = adapted || slice.adapter != nullptr;
   }
+  // Sequences of one adapter go through it together; decodes stay ahead of prompt chunks.
+  if (!adapted) return;
+  const auto decodes = [](const StepRunner::Slice& slice) {
+    return slice.planned.n_tokens == 1 && slice.planned.samples;
+  };
+  std::stable_sort(slices_.begin(), slices_.end(),
+                   [&](const StepRunner::Slice& a, const StepRunner::Slice& b) {
+                     if (decodes(a) != decodes(b)) return decodes(a);
+                     return std::less<>()(a.adapter, b.adapter);
+                   });
 }
 
 void EngineLoop::ScorePrompts() {

@@ -31,6 +31,7 @@ void StepRunner::Forward(const std::vector<BlockCopy>& copies, std::span<Slice> 
   positions_.clear();
   attention_slices_.clear();
   logit_rows_.clear();
+  adapters_.clear();
   for (Slice& slice : slices) {
     const PlannedSlice& planned = slice.planned;
     const Sequence& sequence = *planned.sequence;
@@ -40,6 +41,7 @@ void StepRunner::Forward(const std::vector<BlockCopy>& copies, std::span<Slice> 
                                  .n_rows = planned.n_tokens,
                                  .first_position = planned.first_position,
                                  .blocks = sequence.blocks});
+    adapters_.push_back(slice.adapter);
     slice.first_score_row = static_cast<int64_t>(logit_rows_.size());
     for (int64_t p = planned.first_position; p < end; ++p) {
       const bool samples = planned.samples && p + 1 == end;
@@ -54,7 +56,8 @@ void StepRunner::Forward(const std::vector<BlockCopy>& copies, std::span<Slice> 
   logits_ = runner_.Forward({.tokens = tokens_,
                              .positions = positions_,
                              .slices = attention_slices_,
-                             .logit_rows = logit_rows_},
+                             .logit_rows = logit_rows_,
+                             .adapters = adapters_},
                             kv_);
 }
 

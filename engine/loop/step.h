@@ -28,6 +28,7 @@ class StepRunner {
     PlannedSlice planned;
     int64_t score_begin = 0;
     int64_t score_end = 0;
+    const Adapter* adapter = nullptr;  // null: the base model alone
     // Set by Forward: logit rows of score_begin and of the sampling position.
     int64_t first_score_row = 0;
     int64_t sample_row = -1;
@@ -65,8 +66,9 @@ class StepRunner {
   std::vector<int32_t> positions_;
   std::vector<AttentionSlice> attention_slices_;
   std::vector<int32_t> logit_rows_;
-  std::span<const float> logits_;  // [logit_rows, vocab_size]
-  std::vector<float> lse_;         // [logit_rows]; of the rows that jobs score
+  std::vector<const Adapter*> adapters_;  // by slice
+  std::span<const float> logits_;         // [logit_rows, vocab_size]
+  std::vector<float> lse_;                // [logit_rows]; of the rows that jobs score
   std::vector<uint8_t> wants_lse_;
   std::vector<SamplerScratch> scratch_;  // one per worker
 };

@@ -196,12 +196,12 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
   ReportExtraTensors(dir, outline.specs, outline.config);
   const PackedTypes& types = outline.types;
 
-  const std::string content_hash = dir.ContentHash(
+  const std::shared_ptr<Model> model(new Model());
+  model->content_hash_ = dir.ContentHash(
       options.cache_dir.empty() ? std::filesystem::path() : options.cache_dir / "hashes", [&] {
         if (options.progress) options.progress(0);
       });
-  TANDEM_CHECK(content_hash.size() == kContentHashLength);
-  const std::shared_ptr<Model> model(new Model());
+  TANDEM_CHECK(model->content_hash_.size() == kContentHashLength);
   model->family_ = outline.family;
   model->config_ = std::move(outline.config);
   model->specs_ = std::move(outline.specs);
@@ -210,11 +210,11 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
   model->rope_bytes_ = outline.rope_bytes;
   Sha256 identity;
   identity.Update(std::string(kArithmeticVersion) + "\n" + std::string(ops.kernels().key) + "\n" +
-                  types.name + "\n" + content_hash + "\n" +
+                  types.name + "\n" + model->content_hash_ + "\n" +
                   model->family_->write_config(model->config_).dump());
   model->fingerprint_ = ToHex(identity.Finish()).substr(0, 32);
 
-  const PackedLayout layout = LayOutWeights(model->specs_, types, content_hash);
+  const PackedLayout layout = LayOutWeights(model->specs_, types, model->content_hash_);
   PackedWeights packed =
       LoadPackedWeights(dir, model->specs_, types, layout,
                         {options.cache_dir, options.cache_limit_bytes, options.progress}, ops);

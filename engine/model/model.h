@@ -69,6 +69,8 @@ class Model {
   const std::vector<RopeTable>& ropes() const { return ropes_; }
   // Names weights, their type and arithmetic; part of system_fingerprint and prefix-cache salt.
   const std::string& fingerprint() const { return fingerprint_; }
+  // SHA-256 (hex) of the checkpoint's weights (ModelDir::ContentHash).
+  const std::string& content_hash() const { return content_hash_; }
   int64_t parameter_count() const;
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t rope_bytes() const { return rope_bytes_; }
@@ -86,6 +88,7 @@ class Model {
   std::string weights_type_;
   std::vector<RopeTable> ropes_;
   std::string fingerprint_;
+  std::string content_hash_;
   int64_t weight_bytes_ = 0;
   int64_t rope_bytes_ = 0;
   std::shared_ptr<const MappedFile> mapped_;

@@ -1,5 +1,6 @@
 #include "engine/model/serving_ops.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/base/check.h"
@@ -46,7 +47,10 @@ ServingOps::ServingOps(const Model& model, OpsContext& ops, int64_t max_rows,
       max_logit_rows_(max_logit_rows),
       arena_(ArenaBytes(plan_, max_rows)),
       logits_(LogitBytes(plan_, max_logit_rows)),
-      rounded_(plan_.activations.size()) {}
+      rounded_(plan_.activations.size()) {
+  adapter_rows_.reserve(static_cast<size_t>(max_rows));
+  lora_rows_.reserve(static_cast<size_t>(max_rows));
+}
 
 int64_t ServingOps::scratch_bytes() const {
   return static_cast<int64_t>(arena_.size() + logits_.size());
@@ -65,6 +69,19 @@ std::span<const float> ServingOps::Run(const BatchView& batch, KvCache& kv) {
   next_op_ = 0;
   next_act_ = 0;
   rounded_.assign(rounded_.size(), false);
+  adapter_rows_.clear();
+  for (size_t i = 0; i < batch.adapters.size(); ++i) {
+    const Adapter* adapter = batch.adapters[i];
+    const AttentionSlice& slice = batch.slices[i];
+    if (adapter == nullptr) continue;
+    AdapterRows* last = adapter_rows_.empty() ? nullptr : &adapter_rows_.back();
+    if (last != nullptr && last->adapter == adapter &&
+        last->first_row + last->n_rows == slice.first_row) {
+      last->n_rows += slice.n_rows;
+    } else {
+      adapter_rows_.push_back({adapter, slice.first_row, slice.n_rows});
+    }
+  }
 
   if (rows_ > 0) model_.family().forward(model_.config(), model_.weights(), *this);
 
@@ -99,6 +116,10 @@ void ServingOps::CheckBatch(const BatchView& batch, const KvCache& kv) const {
     }
   }
   TANDEM_CHECK(next_row == rows);
+  TANDEM_CHECK(batch.adapters.empty() || batch.adapters.size() == batch.slices.size());
+  for (const Adapter* adapter : batch.adapters) {
+    TANDEM_CHECK(adapter == nullptr || &adapter->base() == &model_);
+  }
   int64_t previous = -1;
   for (const int32_t row : batch.logit_rows) {
     TANDEM_CHECK(row > previous && row < rows);
@@ -149,6 +170,25 @@ void ServingOps::KeepLogitRowsOnly(int32_t finished_op) {
     }
   }
   rows_ = static_cast<int64_t>(kept.size());
+
+  size_t n_left = 0;
+  auto row = kept.begin();
+  for (const AdapterRows& part : adapter_rows_) {
+    row = std::lower_bound(row, kept.end(), part.first_row);
+    const auto end = std::lower_bound(row, kept.end(), part.first_row + part.n_rows);
+    if (end != row) adapter_rows_[n_left++] = {part.adapter, row - kept.begin(), end - row};
+    row = end;
+  }
+  adapter_rows_.resize(n_left);
+}
+
+void ServingOps::AddAdapters(const ConstMatrix& x, int32_t weight, float* y, int64_t ldy) {
+  lora_rows_.clear();
+  for (const AdapterRows& part : adapter_rows_) {
+    const LoraMatrices* lora = part.adapter->Find(weight);
+    if (lora != nullptr) lora_rows_.push_back({lora, part.first_row, part.n_rows});
+  }
+  if (!lora_rows_.empty()) AddLora(ops_, x, lora_rows_, y, ldy, nullptr);
 }
 
 Act ServingOps::Embed(const Weight& table) {
@@ -190,8 +230,12 @@ Act ServingOps::Linear(Act x, const Weight& w, const Weight* bias) {
   const Act out = NextAct();
   if (rows_ == 0) return out;
   const Matrix y = At(out);
-  MatMul(ops_, ComputeInput(x), w.panels, bias == nullptr ? nullptr : bias->vector,
+  const ConstMatrix input = ComputeInput(x);
+  MatMul(ops_, input, w.panels, bias == nullptr ? nullptr : bias->vector,
          static_cast<float*>(y.data), y.stride);
+  if (!adapter_rows_.empty()) {
+    AddAdapters(input, w.index, static_cast<float*>(y.data), y.stride);
+  }
   return out;
 }
 

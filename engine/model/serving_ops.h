@@ -6,6 +6,7 @@
 
 #include "engine/base/aligned_buffer.h"
 #include "engine/kv/kv_cache.h"
+#include "engine/model/adapter.h"
 #include "engine/model/batch_view.h"
 #include "engine/model/layer_ops.h"
 #include "engine/model/plan_ops.h"
@@ -55,6 +56,8 @@ class ServingOps final : public LayerOps {
   // `x` in the compute dtype, rounding it if that has not happened in this step.
   ConstMatrix ComputeInput(Act x);
   void KeepLogitRowsOnly(int32_t finished_op);
+  // What the adapters of the rows add to the product with a weight.
+  void AddAdapters(const ConstMatrix& x, int32_t weight, float* y, int64_t ldy);
 
   const Model& model_;
   OpsContext& ops_;
@@ -69,6 +72,13 @@ class ServingOps final : public LayerOps {
   const BatchView* batch_ = nullptr;
   KvCache* kv_ = nullptr;
   int64_t rows_ = 0;  // being computed: those of the batch, at the end its logit rows
+  struct AdapterRows {
+    const Adapter* adapter;
+    int64_t first_row;
+    int64_t n_rows;
+  };
+  std::vector<AdapterRows> adapter_rows_;  // of the rows being computed, in order; without base's
+  std::vector<LoraRows> lora_rows_;        // scratch of AddAdapters
   int32_t next_op_ = 0;
   int32_t next_act_ = 0;
 };

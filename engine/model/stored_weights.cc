@@ -14,16 +14,16 @@
 namespace tandem::engine {
 namespace {
 
-// THE table: which of our formats each of GGUF's becomes. Q8_0 and Q4_0 are ours under another
-// order of bytes. The others have minima, or groups of 16, or more bits than int4: int8 in groups
-// of 32 loses least of what is there.
+// THE table: which of our formats each of GGUF's becomes. Q8_0, Q4_0 and Q4_K are ours under
+// another order of bytes. The others have minima, or groups of 16, or more bits than int4: int8 in
+// groups of 32 loses least of what is there.
 constexpr auto kRepackings = std::to_array<Repacking>({
     {Encoding::kQ8_0, BlockFormat::kInt8, /*exact=*/true},
     {Encoding::kQ4_0, BlockFormat::kInt4, /*exact=*/true},
     {Encoding::kQ4_1, BlockFormat::kInt8, false},
     {Encoding::kQ5_0, BlockFormat::kInt8, false},
     {Encoding::kQ5_1, BlockFormat::kInt8, false},
-    {Encoding::kQ4_K, BlockFormat::kInt8, false},
+    {Encoding::kQ4_K, BlockFormat::kInt4K, true},
     {Encoding::kQ5_K, BlockFormat::kInt8, false},
     {Encoding::kQ6_K, BlockFormat::kInt8, false},
 });
@@ -114,6 +114,10 @@ BlockError PackStored(OpsContext& ops, const StoredTensor& source, const WeightS
   const SourceLayout layout = FileLayout(source, spec);
   if (exact) {
     TANDEM_CHECK(layout == SourceLayout::kOutIn);
+    if (block == BlockFormat::kInt4K) {
+      return PackQ4K(
+          ops, [&](int64_t row) { return source.RowData(row); }, n, k, panels);
+    }
     return MoveGroups(ops, source, n, k, block, panels);
   }
   const int64_t rows = source.rows(), columns = source.row_elements();

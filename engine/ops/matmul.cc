@@ -74,19 +74,23 @@ void MatMulTyped(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, co
   ops.pool().ParallelFor(row_tasks * panel_tasks, std::cref(run));
 }
 
-// x is rounded into shared scratch first: its q, scales and starts for every row. Rows lie a cache
-// line more than k apart: at powers of two they would share a few sets of the caches.
+// x is rounded into shared scratch first: q, scales, starts and (q4_k) sums of every row. Rows lie
+// a cache line more than k apart: at powers of two they would share a few sets of the caches.
 void MatMulBlocks(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const float* bias,
                   float* y, int64_t ldy) {
   const BlockKernels& kernels = ops.kernels().blocks;
   const int64_t groups = GroupsOf(w.k);
   const int64_t ldq = RoundUp<int64_t>(groups * kGroupSize, 64) + 64;
   const int64_t ldgroups = RoundUp<int64_t>(groups, 16) + 16;
-  const int64_t row_bytes = ldq + ldgroups * static_cast<int64_t>(sizeof(float) + sizeof(int32_t));
+  const int64_t row_bytes =
+      ldq + ldgroups * static_cast<int64_t>(2 * sizeof(float) + sizeof(int32_t));
   std::byte* scratch = ops.SharedScratch(static_cast<size_t>(x.rows * row_bytes));
   auto* q = reinterpret_cast<int8_t*>(scratch);
   auto* scales = reinterpret_cast<float*>(scratch + x.rows * ldq);
   auto* starts = reinterpret_cast<int32_t*>(scales + x.rows * ldgroups);
+  float* sums = w.block == BlockFormat::kInt4K
+                    ? reinterpret_cast<float*>(starts + x.rows * ldgroups)
+                    : nullptr;
   const auto quantize = [&](int64_t first, int64_t count, int) {
     kernels.quantize_rows({.x = static_cast<const Bf16*>(x.data) + first * x.stride,
                            .ldx = x.stride,
@@ -97,11 +101,12 @@ void MatMulBlocks(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, c
                            .ldq = ldq,
                            .scales = scales + first * ldgroups,
                            .starts = starts + first * ldgroups,
+                           .sums = sums != nullptr ? sums + first * ldgroups : nullptr,
                            .ldgroups = ldgroups});
   };
   ParallelRows(ops, x.rows, w.k / 4, quantize);
 
-  const auto matmul = w.block == BlockFormat::kInt8 ? kernels.matmul_int8 : kernels.matmul_int4;
+  const auto matmul = kernels.matmul(w.block);
   const int64_t panel_bytes = BlockPanelBytes(w.block, w.k);
   const int64_t n_panels = PanelsOf(w.n);
   const Cut cut = CutProduct(x.rows, n_panels, groups * kGroupSize, sizeof(int8_t));
@@ -115,6 +120,7 @@ void MatMulBlocks(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, c
             .ldq = ldq,
             .scales = scales + m * ldgroups,
             .starts = starts + m * ldgroups,
+            .sums = sums != nullptr ? sums + m * ldgroups : nullptr,
             .ldgroups = ldgroups,
             .m = std::min(cut.rows, x.rows - m),
             .panels = w.panels + panel * panel_bytes,
@@ -270,8 +276,7 @@ void MatMulInputGrad(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& 
     throw Error(ErrorCode::kUnsupported, std::string("gradients through ") +
                                              BlockFormatName(w.block) +
                                              " weights are not supported: train with dtype bf16 "
-                                             "and serve the result with --dtype " +
-                                             BlockFormatName(w.block));
+                                             "and serve the result with --dtype int8 or int4");
   }
   if (dy.rows == 0) return;
   WithComputeType(w.dtype, [&]<class T>() { InputGradTyped<T>(ops, dy, w, dx, lddx, accumulate); });

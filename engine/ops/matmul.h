@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "engine/base/ids.h"
@@ -59,7 +60,13 @@ struct BlockError {
 // value is not, or is too large for the format's scales.
 BlockError PackBlockPanels(OpsContext& ops, const ConstTensorView& source, SourceLayout layout,
                            int64_t n, int64_t k, BlockFormat block, std::byte* panels);
-// The inverse of both, exactly: row-major [n, k] f32.
+// Rearranges the super-blocks of GGUF's Q4_K into panels of q4_k without a change of any number.
+// row_data(row) are the k / 256 super-blocks of a row, as its file has them; called by any worker.
+// The error is zero, and not finite when a number is not. Throws kUnsupported when k is no multiple
+// of 256; the caller adds the tensor's name.
+BlockError PackQ4K(OpsContext& ops, const std::function<const std::byte*(int64_t row)>& row_data,
+                   int64_t n, int64_t k, std::byte* panels);
+// The inverse of all, exactly: row-major [n, k] f32.
 void UnpackPanels(const PanelMatrix& w, float* out);
 
 // y[rows, n] = x . W^T + bias; f32 sums in k order. y rows are ldy floats apart. For a weight in

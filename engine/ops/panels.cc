@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -152,10 +154,9 @@ BlockError PackBlockPanel(const ConstTensorView& source, SourceLayout layout, in
 void ReadBlockRow(const PanelMatrix& w, int64_t row, float* out) {
   const std::byte* panel = w.panels + row / kLanes * BlockPanelBytes(w.block, w.k);
   for (int64_t first = 0; first < w.k; first += kGroupSize) {
-    const BlockGroup group = GetGroup(w.block, panel, w.k, first / kGroupSize, row % kLanes);
-    const float scale = F16ToFloat(group.scale);
-    const int64_t count = std::min(kGroupSize, w.k - first);
-    for (int64_t i = 0; i < count; ++i) out[first + i] = scale * static_cast<float>(group.q[i]);
+    float values[kGroupSize];
+    DequantizeGroup(w.block, panel, w.k, first / kGroupSize, row % kLanes, values);
+    std::copy_n(values, std::min(kGroupSize, w.k - first), out + first);
   }
 }
 
@@ -201,6 +202,34 @@ BlockError PackBlockPanels(OpsContext& ops, const ConstTensorView& source, Sourc
   BlockError total;
   for (const BlockError& error : errors) total.Add(error);
   return total;
+}
+
+BlockError PackQ4K(OpsContext& ops, const std::function<const std::byte*(int64_t row)>& row_data,
+                   int64_t n, int64_t k, std::byte* panels) {
+  if (!FitsBlocks(BlockFormat::kInt4K, k)) {
+    throw Error(ErrorCode::kUnsupported, "q4_k holds rows of multiples of " +
+                                             std::to_string(kSuperSize) + " inputs, not of " +
+                                             std::to_string(k));
+  }
+  const int64_t n_panels = (n + kLanes - 1) / kLanes;
+  const int64_t panel_bytes = BlockPanelBytes(BlockFormat::kInt4K, k);
+  std::memset(panels, 0, static_cast<size_t>(n_panels * panel_bytes));
+  std::atomic<bool> finite = true;
+  const auto pack = [&](int64_t first, int64_t count, int) {
+    for (int64_t row = first * kLanes; row < std::min(n, (first + count) * kLanes); ++row) {
+      const std::byte* from = row_data(row);
+      for (int64_t b = 0; b < k / kSuperSize; ++b, from += kQ4KBytes) {
+        PutQ4K(panels + row / kLanes * panel_bytes, k, b, row % kLanes, from);
+        uint16_t numbers[2];
+        std::memcpy(numbers, from, sizeof(numbers));
+        for (const uint16_t number : numbers) {
+          if (!std::isfinite(F16ToFloat(number))) finite = false;
+        }
+      }
+    }
+  };
+  ParallelRows(ops, n_panels, k * kLanes, pack);
+  return {.squared_error = finite ? 0 : INFINITY};
 }
 
 void PackPanels(OpsContext& ops, const ConstTensorView& source, SourceLayout layout, int64_t n,

@@ -66,6 +66,7 @@ void Scheduler::Add(Request request) {
     sequence->turn = turn;
     sequence->arrival = arrival;
     sequence->prompt_len = static_cast<int64_t>(request.prompt.size());
+    sequence->adapter = request.adapter;
     sequence->uses_prefix_cache = options_.prefix_cache && !request.scores_prompt;
     sequence->scores_prompt = request.scores_prompt && choice == 0;
     sequence->phase = choice == 0 ? SequencePhase::kWaiting : SequencePhase::kAwaitingFork;
@@ -143,7 +144,7 @@ void Scheduler::Admit() {
     Sequence& sequence = **waiting_.begin();
     std::vector<BlockId> matched;
     if (sequence.blocks.empty() && sequence.uses_prefix_cache) {
-      matched = index_.Match(sequence.tokens);
+      matched = index_.Match(sequence.tokens, sequence.adapter);
     }
     if (!MakeRoom(sequence, matched)) return;
     Start(sequence, matched);
@@ -203,7 +204,7 @@ void Scheduler::FindLeader(Sequence& sequence, int64_t matched_tokens) {
   int64_t best = matched_tokens;
   for (Sequence* other : running_) {
     if (!GoesFirst()(other, &sequence)) break;
-    if (other->uncomputed() <= 1) continue;
+    if (other->uncomputed() <= 1 || other->adapter != sequence.adapter) continue;
     const int64_t common =
         std::min(CommonPrefix(other->tokens, sequence.tokens), sequence.length() - 1) /
         kTokensPerBlock * kTokensPerBlock;
@@ -220,7 +221,7 @@ void Scheduler::FollowLeaders() {
     if (sequence->leader == nullptr) continue;
     if (sequence->leader->computed_len < sequence->shared_len) continue;
     sequence->leader = nullptr;
-    TakeCached(*sequence, index_.Match(sequence->tokens));
+    TakeCached(*sequence, index_.Match(sequence->tokens, sequence->adapter));
   }
 }
 
@@ -361,7 +362,7 @@ void Scheduler::Publish(Sequence& sequence, int64_t computed_before) {
   const std::span<const BlockId> blocks(sequence.blocks);
   for (const BlockId block :
        index_.Insert(tokens.first(static_cast<size_t>(full * kTokensPerBlock)),
-                     blocks.first(static_cast<size_t>(full)))) {
+                     blocks.first(static_cast<size_t>(full)), sequence.adapter)) {
     pool_.SetCached(block, true);
   }
 }

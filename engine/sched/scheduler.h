@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -50,6 +51,7 @@ class Scheduler {
     int priority = 0;
     uint64_t client = 0;         // clients of one priority take turns
     bool scores_prompt = false;  // skips the prefix-cache look-up
+    std::string adapter = {};    // names what else than tokens its keys and values depend on
   };
 
   // Borrows the pool and the index for its lifetime. Throws kFailedPrecondition when the pool

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "engine/base/ids.h"
@@ -32,6 +33,7 @@ struct Sequence {
 
   SequencePhase phase = SequencePhase::kWaiting;
   bool uses_prefix_cache = true;
+  std::string adapter;         // its content's name; empty: none. Prefixes are shared within one
   bool scores_prompt = false;  // every prompt row's logits are wanted
 
   // While an older sequence computes a prefix that this one shares, this one waits for the blocks

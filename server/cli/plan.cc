@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/cli/verbs.h"
+#include "server/hub/pull.h"
 #include "training/run.h"
 
 namespace tandem::server {
@@ -18,7 +19,9 @@ void AddPlan(CLI::App& command, int&) {
   command.add_option("spec", flags->spec, "training spec (YAML or JSON)")->required();
   command.add_option("overrides", flags->overrides, "key=value words on top of the spec");
   command.callback([flags] {
-    const training::TrainSpec spec = training::LoadTrainSpec(flags->spec, flags->overrides);
+    training::TrainSpec spec = training::LoadTrainSpec(flags->spec, flags->overrides);
+    spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
+    spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string());
     std::fputs(training::DescribePlan(spec).c_str(), stdout);
   });
 }

@@ -70,6 +70,9 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.http.ping_interval = Milliseconds(config.ping_interval);
   options.engine = ToEngineOptions(config);
   for (const std::string& model : config.model) options.models.push_back(ParseModelSource(model));
+  for (const std::string& adapter : config.adapter) {
+    options.adapters.push_back(ParseAdapterSource(adapter));
+  }
   options.served_model_names = config.served_model_name;
   options.any_model_name = config.any_model_name;
   if (!config.chat_template.empty()) {

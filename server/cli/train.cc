@@ -21,7 +21,9 @@
 #include "engine/base/error.h"
 #include "engine/base/thread_name.h"
 #include "engine/io/atomic_write.h"
+#include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
+#include "server/hub/pull.h"
 #include "training/run.h"
 
 namespace tandem::server {
@@ -172,18 +174,21 @@ int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
   const StopOnSignal stop;
   JobContext context;
   context.dir = dir;
+  context.cache_dir = CacheDir();
   context.stop = stop.token();
   context.report = [&](const ProgressEvent& event) { events.Write(event); };
 
   const training::TrainOutcome outcome = training::RunTraining(spec, context);
   if (outcome.status == training::TrainOutcome::Status::kStopped) return kExitTryAgain;
-  WriteResult(dir, {{"status", "succeeded"},
-                    {"model_dir", outcome.model_dir.string()},
-                    {"checkpoint", outcome.checkpoint.string()},
-                    {"step", outcome.step},
-                    {"loss", outcome.loss},
-                    {"eval_loss", outcome.eval_loss},
-                    {"best_eval_loss", outcome.best_eval_loss}});
+  ordered_json result = {{"status", "succeeded"},
+                         {"model_dir", outcome.model_dir.string()},
+                         {"checkpoint", outcome.checkpoint.string()},
+                         {"step", outcome.step},
+                         {"loss", outcome.loss},
+                         {"eval_loss", outcome.eval_loss},
+                         {"best_eval_loss", outcome.best_eval_loss}};
+  if (!outcome.adapter_dir.empty()) result["adapter_dir"] = outcome.adapter_dir.string();
+  WriteResult(dir, result);
   return 0;
 }
 
@@ -194,7 +199,10 @@ void MakeDirectory(const fs::path& dir) {
 }
 
 int TrainSpecFile(const TrainFlags& flags) {
-  const training::TrainSpec spec = training::LoadTrainSpec(flags.spec, flags.overrides);
+  training::TrainSpec spec = training::LoadTrainSpec(flags.spec, flags.overrides);
+  // Not for jobs: what a request names must lie below the server's own directory.
+  spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
+  spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string());
   MakeDirectory(spec.run_dir());
   return RunInDirectory(spec, spec.run_dir());
 }

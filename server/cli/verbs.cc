@@ -6,6 +6,7 @@ namespace {
 constexpr Verb kVerbs[] = {
     {"serve", "serve models over HTTP", AddServe},
     {"generate", "print a model's continuation of a prompt", AddGenerate},
+    {"pull", "fetch a model from the Hugging Face hub into its cache", AddPull},
     {"train", "train a model as a spec says", AddTrain},
     {"plan", "print what a training spec would run: program, bytes, FLOPs", AddPlan},
     {"quantize", "round a model's weights, and say what that changes", AddQuantize},

@@ -22,6 +22,7 @@ std::span<const Verb> Verbs();
 // Each declares its options and, through CLI11's callback, runs when its verb was given.
 void AddServe(CLI::App& command, int& exit_code);
 void AddGenerate(CLI::App& command, int& exit_code);
+void AddPull(CLI::App& command, int& exit_code);
 void AddTrain(CLI::App& command, int& exit_code);
 void AddPlan(CLI::App& command, int& exit_code);
 void AddQuantize(CLI::App& command, int& exit_code);

@@ -110,8 +110,9 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
   Json body;
   body["object"] = "list";
   body["data"] = Json::array();
-  for (const auto& [name, model] : context.models.List()) {
-    if (name != model->id) continue;  // aliases are no models of their own
+  const std::vector<ModelRegistry::Entry> models = context.models.List();
+  for (const auto& [name, model] : models) {
+    if (name != model->id || model->base) continue;  // aliases and adapters are listed with theirs
     const engine::EngineStats stats = model->engine->stats();
     Json entry;
     entry["id"] = name;
@@ -122,6 +123,9 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
     entry["memory_bytes"] = model->memory.claim().total();
     entry["memory"] = MemoryJson(model->memory.claim());
     entry["adapters"] = Json::array();
+    for (const auto& [other_name, other] : models) {
+      if (other->base == model) entry["adapters"].push_back(other_name);
+    }
     entry["running"] = stats.requests_running;
     entry["waiting"] = stats.requests_waiting;
     entry["pinned"] = model->pinned;

@@ -65,7 +65,7 @@ std::optional<Error> Admission::RefuseToQueue(uint64_t client, const ResponseWri
   int64_t room = 0;
   int64_t room_of_client = 0;
   for (const auto& [name, model] : models) {
-    if (name != model->id) continue;
+    if (name != model->id || model->adapter) continue;
     room += model->engine->queue_room();
     if (share > 0) room_of_client += model->engine->queue_room_of(client, share);
   }
@@ -110,7 +110,7 @@ double Admission::SecondsUntilRoom(int64_t n_preparing) const {
   auto waiting = static_cast<double>(n_preparing);
   double ended_per_second = 0;
   for (const auto& [name, model] : models_.List()) {
-    if (name != model->id) continue;
+    if (name != model->id || model->adapter) continue;
     const engine::EngineStats stats = model->engine->stats();
     waiting += static_cast<double>(stats.requests_queued);
     ended_per_second += stats.requests_ended_per_second;

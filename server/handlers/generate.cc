@@ -23,7 +23,7 @@ ReplyShape MakeReplyShape(const ServedModel& model, const GenerationFields& fiel
                       std::chrono::system_clock::now().time_since_epoch())
                       .count();
   shape.model = model.id;
-  shape.fingerprint = model.loaded().fingerprint;
+  shape.fingerprint = model.adapter ? model.fingerprint : model.loaded().fingerprint;
   if (!shape.fingerprint.starts_with("fp_")) shape.fingerprint.insert(0, "fp_");
   shape.request_id = request_id;
   shape.stream = fields.stream;
@@ -52,6 +52,7 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
   engine::GenerationRequest request;
   const int64_t room = model.loaded().max_model_len - static_cast<int64_t>(prompt.size());
   request.prompt = std::move(prompt);
+  request.adapter = model.adapter;
   request.sampling = sampling;
   request.stop = fields.stop;
   request.stop.max_new_tokens = std::min(max_tokens, room);

@@ -9,7 +9,7 @@ namespace tandem::server {
 void GetMetrics(const HandlerContext& context, Request, ResponseWriter writer) {
   Metrics::Snapshot snapshot;
   for (const auto& [name, model] : context.models.List()) {
-    if (name != model->id) continue;  // aliases are no models of their own
+    if (name != model->id || model->adapter) continue;  // aliases and adapters have no engine
     const engine::LoadedModel& loaded = model->loaded();
     snapshot.models.push_back({.name = name,
                                .figures = model->engine->figures(),

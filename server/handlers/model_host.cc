@@ -268,6 +268,10 @@ Job ModelHost::Unload(const std::string& name, bool force, const std::string& re
                 " instead");
   }
   const std::shared_ptr<const ServedModel> model = registry_.Look(name);
+  if (model->base) {
+    throw InUse("model '" + name + "' is an adapter and leaves with its base, '" + model->base->id +
+                "'");
+  }
   if (model->pinned && !force) throw InUse("model '" + name + "' is pinned: unload it with force");
   const std::string job_id = jobs_.BeginOwn(JobType::kModelUnload, request_json, nullptr).id;
   jobs_.StartOwn(job_id);

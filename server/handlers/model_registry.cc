@@ -58,9 +58,14 @@ std::optional<std::chrono::steady_clock::time_point> ModelRegistry::IdleSince(
   if (entry == entries_.end()) return std::nullopt;
   const ServedModel* model = entry->model.get();
   const std::lock_guard lease_lock(leases_->mutex);
-  const auto count = leases_->count.find(model);
-  if (count != leases_->count.end() && count->second.requests > 0) return std::nullopt;
-  return leases_->last_request.at(model);
+  auto since = leases_->last_request.at(model);
+  for (const Entry& each : entries_) {
+    if (each.model.get() != model && each.model->base.get() != model) continue;
+    const auto count = leases_->count.find(each.model.get());
+    if (count != leases_->count.end() && count->second.requests > 0) return std::nullopt;
+    since = std::max(since, leases_->last_request.at(each.model.get()));
+  }
+  return since;
 }
 
 void ModelRegistry::Retire(std::shared_ptr<const ServedModel> model,
@@ -153,6 +158,7 @@ std::shared_ptr<const ServedModel> ModelRegistry::Erase(const std::string& id) {
 bool ModelRegistry::Remove(const std::string& name, std::function<void()> on_gone,
                            const std::string& why) {
   std::shared_ptr<const ServedModel> removed;
+  std::vector<std::shared_ptr<const ServedModel>> adapters;
   {
     const std::lock_guard lock(mutex_);
     const auto found = std::find_if(entries_.begin(), entries_.end(),
@@ -161,8 +167,15 @@ bool ModelRegistry::Remove(const std::string& name, std::function<void()> on_gon
     const std::string id = found->model->id;
     removed = Erase(id);
     if (!why.empty()) departed_.emplace_back(id, why);
-    if (departed_.size() > kMaxDeparted) departed_.pop_front();
+    std::erase_if(entries_, [&](const Entry& entry) {
+      if (entry.model->base != removed) return false;
+      adapters.push_back(entry.model);
+      if (!why.empty()) departed_.emplace_back(entry.name, why);
+      return true;
+    });
+    while (departed_.size() > kMaxDeparted) departed_.pop_front();
   }
+  for (auto& adapter : adapters) Retire(std::move(adapter), nullptr);
   Retire(std::move(removed), std::move(on_gone));
   return true;
 }
@@ -178,8 +191,15 @@ std::shared_ptr<const ServedModel> ModelRegistry::Find(
   const std::lock_guard lock(mutex_);
   if (!name && !entries_.empty()) {
     std::set<const ServedModel*> distinct;
-    for (const Entry& entry : entries_) distinct.insert(entry.model.get());
-    if (distinct.size() == 1) return Lease(entries_.front().model, LeaseFor::kRequest);
+    // Adapters have to be asked for: who names nothing means the model itself.
+    for (const Entry& entry : entries_) {
+      if (!entry.model->adapter) distinct.insert(entry.model.get());
+    }
+    for (const Entry& entry : entries_) {
+      if (distinct.size() == 1 && distinct.contains(entry.model.get())) {
+        return Lease(entry.model, LeaseFor::kRequest);
+      }
+    }
     throw Error(ErrorCode::kInvalidArgument, "model is required: several models are served")
         .WithParam("model")
         .WithReason("missing_required_parameter");

@@ -32,6 +32,11 @@ struct ServedModel {
   int64_t idle_unload_s = 0;          // leaves memory after this long without a request; 0: never
   MemoryReservation memory;           // before the engine: given back when that has ended
   std::shared_ptr<engine::Engine> engine;
+  // What the engine's model is adapted with here; null: nothing. With an adapter the engine is the
+  // base's, who counts and reports what it does.
+  std::shared_ptr<const engine::Adapter> adapter;
+  std::shared_ptr<const ServedModel> base;  // with an adapter: the lease that keeps the base
+  std::string fingerprint;  // of its answers, where an adapter makes it another than the engine's
   ControlTokens control_tokens;
 
   const engine::LoadedModel& loaded() const { return engine->loaded(); }
@@ -61,19 +66,20 @@ class ModelRegistry {
                const std::vector<std::string>& aliases);
   bool Contains(const std::string& name) const;
 
-  // No name means the model any more; requests running on it end first. `on_gone` is called, on a
-  // thread that may block, when the last has ended and the model's memory is free; at shutdown it
-  // is dropped. False when nothing has that name. `why` goes into the answers to requests that
-  // still ask for the model: "it was unloaded".
+  // No name means the model any more, nor its adapters; requests running on them end first.
+  // `on_gone` is called, on a thread that may block, when the last has ended and the model's memory
+  // is free; at shutdown it is dropped. False when nothing has that name. `why` goes into the
+  // answers to requests that still ask for the model: "it was unloaded".
   bool Remove(const std::string& name, std::function<void()> on_gone, const std::string& why = "");
 
   // For a request to run on. Throws kNotFound (model_not_found) listing up to eight names; with
-  // `name` unset: the only model, or kInvalidArgument when there are several. Before there was any
-  // model: kUnavailable (model_loading).
+  // `name` unset: the only model, adapters not counted, or kInvalidArgument when there are several.
+  // Before there was any model: kUnavailable (model_loading).
   std::shared_ptr<const ServedModel> Find(const std::optional<std::string>& name) const;
   // The model of exactly this name, to look at: its idle time goes on. Throws kNotFound as Find.
   std::shared_ptr<const ServedModel> Look(const std::string& name) const;
-  // Since when no request has had the model; nullopt while one has, or when nothing has this id.
+  // Since when no request has had the model or an adapter of it; nullopt while one has, or when
+  // nothing has this id.
   std::optional<std::chrono::steady_clock::time_point> IdleSince(const std::string& id) const;
 
   struct Entry {

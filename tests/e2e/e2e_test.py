@@ -10,6 +10,7 @@ import math
 import re
 import socket
 import struct
+import subprocess
 import threading
 
 import harness
@@ -82,6 +83,80 @@ class Goldens(Case):
 
         self.assertEqual(status, 400)
         self.assertIn("tokenizer", answer["error"]["message"])
+
+
+class Adapters(Case):
+    """A base and its adapter in one server, each under its name."""
+
+    MODEL = GOLDEN / "gemma2-tiny"
+
+    def golden(self, *parts):
+        return json.loads(self.MODEL.joinpath(*parts, "golden", "golden.json").read_text())
+
+    def greedy(self, server, model, sequence):
+        answer = server.post("/v1/completions", {
+            "model": model, "prompt": sequence["input_ids"], "temperature": 0, "ignore_eos": True,
+            "max_tokens": len(sequence["greedy_ids"]), "logprobs": 1,
+            "return_tokens_as_token_ids": True})
+        self.assertEqual(answer["model"], model)
+        return ([int(t.removeprefix("token_id:")) for t in
+                 answer["choices"][0]["logprobs"]["tokens"]], answer["system_fingerprint"])
+
+    def test_both_answer_at_once_each_as_itself(self):
+        server = self.serve("--model", str(self.MODEL), "--dtype", "f32",
+                            "--adapter", f"tuned={self.MODEL / 'lora'}",
+                            "--adapter", f"again={self.MODEL / 'lora'}")
+        listed = {m["id"]: m for m in server.request("GET", "/v1/models")[2]["data"]}
+        self.assertEqual(set(listed), {"gemma2-tiny", "tuned", "again"})
+        self.assertIsNone(listed["gemma2-tiny"]["parent"])
+        for name in ("tuned", "again"):
+            self.assertEqual(listed[name]["parent"], "gemma2-tiny")
+            self.assertEqual(listed[name]["root"], "gemma2-tiny")
+        admin = server.request("GET", "/admin/models", admin=True)[2]["data"]
+        self.assertEqual([(m["id"], m["adapters"]) for m in admin],
+                         [("gemma2-tiny", ["tuned", "again"])])
+
+        want = {"gemma2-tiny": self.golden()["sequences"],
+                "tuned": self.golden("lora")["sequences"],
+                "again": self.golden("lora")["sequences"]}
+        got = {}
+
+        def ask(model, index):
+            got[model, index] = self.greedy(server, model, want[model][index])
+
+        for _ in range(2):  # the second time from the prefix cache
+            threads = [threading.Thread(target=ask, args=(model, index))
+                       for model in want for index in range(len(want[model]))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            for (model, index), (ids, _) in got.items():
+                self.assertEqual(ids, want[model][index]["greedy_ids"], (model, index))
+        # Where a model need not be named the base is meant.
+        refused = server.request("POST", "/detokenize", {"tokens": [1]})[2]
+        self.assertIn("'gemma2-tiny' has no tokenizer", refused["error"]["message"])
+        prints = {model: got[model, 0][1] for model in want}
+        self.assertEqual(prints["tuned"], prints["again"])
+        self.assertNotEqual(prints["tuned"], prints["gemma2-tiny"])
+        # One engine works for all three, and is reported once.
+        metrics = server.request("GET", "/metrics")[2]
+        self.assertNotIn('kv_cache_usage_perc{model_name="tuned"', metrics)
+        self.assertEqual(server.stop(), 0)
+
+    def test_what_does_not_fit_ends_the_start_with_the_reason(self):
+        other = GOLDEN / "minigpt-tiny" / "lora"
+        for arguments, part in (
+                (("--adapter", f"tuned={other}"), "belongs to no linear layer"),
+                (("--adapter", f"tuned={self.path / 'nowhere'}"), "nowhere"),
+                (("--adapter", "tuned"), "NAME=DIR"),
+                (("--adapter", f"gemma2-tiny={self.MODEL / 'lora'}"), "served already")):
+            result = subprocess.run(
+                [harness.BINARY, "serve", "--port", "0", "--data-dir", str(self.path / "data"),
+                 "--model", str(self.MODEL), *arguments],
+                capture_output=True, text=True, timeout=PATIENCE_S)
+            self.assertNotEqual(result.returncode, 0, arguments)
+            self.assertIn(part, result.stderr, arguments)
 
 
 class EmbeddedModel(Case):

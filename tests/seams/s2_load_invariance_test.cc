@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <memory>
 #include <random>
@@ -15,6 +16,7 @@
 #include "engine/io/model_dir.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/random_model.h"
+#include "tests/support/adapters.h"
 #include "tests/support/engine_client.h"
 #include "tests/support/families.h"
 #include "tests/support/model_harness.h"
@@ -199,6 +201,105 @@ TEST_P(S2LoadInvariance, BatchChunkCachePreemptionAndThreadsChangeNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Everywhere, S2LoadInvariance, testing::ValuesIn(Cases()), CaseName);
+
+// The same requests by three adapters, of different ranks, and by the base alone, all in one batch.
+class S2Adapters : public S2LoadInvariance {
+ protected:
+  void SetUp() override {
+    S2LoadInvariance::SetUp();
+    for (const int64_t rank : {4, 16, 1}) {
+      const auto dir = dir_.path() / ("adapter-" + std::to_string(rank));
+      tests::WriteRandomAdapter(dir_.path() / "model", rank, static_cast<uint32_t>(rank), dir);
+      adapters_.push_back(OpenAdapter(dir, model_, options_));
+    }
+  }
+
+  std::vector<std::shared_ptr<const Adapter>> adapters_ = {nullptr};
+};
+
+TEST_P(S2Adapters, RequestsOfOtherAdaptersChangeNoBit) {
+  // Each prompt by every adapter, so that all of them share beginnings.
+  std::vector<GenerationRequest> requests;
+  for (GenerationRequest& request : Requests()) {
+    request.stop.max_new_tokens = std::min<int64_t>(request.stop.max_new_tokens, 12);
+    for (const auto& adapter : adapters_) {
+      request.adapter = adapter;
+      requests.push_back(request);
+    }
+  }
+  std::vector<std::string> alone;
+  {
+    options_.prefix_cache = false;
+    options_.max_seqs = 4;
+    options_.prefill_chunk_tokens = 512;
+    Engine engine(model_, options_);
+    for (const auto& request : requests) alone.push_back(Bits(tests::Run(engine, request)));
+  }
+  EXPECT_EQ(std::set<std::string>(alone.begin(), alone.end()).size(), alone.size());
+
+  for (const auto& [threads, chunk] : {std::pair{1, 64}, {2, 7}}) {
+    SCOPED_TRACE("threads " + std::to_string(threads) + " chunk " + std::to_string(chunk));
+    options_.threads = threads;
+    options_.prefill_chunk_tokens = chunk;
+    options_.max_seqs = 16;
+    options_.prefix_cache = true;
+    Engine engine(model_, options_);
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::shared_ptr<tests::PendingAnswer>> pending;
+      for (const auto& request : requests) pending.push_back(tests::Start(engine, request));
+      for (size_t i = 0; i < requests.size(); ++i) {
+        const Answer answer = pending[i]->Wait();
+        EXPECT_EQ(alone[i], Bits(answer)) << "round " << round << " request " << i;
+        if (round == 1 && i / adapters_.size() == 2) {
+          EXPECT_GT(answer.only().finished->usage.cached_tokens, 0);
+        }
+      }
+    }
+  }
+}
+
+// Adapters know no families (engine_model_test takes all of them through mixed batches): one with
+// windows and caps, one with fused layers, one in blocks.
+std::vector<Case> AdapterCases() {
+  std::vector<Case> cases = Cases();
+  std::erase_if(cases, [](const Case& one) {
+    if (one.block != BlockFormat::kNone) return one.family != "llama";
+    return one.family != "gemma2" && one.family != "gpt2";
+  });
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Everywhere, S2Adapters, testing::ValuesIn(AdapterCases()), CaseName);
+
+// Keys and values of one adapter are not those of another.
+TEST(S2AdapterCache, APrefixIsSharedWithinOneAdapterOnly) {
+  const tests::TemporaryDir dir;
+  RandomModelSpec spec;
+  spec.config = TinyLlamaConfig();
+  spec.with_tokenizer = true;
+  WriteRandomModel(spec, dir.path() / "model");
+  EngineOptions options;
+  options.threads = 1;
+  const LoadedModel model = OpenModel(ModelDir::Open(dir.path() / "model"), options, "");
+  tests::WriteRandomAdapter(dir.path() / "model", 4, 1, dir.path() / "one");
+  tests::WriteRandomAdapter(dir.path() / "model", 4, 2, dir.path() / "two");
+  const auto one = OpenAdapter(dir.path() / "one", model, options);
+  const auto same = OpenAdapter(dir.path() / "one", model, options);
+  const auto two = OpenAdapter(dir.path() / "two", model, options);
+  Engine engine(model, options);
+  GenerationRequest request;
+  for (int i = 0; i < 65; ++i) request.prompt.push_back(i);
+  const auto cached = [&](const std::shared_ptr<const Adapter>& adapter) {
+    request.adapter = adapter;
+    return tests::Run(engine, request).only().finished->usage.cached_tokens;
+  };
+
+  EXPECT_EQ(cached(nullptr), 0);
+  EXPECT_EQ(cached(one), 0);
+  EXPECT_EQ(cached(two), 0);
+  EXPECT_EQ(cached(nullptr), 64);
+  EXPECT_EQ(cached(same), 64);
+  EXPECT_EQ(cached(two), 64);
+}
 
 // A prompt of a hundred windows and more than two chunks of keys: what a window no longer sees is
 // in the cache all the same, whole blocks of it come from there, and nothing of it is read.

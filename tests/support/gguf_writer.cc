@@ -81,7 +81,7 @@ void GgufWriter::Add(std::string_view key, const std::vector<int32_t>& values) {
 
 void GgufWriter::AddTensorRaw(std::string_view name, uint32_t type,
                               const std::vector<uint64_t>& file_shape, uint64_t offset,
-                              std::string bytes) {
+                              const std::string& bytes) {
   tensors_ += GgufString(name) + U32(static_cast<uint32_t>(file_shape.size()));
   for (const uint64_t size : file_shape) tensors_ += U64(size);
   tensors_ += U32(type) + U64(offset);
@@ -91,9 +91,9 @@ void GgufWriter::AddTensorRaw(std::string_view name, uint32_t type,
 }
 
 void GgufWriter::AddTensor(std::string_view name, uint32_t type, const std::vector<int64_t>& shape,
-                           std::string bytes) {
+                           const std::string& bytes) {
   const std::vector<uint64_t> file_shape(shape.rbegin(), shape.rend());
-  AddTensorRaw(name, type, file_shape, data_.size(), std::move(bytes));
+  AddTensorRaw(name, type, file_shape, data_.size(), bytes);
 }
 
 std::string GgufWriter::Bytes() const {

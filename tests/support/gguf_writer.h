@@ -29,10 +29,10 @@ class GgufWriter {
   void AddRaw(std::string_view key, uint32_t type, std::string_view bytes);
   // `shape` outermost axis first; the file has them the other way round.
   void AddTensor(std::string_view name, uint32_t type, const std::vector<int64_t>& shape,
-                 std::string bytes);
+                 const std::string& bytes);
   // A description with whatever it claims; `bytes` are in the data all the same.
   void AddTensorRaw(std::string_view name, uint32_t type, const std::vector<uint64_t>& file_shape,
-                    uint64_t offset, std::string bytes);
+                    uint64_t offset, const std::string& bytes);
 
   std::string Bytes() const;
   void Write(const std::filesystem::path& path) const;

@@ -31,6 +31,10 @@ GoldenTraining ParseTraining(const nlohmann::json& json) {
   return training;
 }
 
+fs::path GoldenDir(const Golden& golden) {
+  return (golden.adapter_dir.empty() ? golden.dir : golden.adapter_dir) / "golden";
+}
+
 }  // namespace
 
 std::vector<std::string> GoldenNames() {
@@ -44,11 +48,24 @@ std::vector<std::string> GoldenNames() {
   return names;
 }
 
+std::vector<std::string> AdapterGoldenNames() {
+  std::vector<std::string> names;
+  for (const std::string& model : GoldenNames()) {
+    const fs::path dir = SourceDir() / "tests/golden" / model;
+    if (fs::exists(dir / "lora/golden/golden.json")) names.push_back(model + "/lora");
+  }
+  return names;
+}
+
 Golden LoadGolden(std::string_view name) {
   Golden golden;
   golden.name = name;
   golden.dir = SourceDir() / "tests/golden" / name;
-  const nlohmann::json json = ReadJson(golden.dir / "golden/golden.json");
+  if (fs::exists(golden.dir / "adapter_config.json")) {
+    golden.adapter_dir = golden.dir;
+    golden.dir = golden.adapter_dir.parent_path();
+  }
+  const nlohmann::json json = ReadJson(GoldenDir(golden) / "golden.json");
   const engine::SafetensorsFile forward = OpenGoldenTensors(golden, "forward");
   for (const nlohmann::json& each : json.at("sequences")) {
     GoldenSequence& sequence = golden.sequences.emplace_back();
@@ -64,8 +81,7 @@ Golden LoadGolden(std::string_view name) {
 }
 
 engine::SafetensorsFile OpenGoldenTensors(const Golden& golden, std::string_view file) {
-  return engine::SafetensorsFile::Open(golden.dir / "golden" /
-                                       (std::string(file) + ".safetensors"));
+  return engine::SafetensorsFile::Open(GoldenDir(golden) / (std::string(file) + ".safetensors"));
 }
 
 std::vector<float> GoldenFloats(const engine::SafetensorsFile& file, std::string_view tensor) {

@@ -35,13 +35,17 @@ struct GoldenTraining {
 
 struct Golden {
   std::string name;
-  std::filesystem::path dir;  // the model itself
+  std::filesystem::path dir;          // the model itself
+  std::filesystem::path adapter_dir;  // what it is adapted with; empty: nothing
   std::vector<GoldenSequence> sequences;
   GoldenTraining training;
 };
 
 // Every model of tests/golden: adding a folder adds it to every test over them.
 std::vector<std::string> GoldenNames();
+// The adapters among them, "gemma2-tiny/lora".
+std::vector<std::string> AdapterGoldenNames();
+// Of either.
 Golden LoadGolden(std::string_view name);
 // One of its tensor files: "gradients", "adamw_3steps", "forward".
 engine::SafetensorsFile OpenGoldenTensors(const Golden& golden, std::string_view file);

@@ -22,10 +22,15 @@ ModelHarness::ModelHarness(const std::filesystem::path& model_dir, const Options
       blocks_(options.n_blocks),
       runner_(model_, ops_, options.max_rows, options.max_rows) {}
 
+std::shared_ptr<const engine::Adapter> ModelHarness::LoadAdapter(const std::filesystem::path& dir) {
+  return engine::Adapter::Load(engine::LoraAdapter::Open(dir), model_, ops_);
+}
+
 std::vector<float> ModelHarness::Step(std::vector<Part> parts, Rows rows) {
   std::vector<TokenId> tokens;
   std::vector<int32_t> positions, logit_rows;
   std::vector<engine::AttentionSlice> slices;
+  std::vector<const engine::Adapter*> adapters;
   for (const Part& part : parts) {
     Sequence& sequence = *part.sequence;
     const auto n_rows = static_cast<int64_t>(part.tokens.size());
@@ -35,6 +40,7 @@ std::vector<float> ModelHarness::Step(std::vector<Part> parts, Rows rows) {
       TANDEM_CHECK(allocation.has_value());
       sequence.blocks.push_back(allocation->block);
     }
+    adapters.push_back(sequence.adapter);
     slices.push_back({.first_row = static_cast<int64_t>(tokens.size()),
                       .n_rows = n_rows,
                       .first_position = sequence.length,
@@ -48,8 +54,12 @@ std::vector<float> ModelHarness::Step(std::vector<Part> parts, Rows rows) {
     }
     sequence.length += n_rows;
   }
-  const std::span<const float> logits = runner_.Forward(
-      {.tokens = tokens, .positions = positions, .slices = slices, .logit_rows = logit_rows}, kv_);
+  const std::span<const float> logits = runner_.Forward({.tokens = tokens,
+                                                         .positions = positions,
+                                                         .slices = slices,
+                                                         .logit_rows = logit_rows,
+                                                         .adapters = adapters},
+                                                        kv_);
   return {logits.begin(), logits.end()};
 }
 
@@ -61,7 +71,7 @@ void ModelHarness::Drop(Sequence& sequence) {
 }
 
 std::vector<float> ModelHarness::Prefill(const std::vector<TokenId>& tokens, size_t chunk) {
-  Sequence sequence;
+  Sequence sequence{.adapter = adapter_.get()};
   std::vector<float> logits;
   const size_t step = chunk == 0 ? tokens.size() : chunk;
   for (size_t at = 0; at < tokens.size(); at += step) {
@@ -77,7 +87,7 @@ std::vector<float> ModelHarness::Prefill(const std::vector<TokenId>& tokens, siz
 std::vector<std::vector<TokenId>> ModelHarness::Greedy(
     const std::vector<std::vector<TokenId>>& prompts, size_t n_tokens, size_t chunk) {
   const auto vocab = static_cast<size_t>(vocab_size());
-  std::vector<Sequence> sequences(prompts.size());
+  std::vector<Sequence> sequences(prompts.size(), Sequence{.adapter = adapter_.get()});
   std::vector<std::vector<TokenId>> waiting = prompts;  // not computed yet
   std::vector<std::vector<TokenId>> out(prompts.size());
   for (;;) {

@@ -5,12 +5,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/thread_pool.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kv/block_pool.h"
 #include "engine/kv/kv_cache.h"
+#include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
 
@@ -34,7 +36,8 @@ class ModelHarness {
   // What was computed of one sequence. Blocks are returned by Drop.
   struct Sequence {
     int64_t length = 0;
-    std::vector<BlockId> blocks;
+    std::vector<BlockId> blocks = {};
+    const engine::Adapter* adapter = nullptr;
   };
   struct Part {
     Sequence* sequence;
@@ -45,6 +48,10 @@ class ModelHarness {
   // Logits [rows, vocab] of one step over the parts.
   std::vector<float> Step(std::vector<Part> parts, Rows rows);
   void Drop(Sequence& sequence);
+
+  std::shared_ptr<const engine::Adapter> LoadAdapter(const std::filesystem::path& dir);
+  // What the sequences of Prefill and Greedy are adapted with; null: nothing.
+  void UseAdapter(std::shared_ptr<const engine::Adapter> adapter) { adapter_ = std::move(adapter); }
 
   // Logits at every position of `tokens`, computed `chunk` tokens per step (0: all at once).
   std::vector<float> Prefill(const std::vector<TokenId>& tokens, size_t chunk);
@@ -65,6 +72,7 @@ class ModelHarness {
   engine::KvCache kv_;
   engine::BlockPool blocks_;
   engine::ModelRunner runner_;
+  std::shared_ptr<const engine::Adapter> adapter_;
 };
 
 TokenId ArgMax(std::span<const float> logits);

@@ -4,12 +4,15 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stop_token>
 
+#include "engine/adapter/lora_adapter.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
@@ -263,6 +266,137 @@ TEST_F(RunTrainingTest, ThePlanNamesParametersAndMemory) {
 
   EXPECT_NE(plan.find("program llama rows=128 row_length=64 compute=bf16"), std::string::npos);
   EXPECT_NE(plan.find("parameters "), std::string::npos);
+}
+
+// ---- Adapters
+
+std::string AdapterWeights(const fs::path& dir) {
+  return engine::ReadWholeFile(dir / "adapter_model.safetensors", 1 << 28);
+}
+
+TEST_F(RunTrainingTest, AnAdapterLearnsAndItsExportIsServedBesideTheBase) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  const std::string eval = "data.eval=" + (dir_.path() / "train.txt").string();
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const std::string name = std::string("run-") + dtype;
+    const TrainOutcome outcome = Run(Spec({from, eval, "steps=60", "lora.rank=4", "lora.alpha=8",
+                                           "learning_rate=2e-2", std::string("dtype=") + dtype}),
+                                     name);
+
+    EXPECT_LT(Losses(name).at(59), Losses(name).at(0) - 1);
+    EXPECT_TRUE(outcome.model_dir.empty());
+    EXPECT_EQ(CountEvents("message", "an adapter of rank 4 for 14 linear layers"), 1);
+    tests::ModelHarness served(dir_.path() / "base", {.dtype = std::string_view(dtype) == "float32"
+                                                                   ? engine::DType::kF32
+                                                                   : engine::DType::kBF16});
+    const std::vector<TokenId> tokens = {84, 104, 101, 32, 99};  // "The c"
+    const std::vector<float> before = served.Prefill(tokens, 0);
+    served.UseAdapter(served.LoadAdapter(outcome.adapter_dir));
+    const std::vector<float> after = served.Prefill(tokens, 0);
+    const auto vocab = static_cast<size_t>(served.vocab_size());
+    EXPECT_NE(after, before);
+    EXPECT_EQ(tests::ArgMax(std::span(after).last(vocab)), 'a');
+    events_.clear();
+  }
+}
+
+TEST_F(RunTrainingTest, AFreshAdapterChangesNothing) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  const TrainOutcome outcome =
+      Run(Spec({from, "steps=1", "lora.rank=3", "learning_rate=0", "dtype=float32"}), "run");
+
+  const auto file =
+      engine::SafetensorsFile::Open(outcome.adapter_dir / "adapter_model.safetensors");
+  for (const std::string& name : file.names()) {
+    const auto* tensor = file.Find(name);
+    std::vector<float> values(static_cast<size_t>(tensor->elements()));
+    engine::ConvertToF32(*tensor, values);
+    float most = 0;
+    for (const float value : values) most = std::max(most, std::abs(value));
+    if (name.find("lora_B") != std::string::npos) {
+      EXPECT_EQ(most, 0) << name;
+    } else {
+      // Uniform within 1 / sqrt(inputs).
+      const float bound = 1 / std::sqrt(static_cast<float>(tensor->shape[1]));
+      EXPECT_LE(most, bound) << name;
+      EXPECT_GT(most, 0.9f * bound) << name;
+    }
+  }
+  tests::ModelHarness served(dir_.path() / "base", {.dtype = engine::DType::kF32});
+  const std::vector<float> before = served.Prefill({1, 2, 3}, 0);
+  served.UseAdapter(served.LoadAdapter(outcome.adapter_dir));
+  EXPECT_EQ(served.Prefill({1, 2, 3}, 0), before);
+}
+
+TEST_F(RunTrainingTest, AStoppedAdapterRunGoesOnBitwise) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  const TrainSpec spec = Spec({from, "lora.rank=4", "gradient_accumulation_steps=2"});
+  const TrainOutcome whole = Run(spec, "whole");
+  Run(spec, "parts", [&](const ProgressEvent& event) {
+    if (event.kind == "step" && event.step == 4) stop_.request_stop();
+  });
+  stop_ = std::stop_source();
+  const TrainOutcome parts = Run(spec, "parts");
+
+  EXPECT_EQ(CountEvents("message", "resumed after step 5"), 1);
+  EXPECT_EQ(Losses("parts"), Losses("whole"));
+  EXPECT_EQ(AdapterWeights(parts.adapter_dir), AdapterWeights(whole.adapter_dir));
+}
+
+TEST_F(RunTrainingTest, AnAdapterOnlyTouchesTheLayersItNames) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  const TrainOutcome outcome =
+      Run(Spec({from, "steps=1", R"(lora.module_path=.*mlp\.(up|down)_proj)", "lora.match=full"}),
+          "run");
+
+  const auto adapter = engine::LoraAdapter::Open(outcome.adapter_dir);
+  ASSERT_EQ(adapter.modules().size(), 4u);
+  EXPECT_EQ(adapter.modules()[0].path, "model.layers.0.mlp.down_proj");
+  EXPECT_EQ(adapter.modules()[0].rank, 16);
+  EXPECT_EQ(adapter.modules()[0].scale, 2);
+  EXPECT_THROW(Run(Spec({from, "steps=1", "lora.module_path=nothing"}), "none"), Error);
+  EXPECT_THROW(Run(Spec({from, "steps=1", "lora.module_path=(["}), "broken"), Error);
+}
+
+TEST_F(RunTrainingTest, ResumingAnotherAdapterOrAnotherBaseIsRefused) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  Run(Spec({from, "steps=2", "lora.rank=4"}), "run");
+
+  EXPECT_THROW(Run(Spec({from, "steps=4", "lora.rank=5"}), "run"), Error);
+  EXPECT_THROW(Run(Spec({from, "steps=4", "lora.rank=4", "lora.alpha=7"}), "run"), Error);
+  EXPECT_THROW(Run(Spec({from, "steps=4"}), "run"), Error);
+  fs::remove_all(dir_.path() / "base");
+  engine::RandomModelSpec other;
+  other.config = engine::TinyLlamaConfig();
+  other.with_tokenizer = true;
+  other.seed = 2;
+  engine::WriteRandomModel(other, dir_.path() / "base");
+  EXPECT_THROW(Run(Spec({from, "steps=4", "lora.rank=4"}), "run"), Error);
+}
+
+TEST_F(RunTrainingTest, SamplesOfAnAdapterComeFromTheServingPath) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  Run(Spec({from, "lora.rank=4", "steps=2", "train.sample.every=1", "train.sample.prompts=[The]",
+            "train.sample.max_tokens=5"}),
+      "run");
+
+  EXPECT_EQ(CountEvents("sample", ""), 2);
+  EXPECT_FALSE(fs::exists(dir_.path() / "run" / "sample-model"));
+}
+
+TEST_F(RunTrainingTest, FieldsOfAFreshModelDescribeLlamaAndMiniGptOnly) {
+  for (const char* family : {"gemma2", "qwen3", "gpt2"}) {
+    try {
+      Run(Spec({std::string("model.family=") + family}), "run");
+      ADD_FAILURE() << family << " was not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      for (const std::string part : {"model.family", family, "model.config"}) {
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      }
+    }
+  }
+  EXPECT_THROW(Run(Spec({"model.family=nonsense"}), "run"), Error);
 }
 
 }  // namespace

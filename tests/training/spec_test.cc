@@ -152,5 +152,40 @@ TEST(TrainSpec, TheMiniGptPresetIsTheTutorials) {
   EXPECT_EQ(spec.train.schedule.learning_rate, 1e-3);
 }
 
+TEST(TrainSpec, SayingWhatAdapterAsksForOne) {
+  const std::string base = kMinimal + "load_parameters_path: base\n";
+  EXPECT_FALSE(Parse(base).lora.enable);
+  const LoraOptions lora =
+      Parse(base +
+            "lora: {rank: 8, alpha: 4, use_rslora: true, match: full, init: he_uniform,\n"
+            "  module_path: '.*mlp.*'}\n")
+          .lora;
+  EXPECT_TRUE(lora.enable);
+  EXPECT_EQ(lora.rank, 8);
+  EXPECT_EQ(lora.alpha, 4);
+  EXPECT_TRUE(lora.rank_stabilized);
+  EXPECT_TRUE(lora.full_match);
+  EXPECT_EQ(lora.init, LoraInit::kHeUniform);
+  EXPECT_EQ(lora.module_path, ".*mlp.*");
+  EXPECT_TRUE(Parse(base + "lora: {enable: true}\n").lora.enable);
+  EXPECT_FALSE(Parse(base + "lora: {enable: false, rank: 8}\n").lora.enable);
+  EXPECT_TRUE(Parse(base, {"lora.lora_rank=4"}).lora.enable);
+}
+
+TEST(TrainSpec, AnAdapterNeedsABaseThatStaysAsItIs) {
+  EXPECT_NE(FaultsOf(kMinimal + "lora: {rank: 8}\n").find("model.load_parameters_path"),
+            std::string::npos);
+  const std::string base = kMinimal + "load_parameters_path: base\nlora: {rank: 8}\n";
+  EXPECT_NE(FaultsOf(base + "model: {trainable: [mlp]}\n").find("model.trainable"),
+            std::string::npos);
+  for (const char* fault :
+       {"lora.rank=0", "lora.rank=5000", "lora.alpha=0", "lora.alpha=x", "lora.match=some",
+        "lora.init=zero", "lora.dropout=0.1", "lora.base_qtype=int8", "lora.targets=[q]"}) {
+    const std::string key = std::string(fault).substr(0, std::string(fault).find('='));
+    const std::string other = kMinimal + "load_parameters_path: base\n";
+    EXPECT_NE(FaultsOf(other, {fault}).find(key), std::string::npos) << fault;
+  }
+}
+
 }  // namespace
 }  // namespace tandem::training

@@ -42,8 +42,9 @@ class BackwardPass {
   }
 
   bool TrainsAny(const Node& n) const {
-    return std::any_of(n.weights.begin(), n.weights.end(),
-                       [&](int32_t w) { return static_cast<bool>(p_->trained[w]); });
+    return n.lora.a >= 0 || std::any_of(n.weights.begin(), n.weights.end(), [&](int32_t w) {
+             return static_cast<bool>(p_->trained[w]);
+           });
   }
 
   // A value needs a gradient when something trained lies before it. Ops whose backward writes all

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/base/check.h"
+#include "engine/ops/lora.h"
 #include "training/ops/norm.h"
 
 namespace tandem::training {
@@ -103,6 +104,14 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
     case OpKind::kLinear:
       engine::MatMul(ops_, MatrixOf(node.inputs[0]), weights_[node.weights[0]].panels,
                      VectorOf(node, 1), F32Of(node.outputs[0]), y.stride);
+      if (node.lora.a >= 0) {
+        const engine::LoraMatrices lora{weights_[node.lora.a].panels, weights_[node.lora.b].panels,
+                                        node.lora.scale};
+        const engine::LoraRows all{&lora, 0, program_.rows};
+        const Matrix hidden = HiddenOf(node);
+        engine::AddLora(ops_, MatrixOf(node.inputs[0]), {&all, 1}, F32Of(node.outputs[0]), y.stride,
+                        &hidden);
+      }
       return;
     case OpKind::kRope:
       engine::Rope(ops_, F32Of(node.inputs[0]), y.cols, batch.positions, ropes_[node.rope], y);
@@ -247,15 +256,33 @@ void Executor::BackwardLinear(const BackwardStep& step) {
     engine::RoundRows(ops_, dy32, w.n, dy);
   }
 
-  if (float* dx = GradientOf(node.inputs[0])) {
-    engine::MatMulInputGrad(ops_, dy, w, dx, w.k, !step.overwrite[0]);
-  }
+  float* dx = GradientOf(node.inputs[0]);
+  if (dx != nullptr) engine::MatMulInputGrad(ops_, dy, w, dx, w.k, !step.overwrite[0]);
+  if (node.lora.a >= 0) BackwardLora(node, dy, dx);
   if (float* dw = WeightGradient(node.weights[0])) {
     engine::MatMulWeightGrad(ops_, dy, MatrixOf(node.inputs[0]), dw, true);
   }
   if (node.weights.size() > 1) {
     if (float* db = WeightGradient(node.weights[1])) ColumnSums(ops_, dy32, rows, w.n, db);
   }
+}
+
+// y += B . h, h = scale * (A . x). dh is rounded like every gradient that enters a matrix product.
+void Executor::BackwardLora(const Node& node, const Matrix& dy, float* dx) {
+  const engine::PanelMatrix& a = weights_[node.lora.a].panels;
+  const engine::PanelMatrix& b = weights_[node.lora.b].panels;
+  const int64_t rows = program_.rows;
+  const int64_t rank = a.n;
+
+  engine::MatMulWeightGrad(ops_, dy, HiddenOf(node), WeightGradient(node.lora.b), true);
+  float* dh32 = Floats(node.lora.backward_scratch);
+  engine::MatMulInputGrad(ops_, dy, b, dh32, rank, false);
+  engine::ScaleRows(ops_, dh32, node.lora.scale, rows * rank, dh32);
+  const Matrix dh{dh32 + rows * rank, program_.dtype, rows, rank,
+                  engine::RowStride(program_.dtype, rank)};
+  engine::RoundRows(ops_, dh32, rank, dh);
+  engine::MatMulWeightGrad(ops_, dh, MatrixOf(node.inputs[0]), WeightGradient(node.lora.a), true);
+  if (dx != nullptr) engine::MatMulInputGrad(ops_, dh, a, dx, a.k, true);
 }
 
 void Executor::Zero(int32_t buffer) {
@@ -270,6 +297,12 @@ void Executor::Zero(int32_t buffer) {
 Matrix Executor::MatrixOf(int32_t value) {
   const Value& v = program_.values[value];
   return {At(v.buffer), v.dtype, program_.rows, v.cols, v.stride};
+}
+
+Matrix Executor::HiddenOf(const Node& node) {
+  const int64_t rank = program_.weight_specs[node.lora.a].n;
+  return {At(node.saved), program_.dtype, program_.rows, rank,
+          engine::RowStride(program_.dtype, rank)};
 }
 
 float* Executor::F32Of(int32_t value) { return Floats(program_.values[value].buffer); }

@@ -53,11 +53,13 @@ class Executor {
                           float* token_logprobs);
   void BackwardNode(const BackwardStep& step, const ProgramBatch& batch);
   void BackwardLinear(const BackwardStep& step);
+  void BackwardLora(const Node& node, const engine::Matrix& dy, float* dx);
   void Zero(int32_t buffer);
 
   std::byte* At(int32_t buffer) { return arena_.data() + program_.buffers[buffer].offset; }
   float* Floats(int32_t buffer) { return reinterpret_cast<float*>(At(buffer)); }
   engine::Matrix MatrixOf(int32_t value);
+  engine::Matrix HiddenOf(const Node& node);  // h of a node's adapter
   float* F32Of(int32_t value);
   float* GradientOf(int32_t value);       // null without
   float* WeightGradient(int32_t weight);  // null when frozen

@@ -53,6 +53,7 @@ class Lifetimes {
     }
     Touch(node.saved, step);
     Touch(node.backward_scratch, step);
+    Touch(node.lora.backward_scratch, step);
   }
 
   Program* p_;

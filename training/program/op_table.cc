@@ -12,11 +12,24 @@ int64_t MatMulFlops(const Program& p, const Node& node) {
   return 2 * p.rows * w.n * w.k;
 }
 
-// dX where the input needs one, dW where the weight is trained.
+// Of A, or of B.
+int64_t LoraFlops(const Program& p, int32_t weight) {
+  if (weight < 0) return 0;
+  const engine::WeightSpec& w = p.weight_specs[weight];
+  return 2 * p.rows * w.n * w.k;
+}
+
+int64_t LinearFlops(const Program& p, const Node& node) {
+  return MatMulFlops(p, node) + LoraFlops(p, node.lora.a) + LoraFlops(p, node.lora.b);
+}
+
+// dX where the input needs one, dW where the weight is trained; of an adapter dA, dB and dh always.
 int64_t LinearBackwardFlops(const Program& p, const Node& node) {
   const int64_t once = MatMulFlops(p, node);
-  return (p.values[node.inputs[0]].needs_gradient ? once : 0) +
-         (p.trained[node.weights[0]] ? once : 0);
+  const int64_t a = LoraFlops(p, node.lora.a);
+  const int64_t b = LoraFlops(p, node.lora.b);
+  return (p.values[node.inputs[0]].needs_gradient ? once + a : 0) +
+         (p.trained[node.weights[0]] ? once : 0) + a + 2 * b;
 }
 
 // MaxText's count of causal attention: scores and P.V over half of the square, per head.
@@ -41,7 +54,7 @@ constexpr std::array<OpDescription, 15> kOps = {{
     {"rms_norm", true, false, false, NoFlops, NoFlops},
     {"layer_norm", true, false, false, NoFlops, NoFlops},
     {"round", false, false, false, NoFlops, NoFlops},
-    {"linear", true, false, true, MatMulFlops, LinearBackwardFlops},
+    {"linear", true, false, true, LinearFlops, LinearBackwardFlops},
     {"rope", false, false, false, NoFlops, NoFlops},
     {"attention", true, true, false, AttentionFlops, AttentionBackwardFlops},
     {"gated_activation", true, false, false, NoFlops, NoFlops},

@@ -54,6 +54,15 @@ struct Value {
   int32_t gradient = -1;
 };
 
+// The adapter of a kLinear: y += B . h with h = scale * (A . x) (engine/ops/lora.h). h is the
+// node's `saved`.
+struct LoraNode {
+  int32_t a = -1;  // indices in the program's weights; -1: no adapter
+  int32_t b = -1;
+  float scale = 1;
+  int32_t backward_scratch = -1;  // dh, in f32 and in the compute dtype
+};
+
 struct Node {
   explicit Node(OpKind kind) : op(kind) {}
 
@@ -61,7 +70,7 @@ struct Node {
   std::vector<int32_t> inputs;   // values
   std::vector<int32_t> outputs;  // values
   std::vector<int32_t> weights;  // indexes in the family's list
-  int32_t saved = -1;            // buffer: row statistics kept for the backward pass
+  int32_t saved = -1;            // buffer: row statistics, or h, kept for the backward pass
   int32_t forward_scratch = -1;  // buffers that live within one step
   int32_t backward_scratch = -1;
 
@@ -73,6 +82,7 @@ struct Node {
   size_t rope = 0;     // table
   engine::Activation activation = engine::Activation::kSilu;
   engine::AttentionSpec attention;
+  LoraNode lora;  // kLinear
 };
 
 // One backward instruction: a node turned round.
@@ -83,12 +93,22 @@ struct BackwardStep {
   std::vector<bool> copy;       // per input, kAdd: its gradient is a buffer of its own
 };
 
+// A linear layer that gets an adapter.
+struct LoraTarget {
+  int32_t weight = -1;  // in the family's list
+  int64_t rank = 0;
+  float scale = 1;  // alpha / rank, or alpha / sqrt(rank)
+};
+
 struct RecordOptions {
   int64_t rows = 0;          // tokens per micro-batch
   int64_t row_length = 0;    // tokens of one packed row; attention FLOPs are stated for this length
   int64_t max_segments = 1;  // of a micro-batch
   engine::DType dtype = engine::DType::kBF16;  // compute
   std::vector<bool> trained;                   // per weight; empty: all
+  // With adapters these alone are trained (`trained` is empty), and their weights follow the
+  // family's: A and B of each target in order.
+  std::vector<LoraTarget> lora;
 };
 
 struct Program {
@@ -97,7 +117,7 @@ struct Program {
   int64_t rows = 0;
   int64_t row_length = 0;
   int64_t max_segments = 1;
-  std::vector<engine::WeightSpec> weight_specs;
+  std::vector<engine::WeightSpec> weight_specs;  // the family's, then those of adapters
   std::vector<bool> trained;
   std::vector<Value> values;
   std::vector<Node> nodes;  // forward; the last is kCrossEntropy
@@ -108,6 +128,10 @@ struct Program {
   int64_t forward_flops() const;
   int64_t training_flops() const;  // forward and backward of one micro-batch
 };
+
+// A [rank, in] and B [out, rank] of each target, named as in a PEFT file.
+std::vector<engine::WeightSpec> LoraSpecs(const std::vector<engine::WeightSpec>& base,
+                                          const std::vector<LoraTarget>& targets);
 
 // Lets the family speak its forward pass to a recorder and derives the rest.
 Program Record(const engine::FamilySpec& family, const engine::ModelConfig& config,

@@ -1,6 +1,8 @@
 #include <map>
 
+#include "engine/adapter/lora_adapter.h"
 #include "engine/base/check.h"
+#include "engine/model/adapter.h"
 #include "engine/model/layer_ops.h"
 #include "training/ops/attention.h"
 #include "training/program/passes.h"
@@ -17,7 +19,15 @@ using engine::Weight;
 // kRound node is put in between, once per value, exactly where ServingOps rounds.
 class Recorder : public engine::LayerOps {
  public:
-  explicit Recorder(Program* program) : p_(program) {}
+  Recorder(Program* program, const std::vector<LoraTarget>& targets) : p_(program) {
+    auto next = static_cast<int32_t>(p_->weight_specs.size() - 2 * targets.size());
+    for (const LoraTarget& target : targets) {
+      LoraNode& lora = lora_[target.weight];
+      lora.a = next++;
+      lora.b = next++;
+      lora.scale = target.scale;
+    }
+  }
 
   Act Embed(const Weight& table) override {
     Node node(OpKind::kEmbed);
@@ -67,6 +77,15 @@ class Recorder : public engine::LayerOps {
     node.weights = {w.index};
     if (bias != nullptr) node.weights.push_back(bias->index);
     node.backward_scratch = RoundedGradientScratch(w.spec->n);
+    if (const auto found = lora_.find(w.index); found != lora_.end()) {
+      node.lora = found->second;
+      const int64_t rank = p_->weight_specs[node.lora.a].n;
+      const int64_t rounded =
+          engine::RowStride(p_->dtype, rank) * static_cast<int64_t>(engine::DTypeBytes(p_->dtype));
+      node.saved = NewBuffer("lora h", p_->rows * rounded);
+      node.lora.backward_scratch =
+          NewBuffer("lora dh", p_->rows * (rank * static_cast<int64_t>(sizeof(float)) + rounded));
+    }
     return Emit(std::move(node), DType::kF32, w.spec->n);
   }
 
@@ -193,6 +212,7 @@ class Recorder : public engine::LayerOps {
 
   Program* p_;
   std::map<int32_t, int32_t> rounded_;  // f32 value -> its rounded copy
+  std::map<int32_t, LoraNode> lora_;    // by weight
 };
 
 // Weights that exist in name only: enough for a family to state its forward pass.
@@ -205,7 +225,28 @@ engine::Weights NamesOnly(const std::vector<engine::WeightSpec>& specs) {
   return weights;
 }
 
+engine::WeightSpec LoraSpec(std::string name, int64_t n, int64_t k) {
+  engine::WeightSpec spec;
+  spec.name = std::move(name);
+  spec.source_shape = {n, k};
+  spec.n = n;
+  spec.k = k;
+  return spec;
+}
+
 }  // namespace
+
+std::vector<engine::WeightSpec> LoraSpecs(const std::vector<engine::WeightSpec>& base,
+                                          const std::vector<LoraTarget>& targets) {
+  std::vector<engine::WeightSpec> specs;
+  for (const LoraTarget& target : targets) {
+    const engine::WeightSpec& layer = base[target.weight];
+    const auto [a, b] = engine::LoraTensorNames(engine::ModulePath(layer));
+    specs.push_back(LoraSpec(a, target.rank, layer.k));
+    specs.push_back(LoraSpec(b, layer.n, target.rank));
+  }
+  return specs;
+}
 
 Program Record(const engine::FamilySpec& family, const engine::ModelConfig& config,
                const RecordOptions& options) {
@@ -220,11 +261,20 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& conf
   program.max_segments = options.max_segments;
   program.weight_specs = family.list_weights(config);
   program.trained = options.trained;
-  if (program.trained.empty()) program.trained.assign(program.weight_specs.size(), true);
+  if (program.trained.empty()) {
+    program.trained.assign(program.weight_specs.size(), options.lora.empty());
+  } else {
+    TANDEM_CHECK(options.lora.empty());
+  }
   TANDEM_CHECK(program.trained.size() == program.weight_specs.size());
+  const std::vector<engine::WeightSpec> base = program.weight_specs;
+  for (engine::WeightSpec& spec : LoraSpecs(base, options.lora)) {
+    program.weight_specs.push_back(std::move(spec));
+    program.trained.push_back(true);
+  }
 
-  const engine::Weights weights = NamesOnly(program.weight_specs);
-  Recorder recorder(&program);
+  const engine::Weights weights = NamesOnly(base);
+  Recorder recorder(&program, options.lora);
   family.forward(config, weights, recorder);
   TANDEM_CHECK(!program.nodes.empty() && program.nodes.back().op == OpKind::kCrossEntropy);
 

@@ -29,8 +29,10 @@ namespace {
 
 }  // namespace
 
-constinit const KernelTable kTable = MakeTable(
-    "avx2", "avx2", {QuantizeRows, BlockMatMul<Packing::kBytes>, BlockMatMul<Packing::kNibbles>});
+constinit const KernelTable kTable =
+    MakeTable("avx2", "avx2",
+              {QuantizeRows, BlockMatMul<BlockFormat::kInt8>, BlockMatMul<BlockFormat::kInt4>,
+               BlockMatMul<BlockFormat::kInt4K>});
 
 }  // namespace tandem::engine::avx2
 

@@ -23,8 +23,9 @@ namespace {
 }  // namespace
 
 void QuantizeBlockRows(const QuantizeRowsArgs& args) noexcept { QuantizeRows(args); }
-void MatMulInt8(const BlockMatMulArgs& args) noexcept { BlockMatMul<Packing::kBytes>(args); }
-void MatMulInt4(const BlockMatMulArgs& args) noexcept { BlockMatMul<Packing::kNibbles>(args); }
+void MatMulInt8(const BlockMatMulArgs& args) noexcept { BlockMatMul<BlockFormat::kInt8>(args); }
+void MatMulInt4(const BlockMatMulArgs& args) noexcept { BlockMatMul<BlockFormat::kInt4>(args); }
+void MatMulQ4K(const BlockMatMulArgs& args) noexcept { BlockMatMul<BlockFormat::kInt4K>(args); }
 
 }  // namespace tandem::engine::avx512_vnni
 

@@ -295,6 +295,9 @@ void QuantizeRows(const QuantizeRowsArgs& a) noexcept {
       }
       a.scales[r * a.ldgroups + g] = !finite ? kNan : (some ? absmax / 127.0f : 0.0f);
       a.starts[r * a.ldgroups + g] = -a.offset * sum;
+      if (a.sums != nullptr) {
+        a.sums[r * a.ldgroups + g] = a.scales[r * a.ldgroups + g] * static_cast<float>(sum);
+      }
     }
   }
 }
@@ -314,6 +317,26 @@ void BlockMatMul(const BlockMatMulArgs& a) noexcept {
         }
         acc = std::fma(static_cast<float>(sum), a.scales[m * a.ldgroups + g] * F16ToFloat(w.scale),
                        acc);
+      }
+      a.y[m * a.ldy + n] = a.bias != nullptr ? acc + a.bias[n] : acc;
+    }
+  }
+}
+
+void MatMulQ4K(const BlockMatMulArgs& a) noexcept {
+  const int64_t panel_bytes = BlockPanelBytes(BlockFormat::kInt4K, a.k);
+  for (int64_t n = 0; n < a.n_columns; ++n) {
+    for (int64_t m = 0; m < a.m; ++m) {
+      float acc = a.accumulate ? a.y[m * a.ldy + n] : 0.0f;
+      for (int64_t g = 0; g < GroupsOf(a.k); ++g) {
+        const ScaledGroup w =
+            GetScaledGroup(a.panels + n / kLanes * panel_bytes, a.k, g, n % kLanes);
+        int32_t sum = 0;
+        for (int64_t i = 0; i < kGroupSize; ++i) {
+          sum += w.q[i] * a.q[m * a.ldq + g * kGroupSize + i];
+        }
+        acc = std::fma(static_cast<float>(sum), a.scales[m * a.ldgroups + g] * w.scale, acc);
+        acc = std::fma(-a.sums[m * a.ldgroups + g], w.minimum, acc);
       }
       a.y[m * a.ldy + n] = a.bias != nullptr ? acc + a.bias[n] : acc;
     }
@@ -345,7 +368,8 @@ constinit const KernelTable kTable = {
     .key = "reference",
     .f32 = MakeTypedKernels<float>(),
     .bf16 = MakeTypedKernels<Bf16>(),
-    .blocks = {QuantizeRows, BlockMatMul<BlockFormat::kInt8>, BlockMatMul<BlockFormat::kInt4>},
+    .blocks = {QuantizeRows, BlockMatMul<BlockFormat::kInt8>, BlockMatMul<BlockFormat::kInt4>,
+               MatMulQ4K},
     .attention_merge = AttentionMerge,
     .add = AddRows,
     .scale = ScaleRows,

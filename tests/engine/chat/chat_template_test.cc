@@ -73,6 +73,17 @@ TEST(ChatTemplate, ClientTextStaysTheClientsThroughEveryTransformation) {
       {"'{}|'.format(c[12:])", {{"A,b ", true}, {"|", false}}},
       {"c[12:] | indent(2, true)", {{"  ", false}, {"A,b ", true}}},
       {"c[1:2] | escape", {{"&lt;", true}}},
+      {"{'a': 1, 'b': 2} | tojson(separators=(c[2:4], c[1]))",
+       {{"{\"a\"", false},
+        {"<", true},
+        {"1", false},
+        {"|i", true},
+        {"\"b\"", false},
+        {"<", true},
+        {"2}", false}}},
+      {"[1] | tojson(indent=c[2:4])", {{"[\n", false}, {"|i", true}, {"1\n]", false}}},
+      {"dict(b=2, **{c[1:3]: 1})", {{"{'b': 2, ", false}, {"'<|'", true}, {": 1}", false}}},
+      {"'-'.join(['a', 'b']).center(5, c[1])", {{"<", true}, {"a-b", false}, {"<", true}}},
       {"c[12:] * 2", {{"A,b A,b ", true}}},
       {"[c[12], 1] | string", {{"[", false}, {"'A'", true}, {", 1]", false}}},
       {"messages | map(attribute='role') | map('upper') | first", {{"USER", true}}},
@@ -95,6 +106,13 @@ TEST(ChatTemplate, ClientTextStaysTheClientsThroughCapturesAndMacros) {
       kUser);
 
   EXPECT_EQ(pieces, (Pieces{{"[", false}, {"USER", true}, {"]", false}}));
+}
+
+TEST(ChatTemplate, NamesThatAClientChoseStayTheClients) {
+  const Pieces pieces = RenderPieces(
+      "{% macro f() %}{{ kwargs }}{% endmacro %}{{ f(**{messages[0].role: 1}) }}", kUser);
+
+  EXPECT_EQ(pieces, (Pieces{{"{", false}, {"'user'", true}, {": 1}", false}}));
 }
 
 TEST(ChatTemplate, ToolsAndExtraAreTheClientsToo) {
@@ -124,8 +142,9 @@ TEST(ChatTemplate, ReservedNamesCannotBeShadowed) {
   }
 }
 
-TEST(ChatTemplate, AbsentToolsAreUndefined) {
-  EXPECT_EQ(Render("{{ tools is defined }}", kUser), "False");
+TEST(ChatTemplate, AbsentToolsAndDocumentsAreNone) {
+  EXPECT_EQ(Render("{{ tools }}{{ documents }}", kUser), "NoneNone");
+  EXPECT_EQ(Render("{{ documents }}", kUser, Json{{"documents", {1}}}), "[1]");
   EXPECT_EQ(Render("{{ tools is defined }}{{ tools }}", kUser, Json(), Json::array()), "True[]");
 }
 

@@ -269,6 +269,7 @@ TEST(JinjaLanguage, NumberFilters) {
       {"42.51 | round(1, 'ceil')", "42.6"},
       {"42 | round", "42"},
       {"[1.5, 2] | sum", "3.5"},
+      {"-0.25 | round(0, 'ceil') ~ '|' ~ (-0.25 | round)", "0.0|-0.0"},
   });
 }
 
@@ -323,6 +324,8 @@ TEST(JinjaLanguage, ToJsonWritesAsPythonDoes) {
 TEST(JinjaLanguage, Tests) {
   ExpectValues({
       {"3 is odd and 4 is even and 6 is divisibleby 3 and 6 is divisibleby(2)", "True"},
+      {"1.0 is odd and 2.0 is even and 1.5 is not odd and 7.5 is divisibleby 2.5", "True"},
+      {"-3 is odd and -4 is even", "True"},
       {"1 is number and 1 is integer and 1.0 is float and true is boolean", "True"},
       {"true is integer", "False"},
       {"true is number", "True"},
@@ -357,6 +360,10 @@ TEST(JinjaLanguage, LoopsKnowWhereTheyAre) {
       {"{% for x in [1,2,3,4] %}{% if x == 2 %}{% continue %}{% endif %}{% if x == 4 %}{% break %}"
        "{% endif %}{{ x }}{% endfor %}",
        "13"},
+      {"{% for x in [1, 2] %}{{ x }}{% break %}{% else %}e{% endfor %}", "1e"},
+      {"{% for x in [1, 2] %}{% if x == 2 %}{% break %}{% endif %}{% else %}e{% endfor %}", ""},
+      {"{% for x in [1, 1, 2, 2] %}{{ loop.changed(x) }}{% endfor %}", "TrueFalseTrueFalse"},
+      {"{% for x in [1, 1] %}{{ loop.changed(loop) }}{% endfor %}", "TrueTrue"},
   });
   EXPECT_NE(FaultOf("{% for a, b in [(1, 2, 3)] %}{% endfor %}"), "");
   EXPECT_NE(FaultOf("{% for a in 5 %}{% endfor %}"), "");
@@ -391,6 +398,45 @@ TEST(JinjaLanguage, MacrosTakeDefaultsAndRecurse) {
       {"{% macro f() %} a {% endmacro %}{{ f() | trim }}{{ f() is string }}", "aTrue"},
       {"{% set x = 'o' %}{% macro f() %}{{ x }}{{ bos_token }}{% endmacro %}{{ f() }}", "o<s>"},
       {"{% filter trim | upper %} abc {% endfilter %}", "ABC"},
+  });
+}
+
+TEST(JinjaLanguage, ArgumentsAreUnpacked) {
+  ExpectTexts({
+      {"{% macro f(a, b=0, c=0) %}{{ a }}{{ b }}{{ c }}{% endmacro %}"
+       "{{ f(*[1, 2]) }}|{{ f(1, *(2, 3)) }}|{{ f(1, **{'c': 4}) }}|{{ f(*[5], **dict(b=6)) }}",
+       "120|123|104|560"},
+  });
+  EXPECT_NE(FaultOf("{{ dict(**5) }}"), "");
+  EXPECT_NE(FaultOf("{{ dict(**{1: 2}) }}"), "");
+  EXPECT_NE(FaultOf("{{ range(*none) }}"), "");
+}
+
+TEST(JinjaLanguage, SearchesTakeAPartOfTheString) {
+  ExpectValues({
+      {"'äbcb'.find('b', 2) ~ 'äbcb'.rfind('b', 0, 3) ~ 'äbcb'.find('b', -1)", "313"},
+      {"'aaaa'.count('a', 1, 3) ~ 'ab'.count('', 2) ~ 'ab'.find('', 3)", "21-1"},
+      {"'abc'.startswith('b', 1) ~ 'abc'.endswith('b', 0, -1)", "TrueTrue"},
+      {"'abcb'.rindex('b')", "3"},
+      {"'abc'.find('c', 2, 1)", "-1"},
+  });
+}
+
+TEST(JinjaLanguage, StringsAreFilledToAWidth) {
+  ExpectValues({
+      {"'ab'.ljust(4) ~ '|' ~ 'ab'.rjust(4, 'é') ~ '|' ~ '-7'.zfill(4)", "ab  |ééab|-007"},
+      {"'ab'.center(5) ~ '|' ~ 'abc'.center(6) ~ '|' ~ 'abc'.center(2)", "  ab | abc  |abc"},
+      {"'aBé'.swapcase() ~ 'é'.isascii() ~ 'a'.isascii() ~ ''.isascii()", "AbÉFalseTrueTrue"},
+      {"{'a': [1].copy()}.copy()", "{'a': [1]}"},
+  });
+  EXPECT_NE(FaultOf("{{ 'a'.center(3, 'xy') }}"), "");
+  EXPECT_NE(FaultOf("{{ 'a'.ljust(100000000) }}"), "");
+}
+
+TEST(JinjaLanguage, SelectingFromNothingYieldsNothing) {
+  ExpectValues({
+      {"none | selectattr('x') | list ~ (none | map('upper') | list) ~ (0 | reject | list)",
+       "[][][]"},
   });
 }
 
@@ -445,8 +491,10 @@ TEST(JinjaLanguage, SyntaxErrorsNameLineAndColumn) {
        "templates"},
       {"{% for a in b recursive %}{% endfor %}", ErrorCode::kUnsupported,
        "chat template line 1, column 15: recursive loops are not supported"},
-      {"{{ f(*a) }}", ErrorCode::kUnsupported,
-       "chat template line 1, column 6: unpacking arguments with '*' is not supported"},
+      {"{{ f(**a, *b) }}", ErrorCode::kInvalidArgument,
+       "chat template line 1, column 11: unexpected '*'"},
+      {"{{ f(*a, 1) }}", ErrorCode::kInvalidArgument,
+       "chat template line 1, column 10: a positional argument follows a named one"},
       {"{% unheard %}", ErrorCode::kInvalidArgument,
        "chat template line 1, column 4: unknown statement 'unheard'"},
       {"\n\n  {% if x %}", ErrorCode::kInvalidArgument,

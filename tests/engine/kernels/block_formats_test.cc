@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/tensor/bfloat16.h"
 
 namespace tandem::engine {
@@ -90,6 +92,93 @@ TEST(BlockFormats, BlocksOfGgufTypesMoveInExactly) {
       EXPECT_TRUE(std::equal(got.q, got.q + kGroupSize, group.q));
     }
   }
+}
+
+// GGUF's Q4_K in its own words: with the twelve bytes of scales as three 32-bit words, the eight
+// scales are the bytes of two words put together from them, the minimums those of two others.
+std::vector<float> DequantizeQ4K(const std::byte* block) {
+  uint16_t d[2];
+  std::memcpy(d, block, 4);
+  uint32_t in[3];
+  std::memcpy(in, block + 4, 12);
+  const uint32_t out[4] = {
+      in[0] & 0x3f3f3f3f, (in[2] & 0x0f0f0f0f) | (in[0] >> 6 & 0x03030303) << 4, in[1] & 0x3f3f3f3f,
+      (in[2] >> 4 & 0x0f0f0f0f) | (in[1] >> 6 & 0x03030303) << 4};
+  uint8_t numbers[16];
+  std::memcpy(numbers, out, 16);
+  std::vector<float> values;
+  for (int i = 0; i < kSuperSize; ++i) {
+    const auto byte = static_cast<uint8_t>(block[16 + i / 64 * 32 + i % 32]);
+    const int q = i % 64 < 32 ? byte & 15 : byte >> 4;
+    const float scale = F16ToFloat(d[0]) * static_cast<float>(numbers[i / 32]);
+    const float minimum = F16ToFloat(d[1]) * static_cast<float>(numbers[8 + i / 32]);
+    values.push_back(scale * static_cast<float>(q) - minimum);
+  }
+  return values;
+}
+
+TEST(BlockFormats, SuperBlocksOfQ4KKeepTheirValuesBitByBit) {
+  std::mt19937 rng(5);
+  constexpr int64_t kK = 3 * kSuperSize;
+  std::vector<std::byte> panel(static_cast<size_t>(BlockPanelBytes(BlockFormat::kInt4K, kK)));
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::byte> source(16 * 3 * kQ4KBytes);
+    for (std::byte& byte : source) byte = static_cast<std::byte>(rng());  // any f16 too
+    for (int64_t i = 0; i < 16 * 3; ++i) {
+      PutQ4K(panel.data(), kK, i % 3, i / 3, source.data() + i * kQ4KBytes);
+    }
+    for (int64_t i = 0; i < 16 * 3; ++i) {
+      const std::vector<float> expected = DequantizeQ4K(source.data() + i * kQ4KBytes);
+      for (int64_t g = 0; g < kSuperGroups; ++g) {
+        float values[kGroupSize];
+        DequantizeGroup(BlockFormat::kInt4K, panel.data(), kK, i % 3 * kSuperGroups + g, i / 3,
+                        values);
+        for (int64_t j = 0; j < kGroupSize; ++j) {
+          const float want = expected[static_cast<size_t>(g * kGroupSize + j)];
+          if (std::isnan(want)) {
+            EXPECT_TRUE(std::isnan(values[j]));
+          } else {
+            EXPECT_EQ(std::bit_cast<uint32_t>(values[j]), std::bit_cast<uint32_t>(want));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockFormats, ASuperBlockLiesWhereTheLayoutSays) {
+  std::vector<std::byte> block(kQ4KBytes);
+  const auto set = [&](size_t at, int value) { block[at] = static_cast<std::byte>(value); };
+  set(0, 0x34), set(1, 0x12);         // d
+  set(2, 0x78), set(3, 0x56);         // dmin
+  set(4 + 1, 41 | 2 << 6);            // scale 1 is 41, scale 5 has 2 on top
+  set(4 + 4 + 1, 7 | 3 << 6);         // minimum 1 is 7, minimum 5 has 3 on top
+  set(4 + 8 + 1, 9 | 10 << 4);        // the rest of both
+  set(16 + 2 * 32 + 6, 5 | 11 << 4);  // element 6 of group 4 is 5, of group 5 is 11
+  constexpr int64_t kK = 2 * kSuperSize;
+  std::vector<std::byte> panel(static_cast<size_t>(BlockPanelBytes(BlockFormat::kInt4K, kK)));
+  ASSERT_EQ(panel.size(), 2 * (8 * 256 + 320));
+
+  PutQ4K(panel.data(), kK, 1, 3, block.data());
+
+  const auto at = [&](size_t i) { return static_cast<int>(panel[i]); };
+  const size_t numbers = 16 * 256 + 320;
+  EXPECT_EQ(at(numbers + 6), 0x34);
+  EXPECT_EQ(at(numbers + 32 + 6), 0x78);
+  EXPECT_EQ(at(numbers + 64 + 1 * 32 + 3), 41);
+  EXPECT_EQ(at(numbers + 64 + 1 * 32 + 16 + 3), 7);
+  EXPECT_EQ(at(numbers + 64 + 5 * 32 + 3), 2 * 16 + 9);
+  EXPECT_EQ(at(numbers + 64 + 5 * 32 + 16 + 3), 3 * 16 + 10);
+  // Element 6 is the third of the high nibbles of the first eight.
+  EXPECT_EQ(at((8 + 4) * 256 + 3 * 4 + 2), 5 << 4);
+  EXPECT_EQ(at((8 + 5) * 256 + 3 * 4 + 2), 11 << 4);
+}
+
+TEST(BlockFormats, Q4KTakesWholeSuperBlocksOnly) {
+  EXPECT_TRUE(FitsBlocks(BlockFormat::kInt4K, 512));
+  EXPECT_FALSE(FitsBlocks(BlockFormat::kInt4K, 288));
+  EXPECT_TRUE(FitsBlocks(BlockFormat::kInt8, 1));
+  EXPECT_THROW(BlockPanelBytes(BlockFormat::kInt4K, 288), Error);
 }
 
 double SquaredError(const BlockGroup& group, const float* values) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -17,7 +18,14 @@
 namespace tandem::engine {
 namespace {
 
-constexpr BlockFormat kFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4};
+constexpr BlockFormat kFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4, BlockFormat::kInt4K};
+// Those whose groups can be given one by one.
+constexpr BlockFormat kPlainFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4};
+
+// The next k that the format can hold.
+int64_t Fitting(BlockFormat format, int64_t k) {
+  return FitsBlocks(format, k) ? k : (k + kSuperSize - 1) / kSuperSize * kSuperSize;
+}
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
@@ -47,7 +55,8 @@ struct Quantized {
         ldgroups(groups + 3),
         q(static_cast<size_t>(a.m * ldq), 99),
         scales(static_cast<size_t>(a.m * ldgroups), 99.0f),
-        starts(static_cast<size_t>(a.m * ldgroups), 99) {
+        starts(static_cast<size_t>(a.m * ldgroups), 99),
+        sums(static_cast<size_t>(a.m * ldgroups), 99.0f) {
     table.blocks.quantize_rows({.x = a.x.data(),
                                 .ldx = a.k,
                                 .rows = a.m,
@@ -57,24 +66,39 @@ struct Quantized {
                                 .ldq = ldq,
                                 .scales = scales.data(),
                                 .starts = starts.data(),
+                                .sums = sums.data(),
                                 .ldgroups = ldgroups});
   }
   int64_t groups, ldq, ldgroups;
   std::vector<int8_t> q;
   std::vector<float> scales;
   std::vector<int32_t> starts;
+  std::vector<float> sums;
 };
 
-// A weight of given groups.
+// A super-block of Q4_K of any six-bit numbers and nibbles.
+std::array<std::byte, kQ4KBytes> MakeQ4K(float d, float dmin,
+                                         const std::function<uint32_t()>& byte) {
+  std::array<std::byte, kQ4KBytes> block;
+  for (std::byte& b : block) b = static_cast<std::byte>(byte());
+  const uint16_t numbers[] = {FloatToF16(d), FloatToF16(dmin)};
+  std::memcpy(block.data(), numbers, sizeof(numbers));
+  return block;
+}
+
+// A weight of given groups, or super-blocks.
 struct Blocks {
-  Blocks(BlockFormat format_in, int64_t n_in, int64_t k_in,
-         const std::function<BlockGroup(int64_t row, int64_t group)>& group)
+  Blocks(BlockFormat format_in, int64_t n_in, int64_t k_in)
       : format(format_in),
         n(n_in),
         k(k_in),
         n_panels((n + kLanes - 1) / kLanes),
         panels(static_cast<size_t>(n_panels * BlockPanelBytes(format, k))) {
     std::memset(panels.data(), 0, panels.size());
+  }
+  Blocks(BlockFormat format_in, int64_t n_in, int64_t k_in,
+         const std::function<BlockGroup(int64_t row, int64_t group)>& group)
+      : Blocks(format_in, n_in, k_in) {
     for (int64_t row = 0; row < n_panels * kLanes; ++row) {
       for (int64_t g = 0; g < GroupsOf(k); ++g) {
         BlockGroup values;
@@ -88,6 +112,17 @@ struct Blocks {
   }
   static Blocks Random(BlockFormat format, int64_t n, int64_t k, uint32_t seed) {
     std::mt19937 rng(seed);
+    if (format == BlockFormat::kInt4K) {
+      Blocks blocks(format, n, k);
+      std::uniform_real_distribution<float> scale(-0.02f, 0.02f);
+      for (int64_t row = 0; row < n; ++row) {
+        for (int64_t b = 0; b < k / kSuperSize; ++b) {
+          const auto block = MakeQ4K(scale(rng), 8 * scale(rng), std::ref(rng));
+          PutQ4K(blocks.Panel(row), k, b, row % kLanes, block.data());
+        }
+      }
+      return blocks;
+    }
     const int low = format == BlockFormat::kInt8 ? -128 : -8;
     return Blocks(format, n, k, [&](int64_t, int64_t) {
       BlockGroup group;
@@ -101,8 +136,31 @@ struct Blocks {
   std::byte* Panel(int64_t row) {
     return panels.data() + row / kLanes * BlockPanelBytes(format, k);
   }
-  BlockGroup At(int64_t row, int64_t g) const {
-    return GetGroup(format, const_cast<Blocks*>(this)->Panel(row), k, g, row % kLanes);
+  const std::byte* Panel(int64_t row) const { return const_cast<Blocks*>(this)->Panel(row); }
+  // Group g of a row of x against that of a row of the weight.
+  struct Term {
+    double value;
+    double magnitude;
+  };
+  Term At(int64_t row, int64_t g, const Quantized& x, int64_t m) const {
+    const auto at = static_cast<size_t>(m * x.ldgroups + g);
+    const int8_t* q = x.q.data() + m * x.ldq + g * kGroupSize;
+    int64_t integers = 0;
+    if (format == BlockFormat::kInt4K) {
+      const ScaledGroup group = GetScaledGroup(Panel(row), k, g, row % kLanes);
+      int64_t sum = 0;
+      for (int64_t i = 0; i < kGroupSize; ++i) {
+        integers += int64_t{group.q[i]} * q[i];
+        sum += q[i];
+      }
+      const double product = static_cast<double>(integers) * group.scale * x.scales[at];
+      const double minimum = static_cast<double>(sum) * group.minimum * x.scales[at];
+      return {product - minimum, std::abs(product) + std::abs(minimum)};
+    }
+    const BlockGroup group = GetGroup(format, Panel(row), k, g, row % kLanes);
+    for (int64_t i = 0; i < kGroupSize; ++i) integers += int64_t{group.q[i]} * q[i];
+    const double product = static_cast<double>(integers) * F16ToFloat(group.scale) * x.scales[at];
+    return {product, std::abs(product)};
   }
 
   BlockFormat format;
@@ -125,6 +183,7 @@ void Multiply(const KernelTable& table, const Quantized& x, int64_t m, const Blo
                              .ldq = x.ldq,
                              .scales = x.scales.data() + first * x.ldgroups,
                              .starts = x.starts.data() + first * x.ldgroups,
+                             .sums = x.sums.data() + first * x.ldgroups,
                              .ldgroups = x.ldgroups,
                              .m = options.rows < 0 ? m : options.rows,
                              .panels = w.panels.data(),
@@ -135,7 +194,7 @@ void Multiply(const KernelTable& table, const Quantized& x, int64_t m, const Blo
                              .y = y.data() + first * w.n,
                              .ldy = w.n,
                              .accumulate = options.accumulate};
-  w.format == BlockFormat::kInt8 ? table.blocks.matmul_int8(args) : table.blocks.matmul_int4(args);
+  table.blocks.matmul(w.format)(args);
 }
 
 std::vector<float> Product(const KernelTable& table, const Quantized& x, int64_t m, const Blocks& w,
@@ -170,6 +229,7 @@ TEST_P(BlockMatMulTest, RowsAreRoundedAsTheReferenceRoundsThem) {
       EXPECT_EQ(ours.q, reference.q) << k;
       EXPECT_EQ(ours.starts, reference.starts) << k;
       EXPECT_TRUE(SameBits(ours.scales, reference.scales)) << k;
+      EXPECT_TRUE(SameBits(ours.sums, reference.sums)) << k;
     }
   }
 }
@@ -192,6 +252,7 @@ TEST_P(BlockMatMulTest, ARoundedValueIsWithinHalfAStep) {
         EXPECT_LE(std::abs(scale * q - value), 0.50001 * scale);
       }
       EXPECT_EQ(x.starts[static_cast<size_t>(r * x.ldgroups + g)], -kInt8Offset * sum);
+      EXPECT_EQ(x.sums[static_cast<size_t>(r * x.ldgroups + g)], static_cast<float>(scale * sum));
     }
   }
 }
@@ -214,9 +275,10 @@ TEST_P(BlockMatMulTest, AgreesWithDoubleSumsOverTheSameIntegers) {
                  {5, 33, 700}, {9, 100, 640}, {17, 64, 31}, {40, 31, 1100}};
   for (const BlockFormat format : kFormats) {
     for (const auto& s : kShapes) {
-      const Activations a = Activations::Random(s.m, s.k, 5);
+      const int64_t k = Fitting(format, s.k);
+      const Activations a = Activations::Random(s.m, k, 5);
       const Quantized x(table(), a, format);
-      const Blocks w = Blocks::Random(format, s.n, s.k, 6);
+      const Blocks w = Blocks::Random(format, s.n, k, 6);
 
       const std::vector<float> y = Product(table(), x, s.m, w);
 
@@ -225,21 +287,14 @@ TEST_P(BlockMatMulTest, AgreesWithDoubleSumsOverTheSameIntegers) {
           double sum = 0;
           double magnitude = 0;
           for (int64_t g = 0; g < x.groups; ++g) {
-            const BlockGroup group = w.At(n, g);
-            int64_t integers = 0;
-            for (int64_t i = 0; i < kGroupSize; ++i) {
-              integers +=
-                  int64_t{group.q[i]} * x.q[static_cast<size_t>(m * x.ldq + g * kGroupSize + i)];
-            }
-            const double term = static_cast<double>(integers) * F16ToFloat(group.scale) *
-                                x.scales[static_cast<size_t>(m * x.ldgroups + g)];
-            sum += term;
-            magnitude += std::abs(term);
+            const Blocks::Term term = w.At(n, g, x, m);
+            sum += term.value;
+            magnitude += term.magnitude;
           }
-          // The product of scales and each addition round once.
-          const double tolerance = static_cast<double>(x.groups + 2) * 0x1p-24 * magnitude;
+          // The product of scales (or of scale and sum) and each addition round once.
+          const double tolerance = static_cast<double>(2 * x.groups + 2) * 0x1p-24 * magnitude;
           ASSERT_NEAR(y[static_cast<size_t>(m * s.n + n)], sum, tolerance)
-              << BlockFormatName(format) << " " << m << " " << n << " of " << s.n << " k " << s.k;
+              << BlockFormatName(format) << " " << m << " " << n << " of " << s.n << " k " << k;
         }
       }
     }
@@ -248,7 +303,8 @@ TEST_P(BlockMatMulTest, AgreesWithDoubleSumsOverTheSameIntegers) {
 
 TEST_P(BlockMatMulTest, EveryTableGivesTheBitsOfTheReferenceForAnyNumberOfRows) {
   for (const BlockFormat format : kFormats) {
-    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{70, 1190}, {33, 61}, {5, 512}}) {
+    for (const auto& [n, least] : {std::pair<int64_t, int64_t>{70, 1190}, {33, 61}, {5, 512}}) {
+      const int64_t k = Fitting(format, least);
       const Activations a = Activations::Random(35, k, 7);
       const Quantized x(Reference(), a, format);
       const Blocks w = Blocks::Random(format, n, k, 8);
@@ -280,7 +336,7 @@ TEST_P(BlockMatMulTest, EveryTableGivesTheBitsOfTheReferenceForAnyNumberOfRows) 
 // The largest sums that a group can have: 32 * 127 * 128 in magnitude, every sign.
 TEST_P(BlockMatMulTest, ExtremesNeverSaturate) {
   constexpr int64_t kK = 64;
-  for (const BlockFormat format : kFormats) {
+  for (const BlockFormat format : kPlainFormats) {
     const int8_t lowest = format == BlockFormat::kInt8 ? -128 : -8;
     const int8_t highest = static_cast<int8_t>(-lowest - 1);
     for (const int8_t q : {lowest, highest, int8_t{0}}) {
@@ -300,8 +356,29 @@ TEST_P(BlockMatMulTest, ExtremesNeverSaturate) {
   }
 }
 
+// Scales and minimums of 63, nibbles of 15 or 0.
+TEST_P(BlockMatMulTest, ExtremesOfQ4KAreExact) {
+  for (const uint8_t nibble : {15, 0}) {
+    const Activations a(3, kSuperSize, [&](int64_t r, int64_t) { return r == 1 ? -127 : 127; });
+    const Quantized x(table(), a, BlockFormat::kInt4K);
+    Blocks w(BlockFormat::kInt4K, 20, kSuperSize);
+    int at = 0;
+    const auto block = MakeQ4K(1, 0.5f, [&] { return at++ < 16 ? 255 : nibble * 17; });
+    for (int64_t row = 0; row < w.n; ++row) {
+      PutQ4K(w.Panel(row), w.k, 0, row % kLanes, block.data());
+    }
+
+    const std::vector<float> y = Product(table(), x, 3, w);
+
+    for (size_t i = 0; i < y.size(); ++i) {
+      const float sign = i / 20 == 1 ? -1.0f : 1.0f;
+      EXPECT_EQ(y[i], sign * 127 * 256 * (63.0f * nibble - 0.5f * 63)) << i;
+    }
+  }
+}
+
 TEST_P(BlockMatMulTest, TinyScalesAndHugeNeighboursAreExact) {
-  for (const BlockFormat format : kFormats) {
+  for (const BlockFormat format : kPlainFormats) {
     // Row 0 tiny, row 1 one huge value, row 2 zeros, row 3 below what a scale expresses.
     const Activations a(4, 64, [](int64_t r, int64_t c) {
       if (r == 0) return 0x1p-118f;
@@ -331,10 +408,11 @@ TEST_P(BlockMatMulTest, NanAndInfinityMakeTheirRowNanAndNoOther) {
   for (const BlockFormat format : kFormats) {
     for (const float bad : {NAN, INFINITY, -INFINITY}) {
       for (const int64_t at : {0, 17, 63, 70}) {
-        const Activations a(3, 71,
+        const int64_t k = Fitting(format, 71);
+        const Activations a(3, k,
                             [&](int64_t r, int64_t c) { return r == 1 && c == at ? bad : 0.5f; });
         const Quantized x(table(), a, format);
-        const Blocks w = Blocks::Random(format, 18, 71, 9);
+        const Blocks w = Blocks::Random(format, 18, k, 9);
 
         const std::vector<float> y = Product(table(), x, 3, w);
 
@@ -348,26 +426,27 @@ TEST_P(BlockMatMulTest, NanAndInfinityMakeTheirRowNanAndNoOther) {
 
 TEST_P(BlockMatMulTest, PaddingColumnsAreNotWritten) {
   for (const BlockFormat format : kFormats) {
-    const Activations a = Activations::Random(5, 40, 11);
+    const int64_t k = Fitting(format, 40);
+    const Activations a = Activations::Random(5, k, 11);
     const Quantized x(table(), a, format);
-    const Blocks w = Blocks::Random(format, 21, 40, 12);
+    const Blocks w = Blocks::Random(format, 21, k, 12);
     std::vector<float> y(5 * 24, 77.0f);
     const BlockMatMulArgs args{.q = x.q.data(),
                                .ldq = x.ldq,
                                .scales = x.scales.data(),
                                .starts = x.starts.data(),
+                               .sums = x.sums.data(),
                                .ldgroups = x.ldgroups,
                                .m = 5,
                                .panels = w.panels.data(),
                                .n_panels = w.n_panels,
                                .n_columns = 21,
-                               .k = 40,
+                               .k = k,
                                .bias = nullptr,
                                .y = y.data(),
                                .ldy = 24,
                                .accumulate = false};
-    format == BlockFormat::kInt8 ? table().blocks.matmul_int8(args)
-                                 : table().blocks.matmul_int4(args);
+    table().blocks.matmul(format)(args);
     for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(y[i] == 77.0f, i % 24 >= 21) << i;
   }
 }

@@ -56,6 +56,17 @@ TEST(PrefixIndex, AnotherSaltSharesNothing) {
   EXPECT_EQ(other.Match(Tokens(17)), Blocks({1}));
 }
 
+TEST(PrefixIndex, VariantsShareNothing) {
+  PrefixIndex index(Sha256Digest{});
+  index.Insert(Tokens(32), Blocks({0, 1}));
+  index.Insert(Tokens(16), Blocks({2}), "adapter");
+  index.Insert(Tokens(32), Blocks({2, 3}), "adapter");  // as a growing sequence does
+
+  EXPECT_EQ(index.Match(Tokens(33)), Blocks({0, 1}));
+  EXPECT_EQ(index.Match(Tokens(33), "adapter"), Blocks({2, 3}));
+  EXPECT_TRUE(index.Match(Tokens(33), "other").empty());
+}
+
 TEST(PrefixIndex, AnIndexedPrefixKeepsItsOldBlock) {
   PrefixIndex index(Sha256Digest{});
   index.Insert(Tokens(16), Blocks({0}));

@@ -161,9 +161,49 @@ TEST_F(GgufBlocks, Q4_0IsServedWithItsOwnIntegersAndScales) {
   ExpectTheFilesOwnNumbers(WriteRandom(Encoding::kQ4_0), Encoding::kQ4_0, BlockFormat::kInt4);
 }
 
+TEST_F(GgufBlocks, Q4_KIsServedAsItIsWhateverTheBatch) {
+  const fs::path path = WriteRandom(Encoding::kQ4_K);
+  ThreadPool pool(2);
+  OpsContext ops(Kernels(), pool);
+  const ModelDir dir = ModelDir::Open(path);
+  const auto model = Model::Load(dir, {}, ops);
+  EXPECT_EQ(model->weights_type(), "gguf-q4_k");
+  for (const Weight& weight : model->weights()) {
+    if (weight.spec->kind == WeightKind::kVector) continue;
+    ASSERT_EQ(weight.panels.block, BlockFormat::kInt4K);
+    std::vector<float> unpacked(static_cast<size_t>(weight.spec->n * weight.spec->k));
+    UnpackPanels(weight.panels, unpacked.data());
+    EXPECT_TRUE(SameBits(unpacked, DecodeTensor(*dir.FindStored(weight.spec->name))))
+        << weight.spec->name;
+  }
+
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 40; ++i) tokens.push_back(i * 7 % 50);
+  std::vector<float> expected;
+  for (const KernelTable* kernels : RunnableKernelTables()) {
+    for (const int n_threads : {1, 2}) {
+      tests::ModelHarness harness(path, {.kernels = kernels, .n_threads = n_threads});
+      for (const size_t chunk : {0, 1, 7, 16}) {
+        const std::vector<float> logits = harness.Prefill(tokens, chunk);
+        if (chunk == 0) expected = logits;
+        EXPECT_TRUE(SameBits(logits, expected)) << kernels->key << " chunks of " << chunk;
+      }
+    }
+  }
+  // Near what the same numbers give in bf16.
+  tests::ModelHarness bf16(path, {.dtype = DType::kBF16}), own(path, {});
+  const std::vector<float> a = bf16.Prefill(tokens, 0), b = own.Prefill(tokens, 0);
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    error += std::pow(double{a[i]} - b[i], 2);
+    norm += std::pow(double{a[i]}, 2);
+  }
+  EXPECT_LT(std::sqrt(error / norm), 0.05);
+}
+
 TEST_F(GgufBlocks, OtherBlocksAreServedAsRoundedToInt8AndAsDecodedInF32) {
-  for (const Encoding encoding : {Encoding::kQ4_1, Encoding::kQ5_0, Encoding::kQ5_1,
-                                  Encoding::kQ4_K, Encoding::kQ5_K, Encoding::kQ6_K}) {
+  for (const Encoding encoding :
+       {Encoding::kQ4_1, Encoding::kQ5_0, Encoding::kQ5_1, Encoding::kQ5_K, Encoding::kQ6_K}) {
     SCOPED_TRACE(EncodingName(encoding));
     const fs::path path = WriteRandom(encoding);
     ThreadPool pool(2);

@@ -60,7 +60,11 @@ class GoldenModel : public ::testing::TestWithParam<Case> {
  protected:
   GoldenModel()
       : golden_(tests::LoadGolden(GetParam().model)),
-        harness_(golden_.dir, {.dtype = GetParam().dtype, .kernels = GetParam().kernels}) {}
+        harness_(golden_.dir, {.dtype = GetParam().dtype, .kernels = GetParam().kernels}) {
+    if (!golden_.adapter_dir.empty()) {
+      harness_.UseAdapter(harness_.LoadAdapter(golden_.adapter_dir));
+    }
+  }
 
   Golden golden_;
   ModelHarness harness_;
@@ -117,7 +121,9 @@ TEST_P(GoldenModel, LogProbabilitiesOfTheGreedyPathMatch) {
 
 std::vector<Case> AllCases() {
   std::vector<Case> cases;
-  for (const std::string& model : tests::GoldenNames()) {
+  std::vector<std::string> models = tests::GoldenNames();
+  for (const std::string& adapter : tests::AdapterGoldenNames()) models.push_back(adapter);
+  for (const std::string& model : models) {
     for (const KernelTable* kernels : RunnableKernelTables()) {
       for (const DType dtype : {DType::kF32, DType::kBF16})
         cases.push_back({model, kernels, dtype});

@@ -85,8 +85,8 @@ TEST_P(MatMulTest, RowHasTheSameBitsInEverySplitAndWithAnyThreads) {
 }
 
 TEST_P(MatMulTest, WeightsInBlocksGiveEachRowTheSameBitsInEverySplitAndWithAnyThreads) {
-  const Shape s{67, 117, 781};
   for (const BlockFormat block : kBlockFormats) {
+    const Shape s{67, 117, Fitting(block, 781)};
     const TestMatrix x(DType::kBF16, s.m, s.k, RandomFloats(s.m * s.k, 4));
     const TestBlockWeight w(block, s.n, s.k, 5);
     const std::vector<float> bias = RandomFloats(s.n, 3);
@@ -116,7 +116,8 @@ TEST_P(MatMulTest, WeightsInBlocksGiveEachRowTheSameBitsInEverySplitAndWithAnyTh
 
 TEST_P(MatMulTest, WeightsInBlocksComeNearTheProductOfTheirValues) {
   for (const BlockFormat block : kBlockFormats) {
-    for (const Shape& s : kShapes) {
+    for (Shape s : kShapes) {
+      s.k = Fitting(block, s.k);
       const TestMatrix x(DType::kBF16, s.m, s.k, RandomFloats(s.m * s.k, 1));
       const TestBlockWeight w(block, s.n, s.k, 2);
       std::vector<float> y(static_cast<size_t>(s.m * s.n));
@@ -358,7 +359,7 @@ TEST(Panels, ArePaddedWithZeros) {
 }
 
 TEST(Panels, InBlocksHoldTheRoundedGroupsInEitherLayoutAndReportTheError) {
-  for (const BlockFormat block : kBlockFormats) {
+  for (const BlockFormat block : kRoundedFormats) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {16, 32}, {37, 300}, {50, 513}}) {
       for (const SourceLayout layout : {SourceLayout::kOutIn, SourceLayout::kInOut}) {
         const Source source = MakeSource(DType::kBF16, n * k);
@@ -398,7 +399,7 @@ TEST(Panels, InBlocksHoldTheRoundedGroupsInEitherLayoutAndReportTheError) {
 
 TEST(Panels, InBlocksAreZeroBeyondTheWeight) {
   const Source source = MakeSource(DType::kF32, 3 * 5);
-  for (const BlockFormat block : kBlockFormats) {
+  for (const BlockFormat block : kRoundedFormats) {
     AlignedBuffer panels(static_cast<size_t>(PanelBytes(block, 3, 5)));
     std::memset(panels.data(), 0xff, panels.size());
     TestOps ops(Kernels());
@@ -415,6 +416,74 @@ TEST(Panels, InBlocksAreZeroBeyondTheWeight) {
   }
 }
 
+TEST(Panels, OfQ4KHoldTheValuesOfTheirSuperBlocksWithAnyThreads) {
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 256}, {37, 768}}) {
+    const std::vector<std::byte> blocks = RandomQ4K(n, k, 3);
+    AlignedBuffer panels(static_cast<size_t>(PanelBytes(BlockFormat::kInt4K, n, k)));
+    std::memset(panels.data(), 0xff, panels.size());
+    TestOps ops(Kernels(), 3);
+
+    const auto row_data = [&](int64_t row) {
+      return blocks.data() + row * (k / kSuperSize) * kQ4KBytes;
+    };
+    const BlockError error = PackQ4K(ops, row_data, n, k, panels.data());
+
+    EXPECT_EQ(error.Relative(), 0);
+    std::vector<float> rows(static_cast<size_t>(n * k));
+    UnpackPanels({panels.data(), DType::kBF16, n, k, BlockFormat::kInt4K}, rows.data());
+    for (int64_t i = 0; i < n * k; ++i) {
+      const std::byte* block = blocks.data() + i / kSuperSize * kQ4KBytes;
+      const int64_t at = i % kSuperSize;
+      const int64_t g = at / kGroupSize;
+      const auto byte = [&](int64_t j) { return static_cast<int>(block[j]); };
+      uint16_t d[2];
+      std::memcpy(d, block, sizeof(d));
+      const int scale = g < 4 ? byte(4 + g) & 63 : (byte(8 + g) & 15) | byte(g) >> 6 << 4;
+      const int minimum = g < 4 ? byte(8 + g) & 63 : byte(8 + g) >> 4 | byte(4 + g) >> 6 << 4;
+      const int both = byte(16 + at / 64 * 32 + at % 32);
+      const int q = at % 64 < 32 ? both & 15 : both >> 4;
+      const float least = F16ToFloat(d[1]) * static_cast<float>(minimum);
+      ASSERT_EQ(rows[static_cast<size_t>(i)],
+                F16ToFloat(d[0]) * static_cast<float>(scale) * static_cast<float>(q) - least)
+          << i;
+    }
+    // Rows beyond the weight are zero, numbers included.
+    const std::byte* last =
+        panels.data() + (n - 1) / kLanes * BlockPanelBytes(BlockFormat::kInt4K, k);
+    for (int64_t lane = n % kLanes; lane < kLanes; ++lane) {
+      const ScaledGroup group = GetScaledGroup(last, k, 0, lane);
+      EXPECT_EQ(group.scale, 0);
+      EXPECT_EQ(group.minimum, 0);
+    }
+  }
+}
+
+TEST(Panels, OfQ4KReportNumbersThatAreNotFinite) {
+  TestOps ops(Kernels());
+  AlignedBuffer panels(static_cast<size_t>(PanelBytes(BlockFormat::kInt4K, 3, 512)));
+  for (const size_t at : {size_t{0}, size_t{5 * kQ4KBytes + 2}}) {  // the first d, the last dmin
+    for (const float bad : {NAN, INFINITY}) {
+      std::vector<std::byte> blocks = RandomQ4K(3, 512, 5);
+      const uint16_t bits = FloatToF16(bad);
+      std::memcpy(blocks.data() + at, &bits, sizeof(bits));
+      const auto row_data = [&](int64_t row) { return blocks.data() + row * 2 * kQ4KBytes; };
+      EXPECT_FALSE(std::isfinite(PackQ4K(ops, row_data, 3, 512, panels.data()).Relative()));
+    }
+  }
+}
+
+TEST(Panels, OfQ4KRefuseRowsThatAreNotWholeSuperBlocks) {
+  TestOps ops(Kernels());
+  const auto row_data = [](int64_t) -> const std::byte* { return nullptr; };
+  try {
+    PackQ4K(ops, row_data, 2, 288, nullptr);
+    FAIL() << "was packed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("288"), std::string::npos);
+  }
+}
+
 TEST(Panels, OfIntegersAreRefused) {
   const std::vector<std::byte> source(64);
   std::vector<std::byte> panels(64 * 16);
@@ -426,18 +495,19 @@ TEST(Panels, OfIntegersAreRefused) {
 
 TEST(GatherRows, ReadsRowsOfBlocks) {
   for (const BlockFormat block : kBlockFormats) {
-    const TestBlockWeight table(block, 40, 75, 19);
+    const int64_t k = Fitting(block, 75);
+    const TestBlockWeight table(block, 40, k, 19);
     const std::vector<TokenId> ids = {0, 39, 17, 17, 16};
-    std::vector<float> out(ids.size() * 76, -1.0f);
+    const int64_t stride = k + 1;
+    std::vector<float> out(ids.size() * static_cast<size_t>(stride), -1.0f);
     TestOps ops(Kernels(), 2);
 
-    GatherRows(ops, table.matrix(), ids, out.data(), 76);
+    GatherRows(ops, table.matrix(), ids, out.data(), stride);
 
     for (size_t i = 0; i < ids.size(); ++i) {
-      for (int64_t c = 0; c < 75; ++c) {
-        EXPECT_EQ(out[i * 76 + static_cast<size_t>(c)], table.At(ids[i], c));
-      }
-      EXPECT_EQ(out[i * 76 + 75], -1.0f);
+      const float* row = out.data() + i * static_cast<size_t>(stride);
+      for (int64_t c = 0; c < k; ++c) EXPECT_EQ(row[c], table.At(ids[i], c));
+      EXPECT_EQ(row[k], -1.0f);
     }
   }
 }

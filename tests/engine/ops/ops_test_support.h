@@ -4,10 +4,12 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "engine/base/check.h"
 #include "engine/base/thread_pool.h"
 #include "engine/kernels/kernels.h"
 #include "engine/ops/matmul.h"
@@ -136,22 +138,51 @@ class TestWeight {
   std::vector<float> values_;
 };
 
-inline const BlockFormat kBlockFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4};
+inline const BlockFormat kBlockFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4,
+                                            BlockFormat::kInt4K};
+// Those that weights can be rounded to.
+inline const BlockFormat kRoundedFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4};
+
+// The next k that the format can hold.
+inline int64_t Fitting(BlockFormat block, int64_t k) {
+  return FitsBlocks(block, k) ? k : RoundUp(k, kSuperSize);
+}
+
+// Any super-blocks of Q4_K whose values are below about 1.
+inline std::vector<std::byte> RandomQ4K(int64_t n, int64_t k, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<std::byte> blocks(static_cast<size_t>(n * k / kSuperSize * kQ4KBytes));
+  for (std::byte& byte : blocks) byte = static_cast<std::byte>(rng());
+  for (size_t at = 0; at < blocks.size(); at += kQ4KBytes) {
+    std::uniform_real_distribution<float> d(-1e-3f, 1e-3f);
+    const uint16_t numbers[] = {FloatToF16(d(rng)), FloatToF16(10 * d(rng))};
+    std::memcpy(blocks.data() + at, numbers, sizeof(numbers));
+  }
+  return blocks;
+}
 
 // A weight in blocks, and the values they hold.
 class TestBlockWeight {
  public:
   TestBlockWeight(BlockFormat block, int64_t n, int64_t k, uint32_t seed)
       : bytes_(static_cast<size_t>(PanelBytes(block, n, k))),
-        matrix_{bytes_.data(), DType::kBF16, n, k, block} {
-    const std::vector<float> source = RandomFloats(n * k, seed);
+        matrix_{bytes_.data(), DType::kBF16, n, k, block},
+        values_(static_cast<size_t>(n * k)) {
     TestOps ops(*RunnableKernelTables().front());
-    PackBlockPanels(ops,
-                    {.data = reinterpret_cast<const std::byte*>(source.data()),
-                     .dtype = DType::kF32,
-                     .shape = {n, k}},
-                    SourceLayout::kOutIn, n, k, block, bytes_.data());
-    values_.resize(source.size());
+    if (block == BlockFormat::kInt4K) {
+      const std::vector<std::byte> blocks = RandomQ4K(n, k, seed);
+      const auto row_data = [&](int64_t row) {
+        return blocks.data() + row * (k / kSuperSize) * kQ4KBytes;
+      };
+      PackQ4K(ops, row_data, n, k, bytes_.data());
+    } else {
+      const std::vector<float> source = RandomFloats(n * k, seed);
+      PackBlockPanels(ops,
+                      {.data = reinterpret_cast<const std::byte*>(source.data()),
+                       .dtype = DType::kF32,
+                       .shape = {n, k}},
+                      SourceLayout::kOutIn, n, k, block, bytes_.data());
+    }
     UnpackPanels(matrix_, values_.data());
   }
   const PanelMatrix& matrix() const { return matrix_; }

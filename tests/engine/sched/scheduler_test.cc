@@ -72,6 +72,32 @@ TEST(Scheduler, RefusesAPoolTooSmallForOneSequence) {
   EXPECT_NO_THROW(World(Options(8, 32, 256), 16));
 }
 
+TEST(Scheduler, SequencesOfDifferentAdaptersShareNoPrefix) {
+  World world(Options(8, 256), 64);
+  const auto add = [&](uint64_t id, const std::string& adapter) {
+    world.scheduler.Add({.id = RequestId{id}, .prompt = Prompt(65), .adapter = adapter});
+  };
+  add(1, "");
+  add(2, "one");
+  add(3, "one");
+  add(4, "two");
+
+  // The second of adapter one waits for the first; nobody else does.
+  const BatchPlan together = world.Step();
+  EXPECT_EQ(World::Rows(together, 1), 65);
+  EXPECT_EQ(World::Rows(together, 2), 65);
+  EXPECT_EQ(World::Rows(together, 3), 0);
+  EXPECT_EQ(World::Rows(together, 4), 65);
+  EXPECT_EQ(World::Rows(world.Step(), 3), 1);
+
+  for (uint64_t id = 1; id <= 4; ++id) world.scheduler.Cancel(RequestId{id});
+  add(5, "two");
+  add(6, "three");
+  const BatchPlan later = world.Step();
+  EXPECT_EQ(World::Rows(later, 5), 1);
+  EXPECT_EQ(World::Rows(later, 6), 65);
+}
+
 TEST(Scheduler, DecodesSharetheStepWithPromptChunks) {
   World world(Options(), 64);
   world.Add(1, Prompt(10));

@@ -7,13 +7,15 @@
 
 #include "engine/model/random_model.h"
 #include "tests/support/paths.h"
+#include "training/lora/lora.h"
 
 namespace tandem::training {
 namespace {
 
 using engine::DType;
 
-Program RecordTiny(std::string_view family_name, DType dtype, std::vector<bool> trained = {}) {
+Program RecordTiny(std::string_view family_name, DType dtype, std::vector<bool> trained = {},
+                   int64_t lora_rank = 0) {
   const engine::FamilySpec& family = engine::FindFamilyByName(family_name);
   const engine::ModelConfig config = engine::TinyModelConfig(family_name);
   RecordOptions options;
@@ -22,6 +24,9 @@ Program RecordTiny(std::string_view family_name, DType dtype, std::vector<bool> 
   options.max_segments = 6;
   options.dtype = dtype;
   options.trained = std::move(trained);
+  LoraOptions lora;
+  lora.rank = lora_rank;
+  if (lora_rank > 0) options.lora = ChooseLoraTargets(lora, family, config);
   return Record(family, config, options);
 }
 
@@ -53,10 +58,15 @@ TEST(Program, PrintsAsRecordedForGemma2) {
   ExpectGolden(RecordTiny("gemma2", DType::kBF16), "gemma2-tiny-bf16.txt");
 }
 
+TEST(Program, PrintsAsRecordedForAnAdapterOfLlama) {
+  ExpectGolden(RecordTiny("llama", DType::kBF16, {}, 4), "llama-tiny-lora-bf16.txt");
+}
+
 TEST(Program, BuffersThatLiveTogetherDoNotOverlap) {
   for (const engine::FamilySpec* family : engine::Families()) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const Program program = RecordTiny(family->name, dtype);
+    for (const auto& [dtype, rank] :
+         {std::pair{DType::kF32, 0}, {DType::kBF16, 0}, {DType::kF32, 5}, {DType::kBF16, 5}}) {
+      const Program program = RecordTiny(family->name, dtype, {}, rank);
 
       for (size_t i = 0; i < program.buffers.size(); ++i) {
         const Buffer& a = program.buffers[i];

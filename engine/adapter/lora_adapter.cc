@@ -1,0 +1,297 @@
+#include "engine/adapter/lora_adapter.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/json.h"
+#include "engine/io/sha256.h"
+
+namespace tandem::engine {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxConfigBytes = 4 << 20;
+constexpr double kMaxAlpha = 1e6;
+constexpr std::string_view kPrefix = "base_model.model.";
+
+[[noreturn]] void Refuse(const std::string& source, const std::string& what) {
+  throw Error(ErrorCode::kUnsupported, source + ": " + what);
+}
+
+[[noreturn]] void Broken(const std::string& source, const std::string& what) {
+  throw Error(ErrorCode::kDataLoss, source + ": " + what);
+}
+
+// Fields that change nothing about a forward pass with dropout off, or that say which modules have
+// an adapter, which the tensors say themselves.
+constexpr std::array kHarmless = {
+    "auto_mapping",        "base_model_name_or_path",
+    "corda_config",        "eva_config",
+    "exclude_modules",     "inference_mode",
+    "layers_pattern",      "layers_to_transform",
+    "loftq_config",        "lora_dropout",
+    "lora_ga_config",      "megatron_config",
+    "megatron_core",       "peft_version",
+    "qalora_group_size",   "revision",
+    "task_type",           "runtime_config",
+    "ensure_weight_tying", "fan_in_fan_out",
+    "loraplus_lr_ratio",
+};
+// Fields that are read below.
+constexpr std::array kRead = {
+    "peft_type", "r",          "lora_alpha",        "rank_pattern",   "alpha_pattern",
+    "bias",      "use_rslora", "init_lora_weights", "target_modules",
+};
+
+bool SaysNothing(const Json& value) {
+  return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
+         ((value.is_array() || value.is_object() || value.is_string()) && value.empty());
+}
+
+template <class Names>
+bool Holds(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// "pissa" and its like take what A and B begin with away from the base's weights, so that the
+// adapter belongs to another base than the one on disk.
+void CheckInit(const Json& config, const std::string& source) {
+  const auto found = config.find("init_lora_weights");
+  if (found == config.end() || found->is_null() || found->is_boolean()) return;
+  const std::string init = JsonStringOr(config, "init_lora_weights", "", source);
+  if (init == "gaussian" || init == "eva" || init == "orthogonal") return;
+  Refuse(source, "field 'init_lora_weights' is \"" + init +
+                     "\": such an adapter changes the base's own weights; convert it to a plain "
+                     "LoRA when saving it");
+}
+
+// By module path: the numbers of rank_pattern or alpha_pattern.
+class Pattern {
+ public:
+  Pattern(const Json& config, const char* field, double max, const std::string& source) {
+    const auto found = config.find(field);
+    if (found == config.end() || found->is_null()) return;
+    if (!found->is_object()) Broken(source, "field '" + std::string(field) + "' is not an object");
+    for (const auto& [key, value] : found->items()) {
+      const std::string what = "field '" + std::string(field) + "." + key + "' ";
+      // PEFT reads keys as regular expressions that end a path; those in use are plain paths.
+      const std::string plain = key.starts_with("^") ? key.substr(1) : key;
+      const bool is_path = std::all_of(plain.begin(), plain.end(), [](unsigned char c) {
+        return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-';
+      });
+      if (plain.empty() || !is_path) {
+        Refuse(source, what + "is a regular expression; only module names are read");
+      }
+      if (!value.is_number() || !(value.get<double>() > 0) || value.get<double>() > max) {
+        Broken(source, what + "must be a number above 0 and at most " +
+                           std::to_string(static_cast<int64_t>(max)));
+      }
+      entries_.push_back({plain, key.starts_with("^"), value.get<double>()});
+    }
+  }
+
+  double Of(const std::string& path, double otherwise) const {
+    for (const Entry& entry : entries_) {
+      if (path == entry.path || (!entry.whole && path.ends_with("." + entry.path))) {
+        return entry.value;
+      }
+    }
+    return otherwise;
+  }
+
+ private:
+  struct Entry {
+    std::string path;
+    bool whole;  // not the end of a path, but all of it
+    double value;
+  };
+  std::vector<Entry> entries_;
+};
+
+struct Settings {
+  int64_t rank = 0;
+  double alpha = 0;
+  bool rank_stabilized = false;
+  Pattern ranks;
+  Pattern alphas;
+  std::optional<std::vector<std::string>> targets;  // unset: an expression, or "all-linear"
+};
+
+Settings ReadConfig(const Json& config, const std::string& source) {
+  if (!config.is_object()) Broken(source, "is not an object");
+  const std::string type = JsonStringOr(config, "peft_type", "LORA", source);
+  if (type != "LORA") Refuse(source, "field 'peft_type' is \"" + type + "\", only LORA is read");
+  const std::string bias = JsonStringOr(config, "bias", "none", source);
+  if (bias != "none") {
+    Refuse(source, "field 'bias' is \"" + bias + "\": trained biases are not read, only \"none\"");
+  }
+  CheckInit(config, source);
+  for (const auto& [field, value] : config.items()) {
+    if (Holds(kHarmless, field) || Holds(kRead, field) || SaysNothing(value)) continue;
+    Refuse(source, "field '" + field + "' is set, which this version does not support");
+  }
+  Settings settings{.rank = JsonIntOr(config, "r", 8, 1, LoraAdapter::kMaxRank, source),
+                    .alpha = JsonNumberOr(config, "lora_alpha", 8, 0, kMaxAlpha, source),
+                    .rank_stabilized = JsonBoolOr(config, "use_rslora", false, source),
+                    .ranks = {config, "rank_pattern", LoraAdapter::kMaxRank, source},
+                    .alphas = {config, "alpha_pattern", kMaxAlpha, source},
+                    .targets = {}};
+  const auto targets = config.find("target_modules");
+  if (targets == config.end() || targets->is_null() || targets->is_string()) return settings;
+  settings.targets.emplace();
+  if (!targets->is_array()) Broken(source, "field 'target_modules' is neither a list nor a string");
+  for (const Json& target : *targets) {
+    if (!target.is_string()) Broken(source, "field 'target_modules' holds what is no string");
+    settings.targets->push_back(target.get<std::string>());
+  }
+  return settings;
+}
+
+bool IsTarget(const std::vector<std::string>& targets, const std::string& path) {
+  return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
+    return path == target || path.ends_with("." + target);
+  });
+}
+
+// "base_model.model.PATH.lora_A.weight", or with the adapter's name: ".lora_A.default.weight".
+// Nothing when the name is of another kind.
+struct TensorName {
+  std::string path;
+  bool is_a = false;
+};
+std::optional<TensorName> ParseTensorName(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  for (const bool is_a : {true, false}) {
+    for (const std::string_view end : {".weight", ".default.weight"}) {
+      const std::string suffix = (is_a ? ".lora_A" : ".lora_B") + std::string(end);
+      if (name.size() > suffix.size() && name.ends_with(suffix)) {
+        return TensorName{std::string(name.substr(0, name.size() - suffix.size())), is_a};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+void CheckTensor(const LoraModule& module, const std::string& name, const ConstTensorView& tensor,
+                 size_t rank_axis, const std::string& source) {
+  const DType t = tensor.dtype;
+  if (t != DType::kF32 && t != DType::kBF16 && t != DType::kF16 && t != DType::kF64) {
+    Refuse(source, "tensor '" + name + "' has type " + std::string(DTypeName(t)) +
+                       "; only floating-point matrices are read");
+  }
+  if (tensor.shape.size() != 2) {
+    Broken(source, "tensor '" + name + "' has " + std::to_string(tensor.shape.size()) +
+                       " axes, a linear layer's adapter has 2");
+  }
+  if (tensor.shape[rank_axis] != module.rank) {
+    Broken(source, "tensor '" + name + "' has rank " + std::to_string(tensor.shape[rank_axis]) +
+                       ", adapter_config.json says " + std::to_string(module.rank));
+  }
+}
+
+std::vector<LoraModule> CollectModules(const SafetensorsFile& file, const Settings& settings,
+                                       const std::string& source) {
+  std::map<std::string, LoraModule> modules;
+  for (const std::string& name : file.names()) {
+    const std::optional<TensorName> parsed = ParseTensorName(name);
+    if (!parsed) {
+      Refuse(source, "tensor '" + name +
+                         "' is not the lora_A or lora_B of a linear layer, which is all that is "
+                         "supported");
+    }
+    if (settings.targets && !IsTarget(*settings.targets, parsed->path)) {
+      Broken(source, "tensor '" + name +
+                         "' is of a module that target_modules in adapter_config.json leaves out");
+    }
+    LoraModule& module = modules[parsed->path];
+    std::string& slot = parsed->is_a ? module.a_name : module.b_name;
+    if (!slot.empty()) Broken(source, "tensors '" + slot + "' and '" + name + "' are the same one");
+    slot = name;
+    (parsed->is_a ? module.a : module.b) = *file.Find(name);
+  }
+  std::vector<LoraModule> list;
+  for (auto& [path, module] : modules) {
+    const auto [a_name, b_name] = LoraTensorNames(path);
+    if (module.a_name.empty()) Broken(source, "tensor '" + a_name + "' is missing");
+    if (module.b_name.empty()) Broken(source, "tensor '" + b_name + "' is missing");
+    const double rank = settings.ranks.Of(path, static_cast<double>(settings.rank));
+    const double alpha = settings.alphas.Of(path, settings.alpha);
+    if (rank != std::floor(rank)) {
+      Broken(source, "tensor '" + module.a_name + "': adapter_config.json gives it a broken rank");
+    }
+    module.path = path;
+    module.rank = static_cast<int64_t>(rank);
+    module.scale = static_cast<float>(alpha / (settings.rank_stabilized ? std::sqrt(rank) : rank));
+    CheckTensor(module, module.a_name, module.a, 0, source);
+    CheckTensor(module, module.b_name, module.b, 1, source);
+    list.push_back(std::move(module));
+  }
+  if (list.empty()) Broken(source, "holds no tensors");
+  return list;
+}
+
+}  // namespace
+
+LoraAdapter LoraAdapter::Open(const fs::path& dir) {
+  if (!fs::is_directory(dir)) {
+    throw Error(ErrorCode::kNotFound, "adapter '" + dir.string() + "' is not a directory");
+  }
+  const fs::path config_path = dir / "adapter_config.json";
+  const fs::path weights_path = dir / "adapter_model.safetensors";
+  const std::string text = ReadWholeFile(config_path, kMaxConfigBytes);
+  if (!fs::exists(weights_path) && fs::exists(dir / "adapter_model.bin")) {
+    Refuse((dir / "adapter_model.bin").string(),
+           "is a pickle, which is not read; save the adapter as safetensors");
+  }
+  LoraAdapter adapter;
+  adapter.name_ = dir.string();
+  const Settings settings =
+      ReadConfig(ParseUntrustedJson(text, config_path.string()), config_path.string());
+  adapter.file_ = std::make_shared<SafetensorsFile>(SafetensorsFile::Open(weights_path));
+  adapter.modules_ = CollectModules(*adapter.file_, settings, weights_path.string());
+  Sha256 hash;
+  hash.Update(text);
+  hash.Update(adapter.file_->bytes());
+  adapter.content_hash_ = ToHex(hash.Finish());
+  return adapter;
+}
+
+std::string LoraConfigText(const LoraConfig& config) {
+  return Json{{"peft_type", "LORA"},
+              {"task_type", "CAUSAL_LM"},
+              {"base_model_name_or_path", config.base_model},
+              {"r", config.rank},
+              {"lora_alpha", config.alpha == std::floor(config.alpha)
+                                 ? Json(static_cast<int64_t>(config.alpha))
+                                 : Json(config.alpha)},
+              {"lora_dropout", config.dropout},
+              {"use_rslora", config.rank_stabilized},
+              {"fan_in_fan_out", config.fan_in_fan_out},
+              {"bias", "none"},
+              {"use_dora", false},
+              {"target_modules", config.target_modules},
+              {"modules_to_save", nullptr},
+              {"rank_pattern", Json::object()},
+              {"alpha_pattern", Json::object()},
+              {"init_lora_weights", true},
+              {"inference_mode", true}}
+             .dump(2) +
+         "\n";
+}
+
+std::pair<std::string, std::string> LoraTensorNames(const std::string& path) {
+  const std::string begin = std::string(kPrefix) + path;
+  return {begin + ".lora_A.weight", begin + ".lora_B.weight"};
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/io/safetensors.h"
+
+namespace tandem::engine {
+
+// The pair of matrices that an adapter has for one linear layer.
+struct LoraModule {
+  std::string path;  // of the module in the base model: "model.layers.0.mlp.up_proj"
+  int64_t rank = 0;
+  float scale = 1;    // alpha / rank, or alpha / sqrt(rank)
+  ConstTensorView a;  // [rank, in]
+  ConstTensorView b;  // [out, rank]
+  std::string a_name;
+  std::string b_name;
+};
+
+// A LoRA adapter as PEFT stores it: adapter_config.json and adapter_model.safetensors. The tensors
+// say which modules have an adapter; the config says how A x is scaled, and whatever in it would
+// change the arithmetic in a way that we do not have is refused. Which weights the modules are, the
+// base model knows (engine/model/adapter.h). Immutable; any thread.
+class LoraAdapter {
+ public:
+  static constexpr int64_t kMaxRank = 4096;
+
+  // Throws kNotFound / kDataLoss / kUnsupported naming file and field or tensor.
+  static LoraAdapter Open(const std::filesystem::path& dir);
+
+  const std::string& name() const { return name_; }  // its directory, for messages
+  const std::vector<LoraModule>& modules() const { return modules_; }  // by path
+  // SHA-256 (hex) over both files.
+  const std::string& content_hash() const { return content_hash_; }
+
+ private:
+  LoraAdapter() = default;
+
+  std::string name_;
+  std::shared_ptr<const SafetensorsFile> file_;  // the views borrow from it
+  std::vector<LoraModule> modules_;
+  std::string content_hash_;
+};
+
+// What adapter_config.json of an adapter that we trained says.
+struct LoraConfig {
+  std::string base_model;
+  int64_t rank = 8;
+  double alpha = 16;
+  bool rank_stabilized = false;
+  double dropout = 0;
+  bool fan_in_fan_out = false;
+  std::vector<std::string> target_modules;  // paths of modules
+};
+std::string LoraConfigText(const LoraConfig& config);
+
+// Names of a module's two tensors in adapter_model.safetensors.
+std::pair<std::string, std::string> LoraTensorNames(const std::string& path);
+
+}  // namespace tandem::engine

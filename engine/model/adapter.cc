@@ -1,0 +1,144 @@
+#include "engine/model/adapter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/model/model.h"
+#include "engine/model/plan_ops.h"
+
+namespace tandem::engine {
+namespace {
+
+constexpr int64_t kPanelAlignment = 64;
+
+std::string WithoutLeaf(const std::string& name) {
+  for (const std::string_view leaf : {".weight", ".kernel"}) {
+    if (name.ends_with(leaf)) return name.substr(0, name.size() - leaf.size());
+  }
+  return name;
+}
+
+std::string Shape(int64_t rows, int64_t cols) {
+  return "[" + std::to_string(rows) + ", " + std::to_string(cols) + "]";
+}
+
+void CheckShape(const LoraAdapter& files, const std::string& name, const ConstTensorView& tensor,
+                int64_t rows, int64_t cols, const WeightSpec& spec) {
+  if (tensor.shape[0] == rows && tensor.shape[1] == cols) return;
+  throw Error(ErrorCode::kDataLoss, files.name() + ": tensor '" + name + "' has shape " +
+                                        Shape(tensor.shape[0], tensor.shape[1]) + ", '" +
+                                        spec.name + "' of the base model asks for " +
+                                        Shape(rows, cols));
+}
+
+void CheckFinite(const LoraAdapter& files, const std::string& name, const ConstTensorView& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.elements()));
+  ConvertToF32(tensor, values);
+  if (std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return;
+  throw Error(ErrorCode::kDataLoss,
+              files.name() + ": tensor '" + name + "' holds values that are not finite");
+}
+
+}  // namespace
+
+std::vector<bool> LinearWeights(const FamilySpec& family, const ModelConfig& config,
+                                const std::vector<WeightSpec>& specs) {
+  std::vector<bool> linear(specs.size(), false);
+  const ForwardPlan plan = PlanForward(family, config, specs, DType::kF32);
+  for (const ForwardPlan::Op& op : plan.ops) {
+    if (std::string_view(op.name) == "Linear") linear[static_cast<size_t>(op.weight)] = true;
+  }
+  return linear;
+}
+
+std::string ModulePath(const WeightSpec& spec) {
+  // The hub's GPT-2 files leave out the name of the module that holds everything.
+  for (const std::string& alias : spec.aliases) {
+    if (alias == "transformer." + spec.name) return WithoutLeaf(alias);
+  }
+  return WithoutLeaf(spec.name);
+}
+
+std::vector<int32_t> FindModules(const LoraAdapter& files, const FamilySpec& family,
+                                 const ModelConfig& config, const std::vector<WeightSpec>& specs) {
+  const std::vector<bool> linear = LinearWeights(family, config, specs);
+  std::map<std::string, size_t> by_path;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    by_path[WithoutLeaf(specs[i].name)] = i;
+    for (const std::string& alias : specs[i].aliases) by_path[WithoutLeaf(alias)] = i;
+  }
+  std::vector<int32_t> weights;
+  std::vector<bool> taken(specs.size(), false);
+  for (const LoraModule& module : files.modules()) {
+    const auto found = by_path.find(module.path);
+    if (found == by_path.end() || !linear[found->second] || taken[found->second]) {
+      const char* why = " belongs to no linear layer of the base model";
+      if (found != by_path.end()) {
+        why = linear[found->second]
+                  ? " belongs to a layer that has an adapter under another name already"
+                  : " adapts an embedding or the head, which is not supported";
+      }
+      throw Error(ErrorCode::kDataLoss, files.name() + ": tensor '" + module.a_name + "'" + why);
+    }
+    taken[found->second] = true;
+    const WeightSpec& spec = specs[found->second];
+    CheckShape(files, module.a_name, module.a, module.rank, spec.k, spec);
+    CheckShape(files, module.b_name, module.b, spec.n, module.rank, spec);
+    weights.push_back(static_cast<int32_t>(found->second));
+  }
+  return weights;
+}
+
+std::shared_ptr<const Adapter> Adapter::Load(const LoraAdapter& files,
+                                             std::shared_ptr<const Model> base, OpsContext& ops) {
+  const Model& model = *base;
+  const std::vector<int32_t> weights =
+      FindModules(files, model.family(), model.config(), model.weight_specs());
+  const DType dtype = model.dtype();
+  int64_t bytes = 0;
+  const auto place = [&bytes](int64_t size) {
+    const int64_t at = bytes;
+    bytes = CheckedAdd(bytes, RoundUp(size, kPanelAlignment), "adapter bytes");
+    return at;
+  };
+  std::vector<std::pair<int64_t, int64_t>> offsets;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const LoraModule& module = files.modules()[i];
+    const WeightSpec& spec = model.weight_specs()[static_cast<size_t>(weights[i])];
+    const int64_t a = place(PanelBytes(dtype, module.rank, spec.k));
+    offsets.emplace_back(a, place(PanelBytes(dtype, spec.n, module.rank)));
+  }
+
+  const std::shared_ptr<Adapter> adapter(new Adapter());
+  adapter->panels_ = AlignedBuffer(static_cast<size_t>(bytes));
+  adapter->by_weight_.resize(model.weight_specs().size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const LoraModule& module = files.modules()[i];
+    const WeightSpec& spec = model.weight_specs()[static_cast<size_t>(weights[i])];
+    CheckFinite(files, module.a_name, module.a);
+    CheckFinite(files, module.b_name, module.b);
+    std::byte* a = adapter->panels_.data() + offsets[i].first;
+    std::byte* b = adapter->panels_.data() + offsets[i].second;
+    PackPanels(ops, module.a, SourceLayout::kOutIn, module.rank, spec.k, dtype, a);
+    PackPanels(ops, module.b, SourceLayout::kOutIn, spec.n, module.rank, dtype, b);
+    adapter->by_weight_[static_cast<size_t>(weights[i])] = {
+        .a = {.panels = a, .dtype = dtype, .n = module.rank, .k = spec.k},
+        .b = {.panels = b, .dtype = dtype, .n = spec.n, .k = module.rank},
+        .scale = module.scale};
+    adapter->rank_ = std::max(adapter->rank_, module.rank);
+  }
+  adapter->fingerprint_ = files.content_hash();
+  adapter->base_ = std::move(base);
+  return adapter;
+}
+
+const LoraMatrices* Adapter::Find(int32_t weight) const {
+  const LoraMatrices& found = by_weight_[static_cast<size_t>(weight)];
+  return found.a.panels == nullptr ? nullptr : &found;
+}
+
+}  // namespace tandem::engine

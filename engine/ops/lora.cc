@@ -1,0 +1,106 @@
+#include "engine/ops/lora.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "engine/base/check.h"
+#include "engine/kernels/kernels.h"
+#include "engine/ops/parallel.h"
+
+namespace tandem::engine {
+namespace {
+
+// One task takes some rows through A and B, so that h never leaves its worker. The matrices are
+// small; only many rows are worth more tasks.
+constexpr int64_t kTaskRows = 64;
+// Multiply-adds below which a second core does not pay (engine/ops/matmul.cc).
+constexpr int64_t kWorthSharing = 1 << 16;
+
+int64_t TasksOf(const LoraRows& rows) { return (rows.n_rows + kTaskRows - 1) / kTaskRows; }
+
+int64_t PanelsOf(int64_t n) { return (n + kLanes - 1) / kLanes; }
+
+template <class T>
+void RunTask(const KernelTable& table, const ConstMatrix& x, const LoraMatrices& lora,
+             int64_t first_row, int64_t n_rows, float* y, int64_t ldy, std::byte* scratch,
+             const Matrix* hidden) {
+  const TypedKernels<T>& kernels = table.typed<T>();
+  const int64_t rank = lora.a.n;
+  auto* sum = reinterpret_cast<float*>(scratch);
+  kernels.matmul({.x = static_cast<const T*>(x.data) + first_row * x.stride,
+                  .ldx = x.stride,
+                  .m = n_rows,
+                  .panels = reinterpret_cast<const T*>(lora.a.panels),
+                  .n_panels = PanelsOf(rank),
+                  .n_columns = rank,
+                  .k = RowStride(lora.a.dtype, lora.a.k),
+                  .bias = nullptr,
+                  .y = sum,
+                  .ldy = rank,
+                  .accumulate = false});
+  table.scale(sum, lora.scale, n_rows * rank, sum);
+  T* h = reinterpret_cast<T*>(sum + n_rows * rank);
+  int64_t ldh = RowStride(lora.b.dtype, rank);
+  if (hidden != nullptr) {
+    ldh = hidden->stride;
+    h = static_cast<T*>(hidden->data) + first_row * ldh;
+  }
+  kernels.round({.x = sum,
+                 .up = nullptr,
+                 .ldx = rank,
+                 .rows = n_rows,
+                 .cols = rank,
+                 .activation = Activation::kSilu,
+                 .y = h,
+                 .ldy = ldh});
+  kernels.matmul({.x = h,
+                  .ldx = ldh,
+                  .m = n_rows,
+                  .panels = reinterpret_cast<const T*>(lora.b.panels),
+                  .n_panels = PanelsOf(lora.b.n),
+                  .n_columns = lora.b.n,
+                  .k = RowStride(lora.b.dtype, rank),
+                  .bias = nullptr,
+                  .y = y + first_row * ldy,
+                  .ldy = ldy,
+                  .accumulate = true});
+}
+
+}  // namespace
+
+void AddLora(OpsContext& ops, const ConstMatrix& x, std::span<const LoraRows> rows, float* y,
+             int64_t ldy, const Matrix* hidden) {
+  int64_t n_tasks = 0, work = 0, most_rank = 0;
+  for (const LoraRows& part : rows) {
+    const LoraMatrices& lora = *part.lora;
+    const int64_t rank = lora.a.n;
+    TANDEM_CHECK(x.dtype == lora.a.dtype && x.dtype == lora.b.dtype);
+    TANDEM_CHECK(x.cols == lora.a.k && lora.b.k == rank && rank >= 1);
+    TANDEM_CHECK(part.first_row >= 0 && part.n_rows >= 1 && part.first_row + part.n_rows <= x.rows);
+    TANDEM_CHECK(hidden == nullptr || (hidden->cols == rank && hidden->dtype == x.dtype));
+    n_tasks += TasksOf(part);
+    work += part.n_rows * rank * (lora.a.k + lora.b.n);
+    most_rank = std::max(most_rank, rank);
+  }
+  if (n_tasks == 0) return;
+
+  ReserveWorkerScratch(ops, static_cast<size_t>(kTaskRows * (2 * most_rank + 2)) * sizeof(float));
+  WithComputeType(x.dtype, [&]<class T>() {
+    const auto run = [&](int64_t index, int worker) {
+      // A step has few parts: counting through them is cheaper than a table of tasks.
+      const LoraRows* part = rows.data();
+      for (; index >= TasksOf(*part); ++part) index -= TasksOf(*part);
+      const int64_t begin = index * kTaskRows;
+      RunTask<T>(ops.kernels(), x, *part->lora, part->first_row + begin,
+                 std::min(kTaskRows, part->n_rows - begin), y, ldy, ops.WorkerScratch(worker, 0),
+                 hidden);
+    };
+    if (work < kWorthSharing) {
+      for (int64_t i = 0; i < n_tasks; ++i) run(i, 0);
+    } else {
+      ops.pool().ParallelFor(n_tasks, std::cref(run));
+    }
+  });
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,88 @@
+#include "server/hub/pull.h"
+
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "server/cli/verbs.h"
+
+namespace tandem::server {
+namespace {
+
+constexpr int kExitTryAgain = 75;
+
+struct PullFlags {
+  std::string model;
+  int connections = HubOptions().connections;
+  std::string log_level = "info";
+};
+
+// While the pull lives, signals wait to be looked at instead of ending the program.
+void BlockStopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+int RunPull(const PullFlags& flags) {
+  ConfigureLog(flags.log_level, LogFormat::kText);
+  const std::optional<HubReference> reference = ParseHubReference(flags.model);
+  if (!reference) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "'" + flags.model +
+                    "' is no model of the hub: expected ORG/NAME, ORG/NAME@REVISION, or for a GGUF "
+                    "file ORG/NAME:FILE.gguf or ORG/NAME:Q4_K_M");
+  }
+  HubOptions options = HubOptionsFromEnvironment();
+  options.connections = flags.connections;
+  BlockStopSignals();
+  std::stop_source stop;
+  try {
+    const std::filesystem::path path = PullModel(
+        *reference, options, StoppingOnSignals(ShowPullProgress(), stop), stop.get_token());
+    std::printf("%s\n", path.c_str());
+    return 0;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCancelled) throw;
+    std::fprintf(stderr, "tandem: interrupted; the same command goes on from here\n");
+    return kExitTryAgain;
+  }
+}
+
+}  // namespace
+
+void AddPull(CLI::App& command, int& exit_code) {
+  const auto flags = std::make_shared<PullFlags>();
+  command
+      .add_option("model", flags->model,
+                  "ORG/NAME, ORG/NAME@REVISION (branch, tag or commit), or for a GGUF file "
+                  "ORG/NAME:FILE.gguf or ORG/NAME:Q4_K_M")
+      ->required();
+  command.add_option("--connections", flags->connections, "connections to fetch over")
+      ->check(CLI::Range(1, 32))
+      ->capture_default_str();
+  command.add_option("--log-level", flags->log_level)->capture_default_str();
+  command.footer(
+      "Prints the path of the model, which lies in the cache that Hugging Face's own tools use.\n"
+      "What is there is not fetched again; what was interrupted (exit code 75) goes on.\n\n"
+      "Environment:\n"
+      "  HF_HUB_CACHE, HF_HOME    the cache; default ~/.cache/huggingface/hub\n"
+      "  HF_TOKEN, HF_TOKEN_PATH  token for gated and private models; default $HF_HOME/token\n"
+      "  HF_ENDPOINT              the hub, or a mirror; default https://huggingface.co\n"
+      "  HF_HUB_OFFLINE=1         use only what the cache holds\n"
+      "  HF_HUB_DOWNLOAD_TIMEOUT  seconds without a byte that are borne; default 10\n"
+      "  HTTPS_PROXY, HTTP_PROXY, NO_PROXY, SSL_CERT_FILE, SSL_CERT_DIR");
+  command.callback([flags, &exit_code] { exit_code = RunPull(*flags); });
+}
+
+}  // namespace tandem::server

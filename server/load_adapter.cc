@@ -1,0 +1,45 @@
+#include "server/load_adapter.h"
+
+#include <chrono>
+#include <span>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/io/sha256.h"
+#include "engine/model/adapter.h"
+
+namespace tandem::server {
+
+AdapterSource ParseAdapterSource(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+    throw Error(ErrorCode::kInvalidArgument, "--adapter must be NAME=DIR, got '" + text + "'");
+  }
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source,
+                                                     std::shared_ptr<const ServedModel> base,
+                                                     const engine::EngineOptions& options) {
+  auto model = std::make_shared<ServedModel>();
+  model->id = source.name;
+  model->created = std::chrono::duration_cast<std::chrono::seconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  model->owned_by = base->owned_by;
+  model->root = base->root;
+  model->parent = base->id;
+  model->engine = base->engine;
+  model->control_tokens = base->control_tokens;
+  model->adapter = engine::OpenAdapter(source.path, base->loaded(), options);
+  const std::string content = base->loaded().fingerprint + "\n" + model->adapter->fingerprint();
+  model->fingerprint =
+      "fp_" + engine::ToHex(engine::Sha256Of(std::as_bytes(std::span(content)))).substr(0, 16);
+  spdlog::info("adapter_loaded adapter={} base={} rank={} mib={:.1f}", model->id, base->id,
+               model->adapter->rank(), static_cast<double>(model->adapter->bytes()) / (1 << 20));
+  model->base = std::move(base);
+  return model;
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/options.h"
+#include "server/handlers/model_registry.h"
+
+namespace tandem::server {
+
+// An adapter as the command line names it: `NAME=DIR`.
+struct AdapterSource {
+  std::string name;
+  std::string path;
+};
+// Throws kInvalidArgument when the text is not of that form.
+AdapterSource ParseAdapterSource(const std::string& text);
+
+// The base with an adapter, as a model of its own name that runs in the base's engine and keeps it
+// from ending. `base` is the registry's lease.
+std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source,
+                                                     std::shared_ptr<const ServedModel> base,
+                                                     const engine::EngineOptions& options);
+
+}  // namespace tandem::server

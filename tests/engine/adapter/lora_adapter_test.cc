@@ -1,0 +1,243 @@
+// Adapters as PEFT writes them: what is read, and that whatever lies about itself, or asks for
+// arithmetic that we do not have, is refused by one line naming file and field or tensor.
+
+#include "engine/adapter/lora_adapter.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "tests/support/temporary_dir.h"
+
+namespace tandem::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json PlainConfig() {
+  return Json{{"peft_type", "LORA"}, {"r", 2},
+              {"lora_alpha", 6},     {"target_modules", {"q_proj"}},
+              {"bias", "none"},      {"modules_to_save", nullptr},
+              {"use_dora", false}};
+}
+
+constexpr const char* kA = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+constexpr const char* kB = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight";
+
+using Shapes = std::map<std::string, std::vector<int64_t>>;
+Shapes PlainShapes() { return {{kA, {2, 4}}, {kB, {6, 2}}}; }
+
+class LoraAdapterTest : public testing::Test {
+ protected:
+  void Write(const std::string& config, const Shapes& shapes, DType dtype = DType::kF32) {
+    std::filesystem::remove_all(dir());
+    std::filesystem::create_directories(dir());
+    WriteFileAtomically(dir() / "adapter_config.json", config);
+    static const std::vector<std::byte> zeros(1 << 16);
+    std::vector<NamedTensor> tensors;
+    for (const auto& [name, shape] : shapes)
+      tensors.push_back({name, {zeros.data(), dtype, shape}});
+    WriteSafetensors(dir() / "adapter_model.safetensors", tensors, {});
+  }
+  LoraAdapter Open() const { return LoraAdapter::Open(dir()); }
+  std::filesystem::path dir() const { return directory_.path() / "adapter"; }
+
+  void ExpectRefused(ErrorCode code, const std::vector<std::string>& parts) const {
+    try {
+      Open();
+      ADD_FAILURE() << "was not refused: " << parts[0];
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_EQ(error.code(), code) << message;
+      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+      for (const std::string& part : parts) {
+        EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+      }
+    }
+  }
+
+ private:
+  tests::TemporaryDir directory_;
+};
+
+TEST_F(LoraAdapterTest, ReadsPairsWithTheirScale) {
+  Write(PlainConfig().dump(), PlainShapes());
+
+  const LoraAdapter adapter = Open();
+
+  ASSERT_EQ(adapter.modules().size(), 1u);
+  const LoraModule& module = adapter.modules()[0];
+  EXPECT_EQ(module.path, "model.layers.0.self_attn.q_proj");
+  EXPECT_EQ(module.rank, 2);
+  EXPECT_EQ(module.scale, 3);
+  EXPECT_EQ(module.a.shape, (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(module.b.shape, (std::vector<int64_t>{6, 2}));
+}
+
+TEST_F(LoraAdapterTest, NamesMayHoldTheAdaptersOwn) {
+  Write(PlainConfig().dump(),
+        {{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight", {2, 4}},
+         {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.default.weight", {6, 2}}});
+
+  EXPECT_EQ(Open().modules()[0].path, "model.layers.0.self_attn.q_proj");
+}
+
+TEST_F(LoraAdapterTest, RankStabilizedScaleDividesByTheRoot) {
+  Json config = PlainConfig();
+  config["use_rslora"] = true;
+  config["r"] = 4;
+  Write(config.dump(), {{kA, {4, 4}}, {kB, {6, 4}}});
+
+  EXPECT_EQ(Open().modules()[0].scale, 3);
+}
+
+TEST_F(LoraAdapterTest, PatternsGiveAModuleItsOwnRankAndAlpha) {
+  for (const char* key : {"q_proj", "self_attn.q_proj", "^model.layers.0.self_attn.q_proj"}) {
+    Json config = PlainConfig();
+    config["rank_pattern"] = {{"other", 8}, {key, 1}};
+    config["alpha_pattern"] = {{key, 5}};
+    Write(config.dump(), {{kA, {1, 4}}, {kB, {6, 1}}});
+
+    EXPECT_EQ(Open().modules()[0].rank, 1) << key;
+    EXPECT_EQ(Open().modules()[0].scale, 5) << key;
+  }
+}
+
+TEST_F(LoraAdapterTest, TargetsMayBeAnExpressionForTheTensorsSayWhichTheyAre) {
+  for (const char* targets : {"all-linear", R"(.*\.(q|k)_proj)"}) {
+    Json config = PlainConfig();
+    config["target_modules"] = targets;
+    Write(config.dump(), PlainShapes());
+
+    EXPECT_EQ(Open().modules().size(), 1u);
+  }
+}
+
+TEST_F(LoraAdapterTest, ContentHashTellsConfigsAndTensorsApart) {
+  Write(PlainConfig().dump(), PlainShapes());
+  const std::string plain = Open().content_hash();
+  Write(PlainConfig().dump(), PlainShapes());
+  EXPECT_EQ(Open().content_hash(), plain);
+
+  Json config = PlainConfig();
+  config["lora_alpha"] = 7;
+  Write(config.dump(), PlainShapes());
+  EXPECT_NE(Open().content_hash(), plain);
+  Write(PlainConfig().dump(), {{kA, {2, 5}}, {kB, {6, 2}}});
+  EXPECT_NE(Open().content_hash(), plain);
+}
+
+TEST_F(LoraAdapterTest, WhatWeWriteWeRead) {
+  LoraConfig config;
+  config.base_model = "base";
+  config.rank = 2;
+  config.alpha = 0.5;
+  config.target_modules = {"model.layers.0.self_attn.q_proj"};
+  const auto [a, b] = LoraTensorNames("model.layers.0.self_attn.q_proj");
+  Write(LoraConfigText(config), {{a, {2, 4}}, {b, {6, 2}}});
+
+  EXPECT_EQ(Open().modules()[0].scale, 0.25f);
+}
+
+TEST_F(LoraAdapterTest, RefusesConfigsThatAskForOtherArithmetic) {
+  const std::vector<std::tuple<const char*, Json, ErrorCode>> cases = {
+      {"peft_type", "LOKR", ErrorCode::kUnsupported},
+      {"peft_type", 3, ErrorCode::kDataLoss},
+      {"use_dora", true, ErrorCode::kUnsupported},
+      {"modules_to_save", {"lm_head"}, ErrorCode::kUnsupported},
+      {"bias", "all", ErrorCode::kUnsupported},
+      {"lora_bias", true, ErrorCode::kUnsupported},
+      {"use_qalora", true, ErrorCode::kUnsupported},
+      {"layer_replication", {{0, 4}}, ErrorCode::kUnsupported},
+      {"trainable_token_indices", {1, 2}, ErrorCode::kUnsupported},
+      {"target_parameters", {"experts"}, ErrorCode::kUnsupported},
+      {"alora_invocation_tokens", {1}, ErrorCode::kUnsupported},
+      {"something_new", 1, ErrorCode::kUnsupported},
+      {"init_lora_weights", "pissa", ErrorCode::kUnsupported},
+      {"init_lora_weights", 1, ErrorCode::kDataLoss},
+      {"r", 0, ErrorCode::kDataLoss},
+      {"r", -3, ErrorCode::kDataLoss},
+      {"r", 1e18, ErrorCode::kDataLoss},
+      {"r", "16", ErrorCode::kDataLoss},
+      {"lora_alpha", -1, ErrorCode::kDataLoss},
+      {"lora_alpha", 1e30, ErrorCode::kDataLoss},
+      {"use_rslora", "yes", ErrorCode::kDataLoss},
+      {"rank_pattern", {1}, ErrorCode::kDataLoss},
+      {"rank_pattern", {{"q_proj", 0}}, ErrorCode::kDataLoss},
+      {"rank_pattern", {{"q_proj", "2"}}, ErrorCode::kDataLoss},
+      {"rank_pattern", {{R"(.*\.(q|k)_proj)", 2}}, ErrorCode::kUnsupported},
+      {"alpha_pattern", {{"q_proj", -2}}, ErrorCode::kDataLoss},
+      {"target_modules", 3, ErrorCode::kDataLoss},
+      {"target_modules", {1}, ErrorCode::kDataLoss}};
+  for (const auto& [field, value, code] : cases) {
+    SCOPED_TRACE(std::string(field) + ": " + value.dump());
+    Json config = PlainConfig();
+    config[field] = value;
+    Write(config.dump(), PlainShapes());
+
+    ExpectRefused(code, {"adapter_config.json", field});
+  }
+}
+
+TEST_F(LoraAdapterTest, RefusesTensorsThatAreNoPairsOfTheirRank) {
+  const std::string path = "base_model.model.model.layers.0.self_attn.q_proj";
+  const std::vector<std::pair<Shapes, std::string>> cases = {
+      {{}, "holds no tensors"},
+      {{{kA, {2, 4}}}, kB},
+      {{{kB, {6, 2}}}, kA},
+      {{{kA, {3, 4}}, {kB, {6, 2}}}, kA},
+      {{{kA, {2, 4}}, {kB, {6, 3}}}, kB},
+      {{{kA, {4, 2}}, {kB, {2, 6}}}, kA},
+      {{{kA, {2, 4, 1}}, {kB, {6, 2}}}, kA},
+      {{{kA, {2}}, {kB, {6, 2}}}, kA},
+      {{{kA, {2, 4}}, {kB, {6, 2}}, {path + ".lora_A.default.weight", {2, 4}}}, "the same one"},
+      {{{kA, {2, 4}}, {kB, {6, 2}}, {"model.norm.weight", {4}}}, "model.norm.weight"},
+      {{{path + ".lora_embedding_A", {2, 4}}}, "lora_embedding_A"},
+      {{{path + ".lora_magnitude_vector", {4}}}, "lora_magnitude_vector"},
+      {{{path + ".lora_B.bias", {4}}}, "lora_B.bias"},
+      {{{"base_model.model..lora_A.weight", {2, 4}}}, "base_model.model."},
+      {{{"base_model.model.x.k_proj.lora_A.weight", {2, 4}}}, "target_modules"}};
+  for (const auto& [shapes, part] : cases) {
+    SCOPED_TRACE(part);
+    Write(PlainConfig().dump(), shapes);
+    try {
+      Open();
+      ADD_FAILURE() << "was not refused";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("adapter_model.safetensors"), std::string::npos);
+    }
+  }
+}
+
+TEST_F(LoraAdapterTest, RefusesIntegersAndBrokenFiles) {
+  Write(PlainConfig().dump(), PlainShapes(), DType::kI16);
+  ExpectRefused(ErrorCode::kUnsupported, {"adapter_model.safetensors", kA, "i16"});
+
+  Write("{\"r\": 2", PlainShapes());
+  ExpectRefused(ErrorCode::kDataLoss, {"adapter_config.json"});
+  Write("[]", PlainShapes());
+  ExpectRefused(ErrorCode::kDataLoss, {"adapter_config.json"});
+  Write(R"({"r": 2, "r": 4})", PlainShapes());
+  ExpectRefused(ErrorCode::kDataLoss, {"adapter_config.json"});
+
+  Write(PlainConfig().dump(), PlainShapes());
+  std::filesystem::resize_file(dir() / "adapter_model.safetensors", 40);
+  ExpectRefused(ErrorCode::kDataLoss, {"adapter_model.safetensors"});
+
+  std::filesystem::rename(dir() / "adapter_model.safetensors", dir() / "adapter_model.bin");
+  ExpectRefused(ErrorCode::kUnsupported, {"adapter_model.bin", "pickle"});
+  std::filesystem::remove(dir() / "adapter_config.json");
+  ExpectRefused(ErrorCode::kNotFound, {"adapter_config.json"});
+  std::filesystem::remove_all(dir());
+  ExpectRefused(ErrorCode::kNotFound, {dir().string()});
+}
+
+}  // namespace
+}  // namespace tandem::engine

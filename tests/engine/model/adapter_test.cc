@@ -1,0 +1,186 @@
+// An adapter beside its base: what belongs to which weight, what does not fit, and that rows which
+// go through it leave the others alone.
+
+#include "engine/model/adapter.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "engine/model/random_model.h"
+#include "tests/support/adapters.h"
+#include "tests/support/golden.h"
+#include "tests/support/model_harness.h"
+#include "tests/support/temporary_dir.h"
+
+namespace tandem::engine {
+namespace {
+
+using tests::ModelHarness;
+
+// Rewrites one tensor of an adapter: its name, shape or values.
+void Change(const std::filesystem::path& dir, const std::string& tensor, const std::string& name,
+            const std::vector<int64_t>& shape, float value = 0) {
+  const auto path = dir / "adapter_model.safetensors";
+  const SafetensorsFile file = SafetensorsFile::Open(path);
+  std::vector<NamedTensor> tensors;
+  std::vector<float> fresh;
+  for (const std::string& each : file.names()) {
+    tensors.push_back({each, *file.Find(each)});
+    if (each != tensor) continue;
+    tensors.back().name = name;
+    if (shape.empty()) continue;
+    fresh.assign(static_cast<size_t>(ElementCount(shape)), value);
+    tensors.back().view = {reinterpret_cast<const std::byte*>(fresh.data()), DType::kF32, shape};
+  }
+  WriteSafetensors(dir / "changed", tensors, {});
+  std::filesystem::rename(dir / "changed", path);
+}
+
+class AdapterTest : public testing::Test {
+ protected:
+  AdapterTest() {
+    RandomModelSpec spec;
+    spec.config = TinyModelConfig("llama");
+    spec.config.tied_embeddings = false;
+    WriteRandomModel(spec, directory_.path() / "model");
+    tests::WriteRandomAdapter(directory_.path() / "model", 4, 1, adapter_dir());
+    harness_.emplace(directory_.path() / "model", ModelHarness::Options{.dtype = DType::kBF16});
+  }
+  std::filesystem::path adapter_dir() const { return directory_.path() / "adapter"; }
+
+  void ExpectRefused(const std::vector<std::string>& parts) {
+    try {
+      harness_->LoadAdapter(adapter_dir());
+      ADD_FAILURE() << "was not refused: " << parts[0];
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+      for (const std::string& part : parts) {
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      }
+    }
+  }
+
+  tests::TemporaryDir directory_;
+  std::optional<ModelHarness> harness_;
+};
+
+constexpr const char* kA = "base_model.model.model.layers.1.mlp.up_proj.lora_A.weight";
+constexpr const char* kB = "base_model.model.model.layers.1.mlp.up_proj.lora_B.weight";
+
+TEST_F(AdapterTest, HasMatricesForEveryLinearLayerAndNothingElse) {
+  const auto adapter = harness_->LoadAdapter(adapter_dir());
+
+  for (const WeightSpec& spec : harness_->model().weight_specs()) {
+    const auto index = static_cast<int32_t>(&spec - harness_->model().weight_specs().data());
+    const bool linear = spec.name.find("_proj.weight") != std::string::npos;
+    EXPECT_EQ(adapter->Find(index) != nullptr, linear) << spec.name;
+  }
+  EXPECT_EQ(adapter->rank(), 4);
+}
+
+TEST_F(AdapterTest, RefusesShapesThatTheBaseDoesNotHave) {
+  Change(adapter_dir(), kA, kA, {4, 47});
+  ExpectRefused({kA, "[4, 47]", "model.layers.1.mlp.up_proj.weight"});
+}
+
+TEST_F(AdapterTest, RefusesOutputsThatTheBaseDoesNotHave) {
+  Change(adapter_dir(), kB, kB, {1, 4});
+  ExpectRefused({kB, "[1, 4]"});
+}
+
+TEST_F(AdapterTest, RefusesValuesThatAreNotFinite) {
+  Change(adapter_dir(), kA, kA, {4, 48}, std::numeric_limits<float>::quiet_NaN());
+  ExpectRefused({kA, "not finite"});
+}
+
+TEST_F(AdapterTest, RefusesModulesThatTheBaseDoesNotHaveOrThatAreNoLinearLayers) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"model.layers.7.mlp.up_proj", "no linear layer"},
+      {"model.layers.1.input_layernorm", "not supported"},
+      {"model.embed_tokens", "not supported"},
+      {"lm_head", "not supported"}};
+  for (const auto& [module, why] : cases) {
+    SCOPED_TRACE(module);
+    tests::WriteRandomAdapter(directory_.path() / "model", 4, 1, directory_.path() / module);
+    std::filesystem::remove_all(adapter_dir());
+    std::filesystem::rename(directory_.path() / module, adapter_dir());
+    const auto [a, b] = LoraTensorNames(module);
+    Change(adapter_dir(), kA, a, {});
+    Change(adapter_dir(), kB, b, {});
+    std::string config = ReadWholeFile(adapter_dir() / "adapter_config.json", 1 << 20);
+    config.insert(config.find("\"model.layers"), "\"" + module + "\", ");
+    WriteFileAtomically(adapter_dir() / "adapter_config.json", config);
+
+    ExpectRefused({module, why});
+  }
+}
+
+// Of every model of the goldens, so that families with fused or reversed layers take part.
+class AdapterRows : public testing::TestWithParam<std::string> {};
+
+TEST_P(AdapterRows, DependOnTheirOwnAdapterAloneWhateverTheBatch) {
+  const tests::Golden golden = tests::LoadGolden(GetParam());
+  const tests::TemporaryDir directory;
+  tests::WriteRandomAdapter(golden.dir, 4, 1, directory.path() / "one");
+  tests::WriteRandomAdapter(golden.dir, 7, 2, directory.path() / "two");
+  const std::vector<TokenId>& tokens = golden.sequences[0].input_ids;
+  const auto half = tokens.begin() + static_cast<ptrdiff_t>(tokens.size() / 2);
+  for (const KernelTable* kernels : RunnableKernelTables()) {
+    for (const auto& [dtype, block] : {std::pair{DType::kF32, BlockFormat::kNone},
+                                       {DType::kBF16, BlockFormat::kNone},
+                                       {DType::kBF16, BlockFormat::kInt8},
+                                       {DType::kBF16, BlockFormat::kInt4}}) {
+      SCOPED_TRACE(std::string(kernels->key) + " " + std::string(DTypeName(dtype)) + " " +
+                   (block == BlockFormat::kNone ? "panels" : BlockFormatName(block)));
+      ModelHarness harness(golden.dir,
+                           {.dtype = dtype, .block = block, .kernels = kernels, .n_threads = 2});
+      const auto one = harness.LoadAdapter(directory.path() / "one");
+      const auto two = harness.LoadAdapter(directory.path() / "two");
+      const std::vector<std::shared_ptr<const Adapter>> adapters = {nullptr, one, two};
+      std::vector<std::vector<float>> alone;  // logits of the last position
+      for (const auto& adapter : adapters) {
+        harness.UseAdapter(adapter);
+        const std::vector<float> logits = harness.Prefill(tokens, 0);
+        EXPECT_EQ(harness.Prefill(tokens, 5), logits);
+        alone.emplace_back(logits.end() - harness.vocab_size(), logits.end());
+      }
+      EXPECT_NE(alone[0], alone[1]);
+      EXPECT_NE(alone[1], alone[2]);
+
+      // Twice each, in an order that splits every adapter's rows, in two chunks.
+      const std::vector<size_t> order = {1, 0, 2, 1, 2, 0};
+      std::vector<ModelHarness::Sequence> sequences;
+      for (const size_t who : order) sequences.push_back({.adapter = adapters[who].get()});
+      std::vector<ModelHarness::Part> parts;
+      for (auto& sequence : sequences) parts.push_back({&sequence, {tokens.begin(), half}});
+      harness.Step(parts, ModelHarness::Rows::kLastOfEach);
+      for (auto& part : parts) part.tokens.assign(half, tokens.end());
+      const std::vector<float> logits = harness.Step(parts, ModelHarness::Rows::kLastOfEach);
+
+      const auto vocab = static_cast<size_t>(harness.vocab_size());
+      for (size_t i = 0; i < order.size(); ++i) {
+        const auto begin = logits.begin() + static_cast<ptrdiff_t>(i * vocab);
+        const std::vector<float> mine(begin, begin + static_cast<ptrdiff_t>(vocab));
+        EXPECT_EQ(mine, alone[order[i]]) << "part " << i;
+      }
+      for (auto& sequence : sequences) harness.Drop(sequence);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllModels, AdapterRows, testing::ValuesIn(tests::GoldenNames()),
+                         [](const auto& instance) {
+                           std::string name = instance.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace tandem::engine

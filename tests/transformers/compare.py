@@ -1,0 +1,105 @@
+"""`compare.py TANDEM SEED [NAME]...`: see README.md. Run by `run`, with torch and transformers."""
+
+import http.client
+import json
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+
+import torch
+from transformers.utils import logging
+
+import cases
+
+TOLERANCE = 1e-4  # of a log-probability; f32 on both sides, sums in other orders
+PROMPT_TOKENS = 60
+TOP = 20
+
+
+def ask(binary, folder, prompts):
+    """What the served model answers to each prompt of ids."""
+    scratch = folder / "server"
+    scratch.mkdir(exist_ok=True)
+    with open(scratch / "log", "wb") as log:
+        process = subprocess.Popen(
+            [binary, "serve", "--port", "0", "--data-dir", str(scratch), "--model", str(folder / "model"),
+             "--dtype", "f32", "--memory", "512M"], stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            match = re.fullmatch(r"listening on http://([\d.]+):(\d+)\n", process.stdout.readline())
+            if not match:
+                raise RuntimeError("it does not start: " + (scratch / "log").read_text()[-600:])
+            answers = []
+            for prompt in prompts:
+                connection = http.client.HTTPConnection(match[1], int(match[2]), timeout=120)
+                connection.request("POST", "/v1/completions", json.dumps(
+                    {"model": "model", "prompt": prompt, "max_tokens": 1, "temperature": 0,
+                     "prompt_logprobs": TOP}), {"Content-Type": "application/json"})
+                answer = json.loads(connection.getresponse().read())
+                if "choices" not in answer:
+                    raise RuntimeError(json.dumps(answer)[:600])
+                answers.append(answer["choices"][0]["prompt_logprobs"])
+            return answers
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def differences(answers, prompts, model):
+    """(largest difference of a log-probability, positions at which another token is likeliest)"""
+    worst, wrong = 0.0, 0
+    for prompt, positions in zip(prompts, answers):
+        with torch.no_grad():
+            expected = torch.log_softmax(model(torch.tensor([prompt])).logits[0].double(), dim=-1)
+        assert len(positions) == len(prompt) and positions[0] is None
+        for at, given in enumerate(positions[1:]):
+            row = expected[at]
+            assert str(prompt[at + 1]) in given and len(given) >= TOP
+            for token, entry in given.items():
+                worst = max(worst, abs(entry["logprob"] - row[int(token)].item()))
+                if entry["rank"] == 1 and row.max().item() - row[int(token)].item() > TOLERANCE:
+                    wrong += 1
+    return worst, wrong
+
+
+def main():
+    binary, seed, only = str(pathlib.Path(sys.argv[1]).resolve()), int(sys.argv[2]), sys.argv[3:]
+    torch.set_num_threads(2)
+    logging.disable_progress_bar()
+    failed, compared = [], 0
+    for index, (name, make) in enumerate(cases.CASES.items()):
+        if only and not any(part in name for part in only):
+            continue
+        compared += 1
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = pathlib.Path(scratch)
+            model = cases.build(make(), seed + index)
+            # Every other one in several files.
+            model.save_pretrained(folder / "model", max_shard_size="200KB" if index % 2 else "1GB")
+            path = folder / "model" / "config.json"
+            current = json.loads(path.read_text())
+            vocab_size = (current.get("text_config") or current)["vocab_size"]
+            rng = random.Random(seed)
+            prompts = [[rng.randrange(vocab_size) for _ in range(PROMPT_TOKENS)] for _ in range(2)]
+            for style, config in (("as saved", current), ("older keys", cases.older(current))):
+                path.write_text(json.dumps(config))
+                try:
+                    worst, wrong = differences(ask(binary, folder, prompts), prompts, model)
+                    good = worst < TOLERANCE and wrong == 0
+                    print(f"{'ok' if good else 'DIFFERS':8} {name}, {style}: largest difference {worst:.1e}"
+                          + (f", another likeliest token at {wrong} positions" if wrong else ""), flush=True)
+                except RuntimeError as fault:
+                    good = False
+                    print(f"FAILED   {name}, {style}: {fault}", flush=True)
+                if not good:
+                    failed.append(name)
+                    print("  " + json.dumps(config))
+    print(f"{compared} models, each with two config.json: {len(failed)} differ")
+    return 1 if failed or compared == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tandem::training {
+
+// From what A begins; B begins with zeros, so that a fresh adapter changes nothing.
+enum class LoraInit {
+  kKaimingUniform,  // PEFT's: uniform within 1 / sqrt(in)
+  kHeUniform,       // qwix's: uniform within sqrt(6 / in)
+};
+
+// Adapters (LoRA) instead of the model's own weights.
+struct LoraOptions {
+  bool enable = false;
+  int64_t rank = 16;
+  double alpha = 32;             // A x is multiplied with alpha / rank
+  bool rank_stabilized = false;  // with alpha / sqrt(rank)
+  // Regular expression on the paths of linear layers, "model.layers.0.mlp.up_proj"; empty: all but
+  // the head.
+  std::string module_path;
+  bool full_match = false;  // of the whole path instead of a part
+  LoraInit init = LoraInit::kKaimingUniform;
+};
+
+}  // namespace tandem::training
