@@ -52,7 +52,7 @@ const ConfigKey kKeys[] = {
     {.name = "threads", .member = &AppConfig::threads, .unit = "threads",
      .effect = "compute threads; 0: one per physical core", .min = 0, .max = 4096},
     {.name = "memory", .member = &AppConfig::memory, .unit = "bytes",
-     .effect = "budget for weights, KV cache and scratch, such as 8G",
+     .effect = "budget of all models together for weights, KV cache and scratch, such as 8G",
      .default_text = "80 % of what is available"},
     {.name = "cache-size", .member = &AppConfig::cache_size, .unit = "bytes",
      .effect = "bound of the packed-weight cache on disk"},

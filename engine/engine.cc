@@ -85,8 +85,10 @@ struct Engine::Impl {
   const std::shared_ptr<LoopStatus> status = std::make_shared<LoopStatus>();
   std::atomic<uint64_t> next_id{1};
 
-  std::mutex submit_mutex;  // guards closed; held while posting, so that nothing follows the stop
+  std::mutex
+      submit_mutex;  // guards the next two; held while posting, so that nothing follows the stop
   bool closed = false;
+  std::string closed_because;  // EndAll's message; guarded by submit_mutex too
 
   EngineLoop loop;     // the engine thread's
   std::thread thread;  // last: everything it uses is there
@@ -120,7 +122,10 @@ std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests
   for (const GenerationRequest& request : requests) CheckRequest(request, impl_->model);
   const std::lock_guard lock(impl_->submit_mutex);
   if (impl_->closed) {
-    throw Error(ErrorCode::kUnavailable, "the server is shutting down").WithReason("shutting_down");
+    throw Error(ErrorCode::kUnavailable, impl_->closed_because.empty()
+                                             ? "the server is shutting down"
+                                             : impl_->closed_because)
+        .WithReason("shutting_down");
   }
   for (GenerationRequest& request : requests) {
     if (!request.arrival) request.arrival = std::chrono::steady_clock::now();
@@ -150,6 +155,13 @@ std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests
 }
 
 void Engine::Cancel(RequestId request) { impl_->inbox.Post(CancelCommand{request}); }
+
+void Engine::EndAll(const std::string& message) {
+  const std::lock_guard lock(impl_->submit_mutex);
+  impl_->closed = true;
+  impl_->closed_because = message;
+  impl_->inbox.Post(EndAllCommand{message});
+}
 
 void Engine::SetPaused(RequestId request, bool paused) {
   impl_->inbox.Post(PauseCommand{request, paused});

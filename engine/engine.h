@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/histogram.h"
 #include "engine/base/ids.h"
+#include "engine/base/memory_ledger.h"
 #include "engine/options.h"
 #include "engine/sampling/sampling_params.h"
 
@@ -50,12 +51,30 @@ struct LoadedModel {
   int64_t max_model_len = 0;  // the smaller of the model's and the option's
   std::string fingerprint;    // changes with weights, build or numeric settings
   int64_t weight_bytes = 0;
+  bool weights_mapped = false;  // a file that other processes share
 };
 
+// What serving a model takes, told by its config and tensor headers alone.
+struct MemoryPlan {
+  MemoryClaim least;    // with keys and values of one sequence of max_model_len tokens
+  int64_t most_kv = 0;  // for max_seqs such sequences
+  int64_t max_model_len = 0;
+  std::string weights_dtype;  // as LoadedModel's
+};
+// Throws what OpenModel throws for the same faults. `kv_cache_bytes` of the options, where given,
+// is both the least and the most; `memory_bytes` plays no part.
+MemoryPlan PlanMemory(const ModelDir& dir, const EngineOptions& options);
+
+// 80 % of what this process may use: the smaller of available memory and what the cgroup leaves.
+int64_t DefaultMemoryBudgetBytes();
+
 // `chat_template_override`: text of a Jinja template to use instead of the model's; empty: none.
-// Throws Error naming file and field. Packs weights with all usable cores.
+// Throws Error naming file and field. Packs weights with `options.threads` threads of its own, in
+// the scheduling class of the caller. `progress` is called on this thread with what part is done;
+// what it throws ends the loading.
 LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
-                      const std::string& chat_template_override);
+                      const std::string& chat_template_override,
+                      const std::function<void(double fraction)>& progress = {});
 
 // An adapter in a PEFT directory, for requests to this model. Throws Error naming file and field or
 // tensor.
@@ -148,6 +167,7 @@ struct RequestFinished {
   Outcome outcome = Outcome::kCompleted;
   ErrorCode code = ErrorCode::kInternal;  // of kFailed
   std::string message = {};               // of kFailed
+  std::string reason = {};                // of kFailed: as Error::reason(); empty: the code's own
   RequestTimings timings = {};
 };
 
@@ -231,6 +251,10 @@ class Engine {
                                    std::vector<EventSink> sinks, int64_t max_waiting = 0);
   // Idempotent; takes effect before the next step. The sink still gets its RequestFinished.
   void Cancel(RequestId request);
+  // Ends everything that runs or waits, each request with one RequestFinished (kFailed,
+  // kUnavailable, this message), and takes no more: Submit throws the same. For a model that is to
+  // go at once.
+  void EndAll(const std::string& message);
   // A paused request yields its batch place until resumed (a slow reader). Idempotent.
   void SetPaused(RequestId request, bool paused);
 

@@ -12,6 +12,7 @@
 #include "engine/io/model_dir.h"
 #include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
+#include "engine/loop/kv_budget.h"
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
@@ -103,17 +104,16 @@ std::shared_ptr<const Adapter> OpenAdapter(const std::filesystem::path& dir,
 std::string_view ProgramVersion() { return TANDEM_VERSION; }
 
 LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
-                      const std::string& chat_template_override) {
+                      const std::string& chat_template_override,
+                      const std::function<void(double)>& progress) {
   const KernelTable& kernels = options.kernels != nullptr ? *options.kernels : Kernels();
   ThreadPool pool(options.threads);
   OpsContext ops(kernels, pool);
-  LoadOptions load;
-  load.dtype = options.dtype;
-  load.block = options.block;
-  load.max_context_len = options.max_model_len;
-  load.cache_dir = options.cache_dir;
-  load.cache_limit_bytes = options.cache_limit_bytes;
-  load.progress = PackingProgress(dir.name());
+  LoadOptions load = ToLoadOptions(options);
+  load.progress = [&, log = PackingProgress(dir.name())](double fraction) mutable {
+    log(fraction);
+    if (progress) progress(fraction);
+  };
 
   LoadedModel loaded;
   loaded.model = Model::Load(dir, load, ops);
@@ -126,6 +126,7 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   loaded.weights_dtype = loaded.model->weights_type();
   loaded.kv_dtype = DTypeName(loaded.model->dtype());
   loaded.weight_bytes = loaded.model->weight_bytes();
+  loaded.weights_mapped = loaded.model->is_mapped();
   loaded.fingerprint = SystemFingerprint(*loaded.model, kernels);
 
   std::optional<TokenizerFiles> files =

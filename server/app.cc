@@ -63,23 +63,29 @@ size_t ConnectionsWithinDescriptors(size_t wanted) {
 App::App(AppOptions options)
     : options_(std::move(options)),
       keys_(ReadApiKeys(), options_.admin_key, options_.metrics_key),
+      memory_(options_.engine.memory_bytes > 0 ? options_.engine.memory_bytes
+                                               : engine::DefaultMemoryBudgetBytes()),
       models_(options_.any_model_name),
       metrics_(options_.metrics_namespace),
       admission_(
           options_.rate_limits, models_, [this] { return QueueShareOfAKey(); }, options_.clock),
-      context_{.models = models_,
-               .is_loading = is_loading_,
-               .is_draining = is_draining_,
-               .request_timeout = options_.request_timeout,
-               .queue_timeout = options_.queue_timeout,
-               .admission = &admission_,
-               .metrics = &metrics_,
-               .open_connections = [this] { return http_->open_connections(); },
-               .reasoning_parser = options_.reasoning_parser,
-               .model_root = options_.model_root,
-               .drain = &drain_,
-               .base_url = "",
-               .now = options_.clock} {
+      context_{
+          .models = models_,
+          .is_loading = is_loading_,
+          .is_draining = is_draining_,
+          .request_timeout = options_.request_timeout,
+          .queue_timeout = options_.queue_timeout,
+          .admission = &admission_,
+          .metrics = &metrics_,
+          .open_connections = [this] { return http_->open_connections(); },
+          .reasoning_parser = options_.reasoning_parser,
+          .memory = &memory_,
+          .is_named_model =
+              [](const std::string& name) { return config::OpenEmbeddedModel(name).has_value(); },
+          .model_root = options_.model_root,
+          .drain = &drain_,
+          .base_url = "",
+          .now = options_.clock} {
   if (!IsLoopback(options_.http.host) && !keys_.requires_key() && !options_.insecure) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--host " + options_.http.host +
@@ -191,27 +197,93 @@ HttpOptions App::MakeHttpOptions() const {
 
 void App::Start() {
   http_->Start();
-  std::vector<ModelSource> sources = options_.models;
-  if (sources.empty()) sources.push_back({"", std::string(config::kDefaultModel)});
-  for (size_t i = 0; i < sources.size(); ++i) {
-    ModelSource source = sources[i];
-    std::vector<std::string> aliases;
-    if (i == 0 && !options_.served_model_names.empty()) {
-      aliases = options_.served_model_names;
-      source.name = aliases.front();
+  LoadFirstModels();
+  if (!options_.adapters.empty()) {
+    const std::shared_ptr<const ServedModel> first = models_.List().front().model;
+    for (const AdapterSource& adapter : options_.adapters) {
+      models_.Add(LoadServedAdapter(adapter, first, options_.engine));
     }
-    models_.Add(LoadServedModel(source, options_.engine, options_.chat_template), aliases);
-  }
-  const std::shared_ptr<const ServedModel> first = models_.List().front().model;
-  for (const AdapterSource& adapter : options_.adapters) {
-    models_.Add(LoadServedAdapter(adapter, *first, options_.engine));
   }
   StartJobs();
   is_loading_ = false;
 }
 
+// Claims memory for all before the first is packed: what does not fit together is refused in a
+// moment. Then every model gets an equal part of what is left for keys and values, and where models
+// can be loaded later, one part stays free for them.
+void App::LoadFirstModels() {
+  struct First {
+    ModelSource source;
+    std::vector<std::string> aliases = {};
+    engine::MemoryPlan plan = {};
+    MemoryReservation memory = {};
+  };
+  std::vector<First> first;
+  for (const ModelSource& source : options_.models) first.push_back({.source = source});
+  if (first.empty()) first.push_back({.source = {"", std::string(config::kDefaultModel)}});
+  if (!options_.served_model_names.empty()) {
+    first.front().aliases = options_.served_model_names;
+    first.front().source.name = options_.served_model_names.front();
+  }
+  for (First& model : first) {
+    model.plan = PlanServedModel(model.source, options_.engine);
+    try {
+      model.memory = memory_.Reserve(NameOf(model.source), model.plan.least);
+    } catch (const Error& error) {
+      throw Error(error.code(), std::string(error.what()) +
+                                    ": raise --memory, lower --max-model-len, or choose --dtype "
+                                    "int8 or int4");
+    }
+  }
+  int64_t parts = static_cast<int64_t>(first.size()) + (LoadsAtRunTime() ? 1 : 0);
+  for (First& model : first) model.memory.GrowKv(model.plan.most_kv, parts--);
+  for (First& model : first) {
+    LoadSettings settings;
+    settings.memory = std::move(model.memory);
+    settings.progress = [this](double) { ThrowIfStopping(); };
+    models_.Add(
+        LoadServedModel(model.source, options_.engine, options_.chat_template, std::move(settings)),
+        model.aliases);
+  }
+}
+
+void App::ThrowIfStopping() const {
+  if (is_draining_ || (options_.is_interrupted && options_.is_interrupted())) {
+    throw Error(ErrorCode::kCancelled, "stopped while loading");
+  }
+}
+
+ModelHost::Maker App::ModelMaker() const {
+  const auto options_for = [this](const ModelLoadSpec& spec) {
+    engine::EngineOptions options = options_.engine;
+    if (spec.max_model_len) options.max_model_len = *spec.max_model_len;
+    if (spec.dtype) {
+      options.dtype.reset();
+      options.block = engine::BlockFormat::kNone;
+      SetDType(*spec.dtype, options);
+    }
+    return options;
+  };
+  ModelHost::Maker maker;
+  maker.plan = [options_for](const ModelLoadSpec& spec) {
+    return PlanServedModel({spec.id, spec.source}, options_for(spec));
+  };
+  maker.make = [this, options_for](const ModelLoadSpec& spec, MemoryReservation memory,
+                                   const std::function<void(double)>& progress) {
+    LoadSettings settings;
+    settings.pinned = spec.pinned;
+    settings.idle_unload_s = spec.idle_unload_s;
+    settings.memory = std::move(memory);
+    settings.in_background = true;
+    settings.progress = progress;
+    return LoadServedModel({spec.id, spec.source}, options_for(spec), options_.chat_template,
+                           std::move(settings));
+  };
+  return maker;
+}
+
 void App::StartJobs() {
-  if (options_.data_dir.empty() || !options_.admin_key) return;
+  if (!LoadsAtRunTime()) return;
   jobs_ = std::make_unique<JobSupervisor>(
       JobStore::Open(std::filesystem::absolute(options_.data_dir)), options_.jobs,
       [this](const Job& job) { PublishJobModel(job); });
@@ -228,6 +300,8 @@ void App::StartJobs() {
       spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job->id, error.what());
     }
   }
+  host_ = std::make_unique<ModelHost>(models_, memory_, *jobs_, ModelMaker());
+  context_.model_host = host_.get();
   context_.jobs = jobs_.get();
 }
 
@@ -243,11 +317,17 @@ void App::PublishJobModel(const Job& job) {
 
   std::string id = ModelIdOfJob(job.request_json, job.id);
   // A name that another model has taken since the job was accepted is not taken from it.
-  if (models_.Contains(id) && models_.Find(id)->owned_by != "user") id = job.id;
-  ServedModelLabels labels;
-  labels.owned_by = "user";
-  labels.parent = BaseModelOfJob(job.request_json);
-  models_.Publish(LoadServedModel({id, path}, options_.engine, "", labels), {job.id});
+  if (models_.Contains(id) && models_.Look(id)->owned_by != "user") id = job.id;
+  const ModelSource source{id, path};
+  const engine::MemoryPlan plan = PlanServedModel(source, options_.engine);
+  LoadSettings settings;
+  settings.labels.owned_by = "user";
+  settings.labels.parent = BaseModelOfJob(job.request_json);
+  settings.in_background = true;
+  settings.progress = [this](double) { ThrowIfStopping(); };
+  settings.memory = memory_.Reserve(id, plan.least);
+  settings.memory.GrowKv(plan.most_kv, 2);  // as much stays free for the next
+  models_.Publish(LoadServedModel(source, options_.engine, "", std::move(settings)), {job.id});
   spdlog::info("job_model_published job={} model={}", job.id, id);
 }
 
@@ -278,11 +358,18 @@ void App::Stop() {
   std::thread stop_jobs([this] {
     if (jobs_) jobs_->Stop(JobSupervisor::StopMode::kInterruptJobs);
   });
+  // So do loads, which nobody needs any more; whoever waits for one is told.
+  std::thread stop_loading([this] {
+    if (host_) host_->StopLoading();
+  });
   if (!http_->WaitDrained(options_.drain_timeout)) {
     spdlog::warn("drain_timeout requests_left={}", http_->running_requests());
   }
+  stop_loading.join();
   stop_jobs.join();
+  if (host_) host_->Stop();
   http_->Stop();
+  context_.model_host = nullptr;
   context_.jobs = nullptr;
   jobs_.reset();
   models_.Clear();

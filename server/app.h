@@ -13,6 +13,7 @@
 #include "engine/options.h"
 #include "server/handlers/admission.h"
 #include "server/handlers/handlers.h"
+#include "server/handlers/model_host.h"
 #include "server/http/api_keys.h"
 #include "server/http/http_server.h"
 #include "server/jobs/job_supervisor.h"
@@ -54,6 +55,8 @@ struct AppOptions {
   std::filesystem::path data_dir;
   std::filesystem::path model_root = ".";  // what paths in request bodies are relative to
   JobSupervisorOptions jobs;
+  // Asked now and then while the first models load; true ends Start with kCancelled.
+  std::function<bool()> is_interrupted = {};
 };
 
 // The server as a whole: wiring and the order of starting and stopping. Built on one thread, which
@@ -88,11 +91,17 @@ class App {
   TlsPair ReadTlsPair() const;
   HttpOptions MakeHttpOptions() const;
   void StartJobs();
+  ModelHost::Maker ModelMaker() const;
+  void LoadFirstModels();
+  void ThrowIfStopping() const;
+  bool LoadsAtRunTime() const { return !options_.data_dir.empty() && options_.admin_key; }
   // Loads what a finished training job has made and lets it answer.
   void PublishJobModel(const Job& job);
 
   const AppOptions options_;
   ApiKeys keys_;
+  MemoryLedger memory_;
+  std::unique_ptr<ModelHost> host_;  // before the registry, whose thread calls it
   ModelRegistry models_;
   std::atomic<bool> is_loading_{true};
   std::atomic<bool> is_draining_{false};

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <span>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/log.h"
@@ -19,21 +20,25 @@ AdapterSource ParseAdapterSource(const std::string& text) {
 }
 
 std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source,
-                                                     const ServedModel& base,
+                                                     std::shared_ptr<const ServedModel> base,
                                                      const engine::EngineOptions& options) {
-  auto model = std::make_shared<ServedModel>(base);
+  auto model = std::make_shared<ServedModel>();
   model->id = source.name;
   model->created = std::chrono::duration_cast<std::chrono::seconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();
-  model->root = base.root;
-  model->parent = base.id;
-  model->adapter = engine::OpenAdapter(source.path, base.loaded(), options);
-  const std::string content = base.loaded().fingerprint + "\n" + model->adapter->fingerprint();
+  model->owned_by = base->owned_by;
+  model->root = base->root;
+  model->parent = base->id;
+  model->engine = base->engine;
+  model->control_tokens = base->control_tokens;
+  model->adapter = engine::OpenAdapter(source.path, base->loaded(), options);
+  const std::string content = base->loaded().fingerprint + "\n" + model->adapter->fingerprint();
   model->fingerprint =
       "fp_" + engine::ToHex(engine::Sha256Of(std::as_bytes(std::span(content)))).substr(0, 16);
-  spdlog::info("adapter_loaded adapter={} base={} rank={} mib={:.1f}", model->id, base.id,
+  spdlog::info("adapter_loaded adapter={} base={} rank={} mib={:.1f}", model->id, base->id,
                model->adapter->rank(), static_cast<double>(model->adapter->bytes()) / (1 << 20));
+  model->base = std::move(base);
   return model;
 }
 

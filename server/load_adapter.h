@@ -16,9 +16,10 @@ struct AdapterSource {
 // Throws kInvalidArgument when the text is not of that form.
 AdapterSource ParseAdapterSource(const std::string& text);
 
-// The base with an adapter, as a model of its own name that runs in the base's engine.
+// The base with an adapter, as a model of its own name that runs in the base's engine and keeps it
+// from ending. `base` is the registry's lease.
 std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source,
-                                                     const ServedModel& base,
+                                                     std::shared_ptr<const ServedModel> base,
                                                      const engine::EngineOptions& options);
 
 }  // namespace tandem::server

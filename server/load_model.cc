@@ -1,10 +1,18 @@
 #include "server/load_model.h"
 
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <chrono>
+#include <exception>
 #include <filesystem>
+#include <thread>
+#include <utility>
 
 #include "config/embedded_models.h"
 #include "engine/base/log.h"
+#include "engine/base/thread_name.h"
 #include "engine/engine.h"
 #include "server/hub/pull.h"
 
@@ -62,30 +70,91 @@ engine::ModelDir OpenModelSource(const ModelSource& named) {
                   "), nor the name of one at the hub (ORG/NAME)");
 }
 
+void SetDType(const std::string& dtype, engine::EngineOptions& options) {
+  if (dtype == "f32") options.dtype = engine::DType::kF32;
+  if (dtype == "bf16") options.dtype = engine::DType::kBF16;
+  if (dtype == "int8") options.block = engine::BlockFormat::kInt8;
+  if (dtype == "int4") options.block = engine::BlockFormat::kInt4;
+}
+
+namespace {
+
+// A low but real share beside threads that serve: with one of these per core, decoding loses a few
+// per cent, and loading on a machine that is busy all the time still ends.
+constexpr int kLoadingNice = 15;
+
+// Runs `work` on a thread that gives way to others, as do the threads it starts.
+void RunInBackground(const std::function<void()>& work) {
+  std::exception_ptr failure;
+  std::thread thread([&] {
+    NameThisThread("tandem-pack");
+    // Linux keeps both per thread, and new threads inherit them. Refused, it only costs politeness.
+    const sched_param no_priority{};
+    (void)::sched_setscheduler(0, SCHED_BATCH, &no_priority);
+    (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLoadingNice);
+    try {
+      work();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  });
+  thread.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace
+
+engine::MemoryPlan PlanServedModel(const ModelSource& source,
+                                   const engine::EngineOptions& options) {
+  return engine::PlanMemory(OpenModelSource(source), options);
+}
+
 std::shared_ptr<const ServedModel> LoadServedModel(const ModelSource& source,
-                                                   const engine::EngineOptions& options,
+                                                   engine::EngineOptions options,
                                                    const std::string& chat_template,
-                                                   const ServedModelLabels& labels) {
+                                                   LoadSettings settings) {
   const auto begin = std::chrono::steady_clock::now();
-  const engine::ModelDir dir = OpenModelSource(source);
-  engine::LoadedModel loaded = engine::OpenModel(dir, options, chat_template);
+  engine::LoadedModel loaded;
+  const auto open = [&] {
+    loaded = engine::OpenModel(OpenModelSource(source), options, chat_template, settings.progress);
+  };
+  // The engine's own threads must not begin life in the background.
+  if (settings.in_background) {
+    RunInBackground(open);
+  } else {
+    open();
+  }
 
   auto model = std::make_shared<ServedModel>();
+  const ServedModelLabels& labels = settings.labels;
   model->id = NameOf(source);
   model->root = labels.parent.value_or(model->id);
   model->parent = labels.parent;
   model->owned_by = labels.owned_by;
+  model->pinned = settings.pinned;
+  model->idle_unload_s = settings.idle_unload_s;
   model->created = std::chrono::duration_cast<std::chrono::seconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();
   if (loaded.tokenizer) model->control_tokens = ControlTokens(*loaded.tokenizer);
+  model->memory = std::move(settings.memory);
+  MemoryClaim claim = model->memory.claim();
+  if (claim.total() > 0) options.kv_cache_bytes = claim.kv;
+  claim.weights = loaded.weight_bytes;
+  claim.weights_mapped = loaded.weights_mapped;
   const int64_t context = loaded.max_model_len;
-  const int64_t bytes = loaded.weight_bytes;
   const std::string dtype = loaded.weights_dtype;
   model->engine = std::make_shared<engine::Engine>(std::move(loaded), options);
+  const engine::EngineStats stats = model->engine->stats();
+  claim.kv = stats.kv_bytes;
+  claim.scratch = stats.scratch_bytes;
+  model->memory.Settle(claim);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  spdlog::info("model_loaded model={} dtype={} context={} weight_mib={:.1f} seconds={:.2f}",
-               model->id, dtype, context, static_cast<double>(bytes) / (1 << 20), elapsed.count());
+  spdlog::info(
+      "model_loaded model={} dtype={} context={} weights=\"{}\" mapped={} kv=\"{}\" "
+      "scratch=\"{}\" seconds={:.2f}",
+      model->id, dtype, context, BytesText(claim.weights), claim.weights_mapped,
+      BytesText(claim.kv), BytesText(claim.scratch), elapsed.count());
   return model;
 }
 

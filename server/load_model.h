@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,11 +32,31 @@ struct ServedModelLabels {
   std::optional<std::string> parent;
 };
 
+// What else there is to say about a model that is being loaded.
+struct LoadSettings {
+  ServedModelLabels labels = {};
+  bool pinned = false;
+  int64_t idle_unload_s = 0;
+  // What the model may take: its keys and values get as much as is written there. Of nothing: the
+  // engine finds its own measure (EngineOptions::memory_bytes).
+  MemoryReservation memory = {};
+  // Pack on a thread that gives way to whoever serves.
+  bool in_background = false;
+  // Called with what part is packed; what it throws ends the loading.
+  std::function<void(double fraction)> progress = {};
+};
+
 // Opens, packs and starts a model. `chat_template` is a template's text, or empty for the model's
 // own.
 std::shared_ptr<const ServedModel> LoadServedModel(const ModelSource& source,
-                                                   const engine::EngineOptions& options,
+                                                   engine::EngineOptions options,
                                                    const std::string& chat_template,
-                                                   const ServedModelLabels& labels = {});
+                                                   LoadSettings settings = {});
+
+// What --dtype says: f32, bf16, int8 or int4; "auto" changes nothing.
+void SetDType(const std::string& dtype, engine::EngineOptions& options);
+
+// What that will take, from config and tensor headers alone. Throws the same faults.
+engine::MemoryPlan PlanServedModel(const ModelSource& source, const engine::EngineOptions& options);
 
 }  // namespace tandem::server

@@ -186,13 +186,32 @@ void AddGauges(Families& families, const Metrics::Model& model) {
                   {"model_name", model.name},
                   {"num_gpu_blocks", std::to_string(stats.kv_blocks_total)}},
                  1);
-  const auto memory = [&](const char* kind, int64_t bytes) {
-    families.Gauge("model_memory_bytes", "Memory of a loaded model.",
-                   {{"kind", kind}, {"model_name", model.name}}, static_cast<double>(bytes));
-  };
-  memory("weights", model.weight_bytes);
-  memory("kv", stats.kv_bytes);
-  memory("scratch", stats.scratch_bytes);
+}
+
+// By name and kind: a model that another of its name is replacing counts with it.
+void AddMemory(Families& families, const Metrics::Snapshot& snapshot) {
+  std::map<std::string, MemoryClaim> by_model;
+  int64_t used = 0;
+  for (const auto& [name, claim] : snapshot.memory) {
+    MemoryClaim& sum = by_model[name];
+    sum.weights += claim.weights;
+    sum.kv += claim.kv;
+    sum.scratch += claim.scratch;
+    used += claim.total();
+  }
+  for (const auto& [name, claim] : by_model) {
+    const auto memory = [&, model_name = name](const char* kind, int64_t bytes) {
+      families.Gauge("model_memory_bytes", "Memory of a model, as claimed from the budget.",
+                     {{"kind", kind}, {"model_name", model_name}}, static_cast<double>(bytes));
+    };
+    memory("weights", claim.weights);
+    memory("kv", claim.kv);
+    memory("scratch", claim.scratch);
+  }
+  families.Gauge("memory_budget_bytes", "What all models together may take (--memory).", {},
+                 static_cast<double>(snapshot.memory_budget_bytes));
+  families.Gauge("memory_used_bytes", "What they have claimed of it.", {},
+                 static_cast<double>(used));
 }
 
 }  // namespace
@@ -250,6 +269,7 @@ std::string Metrics::Text(const Snapshot& snapshot) {
     }
     state_->ends.try_emplace(model.name, std::make_shared<RequestEnds>());
   }
+  AddMemory(families, snapshot);
   for (auto& [name, history] : state_->histories) {
     Totals totals = history.ended;
     for (auto engine = history.engines.begin(); engine != history.engines.end();) {

@@ -36,13 +36,14 @@ class Metrics {
   struct Model {
     std::string name;
     engine::EngineFigures figures;
-    int64_t weight_bytes = 0;
     bool prefix_cache = true;
     std::string kv_dtype;
   };
   // What only others know.
   struct Snapshot {
-    std::vector<Model> models;  // being served now
+    std::vector<Model> models;                // being served now
+    std::vector<MemoryLedger::Entry> memory;  // of all models, those that come and go too
+    int64_t memory_budget_bytes = 0;
     size_t http_connections = 0;
     std::optional<double> finetune_loss;  // of the step reported last
     std::optional<double> finetune_tokens_per_second;

@@ -39,6 +39,8 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
       {"POST", "/detokenize",          Detokenize},
       {"POST", "/v1/render",           Render},
       {"GET",  "/admin/models",             ListAdminModels, Access::kAdminKey},
+      {"POST", "/admin/models/load",        LoadModel,       Access::kAdminKey},
+      {"POST", "/admin/models/unload",      UnloadModel,     Access::kAdminKey},
       {"POST", "/admin/jobs",               CreateJob,       Access::kAdminKey},
       {"GET",  "/admin/jobs",               ListJobs,        Access::kAdminKey},
       {"GET",  "/admin/jobs/{id}",          GetJob,          Access::kAdminKey},

@@ -289,7 +289,9 @@ const ConstTensorView* ModelDir::FindTensor(std::string_view name) const {
   return stored != nullptr && stored->IsAsAsked() ? &stored->view : nullptr;
 }
 
-std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir) const {
+std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir,
+                                  const std::function<void()>& between_pieces) const {
+  constexpr size_t kPieceBytes = 32 << 20;  // some tens of milliseconds
   MappedFiles mapped;
   for (const WeightFile& file : weight_files_) {
     if (file.file != nullptr) mapped.push_back(file.file.get());
@@ -302,7 +304,12 @@ std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir) const {
   }
 
   Sha256 sha;
-  for (const WeightFile& file : weight_files_) sha.Update(file.bytes);
+  for (const WeightFile& file : weight_files_) {
+    for (size_t at = 0; at < file.bytes.size(); at += kPieceBytes) {
+      if (between_pieces) between_pieces();
+      sha.Update(file.bytes.subspan(at, std::min(kPieceBytes, file.bytes.size() - at)));
+    }
+  }
   std::string hash = ToHex(sha.Finish());
   if (use_memo && UnchangedSinceOpen(mapped)) WriteMemo(MemoPath(memo_dir, files), files, hash);
   return hash;

@@ -51,8 +51,10 @@ class ModelDir {
   // the weights, and for a single file what sha256sum prints. Reads every byte once; for files the
   // result is remembered in `memo_dir`, when that is not empty, by path, size, mtime and inode.
   // Files changed within the last two seconds are not remembered. A memo that cannot be read or
-  // written only costs time.
-  std::string ContentHash(const std::filesystem::path& memo_dir) const;
+  // written only costs time. `between_pieces` is called now and then while bytes are read, and may
+  // throw to give up.
+  std::string ContentHash(const std::filesystem::path& memo_dir,
+                          const std::function<void()>& between_pieces = {}) const;
 
  private:
   // A file that weights lie in.

@@ -17,32 +17,8 @@
 namespace tandem::engine {
 namespace {
 
-// Prompt rows whose logits are kept in one step. Each costs vocab_size floats, so that prompts with
-// prompt_logprobs go in smaller chunks than others.
-constexpr int64_t kScoreChunkTokens = 64;
 // Idle or not, the loop shows that it lives at least this often.
 constexpr auto kHeartbeat = std::chrono::milliseconds(1000);
-
-// A step ends before the next token of every running sequence leaves, so a chunk should take the
-// time of a glance: half a TFLOP. Below the least, matrix products lose speed; beyond the most, a
-// larger chunk makes newcomers wait and gains nothing.
-constexpr int64_t kChunkFlops = int64_t{1} << 39;
-constexpr int64_t kLeastChunkTokens = 256;
-constexpr int64_t kMostChunkTokens = 1024;
-
-EngineOptions Resolve(EngineOptions options, const Model& model) {
-  TANDEM_CHECK(options.max_seqs > 0 && options.prefill_chunk_tokens >= 0);
-  if (options.prefill_chunk_tokens == 0) {
-    const int64_t flops_per_token = 2 * std::max<int64_t>(1, model.parameter_count());
-    options.prefill_chunk_tokens =
-        std::clamp(kChunkFlops / flops_per_token, kLeastChunkTokens, kMostChunkTokens);
-  }
-  return options;
-}
-
-int64_t LogitRows(const EngineOptions& options) {
-  return options.max_seqs + std::min(kScoreChunkTokens, options.prefill_chunk_tokens);
-}
 
 // DESIGN, decided numerics 11: cached keys and values are reused only by the arithmetic that made
 // them. The model's fingerprint names weights and compute dtype, which is the KV dtype.
@@ -58,30 +34,30 @@ Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
 EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
                        Mailbox<LoopCommand>& inbox, LoopStatus& status)
     : model_(model),
-      options_(Resolve(options, *model.model)),
+      options_(ResolveOptions(options, model.model->parameter_count())),
       inbox_(inbox),
       status_(status),
       pool_(options.threads),
       ops_(options.kernels != nullptr ? *options.kernels : Kernels(), pool_),
       prefix_index_(PrefixSalt(model, ops_.kernels())) {
-  const int64_t max_rows = options_.prefill_chunk_tokens + options_.max_seqs;
   // The cache is sized by what the runner's scratch leaves, and the runner borrows the cache.
   kv_.emplace(ModelRunner::KvShape(*model_.model, 0));
-  runner_.emplace(model_.model, ops_, *kv_, max_rows, LogitRows(options_));
+  runner_.emplace(model_.model, ops_, *kv_, StepRows(options_), StepLogitRows(options_));
+  const int64_t scratch_bytes = runner_->scratch_bytes() + model_.model->rope_bytes();
   const int64_t n_blocks =
-      PlanKvBlocks(*model_.model, options_, model_.max_model_len, runner_->scratch_bytes());
+      PlanKvBlocks(*model_.model, options_, model_.max_model_len, scratch_bytes);
   kv_.emplace(ModelRunner::KvShape(*model_.model, n_blocks));
   blocks_.emplace(n_blocks);
   SchedulerOptions scheduling;
   scheduling.max_seqs = options_.max_seqs;
   scheduling.prefill_chunk_tokens = options_.prefill_chunk_tokens;
-  scheduling.score_chunk_tokens = std::min(kScoreChunkTokens, options_.prefill_chunk_tokens);
+  scheduling.score_chunk_tokens = ScoreChunkTokens(options_);
   scheduling.max_model_len = model_.max_model_len;
   scheduling.prefix_cache = options_.prefix_cache;
   scheduler_.emplace(scheduling, *blocks_, prefix_index_);
   stats_.kv_blocks_total = n_blocks;
   stats_.kv_bytes = kv_->bytes();
-  stats_.scratch_bytes = runner_->scratch_bytes();
+  stats_.scratch_bytes = scratch_bytes;
   status_.Beat();
   PublishStatus();
 }
@@ -167,6 +143,15 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
 void EngineLoop::Handle(const CancelCommand& command) {
   if (Find(command.id) == nullptr) return;
   End(command.id, {.outcome = RequestFinished::Outcome::kCancelled});
+}
+
+void EngineLoop::Handle(const EndAllCommand& command) {
+  while (!active_.empty()) {
+    End(active_.begin()->first, {.outcome = RequestFinished::Outcome::kFailed,
+                                 .code = ErrorCode::kUnavailable,
+                                 .message = command.message,
+                                 .reason = "shutting_down"});
+  }
 }
 
 void EngineLoop::Handle(const PauseCommand& command) {

@@ -37,8 +37,12 @@ struct PauseCommand {
   RequestId id;
   bool paused = false;
 };
+struct EndAllCommand {
+  std::string message;
+};
 struct StopCommand {};
-using LoopCommand = std::variant<SubmitCommand, CancelCommand, PauseCommand, StopCommand>;
+using LoopCommand =
+    std::variant<SubmitCommand, CancelCommand, PauseCommand, EndAllCommand, StopCommand>;
 
 // The heartbeat: drain the inbox, plan, run, sample, commit, emit. Built by anyone, run by one
 // thread, the engine thread, which then owns everything inside.
@@ -88,6 +92,7 @@ class EngineLoop {
   void Admit(RequestId id, GenerationRequest submitted, std::shared_ptr<EventSink> sink);
   void Handle(const CancelCommand& command);
   void Handle(const PauseCommand& command);
+  void Handle(const EndAllCommand& command);
   void Handle(const StopCommand&) { stopping_ = true; }
   void ExpireDeadlines();
   std::chrono::milliseconds TimeToSleep() const;

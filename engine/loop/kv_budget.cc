@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -44,10 +43,23 @@ int64_t CgroupRoomBytes() {
   return std::max<int64_t>(0, limit - std::max<int64_t>(0, current));
 }
 
-std::string MiB(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-  return text;
+// Prompt rows whose logits are kept in one step. Each costs vocab_size floats, so that prompts with
+// prompt_logprobs go in smaller chunks than others.
+constexpr int64_t kScoreChunkTokens = 64;
+
+// A step ends before the next token of every running sequence leaves, so a chunk should take the
+// time of a glance: half a TFLOP. Below the least, matrix products lose speed; beyond the most, a
+// larger chunk makes newcomers wait and gains nothing.
+constexpr int64_t kChunkFlops = int64_t{1} << 39;
+constexpr int64_t kLeastChunkTokens = 256;
+constexpr int64_t kMostChunkTokens = 1024;
+
+int64_t BlockBytes(const KvCache::Shape& shape) {
+  return 2 * shape.n_layers * shape.n_kv_heads * shape.head_block_bytes;
+}
+
+int64_t BlocksPerSequence(int64_t max_model_len) {
+  return (max_model_len + kTokensPerBlock - 1) / kTokensPerBlock;
 }
 
 }  // namespace
@@ -56,12 +68,65 @@ int64_t DefaultMemoryBudgetBytes() {
   return std::min(AvailableMemoryBytes(), CgroupRoomBytes()) / 10 * 8;
 }
 
+EngineOptions ResolveOptions(EngineOptions options, int64_t parameter_count) {
+  TANDEM_CHECK(options.max_seqs > 0 && options.prefill_chunk_tokens >= 0);
+  if (options.prefill_chunk_tokens == 0) {
+    const int64_t flops_per_token = 2 * std::max<int64_t>(1, parameter_count);
+    options.prefill_chunk_tokens =
+        std::clamp(kChunkFlops / flops_per_token, kLeastChunkTokens, kMostChunkTokens);
+  }
+  return options;
+}
+
+int64_t StepRows(const EngineOptions& options) {
+  return options.prefill_chunk_tokens + options.max_seqs;
+}
+
+int64_t ScoreChunkTokens(const EngineOptions& options) {
+  return std::min(kScoreChunkTokens, options.prefill_chunk_tokens);
+}
+
+int64_t StepLogitRows(const EngineOptions& options) {
+  return options.max_seqs + ScoreChunkTokens(options);
+}
+
+MemoryPlan PlanMemory(const ModelDir& dir, const EngineOptions& asked) {
+  const ModelOutline outline = OutlineModel(dir, ToLoadOptions(asked));
+  const EngineOptions options = ResolveOptions(asked, outline.parameter_count());
+  const int64_t sequence_bytes =
+      CheckedMul(BlocksPerSequence(outline.max_context_len),
+                 BlockBytes(ModelRunner::KvShape(outline.config, outline.types.dtype, 1)),
+                 "keys and values of one sequence");
+  MemoryPlan plan;
+  plan.max_model_len = outline.max_context_len;
+  plan.weights_dtype = outline.types.name;
+  plan.least.weights = outline.weight_bytes;
+  plan.least.weights_mapped = !options.cache_dir.empty();
+  plan.least.scratch = CheckedAdd(
+      outline.rope_bytes,
+      ModelRunner::ScratchBytes(outline, StepRows(options), StepLogitRows(options)), "scratch");
+  plan.least.kv = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : sequence_bytes;
+  plan.most_kv = options.kv_cache_bytes > 0
+                     ? options.kv_cache_bytes
+                     : CheckedMul(options.max_seqs, sequence_bytes, "--max-seqs");
+  return plan;
+}
+
+LoadOptions ToLoadOptions(const EngineOptions& options) {
+  LoadOptions load;
+  load.dtype = options.dtype;
+  load.block = options.block;
+  load.max_context_len = options.max_model_len;
+  load.cache_dir = options.cache_dir;
+  load.cache_limit_bytes = options.cache_limit_bytes;
+  return load;
+}
+
 int64_t PlanKvBlocks(const Model& model, const EngineOptions& options, int64_t max_model_len,
                      int64_t scratch_bytes) {
-  const KvCache::Shape one = ModelRunner::KvShape(model, 1);
-  const int64_t block_bytes = 2 * one.n_layers * one.n_kv_heads * one.head_block_bytes;
+  const int64_t block_bytes = BlockBytes(ModelRunner::KvShape(model, 1));
   TANDEM_CHECK(block_bytes > 0 && max_model_len > 0);
-  const int64_t per_sequence = (max_model_len + kTokensPerBlock - 1) / kTokensPerBlock;
+  const int64_t per_sequence = BlocksPerSequence(max_model_len);
 
   int64_t bytes = options.kv_cache_bytes;
   std::string source = "the KV cache";
@@ -69,8 +134,9 @@ int64_t PlanKvBlocks(const Model& model, const EngineOptions& options, int64_t m
     const int64_t budget =
         options.memory_bytes > 0 ? options.memory_bytes : DefaultMemoryBudgetBytes();
     bytes = std::max<int64_t>(0, budget - model.weight_bytes() - scratch_bytes);
-    source = "the memory budget of " + MiB(budget) + " minus " + MiB(model.weight_bytes()) +
-             " of weights and " + MiB(scratch_bytes) + " of scratch";
+    source = "the memory budget of " + BytesText(budget) + " minus " +
+             BytesText(model.weight_bytes()) + " of weights and " + BytesText(scratch_bytes) +
+             " of scratch";
   }
   int64_t n_blocks = std::min<int64_t>(bytes / block_bytes, std::numeric_limits<int32_t>::max());
   if (options.kv_cache_bytes == 0) {
@@ -78,9 +144,10 @@ int64_t PlanKvBlocks(const Model& model, const EngineOptions& options, int64_t m
   }
   if (n_blocks < per_sequence) {
     throw Error(ErrorCode::kFailedPrecondition,
-                source + " leaves " + MiB(bytes) + " for keys and values, but one sequence of " +
-                    std::to_string(max_model_len) + " tokens needs " +
-                    MiB(per_sequence * block_bytes) + ": raise --memory or lower --max-model-len");
+                source + " leaves " + BytesText(bytes) +
+                    " for keys and values, but one sequence of " + std::to_string(max_model_len) +
+                    " tokens needs " + BytesText(per_sequence * block_bytes) +
+                    ": raise --memory or lower --max-model-len");
   }
   spdlog::info("kv cache blocks={} tokens={} bytes={} max_model_len={}", n_blocks,
                n_blocks * kTokensPerBlock, n_blocks * block_bytes, max_model_len);

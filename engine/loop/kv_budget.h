@@ -2,13 +2,21 @@
 
 #include <cstdint>
 
+#include "engine/engine.h"
 #include "engine/model/model.h"
 #include "engine/options.h"
 
 namespace tandem::engine {
 
-// 80 % of what this process may use: the smaller of available memory and what the cgroup leaves.
-int64_t DefaultMemoryBudgetBytes();
+LoadOptions ToLoadOptions(const EngineOptions& options);
+
+// What the options leave open, decided by the model's size.
+EngineOptions ResolveOptions(EngineOptions options, int64_t parameter_count);
+// The most rows, and the most rows with logits, that one step holds. REQUIRES: resolved options.
+int64_t StepRows(const EngineOptions& options);
+int64_t StepLogitRows(const EngineOptions& options);
+// Of a prompt with prompt_logprobs, in one step.
+int64_t ScoreChunkTokens(const EngineOptions& options);
 
 // How many KV blocks an engine gets: what the options say, else enough for max_seqs sequences of
 // max_model_len tokens as far as the memory budget carries beside weights and scratch. Throws

@@ -19,6 +19,7 @@ namespace {
 
 // Part of every fingerprint: raise it when the same weights and kernels compute other bits.
 constexpr const char* kArithmeticVersion = "tandem-1";
+constexpr size_t kContentHashLength = 64;  // SHA-256 in hexadecimal
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
   std::string text = "[";
@@ -157,26 +158,56 @@ PackedTypes ChooseTypes(const ModelDir& dir, const FamilySpec& family, const Mod
 
 }  // namespace
 
-std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions& options,
-                                         OpsContext& ops) {
+ModelOutline OutlineModel(const ModelDir& dir, const LoadOptions& options) {
   const std::string source = dir.name() + "/config.json";
   const std::optional<std::string> text = dir.ReadText("config.json");
   if (!text) throw Error(ErrorCode::kNotFound, source + " is missing");
   const nlohmann::ordered_json json = ParseUntrustedJson(*text, source);
 
-  const std::shared_ptr<Model> model(new Model());
-  model->family_ = &FindFamily(json, source);
-  model->config_ = model->family_->parse_config(json, source);
-  model->specs_ = model->family_->list_weights(model->config_);
-  CheckTensors(dir, model->specs_);
-  ReportExtraTensors(dir, model->specs_, model->config_);
-  model->dtype_ = ChooseDType(dir, model->specs_, options);
-  const PackedTypes types =
-      ChooseTypes(dir, *model->family_, model->config_, model->specs_, model->dtype_, options);
-  model->weights_type_ = types.name;
+  ModelOutline outline;
+  outline.family = &FindFamily(json, source);
+  outline.config = outline.family->parse_config(json, source);
+  outline.specs = outline.family->list_weights(outline.config);
+  CheckTensors(dir, outline.specs);
+  const DType dtype = ChooseDType(dir, outline.specs, options);
+  outline.types = ChooseTypes(dir, *outline.family, outline.config, outline.specs, dtype, options);
+  // The size does not depend on the hash, whose length is always the same.
+  outline.weight_bytes =
+      LayOutWeights(outline.specs, outline.types, std::string(kContentHashLength, '0')).file_bytes;
+  ModelConfig lowered = outline.config;
+  if (options.max_context_len > 0) {
+    lowered.max_context_len = std::min(lowered.max_context_len, options.max_context_len);
+  }
+  outline.max_context_len = lowered.max_context_len;
+  for (const RopeSpec& rope : outline.family->list_ropes(lowered)) {
+    const auto row_bytes = static_cast<int64_t>(2 * rope.frequencies.size() * sizeof(float));
+    outline.rope_bytes =
+        CheckedAdd(outline.rope_bytes, CheckedMul(row_bytes, outline.max_context_len, "rope table"),
+                   "rope tables");
+  }
+  return outline;
+}
 
-  model->content_hash_ = dir.ContentHash(options.cache_dir.empty() ? std::filesystem::path()
-                                                                   : options.cache_dir / "hashes");
+int64_t ModelOutline::parameter_count() const { return CountParameters(specs); }
+
+std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions& options,
+                                         OpsContext& ops) {
+  ModelOutline outline = OutlineModel(dir, options);
+  ReportExtraTensors(dir, outline.specs, outline.config);
+  const PackedTypes& types = outline.types;
+
+  const std::shared_ptr<Model> model(new Model());
+  model->content_hash_ = dir.ContentHash(
+      options.cache_dir.empty() ? std::filesystem::path() : options.cache_dir / "hashes", [&] {
+        if (options.progress) options.progress(0);
+      });
+  TANDEM_CHECK(model->content_hash_.size() == kContentHashLength);
+  model->family_ = outline.family;
+  model->config_ = std::move(outline.config);
+  model->specs_ = std::move(outline.specs);
+  model->dtype_ = types.dtype;
+  model->weights_type_ = types.name;
+  model->rope_bytes_ = outline.rope_bytes;
   Sha256 identity;
   identity.Update(std::string(kArithmeticVersion) + "\n" + std::string(ops.kernels().key) + "\n" +
                   types.name + "\n" + model->content_hash_ + "\n" +
@@ -191,11 +222,7 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
   model->mapped_ = std::move(packed.mapped);
   model->owned_ = std::move(packed.owned);
   model->weight_bytes_ = layout.file_bytes;
-
-  if (options.max_context_len > 0) {
-    model->config_.max_context_len =
-        std::min(model->config_.max_context_len, options.max_context_len);
-  }
+  model->config_.max_context_len = outline.max_context_len;
   model->ropes_ = MakeRopeTables(*model->family_, model->config_, model->config_.max_context_len);
   return model;
 }

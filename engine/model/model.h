@@ -12,6 +12,7 @@
 #include "engine/kv/kv_cache.h"
 #include "engine/model/batch_view.h"
 #include "engine/model/family.h"
+#include "engine/model/packed_weights.h"
 #include "engine/ops/ops_context.h"
 
 namespace tandem::engine {
@@ -27,10 +28,27 @@ struct LoadOptions {
   std::filesystem::path cache_dir =
       {};  // packed weights are kept here and mapped; empty: in memory
   int64_t cache_limit_bytes = 64LL << 30;
-  std::function<void(double fraction)> progress = {};  // may be empty
+  // Called while the checkpoint is hashed (with 0) and packed; may throw to give up.
+  std::function<void(double fraction)> progress = {};
 };
 
 inline constexpr int64_t kSmallModelParameters = 64'000'000;
+
+// What a model is and how much it takes: all that config and tensor headers tell, before any weight
+// is read.
+struct ModelOutline {
+  const FamilySpec* family = nullptr;
+  ModelConfig config;
+  int64_t max_context_len = 0;  // the config's, or what LoadOptions lowers it to
+  std::vector<WeightSpec> specs;
+  PackedTypes types;
+  int64_t weight_bytes = 0;  // packed
+  int64_t rope_bytes = 0;
+
+  int64_t parameter_count() const;
+};
+// Throws what Model::Load throws for the same faults.
+ModelOutline OutlineModel(const ModelDir& dir, const LoadOptions& options);
 
 // A model ready to run: configuration and packed weights. Immutable; shared by engine and tools.
 class Model {
@@ -55,6 +73,7 @@ class Model {
   const std::string& content_hash() const { return content_hash_; }
   int64_t parameter_count() const;
   int64_t weight_bytes() const { return weight_bytes_; }
+  int64_t rope_bytes() const { return rope_bytes_; }
   bool is_mapped() const { return mapped_ != nullptr; }  // packed file shared between processes
   std::filesystem::path packed_path() const;             // of that file; empty: in memory
 
@@ -71,6 +90,7 @@ class Model {
   std::string fingerprint_;
   std::string content_hash_;
   int64_t weight_bytes_ = 0;
+  int64_t rope_bytes_ = 0;
   std::shared_ptr<const MappedFile> mapped_;
   AlignedBuffer owned_;
 };
@@ -85,6 +105,10 @@ class ModelRunner {
 
   // Shape of a KV cache for this model.
   static KvCache::Shape KvShape(const Model& model, int64_t n_blocks);
+  static KvCache::Shape KvShape(const ModelConfig& config, DType dtype, int64_t n_blocks);
+  // What a runner for so many rows will say of scratch_bytes().
+  static int64_t ScratchBytes(const ModelOutline& outline, int64_t max_rows,
+                              int64_t max_logit_rows);
 
   // Computes the rows, writing their keys and values into `kv`. Returns logits
   // [logit_rows, vocab_size] (f32), valid until the next call.

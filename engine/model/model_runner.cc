@@ -22,11 +22,22 @@ ModelRunner::ModelRunner(std::shared_ptr<const Model> model, OpsContext& ops, in
 ModelRunner::~ModelRunner() = default;
 
 KvCache::Shape ModelRunner::KvShape(const Model& model, int64_t n_blocks) {
-  const AttentionSpec& attention = model.config().attention;
-  return {.n_layers = model.config().n_layers,
+  return KvShape(model.config(), model.dtype(), n_blocks);
+}
+
+KvCache::Shape ModelRunner::KvShape(const ModelConfig& config, DType dtype, int64_t n_blocks) {
+  const AttentionSpec& attention = config.attention;
+  return {.n_layers = config.n_layers,
           .n_kv_heads = attention.n_kv_heads,
-          .head_block_bytes = KvHeadBlockBytes(model.dtype(), attention.head_dim),
+          .head_block_bytes = KvHeadBlockBytes(dtype, attention.head_dim),
           .n_blocks = n_blocks};
+}
+
+int64_t ModelRunner::ScratchBytes(const ModelOutline& outline, int64_t max_rows,
+                                  int64_t max_logit_rows) {
+  return ServingOps::ScratchBytes(
+      PlanForward(*outline.family, outline.config, outline.specs, outline.types.dtype), max_rows,
+      max_logit_rows);
 }
 
 std::span<const float> ModelRunner::Forward(const BatchView& batch, KvCache& kv) {

@@ -56,6 +56,11 @@ int64_t ServingOps::scratch_bytes() const {
   return static_cast<int64_t>(arena_.size() + logits_.size());
 }
 
+int64_t ServingOps::ScratchBytes(const ForwardPlan& plan, int64_t max_rows,
+                                 int64_t max_logit_rows) {
+  return static_cast<int64_t>(ArenaBytes(plan, max_rows) + LogitBytes(plan, max_logit_rows));
+}
+
 std::span<const float> ServingOps::Run(const BatchView& batch, KvCache& kv) {
   CheckBatch(batch, kv);
   batch_ = &batch;

@@ -28,6 +28,7 @@ class ServingOps final : public LayerOps {
   // As ModelRunner::Forward.
   std::span<const float> Run(const BatchView& batch, KvCache& kv);
   int64_t scratch_bytes() const;
+  static int64_t ScratchBytes(const ForwardPlan& plan, int64_t max_rows, int64_t max_logit_rows);
 
   Act Embed(const Weight& table) override;
   Act EmbedPositions(const Weight& table) override;

@@ -16,6 +16,7 @@
 #include "server/cli/model_options.h"
 #include "server/cli/tokenizer_source.h"
 #include "server/cli/verbs.h"
+#include "server/load_model.h"
 
 namespace tandem::server {
 namespace {

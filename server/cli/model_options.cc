@@ -6,6 +6,7 @@
 
 #include "config/app_config.h"
 #include "engine/io/atomic_write.h"
+#include "server/load_model.h"
 
 namespace tandem::server {
 
@@ -41,13 +42,6 @@ void AddModelFlags(CLI::App& command, ModelFlags& flags) {
       ->capture_default_str();
   command.add_option("--chat-template", flags.chat_template_file,
                      "file with a Jinja chat template to use instead of the model's");
-}
-
-void SetDType(const std::string& dtype, engine::EngineOptions& options) {
-  if (dtype == "f32") options.dtype = engine::DType::kF32;
-  if (dtype == "bf16") options.dtype = engine::DType::kBF16;
-  if (dtype == "int8") options.block = engine::BlockFormat::kInt8;
-  if (dtype == "int4") options.block = engine::BlockFormat::kInt4;
 }
 
 engine::EngineOptions ToEngineOptions(const ModelFlags& flags) {

@@ -24,8 +24,6 @@ struct ModelFlags {
 void AddModelFlags(CLI::App& command, ModelFlags& flags);
 // Where packed weights are kept: shared by all processes of the user. Empty: nowhere.
 std::filesystem::path CacheDir();
-// What --dtype says; "auto" changes nothing.
-void SetDType(const std::string& dtype, engine::EngineOptions& options);
 // Throws kInvalidArgument naming the flag.
 engine::EngineOptions ToEngineOptions(const ModelFlags& flags);
 // The text of --chat-template; empty when it was not given.

@@ -1,9 +1,11 @@
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "config/app_config.h"
 #include "engine/base/log.h"
@@ -108,7 +110,14 @@ int Serve(const ServeFlags& flags) {
   }
   BlockServerSignals();
   ConfigureLog(config.log_level, config.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
-  App app(ToAppOptions(config));
+  AppOptions options = ToAppOptions(config);
+  // They are blocked until RunUntilSignal takes them; loading, which may take minutes, ends early.
+  options.is_interrupted = [] {
+    sigset_t pending;
+    return sigpending(&pending) == 0 &&
+           (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1);
+  };
+  App app(std::move(options));
   app.Start();
   std::printf("listening on %s\n", app.base_url().c_str());
   std::fflush(stdout);

@@ -11,33 +11,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-JobSupervisor& RequireJobs(const HandlerContext& context) {
-  JobSupervisor* jobs = context.jobs;
-  if (jobs == nullptr) {
-    throw Error(ErrorCode::kUnavailable, "the server is still starting")
-        .WithReason("model_loading");
-  }
-  return *jobs;
-}
-
 Error JobNotFound(const std::string& id) {
   return Error(ErrorCode::kNotFound, "there is no job '" + id.substr(0, 80) + "'")
       .WithParam("id")
       .WithReason("job_not_found");
-}
-
-// The supervisor's object; the result of a training job says under which id its model answers.
-std::string JobBody(const Job& job) {
-  Json out = Json::parse(AdminJobJson(job));
-  if (job.type == JobType::kTrain && out["result"].is_object()) {
-    Json result;
-    result["model"] = ModelIdOfJob(job.request_json, job.id);
-    for (auto& [key, value] : out["result"].items()) {
-      result[key == "model_dir" ? "path" : key] = std::move(value);
-    }
-    out["result"] = std::move(result);
-  }
-  return out.dump();
 }
 
 Job FindJob(const HandlerContext& context, const Request& request) {
@@ -129,6 +106,28 @@ class LogFollower : public std::enable_shared_from_this<LogFollower> {
 
 }  // namespace
 
+JobSupervisor& RequireJobs(const HandlerContext& context) {
+  JobSupervisor* jobs = context.jobs;
+  if (jobs == nullptr) {
+    throw Error(ErrorCode::kUnavailable, "the server is still starting")
+        .WithReason("model_loading");
+  }
+  return *jobs;
+}
+
+std::string JobBody(const Job& job) {
+  Json out = Json::parse(AdminJobJson(job));
+  if (job.type == JobType::kTrain && out["result"].is_object()) {
+    Json result;
+    result["model"] = ModelIdOfJob(job.request_json, job.id);
+    for (auto& [key, value] : out["result"].items()) {
+      result[key == "model_dir" ? "path" : key] = std::move(value);
+    }
+    out["result"] = std::move(result);
+  }
+  return out.dump();
+}
+
 // POST /admin/jobs
 void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer) {
   RequireJson(request);
@@ -161,7 +160,7 @@ void CreateJob(const HandlerContext& context, Request request, ResponseWriter wr
   if (model_id) named["run_name"] = *model_id;
   const std::string checked = CheckTrainSpec(std::move(named), context.model_root).dump();
   const std::string id = ModelIdOfJob(checked, "");
-  if (!id.empty() && context.models.Contains(id) && context.models.Find(id)->owned_by != "user") {
+  if (!id.empty() && context.models.Contains(id) && context.models.Look(id)->owned_by != "user") {
     throw Error(ErrorCode::kAlreadyExists,
                 "a model named '" + id + "' is served already: choose another run_name")
         .WithParam("spec.run_name");

@@ -18,7 +18,9 @@ namespace tandem::server {
 
 class Admission;
 class JobSupervisor;
+struct Job;
 class Metrics;
+class ModelHost;
 
 // Whether what a model thinks between <think> and </think> is answered apart from its text.
 enum class ReasoningParser { kAuto, kThink, kNone };  // kAuto: if its template knows <think>
@@ -47,10 +49,14 @@ struct HandlerContext {
   Metrics* metrics = nullptr;
   std::function<size_t()> open_connections = {};
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
-  std::atomic<JobSupervisor*> jobs{nullptr};  // null: no data directory, or still starting
-  std::filesystem::path model_root;           // what paths in bodies are relative to
-  DrainSignal* drain = nullptr;               // never null while requests run
-  std::string base_url;                       // "http://127.0.0.1:8080", for the text of GET /
+  std::atomic<JobSupervisor*> jobs{nullptr};    // null: no data directory, or still starting
+  std::atomic<ModelHost*> model_host{nullptr};  // null when `jobs` is
+  const MemoryLedger* memory = nullptr;         // never null while requests run
+  // Whether a model can be opened by this name alone, without a path: the embedded ones.
+  std::function<bool(const std::string&)> is_named_model = {};
+  std::filesystem::path model_root;  // what paths in bodies are relative to
+  DrainSignal* drain = nullptr;      // never null while requests run
+  std::string base_url;              // "http://127.0.0.1:8080", for the text of GET /
   // What `/health` takes for now; tests put a stopped engine's future here.
   std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 };
@@ -66,6 +72,8 @@ void Tokenize(const HandlerContext& context, Request request, ResponseWriter wri
 void Detokenize(const HandlerContext& context, Request request, ResponseWriter writer);
 void Render(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListAdminModels(const HandlerContext& context, Request request, ResponseWriter writer);
+void LoadModel(const HandlerContext& context, Request request, ResponseWriter writer);
+void UnloadModel(const HandlerContext& context, Request request, ResponseWriter writer);
 void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListJobs(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetJob(const HandlerContext& context, Request request, ResponseWriter writer);
@@ -81,6 +89,11 @@ void Welcome(const HandlerContext& context, Request request, ResponseWriter writ
 
 // What GET /openapi.json answers: server/openapi.json.
 std::string_view OpenApiText();
+
+// The supervisor. Throws kUnavailable while the server is starting, or where it has no jobs.
+JobSupervisor& RequireJobs(const HandlerContext& context);
+// A job as the API answers it; the result of a training job says under which id its model answers.
+std::string JobBody(const Job& job);
 
 // Throws kInvalidArgument (unsupported_media_type) unless the body is declared as JSON.
 void RequireJson(const Request& request);

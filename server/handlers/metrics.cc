@@ -13,10 +13,11 @@ void GetMetrics(const HandlerContext& context, Request, ResponseWriter writer) {
     const engine::LoadedModel& loaded = model->loaded();
     snapshot.models.push_back({.name = name,
                                .figures = model->engine->figures(),
-                               .weight_bytes = loaded.weight_bytes,
                                .prefix_cache = true,
                                .kv_dtype = loaded.kv_dtype});
   }
+  snapshot.memory = context.memory->Entries();
+  snapshot.memory_budget_bytes = context.memory->budget_bytes();
   snapshot.http_connections = context.open_connections();
   if (JobSupervisor* jobs = context.jobs) {
     const TrainingFigures figures = jobs->training_figures();

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -9,8 +11,10 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "engine/base/memory_ledger.h"
 #include "engine/engine.h"
 #include "server/handlers/control_tokens.h"
 
@@ -24,10 +28,14 @@ struct ServedModel {
   std::string owned_by = "local";
   std::string root;                   // base id, free of paths
   std::optional<std::string> parent;  // base id of a tuned model
+  bool pinned = false;                // not unloaded for being idle, nor by request unless by force
+  int64_t idle_unload_s = 0;          // leaves memory after this long without a request; 0: never
+  MemoryReservation memory;           // before the engine: given back when that has ended
   std::shared_ptr<engine::Engine> engine;
   // What the engine's model is adapted with here; null: nothing. With an adapter the engine is the
   // base's, who counts and reports what it does.
   std::shared_ptr<const engine::Adapter> adapter;
+  std::shared_ptr<const ServedModel> base;  // with an adapter: the lease that keeps the base
   std::string fingerprint;  // of its answers, where an adapter makes it another than the engine's
   ControlTokens control_tokens;
 
@@ -58,14 +66,21 @@ class ModelRegistry {
                const std::vector<std::string>& aliases);
   bool Contains(const std::string& name) const;
 
-  // No name means the model any more; requests running on it end first. `on_gone` is called, on a
-  // thread that may block, when the last has ended and the model's memory is free; at shutdown it
-  // is dropped. False when nothing has that name.
-  bool Remove(const std::string& name, std::function<void()> on_gone);
+  // No name means the model any more, nor its adapters; requests running on them end first.
+  // `on_gone` is called, on a thread that may block, when the last has ended and the model's memory
+  // is free; at shutdown it is dropped. False when nothing has that name. `why` goes into the
+  // answers to requests that still ask for the model: "it was unloaded".
+  bool Remove(const std::string& name, std::function<void()> on_gone, const std::string& why = "");
 
-  // Throws kNotFound (model_not_found) listing up to eight names. With `name` unset: the only
-  // model, adapters not counted, or kInvalidArgument when there are several.
+  // For a request to run on. Throws kNotFound (model_not_found) listing up to eight names; with
+  // `name` unset: the only model, adapters not counted, or kInvalidArgument when there are several.
+  // Before there was any model: kUnavailable (model_loading).
   std::shared_ptr<const ServedModel> Find(const std::optional<std::string>& name) const;
+  // The model of exactly this name, to look at: its idle time goes on. Throws kNotFound as Find.
+  std::shared_ptr<const ServedModel> Look(const std::string& name) const;
+  // Since when no request has had the model or an adapter of it; nullopt while one has, or when
+  // nothing has this id.
+  std::optional<std::chrono::steady_clock::time_point> IdleSince(const std::string& id) const;
 
   struct Entry {
     std::string name;
@@ -77,10 +92,16 @@ class ModelRegistry {
   void Clear();
 
  private:
+  enum class LeaseFor { kRequest, kLooking };
+  struct Count {
+    int64_t leases = 0;
+    int64_t requests = 0;  // of these
+  };
   // Outlives the registry if leases do.
   struct Leases {
-    std::mutex mutex;  // guards both
-    std::map<const ServedModel*, int64_t> count;
+    std::mutex mutex;                           // guards the rest
+    std::map<const ServedModel*, Count> count;  // of models that have any
+    std::map<const ServedModel*, std::chrono::steady_clock::time_point> last_request;
     std::condition_variable released;  // some count has become zero, or a model was retired
   };
   struct Retired {
@@ -88,14 +109,19 @@ class ModelRegistry {
     std::function<void()> on_gone;
   };
 
-  std::shared_ptr<const ServedModel> Lease(const std::shared_ptr<const ServedModel>& model) const;
+  std::shared_ptr<const ServedModel> Lease(const std::shared_ptr<const ServedModel>& model,
+                                           LeaseFor purpose) const;
+  [[noreturn]] void ThrowNotServed(const std::string& name) const;  // REQUIRES: mutex_ held
   std::shared_ptr<const ServedModel> Erase(const std::string& id);
+  void Welcome(const std::string& id, const ServedModel* model);
   void Retire(std::shared_ptr<const ServedModel> model, std::function<void()> on_gone);
   void EndRetired();  // the thread
 
   const bool any_model_name_;
-  mutable std::mutex mutex_;  // guards entries_
+  mutable std::mutex mutex_;  // guards the next three
   std::vector<Entry> entries_;
+  bool had_any_ = false;
+  std::deque<std::pair<std::string, std::string>> departed_;  // names, and why they have gone
   const std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();
   std::vector<Retired> retired_;  // guarded by leases_->mutex, as the next
   bool stopping_ = false;

@@ -29,14 +29,6 @@ Json ModelObject(const ModelRegistry::Entry& entry) {
   return out;
 }
 
-// Even where any name means the first model, a path names exactly one.
-[[noreturn]] void ThrowNotServed(const HandlerContext& context, const std::string& id) {
-  context.models.Find(id);  // throws the error that lists what is served
-  throw Error(ErrorCode::kNotFound, "model '" + id.substr(0, 120) + "' is not served here")
-      .WithParam("model")
-      .WithReason("model_not_found");
-}
-
 // So that none of the jobs that made a model of this name publishes it again at the next start.
 void ForgetModel(JobSupervisor& jobs, const std::string& model_id) {
   JobFilter filter;
@@ -63,42 +55,11 @@ void ListModels(const HandlerContext& context, Request, ResponseWriter writer) {
   writer.Json(200, body.dump());
 }
 
-// GET /admin/models
-void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writer) {
-  Json body;
-  body["object"] = "list";
-  body["data"] = Json::array();
-  const std::vector<ModelRegistry::Entry> models = context.models.List();
-  for (const auto& [name, model] : models) {
-    if (name != model->id || model->adapter) continue;  // aliases are no models of their own
-    const engine::EngineStats stats = model->engine->stats();
-    Json entry;
-    entry["id"] = name;
-    entry["state"] = "loaded";
-    entry["format"] = "hf";
-    entry["dtype"] = model->loaded().weights_dtype;
-    entry["max_model_len"] = model->loaded().max_model_len;
-    entry["memory_bytes"] = model->loaded().weight_bytes;
-    entry["adapters"] = Json::array();
-    for (const auto& [other_name, other] : models) {
-      if (other->adapter && other->engine == model->engine) {
-        entry["adapters"].push_back(other_name);
-      }
-    }
-    entry["running"] = stats.requests_running;
-    entry["waiting"] = stats.requests_waiting;
-    entry["kv_blocks_total"] = stats.kv_blocks_total;
-    entry["kv_blocks_used"] = stats.kv_blocks_used;
-    body["data"].push_back(std::move(entry));
-  }
-  writer.Json(200, body.dump());
-}
-
 // DELETE /v1/models/{id}
 void DeleteModel(const HandlerContext& context, Request request, ResponseWriter writer) {
   const std::string& id = request.path_params.at("id");
-  if (context.models.Contains(id)) {
-    const auto model = context.models.Find(id);
+  {
+    const auto model = context.models.Look(id);
     if (!model->is_tuned()) {
       throw Error(ErrorCode::kPermissionDenied,
                   "model '" + id.substr(0, 120) + "' was not made here and cannot be deleted")
@@ -107,23 +68,21 @@ void DeleteModel(const HandlerContext& context, Request request, ResponseWriter 
     }
     // First, so that a crash in between deletes it too.
     if (JobSupervisor* jobs = context.jobs) ForgetModel(*jobs, model->id);
-    Json body;
-    body["id"] = id;
-    body["object"] = "model";
-    body["deleted"] = true;
-    const bool is_removed = context.models.Remove(
-        id, [writer, text = body.dump()]() mutable { writer.Json(200, std::move(text)); });
-    if (is_removed) return;
   }
-  ThrowNotServed(context, id);
+  Json body;
+  body["id"] = id;
+  body["object"] = "model";
+  body["deleted"] = true;
+  const bool is_removed = context.models.Remove(
+      id, [writer, text = body.dump()]() mutable { writer.Json(200, std::move(text)); },
+      "it was deleted");
+  if (!is_removed) context.models.Look(id);  // somebody was faster
 }
 
 void GetModel(const HandlerContext& context, Request request, ResponseWriter writer) {
   const std::string& id = request.path_params.at("id");
-  for (const auto& entry : context.models.List()) {
-    if (entry.name == id) return writer.Json(200, ModelObject(entry).dump());
-  }
-  ThrowNotServed(context, id);
+  // Even where any name means the first model, a path names exactly one.
+  writer.Json(200, ModelObject({id, context.models.Look(id)}).dump());
 }
 
 }  // namespace tandem::server

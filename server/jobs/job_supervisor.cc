@@ -75,6 +75,7 @@ JobSupervisor::JobSupervisor(JobStore store, JobSupervisorOptions options, OnSuc
       store_(std::move(store)) {
   TANDEM_CHECK(options_.max_running > 0);
   if (!wake_) throw Error(ErrorCode::kIo, "could not create an eventfd for the job supervisor");
+  FailLeftOwn();
   AdoptRunningJobs();
   thread_ = std::thread([this] { Run(); });
 }
@@ -98,40 +99,104 @@ Job JobSupervisor::Submit(JobType type, std::string_view spec_json) {
   }
 
   JobRecord record;
+  {
+    const std::lock_guard lock(mutex_);
+    record = Create(type, spec_json);
+  }
+  spdlog::info("job submitted id={} type={}", record.job.id, NameOf(type));
+  Wake();
+  return record.job;
+}
+
+JobRecord JobSupervisor::Create(JobType type, std::string_view request_json) {
+  JobRecord record;
   Job& job = record.job;
   job.id = NewJobId();
   job.type = type;
   job.created_at = UnixSeconds();
-  job.request_json = spec_json;
+  job.request_json = request_json;
+  if (stop_) throw Error(ErrorCode::kUnavailable, "the server is stopping");
+  const size_t queued = store_.CountWithStatus(JobStatus::kQueued);
+  if (queued >= options_.max_queued) {
+    throw Error(ErrorCode::kUnavailable, "the queue of jobs is full (" + std::to_string(queued) +
+                                             " of " + std::to_string(options_.max_queued) + ")");
+  }
+  // The directory first: a job in the store always has its spec. After a crash in between, a
+  // directory that no row names remains, and is harmless.
+  job.dir = store_.JobDir(job.id);
+  if (::mkdir(job.dir.c_str(), 0700) != 0) ThrowIo("create", job.dir, errno);
+  try {
+    WriteJobFile(SpecFile(job.dir), request_json);
+    store_.Create(record);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove_all(job.dir, ignored);
+    throw;
+  }
+  changed_.insert(job.id);
+  return record;
+}
+
+Job JobSupervisor::BeginOwn(JobType type, std::string_view request_json,
+                            std::function<void()> on_cancel) {
+  TANDEM_CHECK(VerbFor(type).empty());
+  JobRecord record;
   {
     const std::lock_guard lock(mutex_);
-    if (stop_) throw Error(ErrorCode::kUnavailable, "the server is stopping");
-    const size_t queued = store_.CountWithStatus(JobStatus::kQueued);
-    if (queued >= options_.max_queued) {
-      throw Error(ErrorCode::kUnavailable, "the queue of jobs is full (" + std::to_string(queued) +
-                                               " of " + std::to_string(options_.max_queued) + ")");
-    }
-    // The directory first: a job in the store always has its spec. After a crash in between, a
-    // directory that no row names remains, and is harmless.
-    job.dir = store_.JobDir(job.id);
-    if (::mkdir(job.dir.c_str(), 0700) != 0) ThrowIo("create", job.dir, errno);
-    try {
-      WriteJobFile(SpecFile(job.dir), spec_json);
-      store_.Create(record);
-    } catch (...) {
-      std::error_code ignored;
-      std::filesystem::remove_all(job.dir, ignored);
-      throw;
-    }
-    changed_.insert(job.id);
+    record = Create(type, request_json);
+    own_[record.job.id] = std::move(on_cancel);
   }
-  spdlog::info("job submitted id={} type={}", job.id, NameOf(type));
+  spdlog::info("job submitted id={} type={}", record.job.id, NameOf(type));
+  Wake();
+  return record.job;
+}
+
+void JobSupervisor::StartOwn(const std::string& id) {
+  {
+    const std::lock_guard lock(mutex_);
+    JobRecord record = FindRecord(id);
+    record.job.status = JobStatus::kRunning;
+    record.job.started_at = UnixSeconds();
+    store_.Update(record);
+    changed_.insert(id);
+  }
+  Wake();
+}
+
+void JobSupervisor::ReportOwn(const std::string& id, double progress, const std::string& line) {
+  {
+    const std::lock_guard lock(mutex_);
+    JobRecord record = FindRecord(id);
+    record.job.progress = progress;
+    store_.Update(record);
+    if (!line.empty()) AppendLogLine(LogFile(record.job.dir), line);
+    changed_.insert(id);
+  }
+  Wake();
+}
+
+Job JobSupervisor::EndOwn(const std::string& id, OwnEnd end) {
+  Job job;
+  {
+    const std::lock_guard lock(mutex_);
+    JobRecord record = FindRecord(id);
+    if (end.status == JobStatus::kSucceeded) record.job.progress = 1;
+    record.job.error = std::move(end.error);
+    record.job.result_json = std::move(end.result_json);
+    EndJob(record, end.status);
+    store_.Update(record);
+    own_.erase(id);
+    changed_.insert(id);
+    job = std::move(record.job);
+  }
+  LogEnd(job);
   Wake();
   return job;
 }
 
 Job JobSupervisor::Cancel(std::string_view id) {
   JobRecord record;
+  std::function<void()> ask_to_end;
   {
     const std::lock_guard lock(mutex_);
     record = FindRecord(id);
@@ -143,11 +208,22 @@ Job JobSupervisor::Cancel(std::string_view id) {
           .WithReason("job_not_active");
     }
     record.cancel_requested = true;
-    if (record.job.status != JobStatus::kRunning) EndJob(record, JobStatus::kCancelled);
+    if (const auto own = own_.find(record.job.id); own != own_.end()) {
+      if (!own->second) {
+        throw Error(ErrorCode::kFailedPrecondition, "job " + record.job.id +
+                                                        " cannot be cancelled: it is a " +
+                                                        std::string(NameOf(record.job.type)))
+            .WithReason("unsupported_value");
+      }
+      ask_to_end = own->second;
+    } else if (record.job.status != JobStatus::kRunning) {
+      EndJob(record, JobStatus::kCancelled);
+    }
     store_.Update(record);
     changed_.insert(record.job.id);
   }
   spdlog::info("job cancel requested id={}", record.job.id);
+  if (ask_to_end) ask_to_end();
   Wake();
   return record.job;
 }
@@ -304,6 +380,18 @@ bool JobSupervisor::Step() {
   return true;
 }
 
+// What the server before was doing itself when it ended.
+void JobSupervisor::FailLeftOwn() {
+  for (const JobStatus status : {JobStatus::kQueued, JobStatus::kRunning}) {
+    for (JobRecord& record : store_.WithStatus(status)) {
+      if (!VerbFor(record.job.type).empty()) continue;
+      record.job.error = {"the server ended before this was done", "interrupted"};
+      EndJob(record, JobStatus::kFailed);
+      store_.Update(record);
+    }
+  }
+}
+
 void JobSupervisor::AdoptRunningJobs() {
   for (JobRecord& record : store_.WithStatus(JobStatus::kRunning)) {
     const std::filesystem::path& dir = record.job.dir;
@@ -326,6 +414,7 @@ bool JobSupervisor::StartNextJob() {
   {
     const std::lock_guard lock(mutex_);
     queued = store_.WithStatus(JobStatus::kQueued);
+    std::erase_if(queued, [&](const JobRecord& record) { return own_.contains(record.job.id); });
   }
   // Cancelled ones drop out here.
   std::erase_if(not_before_, [&](const auto& entry) {
@@ -482,6 +571,8 @@ bool JobSupervisor::Publish(RunningJob& running) {
   try {
     if (on_succeeded_) on_succeeded_(job);
   } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    if (known != nullptr && known->code() == ErrorCode::kCancelled) return false;
     running.outcome = Outcome{
         Outcome::Next::kFail,
         {std::string("the job is done, but its result could not be published: ") + error.what(),

@@ -50,7 +50,8 @@ struct JobLog {
 class JobSupervisor {
  public:
   // Called on the supervisor's thread with the job as it will be, result_json included, but still
-  // `running`. The job becomes succeeded when it returns, and failed when it throws.
+  // `running`. The job becomes succeeded when it returns, and failed when it throws; kCancelled
+  // says that the server stops, and leaves the job to the next one.
   using OnSucceeded = std::function<void(const Job&)>;
 
   // Takes up what the store holds: watches the jobs whose process still lives, ingests those that
@@ -69,6 +70,24 @@ class JobSupervisor {
   // A queued job is cancelled at once, a running one is asked to end and becomes cancelled when its
   // process has gone. Throws kNotFound, or kFailedPrecondition with reason `job_not_active`.
   Job Cancel(std::string_view id);
+
+  // Work that this very process does: loading and unloading models. It stands in the store and in
+  // every list and log as the children's does, but whoever begins it also starts, reports and ends
+  // it. What a server left unfinished, the next one ends as failed (`interrupted`).
+  //
+  // Queues it. `on_cancel` is called when somebody wants it cancelled, on their thread; it only
+  // asks, and the work may still end in another way. Without it, Cancel is refused. Throws as
+  // Submit.
+  Job BeginOwn(JobType type, std::string_view request_json, std::function<void()> on_cancel);
+  void StartOwn(const std::string& id);
+  // How far it is, and, where there is something to say, a line for its log.
+  void ReportOwn(const std::string& id, double progress, const std::string& line);
+  struct OwnEnd {
+    JobStatus status = JobStatus::kSucceeded;
+    std::optional<JobError> error = {};
+    std::optional<std::string> result_json = {};
+  };
+  Job EndOwn(const std::string& id, OwnEnd end);
 
   std::optional<Job> Find(std::string_view id);
   // Never waits for the disk.
@@ -96,6 +115,7 @@ class JobSupervisor {
   using Clock = std::chrono::steady_clock;
 
   JobRecord FindRecord(std::string_view id);  // REQUIRES: mutex_ held. Throws kNotFound.
+  JobRecord Create(JobType type, std::string_view request_json);  // the same; kUnavailable
   void Wake();
 
   // All below: supervisor thread (or the constructor) only.
@@ -103,6 +123,7 @@ class JobSupervisor {
   void Wait();
   bool Step();  // false: stop
   void AdoptRunningJobs();
+  void FailLeftOwn();
   void StartQueuedJobs();
   bool StartNextJob();
   void Start(JobRecord record);
@@ -120,10 +141,11 @@ class JobSupervisor {
   const UniqueFd wake_;  // an eventfd
   const std::shared_ptr<JobWatchers> watchers_;
 
-  std::mutex mutex_;  // guards the four below
+  std::mutex mutex_;  // guards the five below
   JobStore store_;
   std::set<std::string> changed_;  // ids whose watchers have not been told
   std::set<std::string> ending_;   // running, but decided: too late to cancel
+  std::map<std::string, std::function<void()>, std::less<>> own_;  // unfinished; how to cancel it
   std::optional<StopMode> stop_;
 
   mutable std::mutex figures_mutex_;  // guards figures_; apart, for mutex_ is held over writes

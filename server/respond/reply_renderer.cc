@@ -186,7 +186,8 @@ void ReplyRenderer::Handle(size_t prompt_idx, RequestFinished& finished) {
   ErrorReply reply =
       finished.outcome == RequestFinished::Outcome::kCancelled
           ? MakeErrorReply(503, "shutting_down", "the request was cancelled by the server")
-          : MakeErrorReply(Error(finished.code, finished.message), shape_.request_id);
+          : MakeErrorReply(Error(finished.code, finished.message).WithReason(finished.reason),
+                           shape_.request_id);
   if (stream_) {
     stream_->Send(reply.body);
     stream_->Send("[DONE]");

@@ -458,5 +458,81 @@ TEST_F(EngineTest, ModelWithoutTokenizerServesIds) {
   EXPECT_EQ(answer.only().text, "");
 }
 
+// ---- Memory, planned and taken
+
+TEST_F(EngineTest, WhatIsPlannedIsWhatIsTaken) {
+  options_.kv_cache_bytes = 0;
+  for (const BlockFormat block : {BlockFormat::kNone, BlockFormat::kInt8, BlockFormat::kInt4}) {
+    for (const int64_t max_model_len : {0, 50}) {
+      options_.block = block;
+      options_.max_model_len = max_model_len;
+      const MemoryPlan plan = PlanMemory(ModelDir::Open(path()), options_);
+      for (const int64_t kv : {plan.least.kv, plan.most_kv}) {
+        EngineOptions options = options_;
+        options.kv_cache_bytes = kv;
+        Engine engine(OpenModel(ModelDir::Open(path()), options, ""), options);
+
+        EXPECT_EQ(engine.loaded().weight_bytes, plan.least.weights);
+        EXPECT_EQ(engine.loaded().max_model_len, plan.max_model_len);
+        EXPECT_EQ(engine.loaded().weights_dtype, plan.weights_dtype);
+        EXPECT_EQ(engine.stats().scratch_bytes, plan.least.scratch);
+        EXPECT_EQ(engine.stats().kv_bytes, kv);
+      }
+    }
+  }
+}
+
+TEST_F(EngineTest, PlanningRefusesTheFilesThatOpeningRefuses) {
+  WriteFile("config.json", R"({"architectures": ["NewForCausalLM"]})");
+
+  EXPECT_THROW(PlanMemory(ModelDir::Open(path()), options_), Error);
+}
+
+TEST_F(EngineTest, LoadingEndsWhenItsProgressIsNotWanted) {
+  int n_calls = 0;
+  const auto give_up_at = [&](int call) {
+    return [&n_calls, call](double) {
+      if (++n_calls == call) throw Error(ErrorCode::kCancelled, "no");
+    };
+  };
+  const tests::TemporaryDir cache;
+  options_.cache_dir = cache.path();
+  for (const int call : {1, 3}) {
+    n_calls = 0;
+    try {
+      OpenModel(ModelDir::Open(path()), options_, "", give_up_at(call));
+      ADD_FAILURE() << "loaded";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCancelled);
+    }
+    EXPECT_EQ(n_calls, call);
+  }
+  EXPECT_NE(OpenModel(ModelDir::Open(path()), options_, "", give_up_at(0)).model, nullptr);
+}
+
+TEST_F(EngineTest, EndAllEndsEveryRequestOnceAndTakesNoMore) {
+  options_.max_seqs = 2;  // some run, some wait
+  Engine engine(Open(), options_);
+  Gate gate;
+  std::vector<std::shared_ptr<tests::PendingAnswer>> pending = {
+      gate.Start(engine, Simple(20, 200))};
+  for (int i = 0; i < 5; ++i) pending.push_back(Start(engine, Simple(20, 200)));
+
+  engine.EndAll("it has to go");
+  gate.Open();
+
+  for (const auto& each : pending) {
+    const Answer answer = each->Wait();
+    EXPECT_EQ(answer.terminal_events, 1);
+    EXPECT_EQ(answer.end.outcome, RequestFinished::Outcome::kFailed);
+    EXPECT_EQ(answer.end.code, ErrorCode::kUnavailable);
+    EXPECT_EQ(answer.end.message, "it has to go");
+    EXPECT_EQ(answer.end.reason, "shutting_down");
+  }
+  std::string reason;
+  EXPECT_EQ(SubmitError(engine, Simple(), &reason), ErrorCode::kUnavailable);
+  EXPECT_EQ(reason, "shutting_down");
+}
+
 }  // namespace
 }  // namespace tandem::engine

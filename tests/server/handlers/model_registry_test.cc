@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 #include <memory>
 #include <string>
@@ -61,6 +62,58 @@ TEST(ModelRegistry, LeasesMayOutliveIt) {
     EXPECT_TRUE(registry.Remove("a", [] { FAIL() << "there is still a lease"; }));
   }
   lease.reset();
+}
+
+TEST(ModelRegistry, AModelIsIdleFromItsLastRequestOn) {
+  using Clock = std::chrono::steady_clock;
+  ModelRegistry registry(false);
+  const auto before = Clock::now();
+  registry.Add(Named("a"), {"b"});
+  EXPECT_GE(*registry.IdleSince("a"), before) << "a new model has its time";
+
+  auto request = registry.Find("b");
+  EXPECT_FALSE(registry.IdleSince("a"));
+  auto more = registry.Find("a");
+  request.reset();
+  EXPECT_FALSE(registry.IdleSince("a"));
+  const auto last = Clock::now();
+  more.reset();
+
+  const auto idle_since = registry.IdleSince("a");
+  ASSERT_TRUE(idle_since);
+  EXPECT_GE(*idle_since, last);
+  registry.Look("b");
+  registry.List();
+  EXPECT_EQ(registry.IdleSince("a"), idle_since) << "looking is no request";
+  EXPECT_FALSE(registry.IdleSince("nobody"));
+}
+
+TEST(ModelRegistry, SaysWhyAModelIsNotThereAnyMore) {
+  ModelRegistry registry(true);
+  const auto message = [&](const std::string& name) -> std::string {
+    try {
+      registry.Look(name);
+    } catch (const Error& error) {
+      return error.reason() + ": " + error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message("a"), "model_loading: no model is loaded yet");
+  registry.Add(Named("a"));
+  registry.Add(Named("b"));
+  registry.Remove("a", nullptr, "it was unloaded");
+
+  EXPECT_EQ(message("a"),
+            "model_not_found: model 'a' is not served here: it was unloaded; served are: b");
+  EXPECT_EQ(registry.Find("a")->id, "b") << "where any name means the first model";
+  registry.Remove("b", nullptr);
+  EXPECT_EQ(message("b"), "model_not_found: model 'b' is not served here; no model is loaded");
+  EXPECT_THROW(registry.Find("b"), Error);
+  EXPECT_THROW(registry.Find(std::nullopt), Error);
+  registry.Add(Named("a"));
+  EXPECT_EQ(message("a"), "");
+  registry.Remove("a", nullptr);
+  EXPECT_EQ(message("a"), "model_not_found: model 'a' is not served here; no model is loaded");
 }
 
 }  // namespace

@@ -1,0 +1,190 @@
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/memory_ledger.h"
+#include "server/handlers/handlers.h"
+#include "server/handlers/job_spec.h"
+#include "server/handlers/model_host.h"
+#include "server/wire/field_reader.h"
+
+namespace tandem::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+ModelHost& RequireHost(const HandlerContext& context) {
+  RequireJobs(context);  // throws while there is none
+  ModelHost* host = context.model_host;
+  if (host == nullptr) {
+    throw Error(ErrorCode::kUnavailable, "the server is starting or stopping")
+        .WithReason("model_loading");
+  }
+  return *host;
+}
+
+// A typo in an administrator's request must not be passed over.
+void RefuseUnknownFields(const FieldReader& reader, const std::string& known) {
+  const std::vector<std::string> unknown = reader.unknown();
+  if (unknown.empty()) return;
+  throw BadValue(unknown.front(),
+                 "unknown field " + ShortForm(Json(unknown.front())) + "; known are " + known);
+}
+
+bool IsDType(const std::string& name) {
+  constexpr std::array<std::string_view, 5> kNames = {"auto", "f32", "bf16", "int8", "int4"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+bool IsModelId(const std::string& id) {
+  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           std::string_view("._:/-").find(c) != std::string_view::npos;
+  });
+}
+
+// A path below the model root; what is not there may be the name of an embedded model.
+std::string FindSource(const HandlerContext& context, const std::string& path) {
+  try {
+    return ResolvePath(context.model_root, path, "path").string();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound || !context.is_named_model(path)) throw;
+    return path;
+  }
+}
+
+// The job at once (202), or when it has ended (200).
+void Answer(const Job& job, bool wait, const ResponseWriter& writer) {
+  if (wait) return;  // the job's end will
+  Response response;
+  response.status = 202;
+  response.body = JobBody(job);
+  response.headers.emplace_back("location", "/admin/jobs/" + job.id);
+  writer.Send(std::move(response));
+}
+
+ModelHost::OnEnd AnswerAtTheEnd(bool wait, const ResponseWriter& writer) {
+  if (!wait) return nullptr;
+  return [writer](const Job& job) { writer.Json(200, JobBody(job)); };
+}
+
+Json MemoryJson(const MemoryClaim& claim) {
+  return {{"weights", claim.weights},
+          {"weights_mapped", claim.weights_mapped},
+          {"kv", claim.kv},
+          {"scratch", claim.scratch}};
+}
+
+Json OtherJson(const ModelHost::Other& model, const std::vector<MemoryLedger::Entry>& ledger) {
+  using State = ModelHost::Other::State;
+  MemoryClaim claim;
+  for (const MemoryLedger::Entry& entry : ledger) {
+    if (entry.owner == model.id && model.state != State::kFailed) claim = entry.claim;
+  }
+  Json out;
+  out["id"] = model.id;
+  out["state"] = model.state == State::kLoading     ? "loading"
+                 : model.state == State::kUnloading ? "unloading"
+                                                    : "failed";
+  out["format"] = "hf";
+  out["dtype"] = model.dtype.empty() ? Json() : Json(model.dtype);
+  out["max_model_len"] = model.max_model_len == 0 ? Json() : Json(model.max_model_len);
+  out["memory_bytes"] = claim.total();
+  out["memory"] = MemoryJson(claim);
+  out["adapters"] = Json::array();
+  out["running"] = model.running;
+  out["waiting"] = model.waiting;
+  out["pinned"] = model.pinned;
+  out["idle_unload_s"] = model.idle_unload_s;
+  out["job"] = model.job_id;
+  if (model.state == State::kLoading) out["progress"] = model.progress;
+  if (model.state == State::kFailed) out["error"] = model.error;
+  return out;
+}
+
+}  // namespace
+
+// GET /admin/models
+void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writer) {
+  Json body;
+  body["object"] = "list";
+  body["data"] = Json::array();
+  const std::vector<ModelRegistry::Entry> models = context.models.List();
+  for (const auto& [name, model] : models) {
+    if (name != model->id || model->base) continue;  // aliases and adapters are listed with theirs
+    const engine::EngineStats stats = model->engine->stats();
+    Json entry;
+    entry["id"] = name;
+    entry["state"] = "loaded";
+    entry["format"] = "hf";
+    entry["dtype"] = model->loaded().weights_dtype;
+    entry["max_model_len"] = model->loaded().max_model_len;
+    entry["memory_bytes"] = model->memory.claim().total();
+    entry["memory"] = MemoryJson(model->memory.claim());
+    entry["adapters"] = Json::array();
+    for (const auto& [other_name, other] : models) {
+      if (other->base == model) entry["adapters"].push_back(other_name);
+    }
+    entry["running"] = stats.requests_running;
+    entry["waiting"] = stats.requests_waiting;
+    entry["pinned"] = model->pinned;
+    entry["idle_unload_s"] = model->idle_unload_s;
+    entry["kv_blocks_total"] = stats.kv_blocks_total;
+    entry["kv_blocks_used"] = stats.kv_blocks_used;
+    body["data"].push_back(std::move(entry));
+  }
+  if (const ModelHost* host = context.model_host) {
+    const std::vector<MemoryLedger::Entry> ledger = context.memory->Entries();
+    for (const ModelHost::Other& other : host->Others()) {
+      body["data"].push_back(OtherJson(other, ledger));
+    }
+  }
+  body["memory"] = {{"budget_bytes", context.memory->budget_bytes()},
+                    {"used_bytes", context.memory->used_bytes()},
+                    {"free_bytes", context.memory->free_bytes()}};
+  writer.Json(200, body.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// POST /admin/models/load
+void LoadModel(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const Json body = ParseJsonObject(request.body);
+  FieldReader reader(body);
+  const std::string path = reader.RequiredString("path");
+  ModelLoadSpec spec;
+  std::optional<std::string> id = reader.String("id");
+  spec.max_model_len = reader.Int("max_model_len", 1, int64_t{1} << 30);
+  spec.dtype = reader.String("dtype");
+  spec.pinned = reader.Bool("pin").value_or(false);
+  spec.idle_unload_s = reader.Int("idle_unload_s", 0, int64_t{10} * 365 * 86400).value_or(0);
+  const bool wait = reader.Bool("wait").value_or(false);
+  RefuseUnknownFields(reader, "path, id, max_model_len, dtype, pin, idle_unload_s and wait");
+  if (spec.dtype && !IsDType(*spec.dtype)) {
+    throw BadValue("dtype", "dtype must be auto, f32, bf16, int8 or int4, got " +
+                                ShortForm(Json(*spec.dtype)));
+  }
+  spec.source = FindSource(context, path);
+  spec.id = id ? *id : std::filesystem::path(spec.source).filename().string();
+  if (!IsModelId(spec.id)) {
+    throw BadValue("id", "id must be 1 to 128 characters of [A-Za-z0-9._:/-], got " +
+                             ShortForm(Json(spec.id)) + (id ? "" : " (from path)"));
+  }
+  ModelHost& host = RequireHost(context);
+  Answer(host.Load(spec, body.dump(), AnswerAtTheEnd(wait, writer)), wait, writer);
+}
+
+// POST /admin/models/unload
+void UnloadModel(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const Json body = ParseJsonObject(request.body);
+  FieldReader reader(body);
+  const std::string id = reader.RequiredString("id");
+  const bool wait = reader.Bool("wait").value_or(false);
+  const bool force = reader.Bool("force").value_or(false);
+  RefuseUnknownFields(reader, "id, wait and force");
+  ModelHost& host = RequireHost(context);
+  Answer(host.Unload(id, force, body.dump(), AnswerAtTheEnd(wait, writer)), wait, writer);
+}
+
+}  // namespace tandem::server

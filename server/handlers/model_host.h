@@ -1,0 +1,148 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/base/memory_ledger.h"
+#include "engine/engine.h"
+#include "server/handlers/model_registry.h"
+#include "server/jobs/job_supervisor.h"
+
+namespace tandem::server {
+
+// A model to load while the server runs.
+struct ModelLoadSpec {
+  std::string source;  // an absolute path, or the name of an embedded model
+  std::string id;
+  std::optional<int64_t> max_model_len;  // unset: as the server was started with
+  std::optional<std::string> dtype;      // "auto", "f32", …; unset: the same
+  bool pinned = false;
+  int64_t idle_unload_s = 0;  // 0: never
+};
+
+// Loads and unloads models while others answer. Each is a job of this process's own: loads run one
+// after the other on a thread of the host, unloads end with the last request of their model.
+// Memory is claimed before a load is accepted. Any thread.
+class ModelHost {
+ public:
+  // How models are made; the floor above knows.
+  struct Maker {
+    std::function<engine::MemoryPlan(const ModelLoadSpec&)> plan;
+    // `progress` is called with what part is done; what it throws ends the loading.
+    std::function<std::shared_ptr<const ServedModel>(const ModelLoadSpec&, MemoryReservation,
+                                                     const std::function<void(double)>& progress)>
+        make;
+  };
+  // Called once with the finished job, on a thread that may block.
+  using OnEnd = std::function<void(const Job&)>;
+
+  ModelHost(ModelRegistry& registry, MemoryLedger& ledger, JobSupervisor& jobs, Maker maker);
+  ~ModelHost();  // after the registry's last model; Stop() first
+  ModelHost(const ModelHost&) = delete;
+  ModelHost& operator=(const ModelHost&) = delete;
+
+  // Queues a load. Throws kAlreadyExists (already_exists, in_use) for an id that a model has or
+  // will have, and kUnavailable (out_of_memory) with the arithmetic. A source that turns out
+  // unusable makes the job fail instead. `on_end` may be empty.
+  Job Load(const ModelLoadSpec& spec, const std::string& request_json, OnEnd on_end);
+
+  // Takes a model from the registry: its requests end first, or at once with `force`. Unloading it
+  // a second time is the same job, and may add force. Throws kNotFound (model_not_found), and
+  // kAlreadyExists (in_use) for a pinned model without force and one that is still being loaded.
+  Job Unload(const std::string& name, bool force, const std::string& request_json, OnEnd on_end);
+
+  // Models that are not in the registry.
+  struct Other {
+    enum class State { kLoading, kUnloading, kFailed };
+    std::string id;
+    State state = State::kLoading;
+    std::string job_id = {};
+    std::string dtype = {};            // empty: not known
+    int64_t max_model_len = 0;         // 0: not known
+    double progress = 0;               // of kLoading
+    std::string error = {};            // of kFailed
+    int64_t running = 0, waiting = 0;  // of kUnloading
+    bool pinned = false;
+    int64_t idle_unload_s = 0;
+  };
+  // The last failed loads among them, for an hour.
+  std::vector<Other> Others() const;
+
+  // Gives up the load under way and those queued; they end as failed (interrupted). Unloads go on.
+  void StopLoading();
+  // No job of the host's is touched any more; unloads under way end as failed (interrupted).
+  void Stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Loading {
+    ModelLoadSpec spec;
+    std::string job_id;  // empty: not accepted yet
+    MemoryReservation memory;
+    std::string dtype;
+    int64_t max_model_len = 0;
+    OnEnd on_end;
+    std::atomic<bool> is_cancelled{false};
+    std::atomic<double> progress{0};
+  };
+  struct Unloading {
+    std::string job_id;
+    std::weak_ptr<engine::Engine> engine;
+    engine::EngineFigures figures;
+    std::string dtype;
+    int64_t max_model_len = 0;
+    bool pinned = false;
+    int64_t idle_unload_s = 0;
+    int64_t bytes = 0;
+    std::vector<OnEnd> on_end;
+  };
+  struct Failed {
+    Other about;
+    Clock::time_point at;
+  };
+
+  // REQUIRES: mutex_ held, for all of these.
+  void ThrowIfTaken(const std::string& id) const;
+  void ForgetOldFailures();
+  std::optional<Clock::time_point> UnloadIdle();  // when to look again
+  std::vector<OnEnd> EndUnload(const std::string& id, JobSupervisor::OwnEnd end, Job& job);
+
+  // Plans the model and takes its memory. Throws what planning does, and kUnavailable.
+  void Claim(Loading& loading);
+  void Run();
+  void LoadOne(const std::shared_ptr<Loading>& loading);
+  void EndLoad(const std::shared_ptr<Loading>& loading, JobSupervisor::OwnEnd end);
+  void BeginUnload(const std::shared_ptr<const ServedModel>& model, const std::string& job_id,
+                   OnEnd on_end, const std::string& why);
+  void OnGone(const std::string& id);
+
+  ModelRegistry& registry_;
+  MemoryLedger& ledger_;
+  JobSupervisor& jobs_;
+  const Maker maker_;
+
+  mutable std::mutex mutex_;  // guards the rest but thread_
+  std::condition_variable wake_;
+  std::deque<std::shared_ptr<Loading>> queue_;  // accepted, oldest first
+  std::map<std::string, std::shared_ptr<Loading>>
+      loading_;                                 // by id: being accepted, queued, running
+  std::map<std::string, Unloading> unloading_;  // by id
+  std::deque<Failed> failed_;
+  bool stops_loading_ = false;
+  bool is_stopped_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tandem::server

@@ -1,0 +1,206 @@
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/server/app_fixture.h"
+
+namespace tandem::server {
+namespace {
+
+// Models that come and go while the server runs. What needs real time and real sizes is in
+// tests/e2e/models_test.py.
+class AppModelsTest : public AppTest {
+ protected:
+  static constexpr const char* kAdmin = "Authorization: Bearer root\r\n";
+
+  AppOptions WithAdmin() {
+    AppOptions options = Defaults();
+    options.engine.kv_cache_bytes = 1 << 20;
+    options.engine.memory_bytes = 256 << 20;
+    options.admin_key = "root";
+    options.data_dir = scratch_.path() / "data";
+    options.model_root = directory_->path();
+    return options;
+  }
+  RawClient::Reply Admin(const std::string& path, const Json& body) {
+    return Ask(Post(path, body.dump(), kAdmin));
+  }
+  Json Load(const std::string& id, Json more = Json::object()) {
+    Json body = {{"path", "tiny"}, {"id", id}, {"wait", true}};
+    body.update(more);
+    const auto reply = Admin("/admin/models/load", body);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return Json::parse(reply.body);
+  }
+  Json Unload(const std::string& id, bool force = false) {
+    const auto reply =
+        Admin("/admin/models/unload", {{"id", id}, {"wait", true}, {"force", force}});
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return Json::parse(reply.body);
+  }
+  Json AdminModels() {
+    return Json::parse(
+        Ask(std::string("GET /admin/models HTTP/1.1\r\nHost: x\r\n") + kAdmin + "\r\n").body);
+  }
+  static Json ChatWith(const std::string& model) {
+    Json chat = Chat("hello");
+    chat["model"] = model;
+    return chat;
+  }
+
+  tests::TemporaryDir scratch_;
+};
+
+TEST_F(AppModelsTest, ALoadedModelAnswersUntilItIsUnloaded) {
+  StartApp(WithAdmin());
+
+  EXPECT_EQ(Load("second")["status"], "succeeded");
+  EXPECT_EQ(PostJson("/v1/chat/completions", ChatWith("second"))["model"], "second");
+  const Json models = AdminModels();
+  ASSERT_EQ(models["data"].size(), 2u);
+  int64_t used = 0;
+  for (const Json& model : models["data"]) used += model["memory_bytes"].get<int64_t>();
+  EXPECT_EQ(models["memory"]["used_bytes"], used);
+  EXPECT_EQ(Unload("second")["status"], "succeeded");
+
+  EXPECT_EQ(PostJson("/v1/chat/completions", ChatWith("second"), 404)["error"]["code"],
+            "model_not_found");
+  EXPECT_EQ(AdminModels()["memory"]["used_bytes"], AdminModels()["data"][0]["memory_bytes"]);
+}
+
+TEST_F(AppModelsTest, AnUnloadWaitsForWhatRunsAndForceDoesNot) {
+  StartApp(WithAdmin());
+  for (const bool force : {false, true}) {
+    Load("second");
+    Json chat = ChatWith("second");
+    chat["stream"] = true;
+    chat["n"] = 16;
+    chat["max_tokens"] = 200;
+    chat["ignore_eos"] = true;
+    RawClient running(app_->port());
+    running.Send(Post("/v1/chat/completions", chat.dump()));
+    ASSERT_TRUE(running.ReadUntil("data: "));
+
+    EXPECT_EQ(Unload("second", force)["status"], "succeeded");
+
+    const auto stream = running.Read();
+    EXPECT_TRUE(stream.complete);
+    EXPECT_TRUE(stream.body.ends_with("data: [DONE]\n\n"));
+    if (!force) {
+      EXPECT_EQ(stream.body.find("\"error\""), std::string::npos);
+    }
+  }
+}
+
+TEST_F(AppModelsTest, ALoadThatDoesNotFitIsRefusedBeforeItBegins) {
+  AppOptions options = WithAdmin();
+  options.engine.memory_bytes = 48 << 20;
+  options.engine.kv_cache_bytes = 16 << 20;
+  StartApp(options);
+
+  std::string message;
+  for (int i = 0; i < 4 && message.empty(); ++i) {
+    const auto reply = Admin("/admin/models/load",
+                             {{"path", "tiny"}, {"id", "m" + std::to_string(i)}, {"wait", true}});
+    if (reply.status == 200) continue;
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_TRUE(reply.headers.contains("retry-after"));
+    EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "out_of_memory");
+    message = Json::parse(reply.body)["error"]["message"];
+  }
+
+  EXPECT_NE(message.find("of the memory budget of 48.0 MiB are free: 'tiny' holds"),
+            std::string::npos)
+      << message;
+  PostJson("/v1/chat/completions", Chat("hello"));
+}
+
+TEST_F(AppModelsTest, ModelsThatDoNotFitTogetherDoNotStart) {
+  AppOptions options = WithAdmin();
+  options.engine.memory_bytes = 48 << 20;
+  options.engine.kv_cache_bytes = 32 << 20;
+  options.models = {{"a", (directory_->path() / "tiny").string()},
+                    {"b", (directory_->path() / "tiny").string()}};
+  App app(options);
+
+  try {
+    app.Start();
+    FAIL() << "started";
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_NE(message.find("model 'b' needs"), std::string::npos) << message;
+    EXPECT_NE(message.find("raise --memory"), std::string::npos) << message;
+  }
+}
+
+TEST_F(AppModelsTest, WithoutAnAdminKeyNothingIsLoaded) {
+  AppOptions options = WithAdmin();
+  options.admin_key.reset();
+  StartApp(options);
+
+  for (const char* path : {"/admin/models/load", "/admin/models/unload"}) {
+    const auto reply = Admin(path, {{"path", "tiny"}, {"id", "tiny"}});
+    EXPECT_EQ(reply.status, 403);
+    EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "admin_disabled");
+  }
+}
+
+TEST_F(AppModelsTest, StartIsInterruptedWhileModelsLoad) {
+  AppOptions options = WithAdmin();
+  options.is_interrupted = [] { return true; };
+  App app(options);
+
+  try {
+    app.Start();
+    FAIL() << "started";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCancelled);
+  }
+}
+
+// For the thread sanitizer above all.
+TEST_F(AppModelsTest, LoadsUnloadsAndRequestsInAnyOrder) {
+  StartApp(WithAdmin());
+  std::atomic<bool> stop{false};
+  std::atomic<int> n_answers{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      while (!stop) {
+        const int status = Ask(Post("/v1/chat/completions", ChatWith("m").dump())).status;
+        EXPECT_TRUE(status == 200 || status == 404 || status == 503) << status;
+        EXPECT_EQ(Ask(Post("/v1/chat/completions", Chat("hi").dump())).status, 200);
+        AdminModels();
+        Get("/metrics");
+        ++n_answers;
+      }
+    });
+  }
+  std::vector<std::thread> managers;
+  for (int t = 0; t < 2; ++t) {
+    managers.emplace_back([&, t] {
+      for (int i = 0; i < 10; ++i) {
+        const bool loads = (i + t) % 2 == 0;
+        const auto reply =
+            loads ? Admin("/admin/models/load", {{"path", "tiny"}, {"id", "m"}, {"wait", true}})
+                  : Admin("/admin/models/unload",
+                          {{"id", "m"}, {"wait", true}, {"force", i % 4 == 1}});
+        EXPECT_TRUE(reply.status == 200 || reply.status == 409 || (!loads && reply.status == 404))
+            << reply.body;
+      }
+    });
+  }
+  for (std::thread& manager : managers) manager.join();
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_GT(n_answers, 0);
+  if (app_->models().Contains("m")) Unload("m");
+  EXPECT_EQ(AdminModels()["data"].size(), 1u);
+  app_->Stop();
+}
+
+}  // namespace
+}  // namespace tandem::server
