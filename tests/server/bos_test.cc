@@ -99,9 +99,11 @@ TEST_F(BosTest, HasOneOwnerInChatsAndOneInPlainPrompts) {
       }
       // What training reads of the same chat is the same.
       EXPECT_EQ(Rendered({{"train", true}, {"add_generation_prompt", false}}), ids);
-      const Json counted = PostJson(
-          "/v1/chat/completions",
-          {{"messages", Json::parse(R"([{"role": "user", "content": "Hi"}])")}, {"max_tokens", 1}});
+      const Json counted =
+          PostJson("/v1/chat/completions",
+                   {{"model", "bos"},
+                    {"messages", Json::parse(R"([{"role": "user", "content": "Hi"}])")},
+                    {"max_tokens", 1}});
       EXPECT_EQ(
           counted["usage"]["prompt_tokens"],
           PostJson("/v1/render",
@@ -110,8 +112,8 @@ TEST_F(BosTest, HasOneOwnerInChatsAndOneInPlainPrompts) {
       const std::vector<int> plain =
           PostJson("/tokenize", {{"prompt", "Hi <bos>"}})["tokens"].get<std::vector<int>>();
       EXPECT_EQ(CountBos(plain), says.plain_prompts_have_it ? 1 : 0);
-      const Json completed =
-          PostJson("/v1/completions", {{"prompt", "Hi <bos>"}, {"max_tokens", 1}});
+      const Json completed = PostJson(
+          "/v1/completions", {{"model", "bos"}, {"prompt", "Hi <bos>"}, {"max_tokens", 1}});
       EXPECT_EQ(completed["usage"]["prompt_tokens"], plain.size());
     }
   }
