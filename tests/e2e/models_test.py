@@ -481,6 +481,25 @@ class Unloading(ModelsCase):
         tokens, errors, done = other.end()
         self.assertEqual((errors, done), ([], 1), "nobody else is touched")
 
+    def test_adapters_leave_with_their_base(self):
+        base = harness.GOLDEN / "gemma2-tiny"
+        server = self.serve("--model", str(base), "--adapter", f"tuned={base / 'lora'}")
+        self.load(server, id="other")
+        self.assertEqual(self.entry(server, "gemma2-tiny")["adapters"], ["tuned"])
+        self.refused(server, UNLOAD, {"id": "tuned"}, 409, "in_use", "adapter", "gemma2-tiny")
+        ask = {"model": "tuned", "prompt": [1, 2, 3], "max_tokens": 20, "ignore_eos": True}
+        answers = []
+        threads = [threading.Thread(target=lambda: answers.append(
+            server.request("POST", "/v1/completions", ask)[0])) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        self.assertEqual(self.unload(server, "gemma2-tiny")["status"], "succeeded")
+        for thread in threads:
+            thread.join()
+        self.assertLessEqual(set(answers), {200, 404})
+        self.assertEqual(self.served(server), ["other"])
+        server.post(CHAT, chat("other"))
+
     def test_a_pinned_model_stays_unless_forced(self):
         server = self.serve()
         self.load(server, id="kept", pin=True, idle_unload_s=1)

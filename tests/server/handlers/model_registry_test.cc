@@ -88,6 +88,33 @@ TEST(ModelRegistry, AModelIsIdleFromItsLastRequestOn) {
   EXPECT_FALSE(registry.IdleSince("nobody"));
 }
 
+TEST(ModelRegistry, AdaptersKeepTheirBaseAndLeaveWithIt) {
+  ModelRegistry registry(false);
+  registry.Add(Named("base"));
+  std::weak_ptr<const ServedModel> adapter_watched;
+  {
+    const auto adapter = Named("tuned");
+    adapter->base = registry.Look("base");
+    adapter_watched = adapter;
+    registry.Add(adapter, {"alias"});
+  }
+  auto request = registry.Find("alias");
+  EXPECT_FALSE(registry.IdleSince("base")) << "who uses an adapter uses its base";
+  std::promise<void> gone;
+  auto is_gone = gone.get_future();
+
+  registry.Remove(
+      "base", [&] { gone.set_value(); }, "it was unloaded");
+
+  EXPECT_TRUE(registry.empty());
+  EXPECT_EQ(is_gone.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  EXPECT_EQ(request->base->id, "base");
+  request.reset();
+  is_gone.wait();
+  EXPECT_TRUE(adapter_watched.expired());
+  EXPECT_THROW(registry.Find("tuned"), Error);
+}
+
 TEST(ModelRegistry, SaysWhyAModelIsNotThereAnyMore) {
   ModelRegistry registry(true);
   const auto message = [&](const std::string& name) -> std::string {
