@@ -30,8 +30,10 @@ using StopMode = JobSupervisor::StopMode;
 inline constexpr std::chrono::seconds kPatience{
     60};  // until a test is called failed; never waited out
 
+// A result is there whole or not at all, as the trainer's.
 inline constexpr const char* kSucceed =
-    R"(printf '{"status":"succeeded","model_dir":"artifact"}' > "$3/result.json"; exit 0)";
+    R"(printf '{"status":"succeeded","model_dir":"artifact"}' > "$3/result.tmp")"
+    R"( && mv "$3/result.tmp" "$3/result.json"; exit 0)";
 inline constexpr const char* kWaitForGo = R"(while [ ! -e "$3/go" ]; do sleep 0.01; done)";
 inline constexpr const char* kCountRuns = R"(echo run >> "$3/runs")";
 inline constexpr const char* kStopOnTerm = R"(trap 'exit 75' TERM)";
