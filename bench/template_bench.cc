@@ -1,8 +1,6 @@
 #include "bench/template_bench.h"
 
 #include <cstdio>
-#include <ctime>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <vector>
@@ -14,19 +12,6 @@ namespace tandem::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Of this thread's processor: nothing here waits.
-double CpuSeconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-double Time(const std::function<void()>& work) {
-  const double from = CpuSeconds();
-  work();
-  return CpuSeconds() - from;
-}
 
 // User and assistant in turns, a few sentences each.
 Json Chat(int n_messages) {
@@ -56,11 +41,11 @@ int RunTemplateBench(std::ostream& out, const std::string& name, const std::stri
   volatile size_t kept = 0;  // the work must happen
   std::vector<double> compile_s, render_s, ratios;
   for (int round = 0; round < options.rounds + 1; ++round) {
-    const double compiling =
-        Time([&] { kept = kept + (engine::ChatTemplate::Compile(source) != nullptr ? 1 : 0); });
+    const double compiling = ThreadCpuSeconds(
+        [&] { kept = kept + (engine::ChatTemplate::Compile(source) != nullptr ? 1 : 0); });
     const double rendering =
-        Time([&] { bytes = engine::JoinPieces(compiled->Render(input)).size(); });
-    const double writing = Time([&] { kept = kept + messages.dump().size(); });
+        ThreadCpuSeconds([&] { bytes = engine::JoinPieces(compiled->Render(input)).size(); });
+    const double writing = ThreadCpuSeconds([&] { kept = kept + messages.dump().size(); });
     if (round == 0) continue;  // page faults
     compile_s.push_back(compiling);
     render_s.push_back(rendering);

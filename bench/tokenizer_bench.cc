@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <functional>
 #include <ostream>
 #include <vector>
@@ -12,19 +11,6 @@
 
 namespace tandem::bench {
 namespace {
-
-// Of this thread's processor: nothing here waits.
-double CpuSeconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-double Time(const std::function<void()>& work) {
-  const double from = CpuSeconds();
-  work();
-  return CpuSeconds() - from;
-}
 
 std::vector<std::string_view> Lines(std::string_view text) {
   std::vector<std::string_view> lines;
@@ -69,8 +55,8 @@ int RunTokenizerBench(std::ostream& out, const engine::Tokenizer& tokenizer, std
   for (const auto& one : cases) {
     std::vector<double> speeds, ratios;
     for (int round = 0; round < options.rounds + 1; ++round) {
-      const double check = Time([&] { kept = kept + ValidUtf8Prefix(text); });
-      const double seconds = Time(one.work);
+      const double check = ThreadCpuSeconds([&] { kept = kept + ValidUtf8Prefix(text); });
+      const double seconds = ThreadCpuSeconds(one.work);
       if (round == 0) continue;  // page faults
       speeds.push_back(megabytes / seconds);
       ratios.push_back(seconds / check);

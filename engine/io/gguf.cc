@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/io/json_events.h"
+#include "engine/base/quoted.h"
 
 namespace tandem::engine {
 namespace {

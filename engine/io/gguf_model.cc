@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/quoted.h"
 #include "engine/io/foreign_model.h"
 #include "engine/io/gguf_words.h"
-#include "engine/io/json_events.h"
 
 // Architectures: what a GGUF calls the parts of a model, what Hugging Face's files call them, and
 // what the program that converted one into the other did to the numbers on the way.

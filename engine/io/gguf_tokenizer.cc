@@ -4,8 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
 #include "engine/io/gguf_words.h"
-#include "engine/io/json_events.h"
 #include "engine/io/sentencepiece_text.h"
 
 // A GGUF's vocabulary as the files that engine/tokenizer reads: one reader of each kind of

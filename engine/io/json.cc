@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
 #include "engine/io/json_events.h"
 
 namespace tandem::engine {

@@ -123,18 +123,4 @@ void ParseJsonEvents(std::string_view text, const std::string& source, int max_d
                             TrackedIterator(begin + text.size(), &handler.position_), &adapter);
 }
 
-std::string Quoted(std::string_view name) {
-  constexpr size_t kMaxShownBytes = 120;
-  std::string out = "'";
-  for (const char c : name.substr(0, kMaxShownBytes)) {
-    out.push_back(static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c);
-  }
-  if (name.size() > kMaxShownBytes) {
-    // Not in the middle of a UTF-8 character: log lines and error bodies must stay valid.
-    while ((static_cast<unsigned char>(name[out.size() - 1]) & 0xC0) == 0x80) out.pop_back();
-    out += "…";
-  }
-  return out + "'";
-}
-
 }  // namespace tandem::engine

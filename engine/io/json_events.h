@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/base/quoted.h"
 
 namespace tandem::engine {
 
@@ -43,8 +44,5 @@ class JsonHandler {
 // throw anything.
 void ParseJsonEvents(std::string_view text, const std::string& source, int max_depth,
                      JsonHandler& handler);
-
-// A foreign name as part of a one-line message: quoted, control characters replaced, shortened.
-std::string Quoted(std::string_view name);
 
 }  // namespace tandem::engine

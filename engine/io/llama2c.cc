@@ -11,7 +11,6 @@
 
 #include "engine/base/error.h"
 #include "engine/io/foreign_model.h"
-#include "engine/io/json_events.h"
 #include "engine/io/sentencepiece_text.h"
 
 // The files of karpathy's llama2.c: a header of seven sizes, then every tensor of one kind for all

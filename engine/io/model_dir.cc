@@ -5,11 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/log.h"
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/foreign_model.h"
 #include "engine/io/gguf.h"
 #include "engine/io/json.h"
-#include "engine/io/json_events.h"
 #include "engine/io/sha256.h"
 
 namespace tandem::engine {

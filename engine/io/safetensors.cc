@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/quoted.h"
 #include "engine/io/json_events.h"
 #include "engine/io/posix_file.h"
 #include "engine/io/sha256.h"

@@ -1,26 +1,19 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/base/piece_type.h"
+
 namespace tandem::engine {
 
-// A vocabulary as the bytes of a `tokenizer.model`, which engine/tokenizer reads.
-enum class PieceType : uint8_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6,
-};
 struct ScoredPiece {
   std::string text;
   float score = 0;
   PieceType type = PieceType::kNormal;
 };
+// A vocabulary as the bytes of a `tokenizer.model`, which engine/tokenizer reads.
 struct SentencePieceText {
   std::vector<ScoredPiece> pieces;  // by id
   bool is_bpe = true;               // else Unigram

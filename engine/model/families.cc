@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/model/family.h"
 
@@ -50,9 +51,8 @@ const FamilySpec& FindFamily(const nlohmann::ordered_json& config, const std::st
     }
     supported += (supported.empty() ? "" : ", ") + std::string(family->architectures.front());
   }
-  // The name comes from the file: keep what is printed short.
-  throw Error(ErrorCode::kUnsupported, source + ": architecture '" + wanted.substr(0, 80) +
-                                           "' is not supported; supported are " + supported);
+  throw Error(ErrorCode::kUnsupported, source + ": architecture " + Quoted(wanted) +
+                                           " is not supported; supported are " + supported);
 }
 
 std::vector<RopeTable> MakeRopeTables(const FamilySpec& family, const ModelConfig& config,

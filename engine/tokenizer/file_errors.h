@@ -11,7 +11,4 @@ namespace tandem::engine {
 [[noreturn]] void ThrowUnsupported(const std::string& file, std::string_view field,
                                    std::string_view what);  // kUnsupported
 
-// Foreign text made fit for a message: quoted, cut to 40 bytes, one printable line.
-std::string QuotedSpelling(std::string_view text);
-
 }  // namespace tandem::engine

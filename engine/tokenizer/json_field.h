@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/quoted.h"
 #include "engine/tokenizer/file_errors.h"
 #include "engine/tokenizer/json_value.h"
 
@@ -75,7 +76,7 @@ class Field {
   [[noreturn]] void UnsupportedType() const {
     ThrowUnsupported(
         *file_, path_ + ".type",
-        QuotedSpelling(Type()) + " is not supported; engine/tokenizer/README.md lists what is");
+        Quoted(Type()) + " is not supported; engine/tokenizer/README.md lists what is");
   }
 
  private:

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "engine/base/quoted.h"
 #include "engine/tokenizer/bpe.h"
 #include "engine/tokenizer/json_components.h"
 #include "engine/tokenizer/unigram.h"
@@ -20,7 +21,7 @@ void ReadAddedTokens(const Field& root, Vocabulary& vocabulary) {
     const std::string_view content = item.At("content").String();
     const int64_t id = item.At("id").Int();
     if (id < 0 || id > INT32_MAX) item.At("id").Broken("must be an id, got " + std::to_string(id));
-    if (!seen.insert(content).second) item.Broken("repeats " + QuotedSpelling(content));
+    if (!seen.insert(content).second) item.Broken("repeats " + Quoted(content));
     vocabulary.AddAddedToken({.content = std::string(content),
                               .id = static_cast<TokenId>(id),
                               .special = item.BoolOr("special", false),
@@ -41,7 +42,7 @@ std::optional<TokenId> ReadUnk(const Field& model, const Vocabulary& vocabulary)
   const auto unk = model.Find("unk_token");
   if (!unk) return std::nullopt;
   const auto id = vocabulary.Find(unk->String());
-  if (!id) unk->Broken("is " + QuotedSpelling(unk->String()) + ", not in the vocabulary");
+  if (!id) unk->Broken("is " + Quoted(unk->String()) + ", not in the vocabulary");
   return id;
 }
 
@@ -126,7 +127,7 @@ JsonModel ReadUnigram(const Field& root, const Field& model, bool) {
     }
     scores[i] = *score;
     if (!vocabulary.Add(*token, static_cast<TokenId>(i))) {
-      ThrowBroken(vocab.file(), where(), "repeats " + QuotedSpelling(*token));
+      ThrowBroken(vocab.file(), where(), "repeats " + Quoted(*token));
     }
   });
   CheckTrie(model, vocabulary.tokens(), UnigramModel::kLongestPiece);

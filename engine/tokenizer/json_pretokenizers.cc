@@ -1,3 +1,4 @@
+#include "engine/base/quoted.h"
 #include "engine/tokenizer/json_components.h"
 #include "engine/tokenizer/unicode.h"
 
@@ -11,7 +12,7 @@ SplitBehavior ReadBehavior(const Field& field) {
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (name == "Contiguous") return SplitBehavior::kContiguous;
-  field.Broken("must be a split behavior, got " + QuotedSpelling(name));
+  field.Broken("must be a split behavior, got " + Quoted(name));
 }
 
 std::string ReadCharacter(const Field& field) {
@@ -83,7 +84,7 @@ void ReadMetaspace(const Field& field, PretokenizerSpec& spec) {
     } else if (name->String() == "never") {
       scheme = PrependScheme::kNever;
     } else {
-      name->Broken("must be always, first or never, got " + QuotedSpelling(name->String()));
+      name->Broken("must be always, first or never, got " + Quoted(name->String()));
     }
   }
   if (!field.BoolOr("add_prefix_space", true)) scheme = PrependScheme::kNever;  // as once written

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "engine/base/quoted.h"
 #include "engine/tokenizer/bpe.h"
 #include "engine/tokenizer/file_errors.h"
 #include "engine/tokenizer/json_value.h"
@@ -67,7 +68,7 @@ void ReadAddedTokensDecoder(TokenizerConfig& config, JsonValue value) {
   constexpr const char* kField = "added_tokens_decoder";
   if (!value.IsObject()) ThrowBroken(config.file, kField, "must be an object");
   value.ForEachMember([&](std::string_view key, JsonValue item) {
-    const std::string field = std::string(kField) + "." + QuotedSpelling(key);
+    const std::string field = std::string(kField) + "." + Quoted(key);
     // At most 8 digits: anything longer is beyond every vocabulary.
     const bool is_id =
         !key.empty() && key.size() <= 8 &&
@@ -150,9 +151,8 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
   const std::string_view family = FamilyOf(config);
   const bool qwen2 = family == "Qwen2Tokenizer";
   if (!family.empty() && family != "GPT2Tokenizer" && !qwen2) {
-    ThrowUnsupported(
-        config.file, "tokenizer_class",
-        QuotedSpelling(config.tokenizer_class) + " is not supported without tokenizer.json");
+    ThrowUnsupported(config.file, "tokenizer_class",
+                     Quoted(config.tokenizer_class) + " is not supported without tokenizer.json");
   }
   const JsonDocument document =
       JsonDocument::Parse(*texts.vocab_json, texts.source + "/vocab.json");
@@ -173,8 +173,7 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
     });
     const auto id = vocabulary.Find(spelling);
     if (known || !id) continue;
-    vocabulary.AddAddedToken({.content = spelling, .id = *id, .special = true},
-                             QuotedSpelling(spelling));
+    vocabulary.AddAddedToken({.content = spelling, .id = *id, .special = true}, Quoted(spelling));
   }
 
   TokenizerParts parts;
@@ -247,8 +246,7 @@ std::optional<TokenId> FindNamed(const TokenizerConfig& config, const char* fiel
                                  const Tokenizer& tokenizer) {
   if (!spelling || spelling->empty()) return std::nullopt;
   const std::optional<TokenId> id = tokenizer.FindToken(*spelling);
-  if (!id)
-    ThrowBroken(config.file, field, "is " + QuotedSpelling(*spelling) + ", not in the vocabulary");
+  if (!id) ThrowBroken(config.file, field, "is " + Quoted(*spelling) + ", not in the vocabulary");
   return id;
 }
 

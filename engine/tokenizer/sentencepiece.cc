@@ -5,6 +5,8 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "engine/base/piece_type.h"
+#include "engine/base/quoted.h"
 #include "engine/tokenizer/bpe.h"
 #include "engine/tokenizer/file_errors.h"
 #include "engine/tokenizer/pipeline_tokenizer.h"
@@ -20,14 +22,6 @@ namespace {
 constexpr size_t kMostBytes = 64 << 20;
 constexpr size_t kMostPieceBytes = 16 << 20;  // all together; tries take a few dozen bytes for each
 
-enum class PieceType {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6,
-};
 struct Piece {
   std::string_view text;
   float score = 0;
@@ -182,7 +176,7 @@ std::unique_ptr<TokenModel> BuildBpe(const ModelProto& model, const Vocabulary& 
     const Piece& piece = model.pieces[i];
     if (piece.type == PieceType::kUnused) {
       ThrowUnsupported(model.file, model.Where(i),
-                       QuotedSpelling(piece.text) + " of type UNUSED is not supported with BPE");
+                       Quoted(piece.text) + " of type UNUSED is not supported with BPE");
     }
     if (piece.type != PieceType::kNormal && piece.type != PieceType::kUserDefined) continue;
     tokens.Insert(piece.text, static_cast<TokenId>(i));
@@ -241,7 +235,7 @@ Vocabulary ReadPieces(const ModelProto& model) {
                          piece.type == PieceType::kUserDefined;
     if (vocabulary.Find(piece.text) ||
         !(is_text ? vocabulary.Add(piece.text, id) : vocabulary.AddUnreachable(piece.text, id))) {
-      ThrowBroken(model.file, model.Where(i), "repeats " + QuotedSpelling(piece.text));
+      ThrowBroken(model.file, model.Where(i), "repeats " + Quoted(piece.text));
     }
     const bool special = piece.type == PieceType::kControl || piece.type == PieceType::kUnknown;
     if (!special && piece.type != PieceType::kUserDefined) continue;

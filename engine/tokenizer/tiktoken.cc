@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "engine/base/quoted.h"
 #include "engine/tokenizer/base64.h"
 #include "engine/tokenizer/bpe.h"
 #include "engine/tokenizer/file_errors.h"
@@ -29,7 +30,7 @@ Ranked ReadLine(std::string_view line, const std::string& file, const std::strin
       std::from_chars(digits.data(), digits.data() + digits.size(), read.rank);
   if (fault != std::errc() || end != digits.data() + digits.size() || read.rank < 0 ||
       read.rank >= Vocabulary::kMostTokens) {
-    ThrowBroken(file, where, "has the rank " + QuotedSpelling(digits));
+    ThrowBroken(file, where, "has the rank " + Quoted(digits));
   }
   const auto bytes = DecodeBase64(line.substr(0, space));
   if (!bytes || bytes->empty()) ThrowBroken(file, where, "has a token that is not base64");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/base/quoted.h"
 #include "engine/tokenizer/file_errors.h"
 #include "engine/tokenizer/unicode.h"
 
@@ -47,7 +48,7 @@ Vocabulary Vocabulary::FromObject(std::string file, bool byte_level, JsonValue v
   vocab.ForEachMember([&](std::string_view spelling, JsonValue value) {
     const std::optional<int64_t> id = value.AsInt();
     const std::string where =
-        id && *id >= 0 && *id < kMostTokens ? "" : field + "." + QuotedSpelling(spelling);
+        id && *id >= 0 && *id < kMostTokens ? "" : field + "." + Quoted(spelling);
     if (!id) ThrowBroken(file, where, "must be an integer");
     if (*id < 0 || *id >= kMostTokens) CheckHoles(file, where, *id, 0);
     entries.push_back({spelling, static_cast<TokenId>(*id)});
@@ -71,7 +72,7 @@ Vocabulary Vocabulary::FromObject(std::string file, bool byte_level, JsonValue v
       fresh = fresh && read.AddUnreachable(entry.spelling, entry.id);
     }
     if (!fresh) {
-      ThrowBroken(read.file_, field + "." + QuotedSpelling(entry.spelling),
+      ThrowBroken(read.file_, field + "." + Quoted(entry.spelling),
                   "repeats a spelling or the id " + std::to_string(entry.id));
     }
   }
@@ -111,7 +112,7 @@ void Vocabulary::AddAddedToken(AddedToken token, const std::string& field) {
   if (in_vocab && *in_vocab != token.id) {
     ThrowBroken(file_, field + ".id",
                 "is " + std::to_string(token.id) + ", but the vocabulary has " +
-                    QuotedSpelling(token.content) + " at " + std::to_string(*in_vocab));
+                    Quoted(token.content) + " at " + std::to_string(*in_vocab));
   }
   vocab_size_ = std::max(vocab_size_, token.id + 1);
   added_tokens_.push_back(std::move(token));
@@ -152,13 +153,12 @@ void MergeRules::Add(std::string_view left, std::string_view right, const std::s
   const std::string& file = vocabulary_->file();
   const auto find = [&](std::string_view spelling) {
     const std::optional<TokenId> id = vocabulary_->Find(spelling);
-    if (!id)
-      ThrowBroken(file, field, "names " + QuotedSpelling(spelling) + ", not in the vocabulary");
+    if (!id) ThrowBroken(file, field, "names " + Quoted(spelling) + ", not in the vocabulary");
     return *id;
   };
   if (left.empty() || right.empty()) ThrowBroken(file, field, "must name two tokens");
   if (!right.starts_with(prefix_)) {
-    ThrowBroken(file, field, "must join to a token that begins with " + QuotedSpelling(prefix_));
+    ThrowBroken(file, field, "must join to a token that begins with " + Quoted(prefix_));
   }
   const TokenId left_id = find(left), right_id = find(right);
   const TokenId merged = find(std::string(left).append(right.substr(prefix_.size())));

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/check.h"
+#include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/model/families/hf_rope.h"
 
@@ -146,8 +147,8 @@ Activation ParseActivation(const Json& config, const char* field, const char* fa
   // Two spellings of one formula.
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
   if (name == "relu") return Activation::kRelu;
-  ThrowUnsupported(source, "'" + std::string(field) + "' '" + name.substr(0, 80) +
-                               "'; supported are 'silu', 'gelu_pytorch_tanh' and 'relu'");
+  ThrowUnsupported(source, "'" + std::string(field) + "' " + Quoted(name) +
+                               "; supported are 'silu', 'gelu_pytorch_tanh' and 'relu'");
 }
 
 const char* ActivationName(Activation activation) {
@@ -185,8 +186,8 @@ void ParseLayerTypes(const Json& json, const std::function<bool(int64_t layer)>&
     wrapped["layer_types"] = (*types)[static_cast<size_t>(layer)];
     const std::string type = JsonStringOr(wrapped, "layer_types", "", source);
     if (type != kWindowedLayer && type != kFullLayer) {
-      ThrowUnsupported(source, "layer type '" + type.substr(0, 80) + "'; supported are '" +
-                                   kFullLayer + "' and '" + kWindowedLayer + "'");
+      ThrowUnsupported(source, "layer type " + Quoted(type) + "; supported are '" + kFullLayer +
+                                   "' and '" + kWindowedLayer + "'");
     }
     config.windowed_layers.push_back(type == kWindowedLayer);
     if (type == kWindowedLayer && config.attention.window == 0) {

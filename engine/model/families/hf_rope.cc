@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "engine/base/check.h"
+#include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/model/families/hf_config.h"
 
@@ -82,8 +83,8 @@ RopeScaling ParseScaling(const Json& object, int64_t max_context_len, const std:
   } else if (type == "yarn") {
     scaling = ParseYarn(object, max_context_len, source);
   } else {
-    ThrowUnsupported(source, "rope type '" + type.substr(0, 80) +
-                                 "'; supported are 'default', 'linear', 'llama3' and 'yarn'");
+    ThrowUnsupported(source, "rope type " + Quoted(type) +
+                                 "; supported are 'default', 'linear', 'llama3' and 'yarn'");
   }
   return scaling.factor == 1 && scaling.attention_factor == 1 ? RopeScaling{} : scaling;
 }

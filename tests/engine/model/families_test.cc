@@ -443,6 +443,19 @@ TEST(LayerTypes, WhatTheyMayNotBeIsRefused) {
   EXPECT_NE(Fault(json, ErrorCode::kDataLoss).find("sliding_window"), std::string::npos);
 }
 
+// A fuzzer put a line break into the name of a layer type.
+TEST(Faults, AreOneLineWhateverTheFileSays) {
+  Json layers = With(OfType("gemma2"), "num_hidden_layers", 1);
+  layers["layer_types"] = {"full_att\ntion"};
+  const Json rope = With(LlamaJson(), "rope_scaling", {{"rope_type", "ya\nrn"}});
+  for (const Json& json : {layers, rope, With(LlamaJson(), "hidden_act", "si\nlu"),
+                           With(LlamaJson(), "architectures", Json::array({"Lla\nma"}))}) {
+    const std::string fault = Fault(json, ErrorCode::kUnsupported);
+    EXPECT_NE(fault, "");
+    EXPECT_EQ(fault.find('\n'), std::string::npos) << fault;
+  }
+}
+
 TEST(Gpt2Config, AbsentKeysHaveTheDefaultsOfTransformers) {
   const ModelConfig c = Parse(OfType("gpt2"));
 
