@@ -12,7 +12,7 @@
 #include "engine/io/model_dir.h"
 #include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
-#include "engine/loop/kv_budget.h"
+#include "engine/loop/memory_plan.h"
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"

@@ -11,7 +11,7 @@
 #include "engine/base/log.h"
 #include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
-#include "engine/loop/kv_budget.h"
+#include "engine/loop/memory_plan.h"
 #include "engine/model/adapter.h"
 
 namespace tandem::engine {

@@ -32,6 +32,8 @@ struct FamilySpec {
   // The tables that LayerOps::Rope names by index; none for families without rope.
   std::vector<RopeSpec> (*list_ropes)(const ModelConfig& config);
   void (*forward)(const ModelConfig& config, const Weights& weights, LayerOps& ops);
+  // What makes a small plain model (random_model.h) one of this family, with all that it can have.
+  void (*shape_tiny)(ModelConfig& config);
 };
 
 std::span<const FamilySpec* const> Families();

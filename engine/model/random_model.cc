@@ -151,61 +151,6 @@ constexpr const char* kChatTemplate =
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
 
-constexpr int64_t kTinyWindow = 24;
-
-void WindowEveryOther(ModelConfig& c) {
-  c.attention.window = kTinyWindow;
-  for (int64_t i = 0; i < c.n_layers; ++i) c.windowed_layers.push_back(i % 2 == 0);
-}
-
-void MakeGemma(ModelConfig& c, int64_t n_kv_heads) {
-  c.attention.n_kv_heads = n_kv_heads;
-  c.norm_eps = 1e-6f;
-  c.activation = Activation::kGeluTanh;
-  c.tied_embeddings = true;
-  c.query_scalar = static_cast<double>(c.attention.head_dim);
-}
-
-// What makes a small model one of its family: one line per family, in the order of families.cc.
-struct TinyFamily {
-  std::string_view name;
-  void (*make)(ModelConfig&);
-};
-constexpr TinyFamily kTinyFamilies[] = {
-    {"llama", [](ModelConfig& c) { c.attention.n_kv_heads = 2; }},
-    {"mistral", [](ModelConfig& c) { c.attention.window = kTinyWindow; }},
-    {"qwen2", [](ModelConfig& c) { WindowEveryOther(c); }},
-    {"qwen3", [](ModelConfig& c) { c.attention.n_kv_heads = 2; }},
-    {"gemma", [](ModelConfig& c) { MakeGemma(c, 1); }},
-    {"gemma2",
-     [](ModelConfig& c) {
-       MakeGemma(c, 2);
-       WindowEveryOther(c);
-       c.attention.soft_cap = 5;
-       c.logit_cap = 8;
-     }},
-    {"gemma3",
-     [](ModelConfig& c) {
-       c.n_layers = 3;
-       MakeGemma(c, 2);
-       WindowEveryOther(c);
-       c.rope_theta = 1000000;
-       c.rope_scaling = {.kind = RopeKind::kLinear, .factor = 8};
-     }},
-    {"gpt2",
-     [](ModelConfig& c) {
-       c.activation = Activation::kGeluTanh;
-       c.tied_embeddings = true;
-       c.dropout = c.embedding_dropout = 0.1f;
-     }},
-    {"minigpt",
-     [](ModelConfig& c) {
-       c.norm_eps = 1e-6f;
-       c.activation = Activation::kRelu;
-       c.dropout = 0.1f;
-     }},
-};
-
 }  // namespace
 
 ModelConfig TinyModelConfig(std::string_view family) {
@@ -219,12 +164,8 @@ ModelConfig TinyModelConfig(std::string_view family) {
   c.attention = {.n_heads = 4, .n_kv_heads = 4, .head_dim = 12};
   c.attention.scale = static_cast<float>(1 / std::sqrt(12.0));
   c.eos_tokens = {256};
-  for (const TinyFamily& tiny : kTinyFamilies) {
-    if (tiny.name != family) continue;
-    tiny.make(c);
-    return c;
-  }
-  TANDEM_CHECK(false);  // a family without its line above
+  FindFamilyByName(family).shape_tiny(c);
+  return c;
 }
 
 ModelConfig TinyLlamaConfig() { return TinyModelConfig("llama"); }

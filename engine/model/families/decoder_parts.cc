@@ -6,6 +6,11 @@
 
 namespace tandem::engine {
 
+void WindowEveryOtherLayer(ModelConfig& config) {
+  config.attention.window = kTinyWindow;
+  for (int64_t i = 0; i < config.n_layers; ++i) config.windowed_layers.push_back(i % 2 == 0);
+}
+
 WeightSpec MatrixSpec(std::string name, int64_t n, int64_t k) {
   return {
       .name = std::move(name), .kind = WeightKind::kMatrix, .source_shape = {n, k}, .n = n, .k = k};

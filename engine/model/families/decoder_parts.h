@@ -15,6 +15,10 @@ namespace tandem::engine {
 // linear layers that decoders from Llama to Gemma have in common. A part is listed, taken and run
 // by the functions beside it, each in the same order.
 
+// Of the models that tests make: shorter than their texts.
+inline constexpr int64_t kTinyWindow = 24;
+void WindowEveryOtherLayer(ModelConfig& config);
+
 WeightSpec MatrixSpec(std::string name, int64_t n, int64_t k);
 WeightSpec EmbeddingSpec(std::string name, int64_t n, int64_t k);
 WeightSpec VectorSpec(std::string name, int64_t n);

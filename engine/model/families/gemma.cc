@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/io/json.h"
-#include "engine/model/families/families.h"
 #include "engine/model/families/gemma_decoder.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
+#include "engine/model/family.h"
 
 namespace tandem::engine {
 namespace {
@@ -58,9 +58,11 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   GemmaForward(c, kTraits, weights, ops);
 }
 
+void ShapeTiny(ModelConfig& c) { ShapeTinyGemma(c, 1); }
+
 }  // namespace
 
-constinit const FamilySpec kGemmaFamily{
+extern constinit const FamilySpec kGemmaFamily{
     .name = "gemma",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
@@ -68,6 +70,7 @@ constinit const FamilySpec kGemmaFamily{
     .list_weights = ListWeights,
     .list_ropes = ListRopes,
     .forward = Forward,
+    .shape_tiny = ShapeTiny,
 };
 
 }  // namespace tandem::engine

@@ -5,10 +5,11 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/model/families/families.h"
+#include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/gemma_decoder.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
+#include "engine/model/family.h"
 
 namespace tandem::engine {
 namespace {
@@ -56,9 +57,16 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   GemmaForward(c, kTraits, weights, ops);
 }
 
+void ShapeTiny(ModelConfig& c) {
+  ShapeTinyGemma(c, 2);
+  WindowEveryOtherLayer(c);
+  c.attention.soft_cap = 5;
+  c.logit_cap = 8;
+}
+
 }  // namespace
 
-constinit const FamilySpec kGemma2Family{
+extern constinit const FamilySpec kGemma2Family{
     .name = "gemma2",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
@@ -66,6 +74,7 @@ constinit const FamilySpec kGemma2Family{
     .list_weights = ListWeights,
     .list_ropes = ListRopes,
     .forward = Forward,
+    .shape_tiny = ShapeTiny,
 };
 
 }  // namespace tandem::engine

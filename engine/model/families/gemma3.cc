@@ -7,10 +7,11 @@
 
 #include "engine/base/error.h"
 #include "engine/io/json.h"
-#include "engine/model/families/families.h"
+#include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/gemma_decoder.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
+#include "engine/model/family.h"
 
 namespace tandem::engine {
 namespace {
@@ -113,9 +114,17 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   GemmaForward(c, kTraits, weights, ops);
 }
 
+void ShapeTiny(ModelConfig& c) {
+  c.n_layers = 3;
+  ShapeTinyGemma(c, 2);
+  WindowEveryOtherLayer(c);
+  c.rope_theta = 1000000;
+  c.rope_scaling = {.kind = RopeKind::kLinear, .factor = 8};
+}
+
 }  // namespace
 
-constinit const FamilySpec kGemma3Family{
+extern constinit const FamilySpec kGemma3Family{
     .name = "gemma3",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
@@ -123,6 +132,7 @@ constinit const FamilySpec kGemma3Family{
     .list_weights = ListWeights,
     .list_ropes = ListRopes,
     .forward = Forward,
+    .shape_tiny = ShapeTiny,
 };
 
 }  // namespace tandem::engine

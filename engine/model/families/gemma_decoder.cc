@@ -112,4 +112,12 @@ void GemmaForward(const ModelConfig& c, const GemmaTraits& traits, const Weights
   TANDEM_CHECK(w.at_end());
 }
 
+void ShapeTinyGemma(ModelConfig& c, int64_t n_kv_heads) {
+  c.attention.n_kv_heads = n_kv_heads;
+  c.norm_eps = 1e-6f;
+  c.activation = Activation::kGeluTanh;
+  c.tied_embeddings = true;
+  c.query_scalar = static_cast<double>(c.attention.head_dim);
+}
+
 }  // namespace tandem::engine

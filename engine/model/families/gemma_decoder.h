@@ -24,4 +24,7 @@ std::vector<RopeSpec> ListGemmaRopes(const ModelConfig& config, const GemmaTrait
 void GemmaForward(const ModelConfig& config, const GemmaTraits& traits, const Weights& weights,
                   LayerOps& ops);
 
+// FamilySpec::shape_tiny, what all generations share of it.
+void ShapeTinyGemma(ModelConfig& config, int64_t n_kv_heads);
+
 }  // namespace tandem::engine

@@ -9,8 +9,8 @@
 #include "engine/base/check.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
-#include "engine/model/families/families.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/family.h"
 
 namespace tandem::engine {
 namespace {
@@ -159,9 +159,15 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   TANDEM_CHECK(w.at_end());
 }
 
+void ShapeTiny(ModelConfig& c) {
+  c.activation = Activation::kGeluTanh;
+  c.tied_embeddings = true;
+  c.dropout = c.embedding_dropout = 0.1f;
+}
+
 }  // namespace
 
-constinit const FamilySpec kGpt2Family{
+extern constinit const FamilySpec kGpt2Family{
     .name = "gpt2",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
@@ -169,6 +175,7 @@ constinit const FamilySpec kGpt2Family{
     .list_weights = ListWeights,
     .list_ropes = ListRopes,
     .forward = Forward,
+    .shape_tiny = ShapeTiny,
 };
 
 }  // namespace tandem::engine

@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/io/json.h"
-#include "engine/model/families/families.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
+#include "engine/model/family.h"
 
 namespace tandem::engine {
 namespace {
@@ -43,9 +43,11 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   LlamaForward(c, Traits(c), weights, ops);
 }
 
+void ShapeTiny(ModelConfig& c) { c.attention.n_kv_heads = 2; }
+
 }  // namespace
 
-constinit const FamilySpec kLlamaFamily{
+extern constinit const FamilySpec kLlamaFamily{
     .name = "llama",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
@@ -53,6 +55,7 @@ constinit const FamilySpec kLlamaFamily{
     .list_weights = ListWeights,
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
+    .shape_tiny = ShapeTiny,
 };
 
 }  // namespace tandem::engine

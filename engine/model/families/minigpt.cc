@@ -9,8 +9,8 @@
 #include "engine/base/check.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
-#include "engine/model/families/families.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/family.h"
 
 namespace tandem::engine {
 namespace {
@@ -142,9 +142,15 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   TANDEM_CHECK(w.at_end());
 }
 
+void ShapeTiny(ModelConfig& c) {
+  c.norm_eps = 1e-6f;
+  c.activation = Activation::kRelu;
+  c.dropout = 0.1f;
+}
+
 }  // namespace
 
-constinit const FamilySpec kMiniGptFamily{
+extern constinit const FamilySpec kMiniGptFamily{
     .name = "minigpt",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
@@ -152,6 +158,7 @@ constinit const FamilySpec kMiniGptFamily{
     .list_weights = ListWeights,
     .list_ropes = ListRopes,
     .forward = Forward,
+    .shape_tiny = ShapeTiny,
 };
 
 }  // namespace tandem::engine

@@ -4,10 +4,11 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/model/families/families.h"
+#include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
+#include "engine/model/family.h"
 
 namespace tandem::engine {
 namespace {
@@ -43,9 +44,11 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   LlamaForward(c, kTraits, weights, ops);
 }
 
+void ShapeTiny(ModelConfig& c) { c.attention.window = kTinyWindow; }
+
 }  // namespace
 
-constinit const FamilySpec kMistralFamily{
+extern constinit const FamilySpec kMistralFamily{
     .name = "mistral",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
@@ -53,6 +56,7 @@ constinit const FamilySpec kMistralFamily{
     .list_weights = ListWeights,
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
+    .shape_tiny = ShapeTiny,
 };
 
 }  // namespace tandem::engine

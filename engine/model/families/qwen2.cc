@@ -4,10 +4,11 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/model/families/families.h"
+#include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
+#include "engine/model/family.h"
 
 namespace tandem::engine {
 namespace {
@@ -47,9 +48,11 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   LlamaForward(c, kTraits, weights, ops);
 }
 
+void ShapeTiny(ModelConfig& c) { WindowEveryOtherLayer(c); }
+
 }  // namespace
 
-constinit const FamilySpec kQwen2Family{
+extern constinit const FamilySpec kQwen2Family{
     .name = "qwen2",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
@@ -57,6 +60,7 @@ constinit const FamilySpec kQwen2Family{
     .list_weights = ListWeights,
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
+    .shape_tiny = ShapeTiny,
 };
 
 }  // namespace tandem::engine

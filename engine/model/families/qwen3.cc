@@ -4,10 +4,10 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/model/families/families.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
+#include "engine/model/family.h"
 
 namespace tandem::engine {
 namespace {
@@ -48,9 +48,11 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   LlamaForward(c, Traits(c), weights, ops);
 }
 
+void ShapeTiny(ModelConfig& c) { c.attention.n_kv_heads = 2; }
+
 }  // namespace
 
-constinit const FamilySpec kQwen3Family{
+extern constinit const FamilySpec kQwen3Family{
     .name = "qwen3",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
@@ -58,6 +60,7 @@ constinit const FamilySpec kQwen3Family{
     .list_weights = ListWeights,
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
+    .shape_tiny = ShapeTiny,
 };
 
 }  // namespace tandem::engine

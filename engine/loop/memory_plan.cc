@@ -1,4 +1,4 @@
-#include "engine/loop/kv_budget.h"
+#include "engine/loop/memory_plan.h"
 
 #include <unistd.h>
 
