@@ -254,7 +254,9 @@ HttpHead HttpClient::Send(const Request& request) {
         text += "Proxy-Authorization: " + value + "\r\n";
       }
     }
-    for (const auto& [name, value] : request.fields) text += name + ": " + value + "\r\n";
+    for (const auto& [name, value] : request.fields) {
+      text.append(name).append(": ").append(value).append("\r\n");
+    }
     if (request.may_carry_token && !shared_.options.token.empty() &&
         IsSameOrigin(url, shared_.endpoint)) {
       text += "Authorization: Bearer " + shared_.options.token + "\r\n";
