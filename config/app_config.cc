@@ -24,7 +24,7 @@ constexpr double kAny = 1e18;
 const ConfigKey kKeys[] = {
     {.name = "model", .member = &AppConfig::model, .unit = "PATH",
      .effect = "model to serve: a directory, a GGUF or llama2.c file, an embedded name, or "
-               "ORG/NAME[@REVISION] of the hub; NAME=PATH names it; repeatable",
+               "ORG/NAME[@REVISION][:FILE.gguf or :TAG] of the hub; NAME=PATH names it; repeatable",
      .default_text = "the embedded model", .short_flag = 'm'},
     {.name = "served-model-name", .member = &AppConfig::served_model_name, .unit = "NAME",
      .effect = "names of the first model; the first is what answers carry; repeatable",

@@ -102,10 +102,9 @@ int Generate(const GenerateFlags& flags) {
 void AddGenerate(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<GenerateFlags>();
   command
-      .add_option(
-          "--model,-m", flags->model,
-          "model directory, GGUF or llama2.c file, embedded name, or ORG/NAME[@REVISION] of "
-          "the hub")
+      .add_option("--model,-m", flags->model,
+                  "model directory, GGUF or llama2.c file, embedded name, or "
+                  "ORG/NAME[@REVISION][:FILE.gguf or :TAG] of the hub")
       ->capture_default_str();
   AddModelFlags(command, flags->options);
   auto* prompt = command.add_option("--prompt,-p", flags->prompt, "text to continue");

@@ -78,10 +78,12 @@ void AddPull(CLI::App& command, int& exit_code) {
       "Environment:\n"
       "  HF_HUB_CACHE, HF_HOME    the cache; default ~/.cache/huggingface/hub\n"
       "  HF_TOKEN, HF_TOKEN_PATH  token for gated and private models; default $HF_HOME/token\n"
+      "  HF_HUB_DISABLE_IMPLICIT_TOKEN=1\n"
+      "                           send no token\n"
       "  HF_ENDPOINT              the hub, or a mirror; default https://huggingface.co\n"
       "  HF_HUB_OFFLINE=1         use only what the cache holds\n"
       "  HF_HUB_DOWNLOAD_TIMEOUT  seconds without a byte that are borne; default 10\n"
-      "  HTTPS_PROXY, HTTP_PROXY, NO_PROXY, SSL_CERT_FILE, SSL_CERT_DIR");
+      "  HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE, SSL_CERT_DIR");
   command.callback([flags, &exit_code] { exit_code = RunPull(*flags); });
 }
 

@@ -143,7 +143,10 @@ int Quantize(const QuantizeFlags& flags) {
 
 void AddQuantize(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<QuantizeFlags>();
-  command.add_option("--model,-m", flags->model, "model directory or embedded name")
+  command
+      .add_option("--model,-m", flags->model,
+                  "model directory, GGUF or llama2.c file, embedded name, or "
+                  "ORG/NAME[@REVISION][:FILE.gguf or :TAG] of the hub")
       ->capture_default_str();
   command
       .add_option("--dtype", flags->dtype,

@@ -75,8 +75,8 @@ Url MustParse(const std::string& text) {
 
 // Runs what may fail for a while.
 template <typename Function>
-auto WithRetries(HttpClient& client, int max_attempts, const Function& function) {
-  Backoff backoff(client.shared(), max_attempts);
+auto WithRetries(HttpClient& client, const Patience& patience, const Function& function) {
+  Backoff backoff(client.shared(), patience);
   for (;;) {
     try {
       return function();
@@ -104,10 +104,10 @@ std::string_view FindInChain(const HttpClient::Answer& answer, std::string_view 
 }  // namespace
 
 const RepoFile* RepoInfo::Find(const std::string& name) const {
-  for (const RepoFile& file : files) {
-    if (file.name == name) return &file;
-  }
-  return nullptr;
+  const auto it =
+      std::lower_bound(files.begin(), files.end(), name,
+                       [](const RepoFile& file, const std::string& n) { return file.name < n; });
+  return it != files.end() && it->name == name ? &*it : nullptr;
 }
 
 std::string ResolveUrlOf(const HubOptions& options, const std::string& repo,
@@ -194,16 +194,23 @@ void ThrowHubStatus(const HttpHead& head, const Url& url, const HubReference& re
   ThrowHttpStatus(head, url, options);
 }
 
-RepoInfo FetchRepoInfo(HttpClient& client, const HubReference& reference, int max_attempts) {
+RepoInfo FetchRepoInfo(HttpClient& client, const HubReference& reference,
+                       const Patience& patience) {
   const HubOptions& options = client.shared().options;
   const Url url = MustParse(options.endpoint + "/api/models/" + reference.repo + "/revision/" +
                             PercentEncode(reference.revision) + "?blobs=true");
-  return WithRetries(client, max_attempts, [&] {
+  return WithRetries(client, patience, [&] {
     HttpClient::Request request;
     request.url = url;
     const HttpClient::Answer answer = client.SendFollowing(std::move(request));
     if (answer.head.status != 200) ThrowHubStatus(answer.head, answer.url, reference, options);
-    return ParseRepoInfo(client.ReadWholeBody(kMaxInfoBytes), url.Display());
+    RepoInfo info = ParseRepoInfo(client.ReadWholeBody(kMaxInfoBytes), url.Display());
+    // Whoever names a commit wants those files and no newer ones.
+    if (IsCommit(reference.revision) && info.commit != reference.revision) {
+      throw Error(ErrorCode::kDataLoss, url.Display() + ": asked for commit " + reference.revision +
+                                            ", got commit " + info.commit);
+    }
+    return info;
   });
 }
 
@@ -211,7 +218,7 @@ FileLocation LocateFile(HttpClient& client, const HubReference& reference,
                         const std::string& commit, const RepoFile& file) {
   const HubOptions& options = client.shared().options;
   const Url url = MustParse(ResolveUrlOf(options, reference.repo, commit, file.name));
-  return WithRetries(client, options.max_attempts, [&] {
+  return WithRetries(client, Patience(options), [&] {
     HttpClient::Request request;
     request.method = "HEAD";
     request.url = url;

@@ -21,8 +21,9 @@ struct RepoFile {
 
 struct RepoInfo {
   std::string commit;
-  std::vector<RepoFile> files;
+  std::vector<RepoFile> files;  // sorted by name
 
+  // nullptr when there is none of this name.
   const RepoFile* Find(const std::string& name) const;
 };
 
@@ -36,7 +37,8 @@ struct FileLocation {
 // Each asks again after faults that may pass (Backoff), and throws for the rest what a user can act
 // on: kPermissionDenied for gated models, kNotFound, kUnauthenticated for tokens that are refused.
 
-RepoInfo FetchRepoInfo(HttpClient& client, const HubReference& reference, int max_attempts);
+// Of the commit that the reference names; throws kDataLoss when the hub answers with another one.
+RepoInfo FetchRepoInfo(HttpClient& client, const HubReference& reference, const Patience& patience);
 FileLocation LocateFile(HttpClient& client, const HubReference& reference,
                         const std::string& commit, const RepoFile& file);
 

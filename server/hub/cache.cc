@@ -70,13 +70,18 @@ std::optional<std::string> HubCache::FindCommit(const std::string& revision) con
   if (IsCommit(revision)) return revision;
   const fs::path path = folder_ / "refs" / revision;
   if (!SizeOfRegularFile(path)) return std::nullopt;
-  std::string commit = engine::ReadWholeFile(path, kMaxRefBytes);
+  std::string commit;
+  try {
+    commit = engine::ReadWholeFile(path, kMaxRefBytes);
+  } catch (const Error&) {
+    return std::nullopt;  // what cannot be read, or is too large, says nothing
+  }
   while (!commit.empty() && (commit.back() == '\n' || commit.back() == ' ')) commit.pop_back();
   return IsCommit(commit) ? std::optional(std::move(commit)) : std::nullopt;
 }
 
 void HubCache::WriteRef(const std::string& revision, const std::string& commit) const {
-  if (revision == commit || FindCommit(revision) == commit) return;
+  if (IsCommit(revision) || FindCommit(revision) == commit) return;
   const fs::path path = folder_ / "refs" / revision;
   MakeDirectories(path.parent_path());
   engine::WriteFileAtomically(path, commit);

@@ -28,7 +28,8 @@ class HubCache {
   std::filesystem::path IncompletePath(const std::string& etag) const;
   std::filesystem::path SnapshotDir(const std::string& commit) const;
 
-  // The commit that the revision (which may be a commit itself) stood for; nullopt when unknown.
+  // The commit that the revision (which may be a commit itself) stood for; nullopt when unknown, be
+  // it that what says so cannot be read.
   std::optional<std::string> FindCommit(const std::string& revision) const;
   // Does nothing for a revision that is a commit.
   void WriteRef(const std::string& revision, const std::string& commit) const;

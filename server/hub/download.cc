@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
+#include <system_error>
 
 #include "engine/base/check.h"
 #include "engine/base/log.h"
@@ -35,22 +35,19 @@ void RunWorkers(HttpShared& shared, size_t n_workers,
                 const std::function<void(HttpClient& client)>& work) {
   std::mutex mutex;  // guards error
   std::exception_ptr error;
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < n_workers; ++i) {
-    threads.emplace_back([&] {
-      NameThisThread("tandem-hub");
-      try {
-        HttpClient client(shared);
-        work(client);
-      } catch (...) {
-        // What the others throw because they are stopped comes later.
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-        shared.RequestStop();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const auto run = [&] {
+    NameThisThread("tandem-hub");
+    try {
+      HttpClient client(shared);
+      work(client);
+    } catch (...) {
+      // What the others throw because they are stopped comes later.
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      shared.RequestStop();
+    }
+  };
+  StartWorkers(n_workers, [&] { return std::jthread(run); }).clear();  // joins them
   if (error) std::rethrow_exception(error);
 }
 
@@ -90,6 +87,14 @@ bool IsStrongEtag(std::string_view etag) {
          std::all_of(etag.begin(), etag.end(), [](char c) { return c > 0x20 && c < 0x7f; });
 }
 
+void CheckLength(const HttpClient::Answer& answer, uint64_t expected) {
+  const std::string_view length = answer.head.Find("content-length");
+  if (length.empty() || length == std::to_string(expected)) return;
+  throw Error(ErrorCode::kDataLoss, answer.url.Display() + ": expected " +
+                                        std::to_string(expected) + " bytes, announced are " +
+                                        EscapeJson(length.substr(0, 30)));
+}
+
 class Downloads {
  public:
   Downloads(HttpShared& shared, const HubCache& cache, const HubReference& reference,
@@ -118,7 +123,8 @@ class Downloads {
     std::map<uint64_t, uint64_t> segments;        // handed out and not all on disk: begin -> end
     std::map<uint64_t, std::vector<char>> early;  // begin -> bytes whose turn has not come
     std::string etag;                             // of the server that gives the bytes
-    bool was_damaged = false;                     // once already
+    int n_relocations = 0;                        // an etag from before one is of another server
+    bool was_doubted = false;                     // an answer as a whole without its length
   };
 
   struct Task {
@@ -128,16 +134,40 @@ class Downloads {
     uint64_t end = 0;
   };
 
+  // A segment on its way.
+  struct Transfer {
+    File& file;
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    uint64_t at = 0;  // the next byte
+    bool was_relocated = false;
+  };
+
+  // For the rest of a segment.
+  struct Question {
+    HttpClient::Request request;
+    bool is_elsewhere = false;  // not to the hub itself
+    bool is_part = false;       // of the file
+    int n_relocations = 0;      // the file's
+  };
+
   void Work(HttpClient& client);
   // Waits for something to do; kNothing when all is done.
   Task Next();
   std::optional<Task> TryNext();
   void Open(File& file);
-  void Fetch(HttpClient& client, Task task);
+  void Fetch(HttpClient& client, Transfer transfer);
   // One request; advances `at`. Throws TransientFault when there is more to ask for.
-  void FetchOnce(HttpClient& client, Task& task, uint64_t& at, bool& was_relocated);
+  void FetchOnce(HttpClient& client, Transfer& transfer);
+  Question QuestionFor(const Transfer& transfer);
+  // What the head of an answer promises, checked: the end of what its body brings.
+  uint64_t AcceptPart(const Transfer& transfer, const Question& question,
+                      const HttpClient::Answer& answer);
+  uint64_t AcceptWhole(Transfer& transfer, const Question& question,
+                       const HttpClient::Answer& answer);
+  void Receive(HttpClient& client, Transfer& transfer, uint64_t end, const Url& url);
   void Relocate(HttpClient& client, File& file);
-  void Deliver(File& file, uint64_t segment_begin, uint64_t at, std::span<const char> bytes);
+  void Deliver(const Transfer& transfer, std::span<const char> bytes);
   // The segments that are on disk by now.
   void Retire(File& file);
   void RestartWhole(File& file);
@@ -187,7 +217,7 @@ void Downloads::Work(HttpClient& client) {
         Open(*task.file);
         break;
       case Task::Kind::kSegment:
-        Fetch(client, task);
+        Fetch(client, Transfer{*task.file, task.begin, task.end, task.begin});
         break;
       case Task::Kind::kFinish:
         Finish(*task.file);
@@ -263,8 +293,11 @@ void Downloads::Open(File& file) {
     MarkDone(file);
     return;
   }
-  auto partial = std::make_unique<PartialBlob>(cache_.IncompletePath(identity.name), identity);
-  counters_.bytes_done += partial->size();
+  auto partial = std::make_unique<PartialBlob>(cache_.IncompletePath(identity.name), identity,
+                                               [this](size_t n_bytes) {
+                                                 shared_.stop.ThrowIfStopped();
+                                                 counters_.bytes_done += n_bytes;
+                                               });
   if (partial->was_resumed()) {
     spdlog::info("hub_resume file=\"{}\" bytes={} of={}", EscapeJson(file.blob.file.name),
                  partial->size(), identity.size);
@@ -276,19 +309,16 @@ void Downloads::Open(File& file) {
   file.state = file.next_begin == identity.size ? State::kComplete : State::kProbing;
 }
 
-void Downloads::Fetch(HttpClient& client, Task task) {
-  File& file = *task.file;
+void Downloads::Fetch(HttpClient& client, Transfer transfer) {
   Backoff backoff(shared_);
-  uint64_t at = task.begin;
-  uint64_t at_last_fault = at;
-  bool was_relocated = false;
-  while (at < task.end) {
+  uint64_t at_last_fault = transfer.at;
+  while (transfer.at < transfer.end) {
     try {
-      FetchOnce(client, task, at, was_relocated);
+      FetchOnce(client, transfer);
     } catch (const TransientFault& fault) {
-      const std::string& name = file.blob.file.name;
-      if (at >= at_last_fault + kMinProgressBytes) backoff.Progressed();
-      at_last_fault = std::max(at, at_last_fault);
+      if (transfer.at >= at_last_fault + kMinProgressBytes) backoff.Progressed();
+      at_last_fault = std::max(transfer.at, at_last_fault);
+      const std::string& name = transfer.file.blob.file.name;
       TransientFault named(fault.code(), EscapeJson(name) + ": " + fault.what());
       named.retry_after = fault.retry_after;
       backoff.Wait(named);
@@ -296,110 +326,140 @@ void Downloads::Fetch(HttpClient& client, Task task) {
   }
 }
 
-void Downloads::FetchOnce(HttpClient& client, Task& task, uint64_t& at, bool& was_relocated) {
-  File& file = *task.file;
-  const uint64_t size = file.blob.location.identity.size;
-  HttpClient::Request request;
-  bool is_elsewhere = false;
-  {
-    const std::lock_guard lock(mutex_);
-    request.url = file.blob.location.url;
-    is_elsewhere = file.blob.location.is_elsewhere;
-    const bool is_part = at > 0 || task.end < size;
-    if (is_part) {
-      request.fields.emplace_back(
-          "Range", "bytes=" + std::to_string(at) + "-" + std::to_string(task.end - 1));
-      if (!file.etag.empty()) request.fields.emplace_back("If-Range", file.etag);
-    }
-  }
-  request.may_carry_token = !is_elsewhere;
-  const bool asked_for_part = !request.fields.empty();
-  const HttpClient::Answer answer = client.SendFollowing(std::move(request));
+void Downloads::FetchOnce(HttpClient& client, Transfer& transfer) {
+  const Question question = QuestionFor(transfer);
+  const HttpClient::Answer answer = client.SendFollowing(question.request);
   const int status = answer.head.status;
 
   const bool may_be_expired = status == 401 || status == 403 || status == 404 || status == 410;
-  if (is_elsewhere && may_be_expired && !was_relocated) {
-    was_relocated = true;
-    Relocate(client, file);
+  if (question.is_elsewhere && may_be_expired && !transfer.was_relocated) {
+    transfer.was_relocated = true;
+    Relocate(client, transfer.file);
     return;
   }
   if (status >= 400) {
-    if (is_elsewhere) ThrowHttpStatus(answer.head, answer.url, shared_.options);
+    if (question.is_elsewhere) ThrowHttpStatus(answer.head, answer.url, shared_.options);
     ThrowHubStatus(answer.head, answer.url, reference_, shared_.options);
   }
-
-  uint64_t end = 0;  // of what this answer brings
-  if (status == 206 && asked_for_part) {
-    const auto range = ParseContentRange(answer.head.Find("content-range"));
-    if (!range || range->first != at || range->last < at || range->last >= task.end ||
-        (range->total && *range->total != size)) {
-      throw Error(ErrorCode::kDataLoss,
-                  answer.url.Display() + ": asked for bytes " + std::to_string(at) + "-" +
-                      std::to_string(task.end - 1) + " of " + std::to_string(size) +
-                      ", got Content-Range '" +
-                      EscapeJson(answer.head.Find("content-range").substr(0, 80)) + "'");
-    }
-    end = range->last + 1;
-    const std::lock_guard lock(mutex_);
-    if (file.state == State::kProbing) file.state = State::kRanged;
-    if (file.etag.empty() && IsStrongEtag(answer.head.Find("etag"))) {
-      file.etag = answer.head.Find("etag");
-    }
-    changed_.notify_all();
+  uint64_t end = 0;
+  if (status == 206 && question.is_part) {
+    end = AcceptPart(transfer, question, answer);
   } else if (status == 200) {
-    if (asked_for_part) {
-      const std::lock_guard lock(mutex_);
-      // Others are busy with this file too: its server has given them ranges.
-      if (file.state == State::kRanged) {
-        throw TransientFault(ErrorCode::kUnavailable, "got the whole file instead of a part");
-      }
-      RestartWhole(file);
-      task.begin = at = 0;
-      task.end = size;
-    }
-    end = size;
+    end = AcceptWhole(transfer, question, answer);
   } else {
     throw Error(ErrorCode::kDataLoss,
                 answer.url.Display() + ": unexpected status " + std::to_string(status));
   }
-  const std::string_view length = answer.head.Find("content-length");
-  if (!length.empty() && length != std::to_string(end - at)) {
-    throw Error(ErrorCode::kDataLoss, answer.url.Display() + ": expected " +
-                                          std::to_string(end - at) + " bytes, announced are " +
-                                          EscapeJson(length.substr(0, 30)));
-  }
+  Receive(client, transfer, end, answer.url);
+}
 
+Downloads::Question Downloads::QuestionFor(const Transfer& transfer) {
+  const File& file = transfer.file;
+  Question question;
+  const std::lock_guard lock(mutex_);
+  const FileLocation& location = file.blob.location;
+  question.request.url = location.url;
+  question.request.may_carry_token = !location.is_elsewhere;
+  question.is_elsewhere = location.is_elsewhere;
+  question.is_part = transfer.at > 0 || transfer.end < location.identity.size;
+  question.n_relocations = file.n_relocations;
+  if (!question.is_part) return question;
+  auto& fields = question.request.fields;
+  fields.emplace_back(
+      "Range", "bytes=" + std::to_string(transfer.at) + "-" + std::to_string(transfer.end - 1));
+  // Where a hash will tell whether the parts belong together, servers with one content and several
+  // ETags need not agree on them.
+  if (location.identity.hash == BlobIdentity::Hash::kNone && !file.etag.empty()) {
+    fields.emplace_back("If-Range", file.etag);
+  }
+  return question;
+}
+
+uint64_t Downloads::AcceptPart(const Transfer& transfer, const Question& question,
+                               const HttpClient::Answer& answer) {
+  File& file = transfer.file;
+  const uint64_t size = file.blob.location.identity.size;
+  const std::string_view field = answer.head.Find("content-range");
+  const auto range = ParseContentRange(field);
+  if (!range || range->first != transfer.at || range->last < transfer.at ||
+      range->last >= transfer.end || (range->total && *range->total != size)) {
+    throw Error(ErrorCode::kDataLoss,
+                answer.url.Display() + ": asked for bytes " + std::to_string(transfer.at) + "-" +
+                    std::to_string(transfer.end - 1) + " of " + std::to_string(size) +
+                    ", got Content-Range '" + EscapeJson(field.substr(0, 80)) + "'");
+  }
+  CheckLength(answer, range->last + 1 - transfer.at);
+
+  const std::lock_guard lock(mutex_);
+  if (file.state == State::kProbing) file.state = State::kRanged;
+  const std::string_view etag = answer.head.Find("etag");
+  if (file.etag.empty() && IsStrongEtag(etag) && question.n_relocations == file.n_relocations) {
+    file.etag = etag;
+  }
+  changed_.notify_all();
+  return range->last + 1;
+}
+
+uint64_t Downloads::AcceptWhole(Transfer& transfer, const Question& question,
+                                const HttpClient::Answer& answer) {
+  File& file = transfer.file;
+  const uint64_t size = file.blob.location.identity.size;
+  const std::lock_guard lock(mutex_);
+  // Others are busy with this file too: its server has given them ranges.
+  if (question.is_part && file.state == State::kRanged) {
+    throw TransientFault(ErrorCode::kUnavailable, "got the whole file instead of a part");
+  }
+  // What is on disk is given up last: an answer that cannot be right must not cost it.
+  CheckLength(answer, size);
+  if (!question.is_part) return size;
+  const bool is_measured = !answer.head.Find("content-length").empty();
+  if (!is_measured && file.partial->size() > 0 && !file.was_doubted) {
+    file.was_doubted = true;
+    throw TransientFault(ErrorCode::kUnavailable,
+                         "got the whole file instead of a part, without its length");
+  }
+  RestartWhole(file);
+  transfer.begin = transfer.at = 0;
+  transfer.end = size;
+  return size;
+}
+
+void Downloads::Receive(HttpClient& client, Transfer& transfer, uint64_t end, const Url& url) {
   std::vector<char> buffer(kReadBytes);
   while (const size_t n = client.ReadBody(buffer)) {
-    if (n > end - at) {
-      throw Error(ErrorCode::kDataLoss, answer.url.Display() + ": more than the announced " +
-                                            std::to_string(end) + " bytes");
+    if (n > end - transfer.at) {
+      throw Error(ErrorCode::kDataLoss,
+                  url.Display() + ": more than the announced " + std::to_string(end) + " bytes");
     }
-    Deliver(file, task.begin, at, std::span(buffer).first(n));
-    at += n;
+    Deliver(transfer, std::span(buffer).first(n));
+    transfer.at += n;
   }
-  if (at < end) throw TransientFault(ErrorCode::kUnavailable, "the answer ended too early");
+  if (transfer.at < end) {
+    throw TransientFault(ErrorCode::kUnavailable, url.Display() + ": the answer ended too early");
+  }
 }
 
 void Downloads::Relocate(HttpClient& client, File& file) {
   const FileLocation location = LocateFile(client, reference_, commit_, file.blob.file);
   const std::lock_guard lock(mutex_);
-  if (location.identity.name != file.blob.location.identity.name) {
+  const BlobIdentity& expected = file.blob.location.identity;
+  if (location.identity.name != expected.name || location.identity.size != expected.size) {
     throw Error(ErrorCode::kDataLoss,
                 EscapeJson(file.blob.file.name) + " has become another file at the hub");
   }
   file.blob.location.url = location.url;
   file.blob.location.is_elsewhere = location.is_elsewhere;
   file.etag.clear();
+  ++file.n_relocations;
 }
 
-void Downloads::Deliver(File& file, uint64_t segment_begin, uint64_t at,
-                        std::span<const char> bytes) {
+void Downloads::Deliver(const Transfer& transfer, std::span<const char> bytes) {
+  File& file = transfer.file;
   counters_.bytes_fetched += bytes.size();
   const std::lock_guard lock(mutex_);
-  if (at != file.partial->size()) {
-    std::vector<char>& waiting = file.early[segment_begin];
-    waiting.reserve(file.segments.at(segment_begin) - segment_begin);
+  if (transfer.at != file.partial->size()) {
+    std::vector<char>& waiting = file.early[transfer.begin];
+    waiting.reserve(file.segments.at(transfer.begin) - transfer.begin);
     waiting.insert(waiting.end(), bytes.begin(), bytes.end());
     return;
   }
@@ -444,12 +504,13 @@ void Downloads::Finish(File& file) {
     const std::string message =
         EscapeJson(file.blob.file.name) + ": its " +
         (identity.hash == BlobIdentity::Hash::kSha256 ? "sha256" : "git sha1") + " is " +
-        file.partial->found_hex() + ", the hub says " + identity.hex;
+        file.partial->found_hex() + ", the hub says " + identity.hex +
+        "; what came is thrown away, and the same command fetches it again. If that fails too, a "
+        "proxy or mirror (HF_ENDPOINT) on the way changes it";
     const std::lock_guard lock(mutex_);
     // Bytes of an earlier attempt may be to blame: once it is worth beginning again.
-    if (!was_resumed || file.was_damaged) throw Error(ErrorCode::kDataLoss, message);
+    if (!was_resumed) throw Error(ErrorCode::kDataLoss, message);
     spdlog::warn("hub_again reason=\"{}\"", message);
-    file.was_damaged = true;
     counters_.bytes_done -= identity.size;
     file.next_begin = 0;
     file.state = State::kProbing;
@@ -475,6 +536,21 @@ void Downloads::MarkDone(File& file) {
 }
 
 }  // namespace
+
+std::vector<std::jthread> StartWorkers(size_t n, const std::function<std::jthread()>& start) {
+  std::vector<std::jthread> threads;
+  threads.reserve(n);
+  try {
+    while (threads.size() < n) threads.push_back(start());
+  } catch (const std::system_error& fault) {
+    if (threads.empty()) {
+      throw Error(ErrorCode::kResourceExhausted,
+                  std::string("no thread can be started to fetch with: ") + fault.what());
+    }
+    spdlog::warn("hub_few_threads wanted={} got={} reason=\"{}\"", n, threads.size(), fault.what());
+  }
+  return threads;
+}
 
 void ForEachInParallel(HttpShared& shared, size_t n,
                        const std::function<void(HttpClient& client, size_t i)>& work) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "server/hub/api.h"
@@ -26,6 +27,10 @@ struct BlobToFetch {
   std::vector<std::string> names;
   FileLocation location;
 };
+
+// Starts `n` threads, or as many as the system gives, with a warning. Throws kResourceExhausted
+// when it does not give one.
+std::vector<std::jthread> StartWorkers(size_t n, const std::function<std::jthread()>& start);
 
 // Calls `work(client, i)` for every i below n, from several threads with a connection each. The
 // first exception stops the others and goes on.

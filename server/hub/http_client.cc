@@ -18,6 +18,7 @@ using Clock = std::chrono::steady_clock;
 using Parser = beast_http::response_parser<beast_http::buffer_body>;
 
 constexpr int kMaxRedirects = 10;
+constexpr int kMaxInterimHeads = 8;  // 1xx, before the head that counts
 constexpr uint32_t kMaxHeadBytes = uint32_t{64} << 10;
 constexpr size_t kReadBytes = size_t{64} << 10;
 // A line between chunks, or the trailer behind the last, must fit into it with its neighbours.
@@ -70,6 +71,60 @@ class HttpClient::Connection {
 
   // False when the peer closed before the first byte of an answer.
   bool ReadHead(bool is_head_request, Clock::time_point deadline) {
+    for (int n_interim = 0; ReadOneHead(is_head_request, deadline); ++n_interim) {
+      const int status = Status();
+      if (status >= 200) return true;
+      // 1xx announce another head, but for 101: another protocol was not asked for.
+      if (status < 100 || status == 101 || n_interim == kMaxInterimHeads) {
+        throw Error(ErrorCode::kDataLoss, "unexpected status " + std::to_string(status));
+      }
+    }
+    return false;
+  }
+
+  HttpHead Head() const {
+    HttpHead head;
+    head.status = Status();
+    for (const auto& field : parser_->get()) {
+      head.fields.emplace_back(LowerCase(View(field.name_string())), View(field.value()));
+    }
+    return head;
+  }
+
+  size_t ReadBody(std::span<char> out) {
+    while (!parser_->is_done()) {
+      auto& body = parser_->get().body();
+      body.data = out.data();
+      body.size = out.size();
+      body.more = true;
+      // One call takes a chunk's head, another its bytes: only what nobody takes needs more input.
+      const size_t n_taken = input_.empty() ? 0 : Put();
+      const size_t n = out.size() - body.size;
+      if (n > 0) return n;
+      if (n_taken > 0) continue;
+      if (!Fill()) {
+        boost::beast::error_code fault;
+        parser_->put_eof(fault);
+        if (fault || !parser_->is_done()) {
+          throw TransientFault(ErrorCode::kUnavailable, "the connection was cut");
+        }
+      }
+    }
+    return 0;
+  }
+
+  // Bytes behind the answer would be taken for the next one's.
+  bool can_be_kept() const {
+    return parser_ && parser_->is_done() && parser_->keep_alive() && input_.empty();
+  }
+
+  NetStream stream;
+  const bool is_proxied;
+
+ private:
+  int Status() const { return static_cast<int>(parser_->get().result_int()); }
+
+  bool ReadOneHead(bool is_head_request, Clock::time_point deadline) {
     parser_.emplace();
     parser_->header_limit(kMaxHeadBytes);
     parser_->body_limit(std::numeric_limits<uint64_t>::max());
@@ -90,51 +145,15 @@ class HttpClient::Connection {
     return true;
   }
 
-  HttpHead Head() const {
-    HttpHead head;
-    head.status = static_cast<int>(parser_->get().result_int());
-    for (const auto& field : parser_->get()) {
-      head.fields.emplace_back(LowerCase(View(field.name_string())), View(field.value()));
-    }
-    return head;
-  }
-
-  size_t ReadBody(std::span<char> out) {
-    while (!parser_->is_done()) {
-      auto& body = parser_->get().body();
-      body.data = out.data();
-      body.size = out.size();
-      body.more = true;
-      if (!input_.empty() || !needs_input_) Put();
-      const size_t n = out.size() - body.size;
-      if (n > 0) return n;
-      if (parser_->is_done()) break;
-      if (!Fill()) {
-        boost::beast::error_code fault;
-        parser_->put_eof(fault);
-        if (fault || !parser_->is_done()) {
-          throw TransientFault(ErrorCode::kUnavailable, "the connection was cut");
-        }
-      }
-    }
-    return 0;
-  }
-
-  bool is_done() const { return !parser_ || parser_->is_done(); }
-  bool can_be_kept() const { return is_done() && parser_ && parser_->keep_alive(); }
-
-  NetStream stream;
-  const bool is_proxied;
-
- private:
-  void Put() {
+  // How much of the input the parser has taken.
+  size_t Put() {
     boost::beast::error_code fault;
     const size_t n = parser_->put(net::buffer(input_), fault);
     input_.erase(0, n);
-    needs_input_ = fault == beast_http::error::need_more || input_.empty();
     if (fault && fault != beast_http::error::need_more && fault != beast_http::error::need_buffer) {
       throw Error(ErrorCode::kDataLoss, "the answer is not HTTP/1.1 (" + fault.message() + ")");
     }
+    return n;
   }
 
   bool Fill() {
@@ -156,8 +175,30 @@ class HttpClient::Connection {
 
   std::optional<Parser> parser_;
   std::string input_;
-  bool needs_input_ = true;
 };
+
+namespace {
+
+// Throws the fault again, with the URL in front unless it names who is to blame itself.
+[[noreturn]] void RethrowNaming(const Url& url) {
+  const auto named = [&](const char* what) {
+    const std::string_view text = what;
+    const bool is_named = text.starts_with(url.Origin()) || text.starts_with("proxy ");
+    return (is_named ? "" : url.Display() + ": ") + what;
+  };
+  try {
+    throw;
+  } catch (const TransientFault& fault) {
+    TransientFault out(fault.code(), named(fault.what()));
+    out.retry_after = fault.retry_after;
+    throw out;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDataLoss) throw;
+    throw Error(error.code(), named(error.what()));
+  }
+}
+
+}  // namespace
 
 HttpClient::HttpClient(HttpShared& shared) : shared_(shared) {}
 HttpClient::~HttpClient() = default;
@@ -170,13 +211,16 @@ HttpClient::Connection& HttpClient::ConnectionTo(const Url& url, bool* is_reused
     // The endpoint and where it sends us; a third one means that the second has moved.
     if (connections_.size() >= 3) connections_.clear();
     const bool is_endpoint = IsSameOrigin(url, shared_.endpoint);
-    Route route{url,
-                ProxyFor(url, shared_.options.https_proxy, shared_.options.http_proxy,
-                         shared_.options.no_proxy),
-                !is_endpoint && shared_.endpoint_is_public};
+    const Route route{url,
+                      ProxyFor(url, shared_.options.https_proxy, shared_.options.http_proxy,
+                               shared_.options.no_proxy),
+                      !is_endpoint && shared_.endpoint_is_public};
     auto connection = std::make_unique<Connection>(route, shared_);
-    if (is_endpoint && !route.proxy && !connection->stream.is_private()) {
-      shared_.endpoint_is_public = true;
+    if (is_endpoint) {
+      // Where a proxy finds the endpoint is not known: it counts as private by its name alone.
+      const bool is_private =
+          route.proxy ? IsPrivateHost(url.host) : connection->stream.is_private();
+      if (!is_private) shared_.endpoint_is_public = true;
     }
     it = connections_.emplace(origin, std::move(connection)).first;
   }
@@ -195,7 +239,8 @@ HttpHead HttpClient::Send(const Request& request) {
     if (it != connections_.end() && !it->second->can_be_kept()) connections_.erase(it);
     current_.clear();
   }
-  const Url& url = request.url;
+  asked_ = request.url;
+  const Url& url = asked_;
   for (;;) {
     bool is_reused = false;
     Connection& connection = ConnectionTo(url, &is_reused);
@@ -209,7 +254,9 @@ HttpHead HttpClient::Send(const Request& request) {
         text += "Proxy-Authorization: " + value + "\r\n";
       }
     }
-    for (const auto& [name, value] : request.fields) text += name + ": " + value + "\r\n";
+    for (const auto& [name, value] : request.fields) {
+      text.append(name).append(": ").append(value).append("\r\n");
+    }
     if (request.may_carry_token && !shared_.options.token.empty() &&
         IsSameOrigin(url, shared_.endpoint)) {
       text += "Authorization: Bearer " + shared_.options.token + "\r\n";
@@ -224,21 +271,12 @@ HttpHead HttpClient::Send(const Request& request) {
       DropConnection();
       // A kept connection may have ended in the meantime, which says nothing about the server.
       if (is_reused && fault.code() == ErrorCode::kUnavailable) continue;
-      const std::string origin = url.Origin();
-      const std::string what = fault.what();
-      if (what.starts_with(origin) || what.starts_with("proxy ")) throw;
-      throw TransientFault(fault.code(), origin + ": " + what);
-    } catch (const Error& error) {
+      RethrowNaming(url);
+    } catch (const Error&) {
       DropConnection();
-      if (error.code() != ErrorCode::kDataLoss) throw;
-      throw Error(error.code(), url.Origin() + ": " + error.what());
+      RethrowNaming(url);
     }
     HttpHead head = connection.Head();
-    if (head.status < 200) {  // 1xx announce another head; none was asked for
-      DropConnection();
-      throw Error(ErrorCode::kDataLoss,
-                  url.Origin() + ": unexpected status " + std::to_string(head.status));
-    }
     const std::string encoding = LowerCase(head.Find("content-encoding"));
     if (!encoding.empty() && encoding != "identity") {
       DropConnection();
@@ -254,9 +292,9 @@ size_t HttpClient::ReadBody(std::span<char> out) {
   TANDEM_CHECK(it != connections_.end());
   try {
     return it->second->ReadBody(out);
-  } catch (...) {
+  } catch (const Error&) {
     DropConnection();
-    throw;
+    RethrowNaming(asked_);
   }
 }
 
@@ -267,12 +305,14 @@ std::string HttpClient::ReadWholeBody(size_t max_bytes) {
   while (const size_t n = ReadBody(buffer)) {
     if (body.size() + n > max_bytes) {
       DropConnection();
-      throw Error(ErrorCode::kDataLoss, "the hub's answer is larger than the limit of " +
+      throw Error(ErrorCode::kDataLoss, asked_.Display() +
+                                            ": the answer is larger than the limit of " +
                                             std::to_string(max_bytes) + " bytes");
     }
     if (Clock::now() > deadline) {
       DropConnection();
-      throw TransientFault(ErrorCode::kDeadlineExceeded, "the hub's answer took too long");
+      throw TransientFault(ErrorCode::kDeadlineExceeded,
+                           asked_.Display() + ": the answer took too long");
     }
     body.append(buffer.data(), n);
   }
@@ -313,19 +353,18 @@ HttpClient::Answer HttpClient::SendFollowing(Request request, bool stops_at_othe
 }
 
 void Backoff::Wait(const TransientFault& fault) {
-  const HubOptions& options = shared_.options;
-  if (++n_faults_ >= max_attempts_) {
+  if (++n_faults_ >= patience_.max_attempts) {
     throw Error(fault.code(), std::string(fault.what()) + " (" + std::to_string(n_faults_) +
                                   (n_faults_ == 1 ? " attempt)" : " attempts)"));
   }
   std::chrono::milliseconds wait =
-      std::min(options.first_backoff * (1 << std::min(n_faults_ - 1, 10)), kMaxBackoff);
+      std::min(shared_.options.first_backoff * (1 << std::min(n_faults_ - 1, 10)), kMaxBackoff);
   // Clients that failed together should not come back together.
   static thread_local std::minstd_rand random{std::random_device()()};
   wait = std::chrono::milliseconds(
       std::uniform_int_distribution<int64_t>(wait.count() / 2, wait.count())(random));
   if (fault.retry_after) {
-    if (*fault.retry_after > options.max_retry_after) {
+    if (*fault.retry_after > patience_.max_retry_after) {
       throw Error(fault.code(), std::string(fault.what()) + "; it asks to be left alone for " +
                                     std::to_string(fault.retry_after->count() / 1000) +
                                     " s: try again then");
@@ -351,18 +390,40 @@ std::string ShownMessage(std::string_view text, const HubOptions& options) {
   return EscapeJson(shown);
 }
 
+// Of what asking again would not change. None of them is kUnavailable: the server is there.
+ErrorCode CodeOfRefusal(int status) {
+  switch (status) {
+    case 401:
+      return ErrorCode::kUnauthenticated;
+    case 403:
+    case 407:
+    case 451:  // for legal reasons
+      return ErrorCode::kPermissionDenied;
+    case 404:
+    case 410:
+      return ErrorCode::kNotFound;
+    case 416:  // what it has is shorter than what it said
+      return ErrorCode::kDataLoss;
+    default:
+      return ErrorCode::kFailedPrecondition;
+  }
+}
+
 }  // namespace
 
 void ThrowHttpStatus(const HttpHead& head, const Url& url, const HubOptions& options) {
   const std::string said = ShownMessage(head.Find("x-error-message"), options);
   const std::string message = url.Display() + ": status " + std::to_string(head.status) +
                               (said.empty() ? "" : " (" + said + ")");
+  if (head.status == 407 && !url.is_https) {
+    if (const auto proxy = ProxyFor(url, {}, options.http_proxy, options.no_proxy)) {
+      throw Error(ErrorCode::kPermissionDenied, "proxy " + proxy->Origin() +
+                                                    " wants a user name and a password: "
+                                                    "HTTP_PROXY=http://USER:PASSWORD@HOST:PORT");
+    }
+  }
   if (head.status != 408 && head.status != 425 && head.status != 429 && head.status < 500) {
-    throw Error(head.status == 404   ? ErrorCode::kNotFound
-                : head.status == 401 ? ErrorCode::kUnauthenticated
-                : head.status == 403 ? ErrorCode::kPermissionDenied
-                                     : ErrorCode::kUnavailable,
-                message);
+    throw Error(CodeOfRefusal(head.status), message);
   }
   TransientFault fault(ErrorCode::kUnavailable, message);
   const std::string_view text = head.Find("retry-after");

@@ -46,7 +46,8 @@ class HttpShared {
   const Url endpoint;
   const TlsClientContext tls;
   const StopEvent stop;
-  // The endpoint was reached on the internet: from there nobody may send us into a private network.
+  // The endpoint was reached on the internet, or a proxy reached it, which keeps its address to
+  // itself: from there nobody may send us into a private network.
   std::atomic<bool> endpoint_is_public{false};
 };
 
@@ -70,7 +71,7 @@ class HttpClient {
   // held is given up. Throws TransientFault, kDataLoss for what is not HTTP.
   HttpHead Send(const Request& request);
   // At least one byte of the body, or 0 when it has been read. Throws TransientFault when it is
-  // cut.
+  // cut. Faults name the URL that was asked.
   size_t ReadBody(std::span<char> out);
   // The whole body, which must come within the time for answers. Throws kDataLoss when it is
   // larger.
@@ -92,19 +93,30 @@ class HttpClient {
   class Connection;
 
   Connection& ConnectionTo(const Url& url, bool* is_reused);
+  // The connection that the last answer comes over is not used again.
   void DropConnection();
 
   HttpShared& shared_;
   std::map<std::string, std::unique_ptr<Connection>> connections_;  // by origin
   std::string current_;                                             // origin; empty: none
+  Url asked_;                                                       // last, for messages
+};
+
+// How much is borne before a fault is the caller's.
+struct Patience {
+  explicit Patience(const HubOptions& options)
+      : max_attempts(options.max_attempts), max_retry_after(options.max_retry_after) {}
+
+  int max_attempts;  // in a row
+  std::chrono::milliseconds max_retry_after;
 };
 
 // Waits between attempts, longer from fault to fault.
 class Backoff {
  public:
-  explicit Backoff(const HttpShared& shared) : Backoff(shared, shared.options.max_attempts) {}
-  Backoff(const HttpShared& shared, int max_attempts)
-      : shared_(shared), max_attempts_(max_attempts) {}
+  explicit Backoff(const HttpShared& shared) : Backoff(shared, Patience(shared.options)) {}
+  Backoff(const HttpShared& shared, const Patience& patience)
+      : shared_(shared), patience_(patience) {}
 
   void Progressed() { n_faults_ = 0; }
   // Throws the fault when it was the last one in a row that is borne.
@@ -112,7 +124,7 @@ class Backoff {
 
  private:
   const HttpShared& shared_;
-  const int max_attempts_;
+  const Patience patience_;
   int n_faults_ = 0;
 };
 

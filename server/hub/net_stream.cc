@@ -34,6 +34,11 @@ constexpr size_t kMaxProxyHeadBytes = size_t{16} << 10;
   throw TransientFault(ErrorCode::kUnavailable, message);
 }
 
+[[noreturn]] void ThrowPrivate(const std::string& origin) {
+  throw Error(ErrorCode::kPermissionDenied,
+              origin + " is an address of a private network, to which the hub may not send us");
+}
+
 bool IsPrivate4(uint32_t address) {
   const auto within = [&](uint32_t network, int bits) {
     return (address >> (32 - bits)) == (network >> (32 - bits));
@@ -146,6 +151,9 @@ NetStream::NetStream(const Route& route, const TlsClientContext& tls, const NetT
     : stop_(stop), timeouts_(timeouts) {
   stop_.ThrowIfStopped();
   if (route.proxy) {
+    if (route.forbids_private && IsPrivateHost(route.server.host)) {
+      ThrowPrivate(route.server.Origin());
+    }
     peer_ = "proxy " + route.proxy->Origin();
     ConnectTo(route.proxy->host, route.proxy->port, false);
     if (route.server.is_https) OpenTunnel(route);
@@ -222,10 +230,7 @@ void NetStream::ConnectTo(const std::string& host, uint16_t port, bool forbids_p
     }
     last = std::strerror(error);
   }
-  if (was_refused) {
-    throw Error(ErrorCode::kPermissionDenied,
-                peer_ + " is an address of a private network, to which the hub may not send us");
-  }
+  if (was_refused) ThrowPrivate(peer_);
   ThrowTransient(peer_ + ": " + last);
 }
 
@@ -273,7 +278,7 @@ void NetStream::Handshake(const TlsClientContext& tls, const std::string& host) 
   tls_.reset(SSL_new(tls.get()));
   TANDEM_CHECK(tls_ != nullptr && SSL_set_fd(tls_.get(), socket_.get()) == 1);
   if (IsIpAddress(host)) {
-    X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls_.get()), host.c_str());
+    TANDEM_CHECK(X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls_.get()), host.c_str()) == 1);
   } else {
     SSL_set_hostflags(tls_.get(), X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
     TANDEM_CHECK(SSL_set1_host(tls_.get(), host.c_str()) == 1);
@@ -359,6 +364,17 @@ void NetStream::Write(std::string_view bytes) {
       WaitForTls(result, deadline, "writing");
     }
   }
+}
+
+bool IsPrivateHost(const std::string& host) {
+  if (host == "localhost" || host.ends_with(".localhost")) return true;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST;  // nothing is looked up
+  addrinfo* list = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return false;
+  const std::unique_ptr<addrinfo, AddressesFree> addresses(list);
+  return IsPrivate(list->ai_addr);
 }
 
 std::optional<Url> ProxyFor(const Url& url, const std::string& https_proxy,

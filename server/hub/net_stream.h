@@ -112,6 +112,10 @@ class NetStream {
   bool is_private_ = false;
 };
 
+// Whether a host's name alone says that it is this machine or in a private network: `localhost`, or
+// an address.
+bool IsPrivateHost(const std::string& host);
+
 // The proxy for a URL, by the rules of other programs: NO_PROXY holds hosts, `.domains`, optional
 // ports, or `*`.
 std::optional<Url> ProxyFor(const Url& url, const std::string& https_proxy,

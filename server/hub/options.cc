@@ -82,9 +82,10 @@ std::string ReadToken(const Environment& environment, const fs::path& home) {
 std::string CheckedEndpoint(std::string text) {
   while (text.ends_with('/')) text.pop_back();
   const std::optional<Url> url = ParseUrl(text);
-  if (!url || !url->user_info.empty() || url->target.find('?') != std::string::npos) {
+  // Paths are appended to it, and behind either sign they would be none.
+  if (!url || !url->user_info.empty() || text.find_first_of("?#") != std::string::npos) {
     throw Error(ErrorCode::kInvalidArgument,
-                "HF_ENDPOINT must be an http or https URL without user name and query");
+                "HF_ENDPOINT must be an http or https URL without user name, query and fragment");
   }
   return text;
 }

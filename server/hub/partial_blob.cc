@@ -21,7 +21,8 @@ constexpr size_t kReadBytes = size_t{1} << 20;
 
 void PartialBlob::FreeHash::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
 
-PartialBlob::PartialBlob(std::filesystem::path path, const BlobIdentity& identity)
+PartialBlob::PartialBlob(std::filesystem::path path, const BlobIdentity& identity,
+                         const OnRead& on_read)
     : path_(std::move(path)),
       identity_(identity),
       file_(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644)) {
@@ -40,6 +41,7 @@ PartialBlob::PartialBlob(std::filesystem::path path, const BlobIdentity& identit
   if (!hash_) {
     size_ = static_cast<uint64_t>(status.st_size);
     if (lseek(file_.get(), 0, SEEK_END) < 0) engine::ThrowSystemError("read", path_, errno);
+    if (on_read) on_read(size_);
     return;
   }
   std::vector<char> buffer(was_resumed_ ? kReadBytes : 1);
@@ -50,6 +52,7 @@ PartialBlob::PartialBlob(std::filesystem::path path, const BlobIdentity& identit
     if (n == 0) break;
     Hash(std::span(buffer).first(static_cast<size_t>(n)));
     size_ += static_cast<uint64_t>(n);
+    if (on_read) on_read(static_cast<size_t>(n));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,8 +29,13 @@ struct BlobIdentity {
 // time; whoever holds it holds the blob's lock.
 class PartialBlob {
  public:
+  // Hears of bytes of an earlier attempt as they are taken up, at most 1 MiB at a time; what it
+  // throws ends the reading, and changes nothing in the file.
+  using OnRead = std::function<void(size_t n_bytes)>;
+
   // Takes up what an earlier attempt left, reading it once; throws kIo.
-  PartialBlob(std::filesystem::path path, const BlobIdentity& identity);
+  PartialBlob(std::filesystem::path path, const BlobIdentity& identity,
+              const OnRead& on_read = nullptr);
   ~PartialBlob();
 
   uint64_t size() const { return size_; }

@@ -30,6 +30,11 @@ constexpr std::chrono::seconds kRateWindow{10};
 // Far below where sums of sizes could wrap, far above any disk.
 constexpr uint64_t kMaxModelBytes = uint64_t{1} << 60;
 constexpr size_t kMaxIndexBytes = size_t{64} << 20;
+// Models have hundreds at most; each costs a request and some bookkeeping.
+constexpr size_t kMaxFiles = 4096;
+// With something in the cache that will do, the hub is not waited for longer.
+constexpr int kAttemptsWithFallback = 2;
+constexpr std::chrono::milliseconds kRetryAfterWithFallback{2000};
 
 // A GGUF model is its (first) file; another one is its directory.
 fs::path ModelPath(const HubCache& cache, const HubReference& reference, const std::string& commit,
@@ -62,7 +67,7 @@ std::string MissingFrom(const HubCache& cache, const HubReference& reference,
     if (n_there >= n_parts) return {};
     return std::to_string(n_parts - n_there) + " of " + std::to_string(n_parts) + " parts";
   }
-  if (!cache.FileSize(commit, "config.json") && !cache.FileSize(commit, "adapter_config.json")) {
+  if (!cache.FileSize(commit, "config.json") && !cache.FileSize(commit, kAdapterFile)) {
     return "config.json";
   }
   const bool has_index = std::find(selection.texts.begin(), selection.texts.end(), kIndexFile) !=
@@ -76,8 +81,21 @@ std::string MissingFrom(const HubCache& cache, const HubReference& reference,
   return {};
 }
 
+// GGUF files hold their tokenizer, and adapters use their model's.
+bool LacksTokenizer(const HubReference& reference, const FileSelection& selection) {
+  const std::vector<std::string>& texts = selection.texts;
+  return reference.gguf.empty() && !HasTokenizer(texts) &&
+         std::find(texts.begin(), texts.end(), kAdapterFile) == texts.end();
+}
+
+void WarnOfNoTokenizer(const HubReference& reference) {
+  spdlog::warn("hub_no_tokenizer model={} reason=\"none of {} is there\"", reference.Text(),
+               kTokenizerFiles);
+}
+
 struct Found {
   std::optional<fs::path> path;
+  bool lacks_tokenizer = false;
   std::string missing;  // why there is none
 };
 
@@ -85,29 +103,29 @@ Found FindInCache(const HubReference& reference, const HubOptions& options) {
   const HubCache cache(options.cache_dir, reference.repo);
   const std::optional<std::string> commit = cache.FindCommit(reference.revision);
   if (!commit) {
-    return {std::nullopt, "revision '" + reference.revision + "' has never been pulled"};
+    return {{}, false, "revision '" + reference.revision + "' has never been pulled"};
   }
   const std::vector<std::string> names = FilesBelow(cache.SnapshotDir(*commit));
-  if (names.empty()) return {std::nullopt, "nothing of commit " + *commit + " is there"};
+  if (names.empty()) return {{}, false, "nothing of commit " + *commit + " is there"};
   try {
     const FileSelection selection = SelectFiles(reference, names);
     const std::string missing = MissingFrom(cache, reference, *commit, selection);
-    if (!missing.empty()) return {std::nullopt, missing + " of commit " + *commit + " is missing"};
-    return {ModelPath(cache, reference, *commit, selection), {}};
+    if (!missing.empty()) return {{}, false, missing + " of commit " + *commit + " is missing"};
+    return {
+        ModelPath(cache, reference, *commit, selection), LacksTokenizer(reference, selection), {}};
   } catch (const Error& error) {
-    return {std::nullopt, "of commit " + *commit + ": " + error.what()};
+    return {{}, false, "of commit " + *commit + ": " + error.what()};
   }
 }
 
 // One pull, run by a thread of its own so that another can report.
 class Pull {
  public:
-  // `has_fallback`: the cache holds something that will do.
-  Pull(const HubReference& reference, const HubOptions& options, bool has_fallback,
+  // `fallback`: what the cache holds already.
+  Pull(const HubReference& reference, const HubOptions& options, Found fallback,
        std::stop_token stop, PullCounters& counters)
       : reference_(reference),
-        // An absent network should not be waited for when nothing depends on it.
-        list_attempts_(has_fallback ? std::min(options.max_attempts, 2) : options.max_attempts),
+        fallback_(std::move(fallback)),
         cache_(options.cache_dir, reference.repo),
         shared_(options, std::move(stop)),
         counters_(counters) {}
@@ -116,12 +134,22 @@ class Pull {
     if (!shared_.options.token.empty() && !shared_.endpoint.is_https) {
       spdlog::warn("hub_token_in_the_clear reason=\"HF_ENDPOINT is not https\"");
     }
-    HttpClient client(shared_);
-    info_ = FetchRepoInfo(client, reference_, list_attempts_);
+    try {
+      HttpClient client(shared_);
+      info_ = FetchRepoInfo(client, reference_, PatienceForList());
+    } catch (const Error& error) {
+      // Only here: once the hub has said what the model is now, an older one is not what was asked.
+      const bool is_unreachable =
+          error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kDeadlineExceeded;
+      if (!fallback_.path || !is_unreachable) throw;
+      spdlog::warn("hub_unreachable model={} using=\"{}\" reason=\"{}\"", reference_.Text(),
+                   fallback_.path->string(), error.what());
+      if (fallback_.lacks_tokenizer) WarnOfNoTokenizer(reference_);
+      return *fallback_.path;
+    }
     std::vector<std::string> names;
     for (const RepoFile& file : info_.files) names.push_back(file.name);
     FileSelection selection = SelectFiles(reference_, names);
-    cache_.CreateFolders();
 
     // The index first: it says which of the weights are the model's.
     if (std::find(selection.texts.begin(), selection.texts.end(), kIndexFile) !=
@@ -135,11 +163,26 @@ class Pull {
     all.insert(all.end(), selection.weights.begin(), selection.weights.end());
     Fetch(all);
     cache_.WriteRef(reference_.revision, info_.commit);
+    if (LacksTokenizer(reference_, selection)) WarnOfNoTokenizer(reference_);
     return ModelPath(cache_, reference_, info_.commit, selection);
   }
 
  private:
+  // An absent network should not be waited for when nothing depends on it.
+  Patience PatienceForList() const {
+    Patience patience(shared_.options);
+    if (!fallback_.path) return patience;
+    patience.max_attempts = std::min(patience.max_attempts, kAttemptsWithFallback);
+    patience.max_retry_after = std::min(patience.max_retry_after, kRetryAfterWithFallback);
+    return patience;
+  }
+
   void Fetch(const std::vector<std::string>& names) {
+    if (names.size() > kMaxFiles) {
+      throw Error(ErrorCode::kDataLoss, reference_.Text() + " has " + std::to_string(names.size()) +
+                                            " files, more than the limit of " +
+                                            std::to_string(kMaxFiles));
+    }
     std::vector<RepoFile> wanted;
     for (const std::string& name : names) {
       const RepoFile* file = info_.Find(name);
@@ -178,6 +221,7 @@ class Pull {
       blob.names.push_back(wanted[i].name);
     }
     if (blobs.empty()) return;
+    cache_.CreateFolders();  // not before: what is complete may lie where nothing can be written
     CheckSpace(blobs);
 
     std::vector<BlobToFetch> ordered;
@@ -212,7 +256,7 @@ class Pull {
   }
 
   const HubReference& reference_;
-  const int list_attempts_;
+  const Found fallback_;
   const HubCache cache_;
   HttpShared shared_;
   PullCounters& counters_;
@@ -247,7 +291,10 @@ void BlockWriteSignals() {
 
 fs::path FindPulledModel(const HubReference& reference, const HubOptions& options) {
   Found found = FindInCache(reference, options);
-  if (found.path) return *std::move(found.path);
+  if (found.path) {
+    if (found.lacks_tokenizer) WarnOfNoTokenizer(reference);
+    return *std::move(found.path);
+  }
   throw Error(ErrorCode::kNotFound,
               reference.Text() + " is not complete in " + options.cache_dir.string() +
                   " and HF_HUB_OFFLINE forbids to fetch it: " + found.missing);
@@ -256,13 +303,13 @@ fs::path FindPulledModel(const HubReference& reference, const HubOptions& option
 fs::path PullModel(const HubReference& reference, const HubOptions& options,
                    const PullReport& report, std::stop_token stop) {
   if (options.offline) return FindPulledModel(reference, options);
-  const Found found = FindInCache(reference, options);
+  Found found = FindInCache(reference, options);
 
   PullCounters counters;
   std::future<fs::path> result = std::async(std::launch::async, [&] {
     NameThisThread("tandem-hub");
     BlockWriteSignals();
-    return Pull(reference, options, found.path.has_value(), std::move(stop), counters).Run();
+    return Pull(reference, options, std::move(found), std::move(stop), counters).Run();
   });
 
   const Clock::time_point begin = Clock::now();
@@ -286,16 +333,7 @@ fs::path PullModel(const HubReference& reference, const HubOptions& options,
     if (report) report(status);
   } while (!is_ready);
 
-  try {
-    return result.get();
-  } catch (const Error& error) {
-    const bool is_unreachable =
-        error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kDeadlineExceeded;
-    if (!found.path || !is_unreachable) throw;
-    spdlog::warn("hub_unreachable model={} using=\"{}\" reason=\"{}\"", status.name,
-                 found.path->string(), error.what());
-    return *found.path;
-  }
+  return result.get();
 }
 
 PullReport StoppingOnSignals(PullReport report, std::stop_source stop) {

@@ -28,10 +28,11 @@ struct PullStatus {
 using PullReport = std::function<void(const PullStatus&)>;
 
 // Brings a model into the cache and returns its path: the snapshot's directory, or the (first) GGUF
-// file. What is there already is not fetched again; without a network, or offline, a snapshot that
-// is complete is good enough. Throws kNotFound, kPermissionDenied, kUnauthenticated, kUnavailable,
-// kDataLoss, kIo, and kCancelled when stopped: what has arrived is kept, and the next pull goes on
-// from there.
+// file. What is there already is not fetched again; when the hub does not answer, or offline, a
+// snapshot that is complete is good enough; once it has said what the model is, that one is fetched
+// or the pull fails. Throws kNotFound, kPermissionDenied, kUnauthenticated, kUnavailable,
+// kFailedPrecondition, kDataLoss, kIo, and kCancelled when stopped: what has arrived is kept, and
+// the next pull goes on from there.
 std::filesystem::path PullModel(const HubReference& reference, const HubOptions& options,
                                 const PullReport& report, std::stop_token stop = {});
 

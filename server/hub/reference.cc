@@ -80,7 +80,7 @@ bool IsText(std::string_view name) {
       "chat_template.jinja",
       "chat_template.json",
       "preprocessor_config.json",
-      "adapter_config.json",
+      kAdapterFile,
       kIndexFile,
       "processor_config.json",
   };
@@ -256,6 +256,13 @@ FileSelection SelectFiles(const HubReference& reference, const std::vector<std::
   throw Error(ErrorCode::kNotFound, reference.repo +
                                         " has no weights: no .safetensors file among its " +
                                         std::to_string(names.size()) + " files");
+}
+
+bool HasTokenizer(const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return name == "tokenizer.json" || name == "tokenizer.model" || name == "vocab.json" ||
+           name.ends_with(".tiktoken");
+  });
 }
 
 size_t PartsOfGguf(std::string_view name) {

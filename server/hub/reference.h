@@ -35,12 +35,18 @@ struct FileSelection {
 // Throws kNotFound or kUnsupported saying what the repository has instead.
 FileSelection SelectFiles(const HubReference& reference, const std::vector<std::string>& names);
 
+// Whether there is one of the files that tokenizers come in (kTokenizerFiles) among these.
+bool HasTokenizer(const std::vector<std::string>& names);
+
 // How many files a GGUF model has by its name: 3 for "…-00001-of-00003.gguf", otherwise 1.
 size_t PartsOfGguf(std::string_view name);
 
 // The safetensors files that a model's index names, sorted. Throws kDataLoss.
 std::vector<std::string> ShardsOfIndex(std::string_view index_text, const std::string& source);
 
+inline constexpr const char* kTokenizerFiles =
+    "tokenizer.json, tokenizer.model, *.tiktoken, vocab.json";
+inline constexpr const char* kAdapterFile = "adapter_config.json";
 inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 }  // namespace tandem::server

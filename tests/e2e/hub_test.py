@@ -132,7 +132,7 @@ class Hub:
     def answer(self, request):
         path = request.path.split("?")[0]
         if path.startswith("/api/models/org/name/revision/"):
-            if path.rsplit("/", 1)[1] not in ("main", self.commit):
+            if path.rsplit("/", 1)[1] not in ("main", COMMIT, self.commit):
                 return request.reply(404, X_Error_Code="RevisionNotFound")
             body = {"id": "org/name", "sha": self.commit,
                     "siblings": [self.entry(name) for name in self.files] + self.extra}
@@ -547,6 +547,41 @@ class Faults(HubCase):
         self.assertIn("no weights", log)
 
 
+    def test_a_model_without_tokenizer_is_a_warning_and_completed_later(self):
+        _, log = self.pull(self.hub(large(1)))
+        self.assertIn("hub_no_tokenizer model=org/name", log)
+        self.assertIn("tokenizer.json, tokenizer.model, *.tiktoken, vocab.json", log)
+        shutil.rmtree(self.folder)
+
+        hub = self.hub()
+        path, log = self.pull(hub)
+        self.assertNotIn("hub_no_tokenizer", log)
+        (self.folder / "snapshots" / COMMIT / "tokenizer.json").unlink()
+        for variables in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
+            again, log = self.pull(hub, **variables)
+            self.assertEqual(again, path)
+            self.assertIn("hub_no_tokenizer", log)
+        _, log = self.pull(hub)
+        self.assertNotIn("hub_no_tokenizer", log)
+        self.assertTrue((self.folder / "snapshots" / COMMIT / "tokenizer.json").exists())
+
+    def test_an_old_model_is_not_taken_for_the_new_one(self):
+        hub = self.hub()
+        self.pull(hub)
+        hub.commit = "d" * 40
+        hub.files["model.safetensors"] += b"new"
+
+        def busy(request):
+            request.reply(503, Retry_After="999")
+            return True
+        self.on_cdn(hub, busy)
+        out, log = self.pull(hub, code=1)
+        self.assertEqual(out, "")
+        self.assertIn("999 s", log)
+        _, log = self.pull(hub, "org/name@" + COMMIT, code=65)
+        self.assertIn(f"asked for commit {COMMIT}, got commit {hub.commit}", log)
+
+
 class Secrets(HubCase):
     def test_the_token_goes_to_the_hub_only(self):
         hub = self.hub()
@@ -623,6 +658,8 @@ class Secrets(HubCase):
         _, log = self.pull(hub, code=1, HTTPS_PROXY=proxy.url.replace("p%3A", ""), **variables)
         self.assertIn("wants a user name and a password", log)
         self.assertNotIn("us%40er", log)
+        _, log = self.pull(self.hub(), code=1, HTTP_PROXY=proxy.url.replace("p%3A", ""))
+        self.assertIn("wants a user name and a password: HTTP_PROXY=", log)
         del proxy.opened[:]
         self.pull(hub, HTTPS_PROXY=proxy.url, NO_PROXY="127.0.0.1", **variables)
         self.assertEqual(proxy.opened, [])

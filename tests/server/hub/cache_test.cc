@@ -71,13 +71,23 @@ TEST_F(HubCacheTest, RefsHoldTheCommit) {
   cache_.WriteRef("main", kCommit);
   cache_.WriteRef("refs/pr/1", kCommit);
   cache_.WriteRef(kCommit, kCommit);
+  cache_.WriteRef(kCommit, std::string(40, 'd'));
 
   EXPECT_EQ(engine::ReadWholeFile(cache_.folder() / "refs" / "main", 100), kCommit);
   EXPECT_EQ(cache_.FindCommit("refs/pr/1"), kCommit);
   EXPECT_EQ(cache_.FindCommit(kCommit), kCommit);
   EXPECT_FALSE(fs::exists(cache_.folder() / "refs" / kCommit));
-  std::ofstream(cache_.folder() / "refs" / "main") << "../../..";
-  EXPECT_FALSE(cache_.FindCommit("main").has_value());
+}
+
+TEST_F(HubCacheTest, ARefThatSaysNothingIsUnknownAndReplaced) {
+  const fs::path path = cache_.folder() / "refs" / "main";
+  for (const std::string& text : {std::string("../../.."), std::string(), kCommit + kCommit,
+                                  kCommit + std::string(1 << 20, ' ')}) {
+    std::ofstream(path) << text;
+    EXPECT_FALSE(cache_.FindCommit("main").has_value()) << text.substr(0, 100);
+    cache_.WriteRef("main", kCommit);
+    EXPECT_EQ(cache_.FindCommit("main"), kCommit);
+  }
 }
 
 TEST_F(HubCacheTest, ABlobIsLockedOnce) {
@@ -149,6 +159,25 @@ TEST(PartialBlob, GoesOnFromWhatIsThere) {
   EXPECT_TRUE(blob.was_resumed());
   blob.Append(Bytes("world"));
   EXPECT_TRUE(blob.Verify());
+}
+
+TEST(PartialBlob, ReadingWhatIsThereCanBeStopped) {
+  const tests::TemporaryDir dir;
+  constexpr size_t kBytes = (size_t{3} << 20) + 5;
+  std::ofstream(dir / "x.incomplete") << std::string(kBytes, 'x');
+  const BlobIdentity identity{"x", kBytes + 1, BlobIdentity::Hash::kSha256, kSha256};
+
+  size_t n_read = 0;
+  const PartialBlob whole(dir / "x.incomplete", identity, [&](size_t n) { n_read += n; });
+  EXPECT_EQ(n_read, kBytes);
+
+  int n_calls = 0;
+  const auto stop = [&](size_t) {
+    if (++n_calls == 2) throw Error(ErrorCode::kCancelled, "interrupted");
+  };
+  EXPECT_THROW(PartialBlob(dir / "x.incomplete", identity, stop), Error);
+  EXPECT_EQ(n_calls, 2);
+  EXPECT_EQ(fs::file_size(dir / "x.incomplete"), kBytes);
 }
 
 TEST(PartialBlob, WrongBytesAreForgotten) {

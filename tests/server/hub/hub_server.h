@@ -6,7 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -27,12 +30,27 @@ struct HubRequest {
 struct HubReply {
   std::string bytes;
   bool cut = false;
+  size_t piece_bytes = 0;  // sent in such pieces with a pause between them; 0: at once
 };
 
 inline std::string Reply(int status, const std::string& fields, const std::string& body,
                          bool is_head = false) {
   return "HTTP/1.1 " + std::to_string(status) + " Status\r\n" + fields +
          "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + (is_head ? "" : body);
+}
+
+// An answer that does not say how long it is.
+inline std::string ChunkedReply(int status, const std::string& fields, const std::string& body) {
+  std::string bytes = "HTTP/1.1 " + std::to_string(status) + " Status\r\n" + fields +
+                      "Transfer-Encoding: chunked\r\n\r\n";
+  constexpr size_t kChunkBytes = 100'000;
+  for (size_t begin = 0; begin < body.size(); begin += kChunkBytes) {
+    const std::string chunk = body.substr(begin, kChunkBytes);
+    char size[32];
+    std::snprintf(size, sizeof(size), "%zx\r\n", chunk.size());
+    bytes += size + chunk + "\r\n";
+  }
+  return bytes + "0\r\n\r\n";
 }
 
 // A server on a free port of 127.0.0.1 that answers as it is told, and remembers what it was asked.
@@ -104,10 +122,19 @@ class HubServer {
         requests_.push_back(request);
       }
       const HubReply reply = handler_(request);
-      send(fd, reply.bytes.data(), reply.bytes.size(), MSG_NOSIGNAL);
+      Send(fd, reply);
       if (reply.cut) break;
     }
     close(fd);
+  }
+
+  void Send(int fd, const HubReply& reply) const {
+    const size_t n = reply.piece_bytes == 0 ? reply.bytes.size() : reply.piece_bytes;
+    for (size_t begin = 0; begin < reply.bytes.size() && !stopping_; begin += n) {
+      if (begin > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      const size_t n_bytes = std::min(n, reply.bytes.size() - begin);
+      if (send(fd, reply.bytes.data() + begin, n_bytes, MSG_NOSIGNAL) < 0) return;
+    }
   }
 
   static HubRequest Parse(const std::string& head) {

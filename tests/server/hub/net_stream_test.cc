@@ -34,6 +34,30 @@ TEST(NetStream, PrivateAddressesAreRefusedWhereTheyAreForbidden) {
   EXPECT_TRUE(stream.is_private());
 }
 
+TEST(NetStream, SomeHostsArePrivateByTheirNames) {
+  for (const char* host :
+       {"localhost", "hub.localhost", "127.0.0.1", "10.1.2.3", "::1", "fd00::1"}) {
+    EXPECT_TRUE(IsPrivateHost(host)) << host;
+  }
+  for (const char* host : {"hub.example", "8.8.8.8", "2001:4860:4860::8888", "localhost.example"}) {
+    EXPECT_FALSE(IsPrivateHost(host)) << host;
+  }
+}
+
+TEST(NetStream, AProxyIsNotAskedForPrivateAddressesEither) {
+  tests::HubServer proxy(Silence);
+  const TlsClientContext tls;
+  const StopEvent stop{std::stop_token()};
+  for (const char* url : {"http://10.0.0.1/", "https://localhost/"}) {
+    try {
+      const NetStream stream({*ParseUrl(url), ParseUrl(proxy.url()), true}, tls, kTimeouts, stop);
+      ADD_FAILURE() << url;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPermissionDenied) << error.what();
+    }
+  }
+}
+
 TEST(NetStream, AStopEndsAWait) {
   tests::HubServer server(Silence);
   const TlsClientContext tls;

@@ -49,6 +49,8 @@ TEST(HubOptions, FaultsNeverShowSecrets) {
       {"HTTPS_PROXY", "socks5://user:secret@proxy:1080"},
       {"HTTP_PROXY", "http://user:secret@pro xy"},
       {"HF_ENDPOINT", "https://user:secret@hub.example"},
+      {"HF_ENDPOINT", "https://hub.example/?secret"},
+      {"HF_ENDPOINT", "https://hub.example/#secret"},
   };
   for (const auto& c : cases) {
     try {
@@ -69,6 +71,20 @@ TEST(HubOptions, OfflineIsSaidInSeveralWords) {
   EXPECT_EQ(Read({{"HF_HOME", "/x"}, {"HF_ENDPOINT", "http://m:8/hf//"}}).endpoint,
             "http://m:8/hf");
   EXPECT_EQ(Read({{"HF_HOME", "/x"}}).endpoint, "https://huggingface.co");
+}
+
+TEST(HubOptions, TheTimeoutIsANumberOfSeconds) {
+  EXPECT_EQ(Read({{"HF_HOME", "/x"}, {"HF_HUB_DOWNLOAD_TIMEOUT", "7"}}).idle_timeout,
+            std::chrono::seconds(7));
+  for (const char* text : {"0", "-1", "3601", "10s", "1.5", "soon", " 1", "99999999999"}) {
+    try {
+      Read({{"HF_HOME", "/x"}, {"HF_HUB_DOWNLOAD_TIMEOUT", text}});
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find("HF_HUB_DOWNLOAD_TIMEOUT"), std::string::npos);
+    }
+  }
 }
 
 TEST(Proxy, IsChosenByScheme) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
+using tests::ChunkedReply;
 using tests::HubReply;
 using tests::HubRequest;
 using tests::HubServer;
@@ -27,7 +29,6 @@ using tests::Reply;
 
 const std::string kCommit(40, 'c');
 const std::string kToken = "hf_secret_token";
-const HubReference kModel{"org/name", "main", ""};
 
 std::string Sha256Text(const std::string& text) {
   return engine::ToHex(engine::Sha256Of(std::as_bytes(std::span(text))));
@@ -73,7 +74,7 @@ class PullTest : public testing::Test {
       Meet();
       return *reply;
     });
-    options_.endpoint = server_->url();
+    options_.endpoint = server_->url() + prefix_;
     options_.cache_dir = dir_.path();
     options_.token = kToken;
     options_.segment_bytes = 64 << 10;
@@ -83,8 +84,10 @@ class PullTest : public testing::Test {
 
   HubReply Answer(const HubRequest& request) const {
     const std::string& target = request.target;
-    if (target.starts_with("/api/models/org/name/revision/main")) return {Reply(200, "", List())};
-    const std::string resolve = "/org/name/resolve/" + kCommit + "/";
+    if (target.starts_with(prefix_ + "/api/models/org/name/revision/")) {
+      return {Reply(200, "", List())};
+    }
+    const std::string resolve = prefix_ + "/org/name/resolve/" + commit_ + "/";
     const std::string cdn = "/cdn/";
     const bool is_head = request.method == "HEAD";
     if (target.starts_with(resolve)) {
@@ -96,7 +99,7 @@ class PullTest : public testing::Test {
       }
       return {Reply(302,
                     "Location: " + server_->url("localhost") + cdn + name +
-                        "?signature=secret\r\nX-Linked-Etag: \"" + Sha256Text(file->second) +
+                        "?signature=secret\r\nX-Linked-Etag: \"" + LargeEtag(file->second) +
                         "\"\r\nX-Linked-Size: " + std::to_string(file->second.size()) + "\r\n",
                     "")};
     }
@@ -107,11 +110,16 @@ class PullTest : public testing::Test {
     return {Reply(404, "", "")};
   }
 
+  std::string LargeEtag(const std::string& text) const {
+    return has_hashes_ ? Sha256Text(text) : "etag-of-a-large-file";
+  }
+
   std::string List() const {
-    ordered_json json{{"sha", kCommit}, {"siblings", ordered_json::array()}};
+    ordered_json json{{"sha", commit_}, {"siblings", ordered_json::array()}};
     for (const auto& [name, text] : files_) {
       ordered_json file{{"rfilename", name}, {"size", text.size()}};
-      if (name.ends_with(".safetensors")) file["lfs"] = {{"sha256", Sha256Text(text)}};
+      if (has_hashes_ && name.ends_with(".safetensors"))
+        file["lfs"] = {{"sha256", Sha256Text(text)}};
       json["siblings"].push_back(file);
     }
     return json.dump();
@@ -125,7 +133,8 @@ class PullTest : public testing::Test {
     Meet();
     const auto meet_again = [this](void*) { Meet(); };
     const std::unique_ptr<void, decltype(meet_again)> at_end(this, meet_again);
-    return PullModel(kModel, options_, nullptr, std::move(stop));
+    return PullModel(
+        model_, options_, [this](const PullStatus& status) { status_ = status; }, std::move(stop));
   }
 
   std::string Refusal(ErrorCode code) {
@@ -145,8 +154,27 @@ class PullTest : public testing::Test {
     const HubCache cache(dir_.path(), "org/name");
     std::error_code absent;
     const auto size =
-        fs::file_size(cache.IncompletePath(Sha256Text(files_.at("model.safetensors"))), absent);
+        fs::file_size(cache.IncompletePath(LargeEtag(files_.at("model.safetensors"))), absent);
     return absent ? 0 : size;
+  }
+
+  // As an earlier pull would have left it.
+  void LeavePartial(const std::string& bytes) {
+    const HubCache cache(dir_.path(), "org/name");
+    cache.CreateFolders();
+    std::ofstream(cache.IncompletePath(LargeEtag(files_.at("model.safetensors"))), std::ios::binary)
+        << bytes;
+  }
+
+  // Every request for the large file with these fields; "" where there is none.
+  std::vector<std::string> FieldsAtTheCdn(const std::string& name) const {
+    std::vector<std::string> values;
+    for (const HubRequest& request : server_->requests()) {
+      if (!request.target.starts_with("/cdn/")) continue;
+      const auto it = request.fields.find(name);
+      values.push_back(it == request.fields.end() ? "" : it->second);
+    }
+    return values;
   }
 
   void ExpectPulled(const fs::path& path) {
@@ -162,6 +190,13 @@ class PullTest : public testing::Test {
   std::function<std::optional<HubReply>(const HubRequest&)> on_request_;
   std::unique_ptr<HubServer> server_;
   HubOptions options_;
+  HubReference model_{"org/name", "main", ""};
+  PullStatus status_;  // last reported
+
+  // What the server says, and where.
+  std::string prefix_;
+  std::string commit_ = kCommit;
+  bool has_hashes_ = true;
 };
 
 TEST_F(PullTest, FilesArriveWhereOtherToolsLookForThem) {
@@ -257,26 +292,213 @@ TEST_F(PullTest, AServerWithoutRangesIsReadAsAWhole) {
 
 TEST_F(PullTest, TheBeginningThatIsThereIsNotAskedForAgain) {
   Start();
-  const std::string& text = files_["model.safetensors"];
-  const HubCache cache(dir_.path(), "org/name");
-  cache.CreateFolders();
-  std::ofstream(cache.IncompletePath(Sha256Text(text)), std::ios::binary)
-      << text.substr(0, 1000000);
+  LeavePartial(files_["model.safetensors"].substr(0, 1000000));
+
+  ExpectPulled(Pull());
+
+  EXPECT_EQ(FieldsAtTheCdn("range"), std::vector<std::string>{"bytes=1000000-1048575"});
+  EXPECT_EQ(status_.bytes_done, status_.bytes_total);
+}
+
+TEST_F(PullTest, AnAnswerThatCannotBeRightDoesNotCostTheBeginning) {
+  Start();
+  LeavePartial(files_["model.safetensors"].substr(0, 1000000));
+  for (const std::string& page : {std::string("you must log in"), Random((1 << 20) + 1, 5)}) {
+    on_request_ = [&](const HubRequest& request) -> std::optional<HubReply> {
+      if (!request.target.starts_with("/cdn/")) return std::nullopt;
+      return HubReply{Reply(200, "", page), true};
+    };
+    EXPECT_NE(Refusal(ErrorCode::kDataLoss).find("announced are"), std::string::npos);
+    EXPECT_EQ(Arrived(), 1000000);
+  }
+  on_request_ = nullptr;
+
+  ExpectPulled(Pull());
+
+  EXPECT_EQ(FieldsAtTheCdn("range").back(), "bytes=1000000-1048575");
+}
+
+TEST_F(PullTest, AWholeFileOfUnknownLengthIsDoubtedOnce) {
+  std::atomic<int> n_asked{0};
+  std::atomic<int> n_whole{1};
+  on_request_ = [&](const HubRequest& request) -> std::optional<HubReply> {
+    if (!request.target.starts_with("/cdn/") || ++n_asked > n_whole) return std::nullopt;
+    const std::string& text = files_.at("model.safetensors");
+    return HubReply{ChunkedReply(200, "", n_whole == 1 ? "you must log in" : text)};
+  };
+  Start();
+  LeavePartial(files_["model.safetensors"].substr(0, 1000000));
+  ExpectPulled(Pull());
+  EXPECT_EQ(FieldsAtTheCdn("range"),
+            (std::vector<std::string>{"bytes=1000000-1048575", "bytes=1000000-1048575"}));
+
+  // A server that insists may be right.
+  fs::remove_all(dir_ / "models--org--name");
+  LeavePartial(files_["model.safetensors"].substr(0, 1000000));
+  n_asked = 0;
+  n_whole = 1000;
+  ExpectPulled(Pull());
+  EXPECT_EQ(n_asked, 2);
+}
+
+TEST_F(PullTest, AnswersInChunksAreReadLikeOthers) {
+  on_request_ = [&](const HubRequest& request) -> std::optional<HubReply> {
+    if (request.method == "HEAD") return std::nullopt;
+    if (request.target.starts_with("/api/")) return HubReply{ChunkedReply(200, "", List())};
+    if (!request.target.ends_with("config.json")) return std::nullopt;
+    return HubReply{ChunkedReply(200, "ETag: \"etag-config.json\"\r\n", files_.at("config.json"))};
+  };
+  files_["config.json"] = Random(60'000, 6);
+  Start();
+  ExpectPulled(Pull());
+}
+
+TEST_F(PullTest, AWholeFileAmongPartsIsAskedForAgain) {
+  std::atomic<int> n_asked{0};
+  on_request_ = [&](const HubRequest& request) -> std::optional<HubReply> {
+    if (!request.target.starts_with("/cdn/") || n_asked++ != 3) return std::nullopt;
+    return HubReply{Reply(200, "", files_.at("model.safetensors")), true};
+  };
+  Start();
+
+  ExpectPulled(Pull());
+
+  EXPECT_EQ(n_asked, 17) << "16 parts, and one of them twice";
+}
+
+TEST_F(PullTest, ServersOfOneFileNeedNotAgreeOnItsETag) {
+  std::atomic<int> n_asked{0};
+  on_request_ = [&](const HubRequest& request) -> std::optional<HubReply> {
+    if (!request.target.starts_with("/cdn/")) return std::nullopt;
+    const std::string etag = "\"replica-" + std::to_string(n_asked++ % 3) + "\"";
+    const auto condition = request.fields.find("if-range");
+    const std::string& text = files_.at("model.safetensors");
+    if (condition != request.fields.end() && condition->second != etag) {
+      return HubReply{Reply(200, "ETag: " + etag + "\r\n", text), true};
+    }
+    std::string reply = RangeReply(request, text);
+    reply.replace(reply.find("\"cdn\""), 5, etag);
+    return HubReply{reply};
+  };
+  Start();
+  ExpectPulled(Pull());
+}
+
+TEST_F(PullTest, WithoutAHashThePartsMustBeOfOneETag) {
+  has_hashes_ = false;
+  Start();
+
+  ExpectPulled(Pull());
+
+  std::vector<std::string> conditions = FieldsAtTheCdn("if-range");
+  ASSERT_EQ(conditions.size(), 16);
+  EXPECT_EQ(conditions.front(), "");
+  conditions.erase(conditions.begin());
+  EXPECT_EQ(conditions, std::vector<std::string>(15, "\"cdn\""));
+}
+
+TEST_F(PullTest, TheETagOfAPlaceThatWasLeftIsForgotten) {
+  // Two parts are asked for at the old place. One finds it expired and goes on at the new place;
+  // only then does the other one get its answer, with the old place's ETag.
+  has_hashes_ = false;
+  options_.connections = 2;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int n_old = 0;
+  int n_new = 0;
+  const auto wait = [&](std::unique_lock<std::mutex>& lock, const auto& condition) {
+    EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(20), condition));
+  };
+  on_request_ = [&](const HubRequest& request) -> std::optional<HubReply> {
+    std::unique_lock lock(mutex);
+    if (request.method == "HEAD" && request.target.ends_with(".safetensors")) {
+      return HubReply{Reply(302,
+                            "Location: " + server_->url("localhost") +
+                                (n_old < 3 ? "/cdn/old" : "/cdn/new") +
+                                "\r\nX-Linked-Etag: \"etag-of-a-large-file\"\r\n"
+                                "X-Linked-Size: 1048576\r\n",
+                            "")};
+    }
+    if (!request.target.starts_with("/cdn/")) return std::nullopt;
+    const bool is_old = request.target == "/cdn/old";
+    const int n = is_old ? ++n_old : ++n_new;
+    changed.notify_all();
+    if (is_old && n == 2) wait(lock, [&] { return n_old == 3; });
+    if (is_old && n == 2) return HubReply{Reply(403, "", "expired")};
+    if (is_old && n == 3) wait(lock, [&] { return n_new > 0; });
+    if (!is_old && n == 1) wait(lock, [&] { return n_new > 1; });
+    std::string reply = RangeReply(request, files_.at("model.safetensors"));
+    reply.replace(reply.find("\"cdn\""), 5, is_old ? "\"old\"" : "\"new\"");
+    return HubReply{reply};
+  };
+  Start();
 
   ExpectPulled(Pull());
 
   for (const HubRequest& request : server_->requests()) {
-    if (!request.target.starts_with("/cdn/")) continue;
-    EXPECT_EQ(request.fields.at("range"), "bytes=1000000-1048575");
+    if (request.target != "/cdn/new" || !request.fields.contains("if-range")) continue;
+    EXPECT_EQ(request.fields.at("if-range"), "\"new\"");
   }
+}
+
+TEST_F(PullTest, AnotherFileAtTheNewPlaceIsRefused) {
+  has_hashes_ = false;
+  std::atomic<int> n_located{0};
+  on_request_ = [&](const HubRequest& request) -> std::optional<HubReply> {
+    if (request.target.starts_with("/cdn/")) return HubReply{Reply(403, "", "expired")};
+    if (request.method != "HEAD" || !request.target.ends_with(".safetensors")) return std::nullopt;
+    const std::string etag = n_located++ == 0 ? "one" : "another";
+    return HubReply{Reply(302,
+                          "Location: " + server_->url("localhost") + "/cdn/x\r\nX-Linked-Etag: \"" +
+                              etag + "\"\r\nX-Linked-Size: 1048576\r\n",
+                          "")};
+  };
+  Start();
+  EXPECT_NE(Refusal(ErrorCode::kDataLoss).find("has become another file"), std::string::npos);
+}
+
+TEST_F(PullTest, AnEmptyFileIsAFile) {
+  files_["tokenizer_config.json"] = "";
+  Start();
+  ExpectPulled(Pull());
+}
+
+TEST_F(PullTest, AnEndpointMayHaveAPath) {
+  prefix_ = "/mirrors/hf";
+  Start();
+  ExpectPulled(Pull());
+  for (const HubRequest& request : server_->requests()) {
+    EXPECT_TRUE(request.target.starts_with("/mirrors/hf/") || request.target.starts_with("/cdn/"))
+        << request.target;
+  }
+}
+
+TEST_F(PullTest, AnotherCommitThanTheOneNamedIsRefused) {
+  Start();
+  model_.revision = std::string(40, 'd');
+  const std::string what = Refusal(ErrorCode::kDataLoss);
+  EXPECT_NE(what.find("asked for commit " + model_.revision + ", got commit " + kCommit),
+            std::string::npos)
+      << what;
+  EXPECT_TRUE(fs::is_empty(dir_.path()));
+
+  model_.revision = kCommit;
+  ExpectPulled(Pull());
+  EXPECT_TRUE(fs::is_empty(dir_ / "models--org--name" / "refs"));
+}
+
+TEST_F(PullTest, AModelThatIsWholeNeedsNothingWritten) {
+  Start();
+  const fs::path path = Pull();
+  // A file where a folder would be made: even root makes none there.
+  fs::remove_all(dir_ / ".locks");
+  std::ofstream(dir_ / ".locks") << "";
+  EXPECT_EQ(Pull(), path);
 }
 
 TEST_F(PullTest, AWrongBeginningIsFetchedAgain) {
   Start();
-  const std::string& text = files_["model.safetensors"];
-  const HubCache cache(dir_.path(), "org/name");
-  cache.CreateFolders();
-  std::ofstream(cache.IncompletePath(Sha256Text(text))) << std::string(1000000, 'x');
+  LeavePartial(std::string(1000000, 'x'));
 
   ExpectPulled(Pull());
 }
@@ -291,6 +513,7 @@ TEST_F(PullTest, WrongBytesAreRefusedAndNotKept) {
   const std::string what = Refusal(ErrorCode::kDataLoss);
 
   EXPECT_NE(what.find("model.safetensors: its sha256 is "), std::string::npos) << what;
+  EXPECT_NE(what.find("the same command fetches it again"), std::string::npos) << what;
   const HubCache cache(dir_.path(), "org/name");
   const std::string etag = Sha256Text(files_["model.safetensors"]);
   EXPECT_FALSE(fs::exists(cache.BlobPath(etag)));
@@ -424,7 +647,10 @@ TEST_F(PullTest, RefusalsSayWhatToDo) {
        "{}/org/name/tree/main"},
       {403, "X-Error-Message: forbidden for hf_secret_token\r\n", ErrorCode::kPermissionDenied,
        "(forbidden for [token])", "status 403"},
-      {418, "", ErrorCode::kUnavailable, "status 418", "status 418"},
+      {407, "", ErrorCode::kPermissionDenied, "status 407", "status 407"},
+      {416, "", ErrorCode::kDataLoss, "status 416", "status 416"},
+      {418, "", ErrorCode::kFailedPrecondition, "status 418", "status 418"},
+      {451, "", ErrorCode::kPermissionDenied, "status 451", "status 451"},
   };
   for (const auto& c : cases) {
     on_request_ = [&](const HubRequest&) -> std::optional<HubReply> {
@@ -504,6 +730,81 @@ TEST_F(PullTest, WithoutANetworkTheCacheIsGoodEnough) {
 
   fs::remove(path / "model.safetensors");
   Refusal(ErrorCode::kUnavailable);
+}
+
+TEST_F(PullTest, ABusyHubIsNotWaitedForWhenTheCacheIsGoodEnough) {
+  Start();
+  const fs::path path = Pull();
+  const size_t n_requests = server_->requests().size();
+  on_request_ = [](const HubRequest&) { return HubReply{Reply(429, "Retry-After: 60\r\n", "")}; };
+  EXPECT_EQ(Pull(), path);
+  EXPECT_EQ(server_->requests().size(), n_requests + 1);
+}
+
+TEST_F(PullTest, AnOldModelIsNotTakenForTheNewOne) {
+  Start();
+  Pull();
+  options_.max_attempts = 2;
+  commit_ = std::string(40, 'd');
+  files_["model.safetensors"] = Random(1 << 20, 7);
+  on_request_ = [](const HubRequest& request) -> std::optional<HubReply> {
+    if (!request.target.starts_with("/cdn/")) return std::nullopt;
+    return HubReply{Reply(503, "", "")};
+  };
+  Refusal(ErrorCode::kUnavailable);
+
+  // Nor is a hub unreachable that says no.
+  on_request_ = [](const HubRequest&) { return HubReply{Reply(451, "", "")}; };
+  Refusal(ErrorCode::kPermissionDenied);
+
+  on_request_ = nullptr;
+  ExpectPulled(Pull());
+}
+
+TEST_F(PullTest, ListsThatDoNotEndAreGivenUp) {
+  Start();
+  options_.max_attempts = 1;
+  options_.answer_timeout = std::chrono::milliseconds(50);
+  on_request_ = [&](const HubRequest&) -> std::optional<HubReply> {
+    return HubReply{Reply(200, "", List()), false, 1};
+  };
+  std::string what = Refusal(ErrorCode::kDeadlineExceeded);
+  EXPECT_NE(what.find("took too long"), std::string::npos) << what;
+  EXPECT_NE(what.find(server_->url()), std::string::npos) << what;
+
+  options_.answer_timeout = std::chrono::seconds(120);
+  on_request_ = [&](const HubRequest&) -> std::optional<HubReply> {
+    return HubReply{Reply(200, "", std::string((32 << 20) + 1, ' ')), true};
+  };
+  what = Refusal(ErrorCode::kDataLoss);
+  EXPECT_NE(what.find("larger than the limit of 33554432"), std::string::npos) << what;
+  EXPECT_NE(what.find("/api/models/org/name"), std::string::npos) << what;
+}
+
+TEST_F(PullTest, AModelOfTooManyFilesIsRefused) {
+  Start();
+  ordered_json json{{"sha", kCommit}, {"siblings", ordered_json::array()}};
+  for (int i = 0; i < 5000; ++i) {
+    json["siblings"].push_back({{"rfilename", std::to_string(i) + ".safetensors"}});
+  }
+  on_request_ = [&](const HubRequest&) -> std::optional<HubReply> {
+    return HubReply{Reply(200, "", json.dump())};
+  };
+  EXPECT_NE(Refusal(ErrorCode::kDataLoss).find("5000 files, more than the limit of 4096"),
+            std::string::npos);
+  EXPECT_EQ(server_->requests().size(), 1);
+}
+
+TEST(RepoInfo, FindsEveryFileAndNoOther) {
+  const ordered_json json{
+      {"sha", kCommit},
+      {"siblings", {{{"rfilename", "b"}}, {{"rfilename", "c/a"}}, {{"rfilename", "a"}}}}};
+  const RepoInfo info = ParseRepoInfo(json.dump(), "list");
+  for (const char* name : {"a", "b", "c/a"}) {
+    ASSERT_NE(info.Find(name), nullptr) << name;
+    EXPECT_EQ(info.Find(name)->name, name);
+  }
+  for (const char* name : {"", "0", "aa", "c", "d"}) EXPECT_EQ(info.Find(name), nullptr) << name;
 }
 
 TEST_F(PullTest, TheIndexSaysWhichWeightsAreTheModels) {

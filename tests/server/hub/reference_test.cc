@@ -139,5 +139,13 @@ TEST(HubIndex, NamesPlainSafetensorsOnly) {
   }
 }
 
+TEST(HubTokenizer, ComesInOneOfSeveralFiles) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "qwen.tiktoken", "vocab.json"}) {
+    EXPECT_TRUE(HasTokenizer({"config.json", name})) << name;
+  }
+  EXPECT_FALSE(HasTokenizer({"config.json", "tokenizer_config.json", "merges.txt"}));
+  EXPECT_FALSE(HasTokenizer({}));
+}
+
 }  // namespace
 }  // namespace tandem::server
