@@ -447,7 +447,7 @@ void Scheduler::Leave(Sequence& sequence) {
         if (other->leader != &sequence) continue;
         // What the leader did compute is in the index: take that and compute the rest.
         other->leader = nullptr;
-        TakeCached(*other, index_.Match(other->tokens));
+        TakeCached(*other, index_.Match(other->tokens, other->adapter));
       }
       break;
     case SequencePhase::kAwaitingFork:
