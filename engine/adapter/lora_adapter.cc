@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/io/sha256.h"
@@ -19,6 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kConfigFile = "adapter_config.json";
+constexpr const char* kWeightsFile = "adapter_model.safetensors";
 constexpr size_t kMaxConfigBytes = 4 << 20;
 constexpr double kMaxAlpha = 1e6;
 constexpr std::string_view kPrefix = "base_model.model.";
@@ -69,8 +72,8 @@ void CheckInit(const Json& config, const std::string& source) {
   if (found == config.end() || found->is_null() || found->is_boolean()) return;
   const std::string init = JsonStringOr(config, "init_lora_weights", "", source);
   if (init == "gaussian" || init == "eva" || init == "orthogonal") return;
-  Refuse(source, "field 'init_lora_weights' is \"" + init +
-                     "\": such an adapter changes the base's own weights; convert it to a plain "
+  Refuse(source, "field 'init_lora_weights' is " + Quoted(init) +
+                     ": such an adapter changes the base's own weights; convert it to a plain "
                      "LoRA when saving it");
 }
 
@@ -82,7 +85,7 @@ class Pattern {
     if (found == config.end() || found->is_null()) return;
     if (!found->is_object()) Broken(source, "field '" + std::string(field) + "' is not an object");
     for (const auto& [key, value] : found->items()) {
-      const std::string what = "field '" + std::string(field) + "." + key + "' ";
+      const std::string what = "field " + Quoted(std::string(field) + "." + key) + " ";
       // PEFT reads keys as regular expressions that end a path; those in use are plain paths.
       const std::string plain = key.starts_with("^") ? key.substr(1) : key;
       const bool is_path = std::all_of(plain.begin(), plain.end(), [](unsigned char c) {
@@ -129,15 +132,17 @@ struct Settings {
 Settings ReadConfig(const Json& config, const std::string& source) {
   if (!config.is_object()) Broken(source, "is not an object");
   const std::string type = JsonStringOr(config, "peft_type", "LORA", source);
-  if (type != "LORA") Refuse(source, "field 'peft_type' is \"" + type + "\", only LORA is read");
+  if (type != "LORA")
+    Refuse(source, "field 'peft_type' is " + Quoted(type) + ", only 'LORA' is read");
   const std::string bias = JsonStringOr(config, "bias", "none", source);
   if (bias != "none") {
-    Refuse(source, "field 'bias' is \"" + bias + "\": trained biases are not read, only \"none\"");
+    Refuse(source,
+           "field 'bias' is " + Quoted(bias) + ": trained biases are not read, only 'none'");
   }
   CheckInit(config, source);
   for (const auto& [field, value] : config.items()) {
     if (Holds(kHarmless, field) || Holds(kRead, field) || SaysNothing(value)) continue;
-    Refuse(source, "field '" + field + "' is set, which this version does not support");
+    Refuse(source, "field " + Quoted(field) + " is set, which this version does not support");
   }
   Settings settings{.rank = JsonIntOr(config, "r", 8, 1, LoraAdapter::kMaxRank, source),
                     .alpha = JsonNumberOr(config, "lora_alpha", 8, 0, kMaxAlpha, source),
@@ -186,16 +191,17 @@ void CheckTensor(const LoraModule& module, const std::string& name, const ConstT
                  size_t rank_axis, const std::string& source) {
   const DType t = tensor.dtype;
   if (t != DType::kF32 && t != DType::kBF16 && t != DType::kF16 && t != DType::kF64) {
-    Refuse(source, "tensor '" + name + "' has type " + std::string(DTypeName(t)) +
+    Refuse(source, "tensor " + Quoted(name) + " has type " + std::string(DTypeName(t)) +
                        "; only floating-point matrices are read");
   }
   if (tensor.shape.size() != 2) {
-    Broken(source, "tensor '" + name + "' has " + std::to_string(tensor.shape.size()) +
+    Broken(source, "tensor " + Quoted(name) + " has " + std::to_string(tensor.shape.size()) +
                        " axes, a linear layer's adapter has 2");
   }
   if (tensor.shape[rank_axis] != module.rank) {
-    Broken(source, "tensor '" + name + "' has rank " + std::to_string(tensor.shape[rank_axis]) +
-                       ", adapter_config.json says " + std::to_string(module.rank));
+    Broken(source, "tensor " + Quoted(name) + " has rank " +
+                       std::to_string(tensor.shape[rank_axis]) + ", adapter_config.json says " +
+                       std::to_string(module.rank));
   }
 }
 
@@ -205,29 +211,32 @@ std::vector<LoraModule> CollectModules(const SafetensorsFile& file, const Settin
   for (const std::string& name : file.names()) {
     const std::optional<TensorName> parsed = ParseTensorName(name);
     if (!parsed) {
-      Refuse(source, "tensor '" + name +
-                         "' is not the lora_A or lora_B of a linear layer, which is all that is "
+      Refuse(source, "tensor " + Quoted(name) +
+                         " is not the lora_A or lora_B of a linear layer, which is all that is "
                          "supported");
     }
     if (settings.targets && !IsTarget(*settings.targets, parsed->path)) {
-      Broken(source, "tensor '" + name +
-                         "' is of a module that target_modules in adapter_config.json leaves out");
+      Broken(source, "tensor " + Quoted(name) +
+                         " is of a module that target_modules in adapter_config.json leaves out");
     }
     LoraModule& module = modules[parsed->path];
     std::string& slot = parsed->is_a ? module.a_name : module.b_name;
-    if (!slot.empty()) Broken(source, "tensors '" + slot + "' and '" + name + "' are the same one");
+    if (!slot.empty()) {
+      Broken(source, "tensors " + Quoted(slot) + " and " + Quoted(name) + " are the same one");
+    }
     slot = name;
     (parsed->is_a ? module.a : module.b) = *file.Find(name);
   }
   std::vector<LoraModule> list;
   for (auto& [path, module] : modules) {
     const auto [a_name, b_name] = LoraTensorNames(path);
-    if (module.a_name.empty()) Broken(source, "tensor '" + a_name + "' is missing");
-    if (module.b_name.empty()) Broken(source, "tensor '" + b_name + "' is missing");
+    if (module.a_name.empty()) Broken(source, "tensor " + Quoted(a_name) + " is missing");
+    if (module.b_name.empty()) Broken(source, "tensor " + Quoted(b_name) + " is missing");
     const double rank = settings.ranks.Of(path, static_cast<double>(settings.rank));
     const double alpha = settings.alphas.Of(path, settings.alpha);
     if (rank != std::floor(rank)) {
-      Broken(source, "tensor '" + module.a_name + "': adapter_config.json gives it a broken rank");
+      Broken(source,
+             "tensor " + Quoted(module.a_name) + ": adapter_config.json gives it a broken rank");
     }
     module.path = path;
     module.rank = static_cast<int64_t>(rank);
@@ -246,21 +255,25 @@ LoraAdapter LoraAdapter::Open(const fs::path& dir) {
   if (!fs::is_directory(dir)) {
     throw Error(ErrorCode::kNotFound, "adapter '" + dir.string() + "' is not a directory");
   }
-  const fs::path config_path = dir / "adapter_config.json";
-  const fs::path weights_path = dir / "adapter_model.safetensors";
-  const std::string text = ReadWholeFile(config_path, kMaxConfigBytes);
+  const fs::path weights_path = dir / kWeightsFile;
+  const std::string text = ReadWholeFile(dir / kConfigFile, kMaxConfigBytes);
   if (!fs::exists(weights_path) && fs::exists(dir / "adapter_model.bin")) {
     Refuse((dir / "adapter_model.bin").string(),
            "is a pickle, which is not read; save the adapter as safetensors");
   }
+  return FromParts(dir.string(), text, SafetensorsFile::Open(weights_path));
+}
+
+LoraAdapter LoraAdapter::FromParts(const std::string& name, const std::string& config,
+                                   SafetensorsFile weights) {
   LoraAdapter adapter;
-  adapter.name_ = dir.string();
-  const Settings settings =
-      ReadConfig(ParseUntrustedJson(text, config_path.string()), config_path.string());
-  adapter.file_ = std::make_shared<SafetensorsFile>(SafetensorsFile::Open(weights_path));
-  adapter.modules_ = CollectModules(*adapter.file_, settings, weights_path.string());
+  adapter.name_ = name;
+  const std::string config_source = (fs::path(name) / kConfigFile).string();
+  const Settings settings = ReadConfig(ParseUntrustedJson(config, config_source), config_source);
+  adapter.file_ = std::make_shared<SafetensorsFile>(std::move(weights));
+  adapter.modules_ = CollectModules(*adapter.file_, settings, (fs::path(name) / kWeightsFile).string());
   Sha256 hash;
-  hash.Update(text);
+  hash.Update(config);
   hash.Update(adapter.file_->bytes());
   adapter.content_hash_ = ToHex(hash.Finish());
   return adapter;

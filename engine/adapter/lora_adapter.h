@@ -32,6 +32,9 @@ class LoraAdapter {
 
   // Throws kNotFound / kDataLoss / kUnsupported naming file and field or tensor.
   static LoraAdapter Open(const std::filesystem::path& dir);
+  // The same of a config's text and weights that are there already; `name` is used in messages.
+  static LoraAdapter FromParts(const std::string& name, const std::string& config,
+                               SafetensorsFile weights);
 
   const std::string& name() const { return name_; }  // its directory, for messages
   const std::vector<LoraModule>& modules() const { return modules_; }  // by path

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/quoted.h"
 #include "engine/model/model.h"
 #include "engine/model/plan_ops.h"
 
@@ -29,7 +30,7 @@ std::string Shape(int64_t rows, int64_t cols) {
 void CheckShape(const LoraAdapter& files, const std::string& name, const ConstTensorView& tensor,
                 int64_t rows, int64_t cols, const WeightSpec& spec) {
   if (tensor.shape[0] == rows && tensor.shape[1] == cols) return;
-  throw Error(ErrorCode::kDataLoss, files.name() + ": tensor '" + name + "' has shape " +
+  throw Error(ErrorCode::kDataLoss, files.name() + ": tensor " + Quoted(name) + " has shape " +
                                         Shape(tensor.shape[0], tensor.shape[1]) + ", '" +
                                         spec.name + "' of the base model asks for " +
                                         Shape(rows, cols));
@@ -40,7 +41,7 @@ void CheckFinite(const LoraAdapter& files, const std::string& name, const ConstT
   ConvertToF32(tensor, values);
   if (std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return;
   throw Error(ErrorCode::kDataLoss,
-              files.name() + ": tensor '" + name + "' holds values that are not finite");
+              files.name() + ": tensor " + Quoted(name) + " holds values that are not finite");
 }
 
 }  // namespace
@@ -82,7 +83,7 @@ std::vector<int32_t> FindModules(const LoraAdapter& files, const FamilySpec& fam
                   ? " belongs to a layer that has an adapter under another name already"
                   : " adapts an embedding or the head, which is not supported";
       }
-      throw Error(ErrorCode::kDataLoss, files.name() + ": tensor '" + module.a_name + "'" + why);
+      throw Error(ErrorCode::kDataLoss, files.name() + ": tensor " + Quoted(module.a_name) + why);
     }
     taken[found->second] = true;
     const WeightSpec& spec = specs[found->second];

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,6 +62,7 @@ class AdapterTest : public testing::Test {
       ADD_FAILURE() << "was not refused: " << parts[0];
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
       for (const std::string& part : parts) {
         EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
       }
@@ -105,20 +107,22 @@ TEST_F(AdapterTest, RefusesModulesThatTheBaseDoesNotHaveOrThatAreNoLinearLayers)
       {"model.layers.7.mlp.up_proj", "no linear layer"},
       {"model.layers.1.input_layernorm", "not supported"},
       {"model.embed_tokens", "not supported"},
-      {"lm_head", "not supported"}};
+      {"lm_head", "not supported"},
+      {"model.layers.1\n.mlp.up_proj", "no linear layer"}};
   for (const auto& [module, why] : cases) {
     SCOPED_TRACE(module);
-    tests::WriteRandomAdapter(directory_.path() / "model", 4, 1, directory_.path() / module);
     std::filesystem::remove_all(adapter_dir());
-    std::filesystem::rename(directory_.path() / module, adapter_dir());
+    tests::WriteRandomAdapter(directory_.path() / "model", 4, 1, adapter_dir());
     const auto [a, b] = LoraTensorNames(module);
     Change(adapter_dir(), kA, a, {});
     Change(adapter_dir(), kB, b, {});
     std::string config = ReadWholeFile(adapter_dir() / "adapter_config.json", 1 << 20);
-    config.insert(config.find("\"model.layers"), "\"" + module + "\", ");
+    config.insert(config.find("\"model.layers"), nlohmann::json(module).dump() + ", ");
     WriteFileAtomically(adapter_dir() / "adapter_config.json", config);
 
-    ExpectRefused({module, why});
+    std::string printed = module;
+    std::replace(printed.begin(), printed.end(), '\n', '?');
+    ExpectRefused({printed, why});
   }
 }
 
