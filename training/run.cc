@@ -102,8 +102,11 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const fs::pa
   engine::LoadOptions load;
   load.dtype = spec.compute;
   load.cache_dir = cache_dir;
-  auto base =
-      engine::Model::Load(engine::ModelDir::Open(spec.model.load_parameters_path), load, ops);
+  const engine::ModelDir dir = engine::ModelDir::Open(spec.model.load_parameters_path);
+  RefuseBlocks(dir, files.family->list_weights(files.config),
+               "which a server computes with as they are and training would decode, so that the "
+               "adapter would belong to other weights than it is served with");
+  auto base = engine::Model::Load(dir, load, ops);
   std::vector<LoraTarget> targets = ChooseLoraTargets(spec.lora, base->family(), base->config());
   return Trainer(std::move(base), std::move(targets), options, ops);
 }
