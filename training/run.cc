@@ -379,10 +379,15 @@ class Run {
                         spec_.model.load_parameters_path.string());
   }
 
+  std::map<std::string, std::string> AdapterMetadata() const {
+    return engine::LoraMetadata(trainer_.base()->content_hash(), trainer_.base()->dtype());
+  }
+
   // The model or the adapter as it stands.
   fs::path Export(const fs::path& dir) {
-    return trainer_.base() ? ExportAdapter(AdapterConfig(), trainer_.parameters(), dir)
-                           : ExportModel(files_, trainer_.parameters(), dir);
+    return trainer_.base()
+               ? ExportAdapter(AdapterConfig(), AdapterMetadata(), trainer_.parameters(), dir)
+               : ExportModel(files_, trainer_.parameters(), dir);
   }
 
   // Through files and ModelRunner, as a server would run the model at this moment.
@@ -547,6 +552,7 @@ class Run {
       std::vector<std::vector<std::byte>> bytes;
       contents.tensor_files.push_back(
           {WeightsFile(), ExportedTensors(trainer_.parameters(), &bytes)});
+      if (trainer_.base()) contents.tensor_files.back().metadata = AdapterMetadata();
       contents.tensor_files.push_back(
           {"optim.safetensors", trainer_.parameters().OptimizerTensors()});
       outcome_.checkpoint = checkpoints_.Save(contents);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -22,6 +21,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kWeightsFile = "adapter_model.safetensors";
+constexpr const char* kBaseHashKey = "tandem.base";
+constexpr const char* kComputeKey = "tandem.compute";
 constexpr size_t kMaxConfigBytes = 4 << 20;
 constexpr double kMaxAlpha = 1e6;
 constexpr std::string_view kPrefix = "base_model.model.";
@@ -167,6 +168,20 @@ bool IsTarget(const std::vector<std::string>& targets, const std::string& path) 
   });
 }
 
+// None of it changes what is computed, so values of other types say nothing rather than refuse.
+LoraOrigin ReadOrigin(const Json& config, const SafetensorsFile& file) {
+  LoraOrigin origin;
+  const auto name = config.find("base_model_name_or_path");
+  if (name != config.end() && name->is_string()) origin.base_model = name->get<std::string>();
+  const auto value = [&](const char* key) {
+    const auto found = file.metadata().find(key);
+    return found == file.metadata().end() ? "" : found->second;
+  };
+  origin.base_hash = value(kBaseHashKey);
+  origin.compute = value(kComputeKey);
+  return origin;
+}
+
 // "base_model.model.PATH.lora_A.weight", or with the adapter's name: ".lora_A.default.weight".
 // Nothing when the name is of another kind.
 struct TensorName {
@@ -269,9 +284,12 @@ LoraAdapter LoraAdapter::FromParts(const std::string& name, const std::string& c
   LoraAdapter adapter;
   adapter.name_ = name;
   const std::string config_source = (fs::path(name) / kConfigFile).string();
-  const Settings settings = ReadConfig(ParseUntrustedJson(config, config_source), config_source);
+  const Json json = ParseUntrustedJson(config, config_source);
+  const Settings settings = ReadConfig(json, config_source);
   adapter.file_ = std::make_shared<SafetensorsFile>(std::move(weights));
-  adapter.modules_ = CollectModules(*adapter.file_, settings, (fs::path(name) / kWeightsFile).string());
+  adapter.modules_ =
+      CollectModules(*adapter.file_, settings, (fs::path(name) / kWeightsFile).string());
+  adapter.origin_ = ReadOrigin(json, *adapter.file_);
   Sha256 hash;
   hash.Update(config);
   hash.Update(adapter.file_->bytes());
@@ -300,6 +318,11 @@ std::string LoraConfigText(const LoraConfig& config) {
               {"inference_mode", true}}
              .dump(2) +
          "\n";
+}
+
+std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute) {
+  return {
+      {"format", "pt"}, {kBaseHashKey, base_hash}, {kComputeKey, std::string(DTypeName(compute))}};
 }
 
 std::pair<std::string, std::string> LoraTensorNames(const std::string& path) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,6 +23,14 @@ struct LoraModule {
   std::string b_name;
 };
 
+// What an adapter's files say of the base that it was trained beside.
+struct LoraOrigin {
+  std::string base_model;  // its name or path, as PEFT has it
+  // Of adapters that we trained; else empty.
+  std::string base_hash;  // Model::content_hash
+  std::string compute;    // the dtype of its arithmetic: "f32" or "bf16"
+};
+
 // A LoRA adapter as PEFT stores it: adapter_config.json and adapter_model.safetensors. The tensors
 // say which modules have an adapter; the config says how A x is scaled, and whatever in it would
 // change the arithmetic in a way that we do not have is refused. Which weights the modules are, the
@@ -38,6 +47,7 @@ class LoraAdapter {
 
   const std::string& name() const { return name_; }  // its directory, for messages
   const std::vector<LoraModule>& modules() const { return modules_; }  // by path
+  const LoraOrigin& origin() const { return origin_; }
   // SHA-256 (hex) over both files.
   const std::string& content_hash() const { return content_hash_; }
 
@@ -47,6 +57,7 @@ class LoraAdapter {
   std::string name_;
   std::shared_ptr<const SafetensorsFile> file_;  // the views borrow from it
   std::vector<LoraModule> modules_;
+  LoraOrigin origin_;
   std::string content_hash_;
 };
 
@@ -61,6 +72,8 @@ struct LoraConfig {
   std::vector<std::string> target_modules;  // paths of modules
 };
 std::string LoraConfigText(const LoraConfig& config);
+// The metadata of its adapter_model.safetensors, which PEFT passes over: LoraOrigin's second half.
+std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute);
 
 // Names of a module's two tensors in adapter_model.safetensors.
 std::pair<std::string, std::string> LoraTensorNames(const std::string& path);

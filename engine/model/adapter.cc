@@ -132,9 +132,25 @@ std::shared_ptr<const Adapter> Adapter::Load(const LoraAdapter& files,
         .scale = module.scale};
     adapter->rank_ = std::max(adapter->rank_, module.rank);
   }
+  adapter->origin_ = files.origin();
   adapter->fingerprint_ = files.content_hash();
   adapter->base_ = std::move(base);
   return adapter;
+}
+
+std::vector<std::string> Adapter::BaseDifferences() const {
+  std::vector<std::string> differences;
+  if (!origin_.base_hash.empty() && origin_.base_hash != base_->content_hash()) {
+    differences.push_back("trained beside other weights: " + Quoted(origin_.base_model) +
+                          " with SHA-256 " + Quoted(origin_.base_hash) + ", this base has '" +
+                          base_->content_hash() + "'");
+  }
+  const std::string compute(DTypeName(base_->dtype()));
+  if (!origin_.compute.empty() && origin_.compute != compute) {
+    differences.push_back("trained in " + Quoted(origin_.compute) + ", this base computes in '" +
+                          compute + "'");
+  }
+  return differences;
 }
 
 const LoraMatrices* Adapter::Find(int32_t weight) const {

@@ -38,6 +38,10 @@ class Adapter {
   // Null where the weight has no adapter.
   const LoraMatrices* Find(int32_t weight) const;
   const Model& base() const { return *base_; }
+  const LoraOrigin& origin() const { return origin_; }
+  // In what the base that it was trained beside differs from the one it runs beside, as far as its
+  // files say: a sentence each.
+  std::vector<std::string> BaseDifferences() const;
   // Names the adapter's content; part of the key of cached prefixes.
   const std::string& fingerprint() const { return fingerprint_; }
   int64_t rank() const { return rank_; }  // the largest
@@ -47,6 +51,7 @@ class Adapter {
   Adapter() = default;
 
   std::shared_ptr<const Model> base_;
+  LoraOrigin origin_;
   std::string fingerprint_;
   int64_t rank_ = 0;
   AlignedBuffer panels_;

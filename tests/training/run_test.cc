@@ -291,7 +291,12 @@ TEST_F(RunTrainingTest, AnAdapterLearnsAndItsExportIsServedBesideTheBase) {
                                                                    : engine::DType::kBF16});
     const std::vector<TokenId> tokens = {84, 104, 101, 32, 99};  // "The c"
     const std::vector<float> before = served.Prefill(tokens, 0);
-    served.UseAdapter(served.LoadAdapter(outcome.adapter_dir));
+    const auto adapter = served.LoadAdapter(outcome.adapter_dir);
+    EXPECT_EQ(adapter->origin().base_hash, served.model().content_hash());
+    EXPECT_EQ(adapter->origin().compute, engine::DTypeName(served.model().dtype()));
+    EXPECT_EQ(served.LoadAdapter(outcome.checkpoint)->origin().base_hash,
+              served.model().content_hash());
+    served.UseAdapter(adapter);
     const std::vector<float> after = served.Prefill(tokens, 0);
     const auto vocab = static_cast<size_t>(served.vocab_size());
     EXPECT_NE(after, before);

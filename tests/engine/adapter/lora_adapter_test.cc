@@ -35,7 +35,8 @@ Shapes PlainShapes() { return {{kA, {2, 4}}, {kB, {6, 2}}}; }
 
 class LoraAdapterTest : public testing::Test {
  protected:
-  void Write(const std::string& config, const Shapes& shapes, DType dtype = DType::kF32) {
+  void Write(const std::string& config, const Shapes& shapes, DType dtype = DType::kF32,
+             const std::map<std::string, std::string>& metadata = {}) {
     std::filesystem::remove_all(dir());
     std::filesystem::create_directories(dir());
     WriteFileAtomically(dir() / "adapter_config.json", config);
@@ -43,7 +44,7 @@ class LoraAdapterTest : public testing::Test {
     std::vector<NamedTensor> tensors;
     for (const auto& [name, shape] : shapes)
       tensors.push_back({name, {zeros.data(), dtype, shape}});
-    WriteSafetensors(dir() / "adapter_model.safetensors", tensors, {});
+    WriteSafetensors(dir() / "adapter_model.safetensors", tensors, metadata);
   }
   LoraAdapter Open() const { return LoraAdapter::Open(dir()); }
   std::filesystem::path dir() const { return directory_.path() / "adapter"; }
@@ -144,6 +145,22 @@ TEST_F(LoraAdapterTest, WhatWeWriteWeRead) {
   Write(LoraConfigText(config), {{a, {2, 4}}, {b, {6, 2}}});
 
   EXPECT_EQ(Open().modules()[0].scale, 0.25f);
+}
+
+TEST_F(LoraAdapterTest, SaysWhichBaseItWasTrainedBeside) {
+  Json config = PlainConfig();
+  config["base_model_name_or_path"] = "org/base";
+  Write(config.dump(), PlainShapes(), DType::kF32, LoraMetadata("00ff", DType::kBF16));
+
+  EXPECT_EQ(Open().origin().base_model, "org/base");
+  EXPECT_EQ(Open().origin().base_hash, "00ff");
+  EXPECT_EQ(Open().origin().compute, "bf16");
+
+  config["base_model_name_or_path"] = nullptr;
+  Write(config.dump(), PlainShapes());
+  EXPECT_EQ(Open().origin().base_model, "");
+  EXPECT_EQ(Open().origin().base_hash, "");
+  EXPECT_EQ(Open().origin().compute, "");
 }
 
 TEST_F(LoraAdapterTest, RefusesConfigsThatAskForOtherArithmetic) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -27,7 +28,8 @@ using tests::ModelHarness;
 
 // Rewrites one tensor of an adapter: its name, shape or values.
 void Change(const std::filesystem::path& dir, const std::string& tensor, const std::string& name,
-            const std::vector<int64_t>& shape, float value = 0) {
+            const std::vector<int64_t>& shape, float value = 0,
+            const std::map<std::string, std::string>& metadata = {}) {
   const auto path = dir / "adapter_model.safetensors";
   const SafetensorsFile file = SafetensorsFile::Open(path);
   std::vector<NamedTensor> tensors;
@@ -40,7 +42,7 @@ void Change(const std::filesystem::path& dir, const std::string& tensor, const s
     fresh.assign(static_cast<size_t>(ElementCount(shape)), value);
     tensors.back().view = {reinterpret_cast<const std::byte*>(fresh.data()), DType::kF32, shape};
   }
-  WriteSafetensors(dir / "changed", tensors, {});
+  WriteSafetensors(dir / "changed", tensors, metadata);
   std::filesystem::rename(dir / "changed", path);
 }
 
@@ -85,6 +87,23 @@ TEST_F(AdapterTest, HasMatricesForEveryLinearLayerAndNothingElse) {
     EXPECT_EQ(adapter->Find(index) != nullptr, linear) << spec.name;
   }
   EXPECT_EQ(adapter->rank(), 4);
+}
+
+TEST_F(AdapterTest, SaysHowTheBaseItWasTrainedBesideDiffers) {
+  EXPECT_TRUE(harness_->LoadAdapter(adapter_dir())->BaseDifferences().empty()) << "says nothing";
+  const std::string hash = harness_->model().content_hash();
+  Change(adapter_dir(), kA, kA, {}, 0, LoraMetadata(hash, DType::kBF16));
+  EXPECT_TRUE(harness_->LoadAdapter(adapter_dir())->BaseDifferences().empty()) << "the same";
+
+  Change(adapter_dir(), kA, kA, {}, 0, LoraMetadata("00\nff", DType::kF32));
+  const auto differences = harness_->LoadAdapter(adapter_dir())->BaseDifferences();
+
+  ASSERT_EQ(differences.size(), 2u);
+  EXPECT_EQ(differences[0],
+            "trained beside other weights: 'base' with SHA-256 '00?ff', this base "
+            "has '" +
+                hash + "'");
+  EXPECT_EQ(differences[1], "trained in 'f32', this base computes in 'bf16'");
 }
 
 TEST_F(AdapterTest, RefusesShapesThatTheBaseDoesNotHave) {
