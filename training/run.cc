@@ -9,6 +9,7 @@
 #include <regex>
 
 #include "engine/base/check.h"
+#include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/kernels/kernels.h"
@@ -40,6 +41,9 @@ std::regex CompileRegex(const std::string& pattern) {
                 "model.trainable: \"" + pattern + "\" is no regular expression: " + error.what());
   }
 }
+
+// Of lists of hundreds of modules the beginning is enough.
+std::string Shortened(const ordered_json& value) { return Quoted(value.dump()); }
 
 std::vector<bool> TrainedWeights(const TrainSpec& spec,
                                  const std::vector<engine::WeightSpec>& weights) {
@@ -456,47 +460,65 @@ class Run {
             {"constant", t.schedule.constant}};
   }
 
-  void Restore(const FoundCheckpoint& found) {
+  [[noreturn]] static void ThrowOther(const FoundCheckpoint& found, const std::string& what) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        found.dir.string() + ": " + what + "; choose another run_name, or checkpoint.resume=false");
+  }
+
+  // What makes the adapter another one is compared; the base may have moved since.
+  void CheckSameAdapter(const FoundCheckpoint& found, const std::string& base_hash) const {
+    const fs::path path = found.dir / "adapter_config.json";
+    if (fs::exists(path) != (trainer_.base() != nullptr)) {
+      ThrowOther(found, trainer_.base() ? "the checkpoint is of a model, lora asks for an adapter"
+                                        : "the checkpoint is of an adapter, which needs lora");
+    }
+    if (!trainer_.base()) return;
+    const auto theirs =
+        engine::ParseUntrustedJson(engine::ReadWholeFile(path, kMaxStateBytes), path.string());
+    const auto ours = engine::ParseUntrustedJson(AdapterConfig(), "lora");
+    for (const char* field : {"r", "lora_alpha", "use_rslora", "target_modules"}) {
+      const ordered_json there = theirs.is_object() ? theirs.value(field, ordered_json()) : nullptr;
+      if (there == ours.at(field)) continue;
+      ThrowOther(found, "the checkpoint's adapter has another '" + std::string(field) +
+                            "' than lora asks for: " + Shortened(there) + ", now " +
+                            Shortened(ours.at(field)));
+    }
+    if (base_hash != trainer_.base()->content_hash()) {
+      ThrowOther(found, "the checkpoint's adapter belongs to another model than " +
+                            spec_.model.load_parameters_path.string() + " holds now");
+    }
+  }
+
+  // Throws when the checkpoint is of another run than this; what may differ is warned about.
+  void CheckSameRun(const FoundCheckpoint& found, const ordered_json& state,
+                    const std::string& source) {
     const std::string config = engine::ReadWholeFile(found.dir / "config.json", kMaxStateBytes);
     if (config != files_.texts.at("config.json")) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  found.dir.string() +
-                      ": the checkpoint is of another model configuration or precision; choose "
-                      "another run_name, or checkpoint.resume=false");
+      ThrowOther(found, "the checkpoint is of another model configuration or precision");
     }
-    const fs::path adapter_config = found.dir / "adapter_config.json";
-    const std::string adapter =
-        fs::exists(adapter_config) ? engine::ReadWholeFile(adapter_config, kMaxStateBytes) : "";
-    if (adapter != (trainer_.base() ? AdapterConfig() : "")) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  found.dir.string() +
-                      ": the checkpoint is of another adapter, or of none, than lora asks for; "
-                      "choose another run_name, or checkpoint.resume=false");
-    }
-    const std::string source = (found.dir / "train_state.json").string();
-    const ordered_json state =
-        engine::ParseUntrustedJson(engine::ReadWholeFile(source, kMaxStateBytes), source);
     if (engine::JsonInt(state, "version", 0, INT64_MAX, source) != kStateVersion) {
       throw Error(ErrorCode::kUnsupported, source + ": unknown version");
     }
-    if (trainer_.base() &&
-        engine::JsonStringOr(state, "base", "", source) != trainer_.base()->content_hash()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  found.dir.string() + ": the checkpoint's adapter belongs to another model than " +
-                      spec_.model.load_parameters_path.string() +
-                      " holds now; choose another run_name, or checkpoint.resume=false");
-    }
+    CheckSameAdapter(found, engine::JsonStringOr(state, "base", "", source));
     if (found.isa_key != ops_.kernels().key) {
       Warn("the checkpoint was written with arithmetic " + found.isa_key + ", this is " +
            std::string(ops_.kernels().key) + ": losses will differ in the last digits");
     }
     const ordered_json settings = Settings();
     for (const auto& [key, value] : settings.items()) {
-      if (state.at("settings").value(key, ordered_json()) != value) {
-        Warn("resuming with another " + key + ": " +
-             state.at("settings").value(key, ordered_json()).dump() + " became " + value.dump());
+      const ordered_json there = state.at("settings").value(key, ordered_json());
+      if (there != value) {
+        Warn("resuming with another " + key + ": " + there.dump() + " became " + value.dump());
       }
     }
+  }
+
+  void Restore(const FoundCheckpoint& found) {
+    const std::string source = (found.dir / "train_state.json").string();
+    const ordered_json state =
+        engine::ParseUntrustedJson(engine::ReadWholeFile(source, kMaxStateBytes), source);
+    CheckSameRun(found, state, source);
 
     if (trainer_.base()) {
       const fs::path weights = found.dir / "adapter_model.safetensors";
