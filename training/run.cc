@@ -360,8 +360,9 @@ class Run {
       outcome_.best_eval_loss = result.loss;
       best_step_ = outcome_.step;
       evaluations_without_gain_ = 0;
-      if (spec_.checkpoint.export_best) {
-        Guarded("exporting the best model", [&] { Export(context_.dir / "best"); });
+      if (spec_.checkpoint.export_best &&
+          Guarded("exporting the best model", [&] { Export(context_.dir / "best"); })) {
+        exported_best_step_ = best_step_;
       }
     } else {
       ++evaluations_without_gain_;
@@ -429,6 +430,7 @@ class Run {
         {"packer", {{"next", packer.next}, {"pending", packer.pending}, {"offset", packer.offset}}},
         {"best_eval_loss", outcome_.best_eval_loss},
         {"best_step", best_step_},
+        {"exported_best_step", exported_best_step_},
         {"evaluations_without_gain", evaluations_without_gain_},
         {"losses", losses_},
         {"base", trainer_.base() ? trainer_.base()->content_hash() : ""},
@@ -538,6 +540,7 @@ class Run {
     outcome_.best_eval_loss =
         engine::JsonNumberOr(state, "best_eval_loss", 0, -1e300, 1e300, source);
     best_step_ = engine::JsonInt(state, "best_step", -1, INT64_MAX, source);
+    exported_best_step_ = engine::JsonIntOr(state, "exported_best_step", -1, -1, INT64_MAX, source);
     evaluations_without_gain_ =
         engine::JsonInt(state, "evaluations_without_gain", 0, INT64_MAX, source);
     losses_ = state.at("losses").get<std::deque<double>>();
@@ -602,7 +605,9 @@ class Run {
     const bool is_adapter = trainer_.base() != nullptr;
     const fs::path dir = context_.dir / (is_adapter ? "adapter" : "hf");
     const fs::path best = context_.dir / "best" / WeightsFile();
-    if (validation_ && best_step_ != outcome_.step && fs::exists(best)) {
+    // A best/ that another run, or an export that failed, has left there is not ours to publish.
+    const bool has_best = exported_best_step_ == best_step_ && fs::exists(best);
+    if (validation_ && best_step_ != outcome_.step && has_best) {
       if (is_adapter) {
         ExportAdapter(AdapterConfig(), best, dir);
       } else {
@@ -637,6 +642,7 @@ class Run {
   double tokens_seen_ = 0;
   double tflop_per_step_ = 0;
   int64_t best_step_ = -1;
+  int64_t exported_best_step_ = -1;  // whose weights best/ holds; -1: none of this run's
   int64_t evaluated_step_ = -1;
   int64_t evaluations_without_gain_ = 0;
 };

@@ -215,6 +215,40 @@ TEST_F(RunTrainingTest, EarlyStoppingExportsTheBestEvaluation) {
             engine::ReadWholeFile(dir_.path() / "run" / "best" / "model.safetensors", 1 << 28));
 }
 
+// What an earlier run of the same name has left in best/ belongs to another configuration.
+TEST_F(RunTrainingTest, ABestModelOfAnEarlierRunIsNotExported) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  const std::string eval = "data.eval=" + (dir_.path() / "train.txt").string();
+  Run(Spec({from, eval, "steps=4", "eval_interval=2", "lora.rank=4"}), "run");
+  ASSERT_TRUE(fs::exists(dir_.path() / "run" / "best"));
+
+  // Nothing is learned: the first evaluation stays the best, and is not kept.
+  const TrainOutcome outcome =
+      Run(Spec({from, eval, "steps=4", "eval_interval=2", "lora.rank=5", "learning_rate=0",
+                "checkpoint.resume=false", "checkpoint.export_best=false"}),
+          "run");
+
+  EXPECT_EQ(engine::LoraAdapter::Open(outcome.adapter_dir).modules()[0].rank, 5);
+}
+
+TEST_F(RunTrainingTest, TheBestModelIsStillKnownAfterAStop) {
+  const std::string eval = "data.eval=" + (dir_.path() / "train.txt").string();
+  const TrainSpec spec = Spec({eval, "steps=12", "eval_interval=2", "learning_rate=0.5",
+                               "train.schedule.type=constant", "gradient_clipping_threshold=0"});
+  const TrainOutcome whole = Run(spec, "whole");
+  ASSERT_LT(whole.best_eval_loss, whole.eval_loss);
+  Run(spec, "parts", [&](const ProgressEvent& event) {
+    if (event.kind == "step" && event.step == 10) stop_.request_stop();
+  });
+  stop_ = std::stop_source();
+
+  Run(spec, "parts");
+
+  EXPECT_EQ(Weights("parts"), Weights("whole"));
+  EXPECT_EQ(Weights("parts"),
+            engine::ReadWholeFile(dir_.path() / "parts" / "best" / "model.safetensors", 1 << 28));
+}
+
 TEST_F(RunTrainingTest, TheDataEndsTheRunAfterItsEpochs) {
   const TrainOutcome outcome = Run(Spec({"steps=1000", "num_epoch=1"}), "run");
 
