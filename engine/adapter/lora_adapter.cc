@@ -5,7 +5,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string_view>
 
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
@@ -127,7 +126,8 @@ struct Settings {
   bool rank_stabilized = false;
   Pattern ranks;
   Pattern alphas;
-  std::optional<std::vector<std::string>> targets;  // unset: an expression, or "all-linear"
+  std::optional<std::set<std::string, std::less<>>>
+      targets;  // unset: an expression, or "all-linear"
 };
 
 Settings ReadConfig(const Json& config, const std::string& source) {
@@ -157,15 +157,30 @@ Settings ReadConfig(const Json& config, const std::string& source) {
   if (!targets->is_array()) Broken(source, "field 'target_modules' is neither a list nor a string");
   for (const Json& target : *targets) {
     if (!target.is_string()) Broken(source, "field 'target_modules' holds what is no string");
-    settings.targets->push_back(target.get<std::string>());
+    settings.targets->insert(target.get<std::string>());
   }
   return settings;
 }
 
-bool IsTarget(const std::vector<std::string>& targets, const std::string& path) {
-  return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
-    return path == target || path.ends_with("." + target);
-  });
+bool IsTarget(const std::set<std::string, std::less<>>& targets, const std::string& path) {
+  const std::vector<std::string_view> ends = PathEnds(path);
+  return std::any_of(ends.begin(), ends.end(),
+                     [&](std::string_view end) { return targets.find(end) != targets.end(); });
+}
+
+std::set<std::string, std::less<>> TargetsWithout(const std::vector<LoraModule>& modules,
+                                                  const Json& config, const Settings& settings) {
+  // What is excluded from the targets has no tensors by intent.
+  const auto excluded = config.find("exclude_modules");
+  if (!settings.targets || (excluded != config.end() && !SaysNothing(*excluded))) return {};
+  std::set<std::string, std::less<>> targets = *settings.targets;
+  for (const LoraModule& module : modules) {
+    for (const std::string_view end : PathEnds(module.path)) {
+      const auto found = targets.find(end);
+      if (found != targets.end()) targets.erase(found);
+    }
+  }
+  return targets;
 }
 
 // None of it changes what is computed, so values of other types say nothing rather than refuse.
@@ -289,6 +304,7 @@ LoraAdapter LoraAdapter::FromParts(const std::string& name, const std::string& c
   adapter.file_ = std::make_shared<SafetensorsFile>(std::move(weights));
   adapter.modules_ =
       CollectModules(*adapter.file_, settings, (fs::path(name) / kWeightsFile).string());
+  adapter.targets_without_tensors_ = TargetsWithout(adapter.modules_, json, settings);
   adapter.origin_ = ReadOrigin(json, *adapter.file_);
   Sha256 hash;
   hash.Update(config);
@@ -318,6 +334,14 @@ std::string LoraConfigText(const LoraConfig& config) {
               {"inference_mode", true}}
              .dump(2) +
          "\n";
+}
+
+std::vector<std::string_view> PathEnds(std::string_view path) {
+  std::vector<std::string_view> ends = {path};
+  for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
+    ends.push_back(path.substr(dot + 1));
+  }
+  return ends;
 }
 
 std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute) {

@@ -2,9 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,6 +50,11 @@ class LoraAdapter {
 
   const std::string& name() const { return name_; }  // its directory, for messages
   const std::vector<LoraModule>& modules() const { return modules_; }  // by path
+  // Entries of a list of target_modules, ends of paths, of which there is no tensor. PEFT passes
+  // over those that the base does not have either.
+  const std::set<std::string, std::less<>>& targets_without_tensors() const {
+    return targets_without_tensors_;
+  }
   const LoraOrigin& origin() const { return origin_; }
   // SHA-256 (hex) over both files.
   const std::string& content_hash() const { return content_hash_; }
@@ -57,6 +65,7 @@ class LoraAdapter {
   std::string name_;
   std::shared_ptr<const SafetensorsFile> file_;  // the views borrow from it
   std::vector<LoraModule> modules_;
+  std::set<std::string, std::less<>> targets_without_tensors_;
   LoraOrigin origin_;
   std::string content_hash_;
 };
@@ -74,6 +83,9 @@ struct LoraConfig {
 std::string LoraConfigText(const LoraConfig& config);
 // The metadata of its adapter_model.safetensors, which PEFT passes over: LoraOrigin's second half.
 std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute);
+
+// What target_modules may call a module, the ends of its path: "a.b.c", "b.c" and "c". They borrow.
+std::vector<std::string_view> PathEnds(std::string_view path);
 
 // Names of a module's two tensors in adapter_model.safetensors.
 std::pair<std::string, std::string> LoraTensorNames(const std::string& path);

@@ -91,6 +91,14 @@ std::vector<int32_t> FindModules(const LoraAdapter& files, const FamilySpec& fam
     CheckShape(files, module.b_name, module.b, spec.n, module.rank, spec);
     weights.push_back(static_cast<int32_t>(found->second));
   }
+  const auto& missing = files.targets_without_tensors();
+  for (const auto& [path, index] : by_path) {
+    for (const std::string_view end : PathEnds(path)) {
+      if (missing.find(end) == missing.end()) continue;
+      throw Error(ErrorCode::kDataLoss, files.name() + ": field 'target_modules' names " +
+                                            Quoted(end) + ", of which there is no tensor");
+    }
+  }
   return weights;
 }
 

@@ -23,7 +23,8 @@ std::vector<bool> LinearWeights(const FamilySpec& family, const ModelConfig& con
 std::string ModulePath(const WeightSpec& spec);
 
 // Which weight each module of `files` is the adapter of. Throws kDataLoss naming the tensor when
-// the base has no such linear layer or the shapes do not meet.
+// the base has no such linear layer or the shapes do not meet, or naming the entry of
+// target_modules when the base has such modules and the files no tensor.
 std::vector<int32_t> FindModules(const LoraAdapter& files, const FamilySpec& family,
                                  const ModelConfig& config, const std::vector<WeightSpec>& specs);
 

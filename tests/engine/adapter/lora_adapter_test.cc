@@ -147,6 +147,18 @@ TEST_F(LoraAdapterTest, WhatWeWriteWeRead) {
   EXPECT_EQ(Open().modules()[0].scale, 0.25f);
 }
 
+TEST_F(LoraAdapterTest, TellsTargetsWithoutTensors) {
+  using Names = std::set<std::string, std::less<>>;
+  Json config = PlainConfig();
+  config["target_modules"] = {"self_attn.q_proj", "v_proj", "proj", "q_proj"};
+  Write(config.dump(), PlainShapes());
+  EXPECT_EQ(Open().targets_without_tensors(), (Names{"proj", "v_proj"}));
+
+  config["exclude_modules"] = {"v_proj", "proj"};
+  Write(config.dump(), PlainShapes());
+  EXPECT_TRUE(Open().targets_without_tensors().empty());
+}
+
 TEST_F(LoraAdapterTest, SaysWhichBaseItWasTrainedBeside) {
   Json config = PlainConfig();
   config["base_model_name_or_path"] = "org/base";

@@ -145,6 +145,28 @@ TEST_F(AdapterTest, RefusesModulesThatTheBaseDoesNotHaveOrThatAreNoLinearLayers)
   }
 }
 
+// Files that lost their tensors of one kind would run, and say something else.
+TEST_F(AdapterTest, RefusesTargetsOfTheBaseThatHaveNoTensor) {
+  const auto with_target = [&](const nlohmann::json& target, const nlohmann::json& excluded) {
+    std::filesystem::remove_all(adapter_dir());
+    tests::WriteRandomAdapter(directory_.path() / "model", 4, 1, adapter_dir());
+    const auto path = adapter_dir() / "adapter_config.json";
+    auto config = nlohmann::json::parse(ReadWholeFile(path, 1 << 20));
+    config["target_modules"].push_back(target);
+    config["exclude_modules"] = excluded;
+    WriteFileAtomically(path, config.dump());
+  };
+  for (const char* target : {"lm_head", "embed_tokens"}) {
+    with_target(target, nullptr);
+    ExpectRefused({"target_modules", "'" + std::string(target) + "'", "there is no tensor"});
+  }
+  // Lists that fit many models name layers that this one does not have.
+  with_target("query_key_value", nullptr);
+  EXPECT_EQ(harness_->LoadAdapter(adapter_dir())->rank(), 4);
+  with_target("lm_head", "lm_head");
+  EXPECT_EQ(harness_->LoadAdapter(adapter_dir())->rank(), 4);
+}
+
 // Of every model of the goldens, so that families with fused or reversed layers take part.
 class AdapterRows : public testing::TestWithParam<std::string> {};
 
