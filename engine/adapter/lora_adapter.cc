@@ -80,7 +80,9 @@ void CheckInit(const Json& config, const std::string& source) {
 // By module path: the numbers of rank_pattern or alpha_pattern.
 class Pattern {
  public:
-  Pattern(const Json& config, const char* field, double max, const std::string& source) {
+  enum class Numbers { kIntegers, kReals };
+  Pattern(const Json& config, const char* field, Numbers numbers, double max,
+          const std::string& source) {
     const auto found = config.find(field);
     if (found == config.end() || found->is_null()) return;
     if (!found->is_object()) Broken(source, "field '" + std::string(field) + "' is not an object");
@@ -94,11 +96,14 @@ class Pattern {
       if (plain.empty() || !is_path) {
         Refuse(source, what + "is a regular expression; only module names are read");
       }
-      if (!value.is_number() || !(value.get<double>() > 0) || value.get<double>() > max) {
-        Broken(source, what + "must be a number above 0 and at most " +
-                           std::to_string(static_cast<int64_t>(max)));
+      const double number = value.is_number() ? value.get<double>() : 0;
+      const bool fits = numbers == Numbers::kReals || number == std::floor(number);
+      if (!fits || !(number > 0) || number > max) {
+        Broken(source, what + "must be " +
+                           (numbers == Numbers::kReals ? "a number" : "an integer") +
+                           " above 0 and at most " + std::to_string(static_cast<int64_t>(max)));
       }
-      entries_.push_back({plain, key.starts_with("^"), value.get<double>()});
+      entries_.push_back({plain, key.starts_with("^"), number});
     }
   }
 
@@ -145,12 +150,13 @@ Settings ReadConfig(const Json& config, const std::string& source) {
     if (Holds(kHarmless, field) || Holds(kRead, field) || SaysNothing(value)) continue;
     Refuse(source, "field " + Quoted(field) + " is set, which this version does not support");
   }
-  Settings settings{.rank = JsonIntOr(config, "r", 8, 1, LoraAdapter::kMaxRank, source),
-                    .alpha = JsonNumberOr(config, "lora_alpha", 8, 0, kMaxAlpha, source),
-                    .rank_stabilized = JsonBoolOr(config, "use_rslora", false, source),
-                    .ranks = {config, "rank_pattern", LoraAdapter::kMaxRank, source},
-                    .alphas = {config, "alpha_pattern", kMaxAlpha, source},
-                    .targets = {}};
+  Settings settings{
+      .rank = JsonIntOr(config, "r", 8, 1, LoraAdapter::kMaxRank, source),
+      .alpha = JsonNumberOr(config, "lora_alpha", 8, 0, kMaxAlpha, source),
+      .rank_stabilized = JsonBoolOr(config, "use_rslora", false, source),
+      .ranks = {config, "rank_pattern", Pattern::Numbers::kIntegers, LoraAdapter::kMaxRank, source},
+      .alphas = {config, "alpha_pattern", Pattern::Numbers::kReals, kMaxAlpha, source},
+      .targets = {}};
   const auto targets = config.find("target_modules");
   if (targets == config.end() || targets->is_null() || targets->is_string()) return settings;
   settings.targets.emplace();
@@ -262,14 +268,9 @@ std::vector<LoraModule> CollectModules(const SafetensorsFile& file, const Settin
     const auto [a_name, b_name] = LoraTensorNames(path);
     if (module.a_name.empty()) Broken(source, "tensor " + Quoted(a_name) + " is missing");
     if (module.b_name.empty()) Broken(source, "tensor " + Quoted(b_name) + " is missing");
-    const double rank = settings.ranks.Of(path, static_cast<double>(settings.rank));
     const double alpha = settings.alphas.Of(path, settings.alpha);
-    if (rank != std::floor(rank)) {
-      Broken(source,
-             "tensor " + Quoted(module.a_name) + ": adapter_config.json gives it a broken rank");
-    }
     module.path = path;
-    module.rank = static_cast<int64_t>(rank);
+    module.rank = static_cast<int64_t>(settings.ranks.Of(path, static_cast<double>(settings.rank)));
     module.scale = static_cast<float>(alpha / (settings.rank_stabilized ? std::sqrt(rank) : rank));
     CheckTensor(module, module.a_name, module.a, 0, source);
     CheckTensor(module, module.b_name, module.b, 1, source);

@@ -204,6 +204,7 @@ TEST_F(LoraAdapterTest, RefusesConfigsThatAskForOtherArithmetic) {
       {"rank_pattern", {1}, ErrorCode::kDataLoss},
       {"rank_pattern", {{"q_proj", 0}}, ErrorCode::kDataLoss},
       {"rank_pattern", {{"q_proj", "2"}}, ErrorCode::kDataLoss},
+      {"rank_pattern", {{"q_proj", 2.5}}, ErrorCode::kDataLoss},
       {"rank_pattern", {{R"(.*\.(q|k)_proj)", 2}}, ErrorCode::kUnsupported},
       {"alpha_pattern", {{"q_proj", -2}}, ErrorCode::kDataLoss},
       {"alpha_pattern", {{"q_proj\nk_proj", 2}}, ErrorCode::kUnsupported},
