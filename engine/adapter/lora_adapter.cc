@@ -271,7 +271,7 @@ std::vector<LoraModule> CollectModules(const SafetensorsFile& file, const Settin
     const double alpha = settings.alphas.Of(path, settings.alpha);
     module.path = path;
     module.rank = static_cast<int64_t>(settings.ranks.Of(path, static_cast<double>(settings.rank)));
-    module.scale = static_cast<float>(alpha / (settings.rank_stabilized ? std::sqrt(rank) : rank));
+    module.scale = LoraScale(alpha, module.rank, settings.rank_stabilized);
     CheckTensor(module, module.a_name, module.a, 0, source);
     CheckTensor(module, module.b_name, module.b, 1, source);
     list.push_back(std::move(module));
@@ -281,6 +281,11 @@ std::vector<LoraModule> CollectModules(const SafetensorsFile& file, const Settin
 }
 
 }  // namespace
+
+float LoraScale(double alpha, int64_t rank, bool rank_stabilized) {
+  const auto divisor = static_cast<double>(rank);
+  return static_cast<float>(alpha / (rank_stabilized ? std::sqrt(divisor) : divisor));
+}
 
 LoraAdapter LoraAdapter::Open(const fs::path& dir) {
   if (!fs::is_directory(dir)) {

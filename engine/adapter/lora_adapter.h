@@ -15,11 +15,15 @@
 
 namespace tandem::engine {
 
+// What A x is multiplied with: alpha / rank, or with rank-stabilized LoRA alpha / sqrt(rank)
+// (Kalajdzievski 2023).
+float LoraScale(double alpha, int64_t rank, bool rank_stabilized);
+
 // The pair of matrices that an adapter has for one linear layer.
 struct LoraModule {
   std::string path;  // of the module in the base model: "model.layers.0.mlp.up_proj"
   int64_t rank = 0;
-  float scale = 1;    // alpha / rank, or alpha / sqrt(rank)
+  float scale = 1;    // LoraScale
   ConstTensorView a;  // [rank, in]
   ConstTensorView b;  // [out, rank]
   std::string a_name;

@@ -12,11 +12,6 @@
 namespace tandem::training {
 namespace {
 
-float ScaleOf(const LoraOptions& options) {
-  const auto rank = static_cast<double>(options.rank);
-  return static_cast<float>(options.alpha / (options.rank_stabilized ? std::sqrt(rank) : rank));
-}
-
 std::regex CompileModulePath(const std::string& pattern) {
   try {
     return std::regex(pattern);
@@ -39,6 +34,7 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
                                           const engine::ModelConfig& config) {
   const std::vector<engine::WeightSpec> specs = family.list_weights(config);
   const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
+  const float scale = engine::LoraScale(options.alpha, options.rank, options.rank_stabilized);
   const std::regex regex = CompileModulePath(options.module_path);
   std::vector<LoraTarget> targets;
   std::string some;  // for the message
@@ -49,7 +45,7 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
         options.module_path.empty() ||
         (options.full_match ? std::regex_match(path, regex) : std::regex_search(path, regex));
     if (matches) {
-      targets.push_back({static_cast<int32_t>(i), options.rank, ScaleOf(options)});
+      targets.push_back({static_cast<int32_t>(i), options.rank, scale});
     } else if (some.size() < 200) {
       some += (some.empty() ? "" : ", ") + path;
     }
