@@ -252,12 +252,9 @@ void EngineLoop::CollectSlices(const BatchPlan& plan) {
   }
   // Sequences of one adapter go through it together; decodes stay ahead of prompt chunks.
   if (!adapted) return;
-  const auto decodes = [](const StepRunner::Slice& slice) {
-    return slice.planned.n_tokens == 1 && slice.planned.samples;
-  };
   std::stable_sort(slices_.begin(), slices_.end(),
                    [&](const StepRunner::Slice& a, const StepRunner::Slice& b) {
-                     if (decodes(a) != decodes(b)) return decodes(a);
+                     if (a.planned.decodes() != b.planned.decodes()) return a.planned.decodes();
                      return std::less<>()(a.adapter, b.adapter);
                    });
 }

@@ -109,9 +109,8 @@ const BatchPlan& Scheduler::Plan() {
     ShareBudget();
     ReserveInLineOrder();
   } while (plan_.slices.empty() && !idle());
-  std::stable_partition(plan_.slices.begin(), plan_.slices.end(), [](const PlannedSlice& slice) {
-    return slice.n_tokens == 1 && slice.samples;
-  });
+  std::stable_partition(plan_.slices.begin(), plan_.slices.end(),
+                        [](const PlannedSlice& slice) { return slice.decodes(); });
   return plan_;
 }
 
