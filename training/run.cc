@@ -230,21 +230,26 @@ class Run {
                                          spec_.data.max_target_length);
     tflop_per_step_ *= static_cast<double>(spec_.train.gradient_accumulation_steps);
 
+    char base[64] = "";
     if (trainer_.base()) {
+      std::snprintf(base, sizeof base, "base %.1f MiB%s, ",
+                    static_cast<double>(trainer_.base()->weight_bytes()) / 0x1p20,
+                    trainer_.base()->is_mapped() ? " (mapped)" : "");
       Report("message", "an adapter of rank " + std::to_string(spec_.lora.rank) + " for " +
                             std::to_string(trainer_.lora_targets().size()) +
                             " linear layers of a model of " +
                             std::to_string(trainer_.base()->parameter_count()) + " parameters");
     }
-    char text[256];
-    std::snprintf(text, sizeof text,
-                  "%lld parameters, %s, %lld samples, arithmetic %s, memory: parameters %.1f MiB, "
-                  "activations %.1f MiB",
-                  static_cast<long long>(trainer_.parameters().parameter_count()),
-                  std::string(engine::DTypeName(spec_.compute)).c_str(),
-                  static_cast<long long>(corpus_.size()), std::string(ops_.kernels().key).c_str(),
-                  static_cast<double>(trainer_.parameters().bytes()) / 0x1p20,
-                  static_cast<double>(trainer_.program().arena_bytes) / 0x1p20);
+    char text[320];
+    std::snprintf(
+        text, sizeof text,
+        "%lld parameters, %s, %lld samples, arithmetic %s, memory: %sparameters %.1f MiB, "
+        "activations %.1f MiB",
+        static_cast<long long>(trainer_.parameters().parameter_count()),
+        std::string(engine::DTypeName(spec_.compute)).c_str(),
+        static_cast<long long>(corpus_.size()), std::string(ops_.kernels().key).c_str(), base,
+        static_cast<double>(trainer_.parameters().bytes()) / 0x1p20,
+        static_cast<double>(trainer_.program().arena_bytes) / 0x1p20);
     Report("message", text);
   }
 

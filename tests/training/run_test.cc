@@ -59,6 +59,7 @@ class RunTrainingTest : public testing::Test {
                    std::function<void(const ProgressEvent&)> watch = {}) {
     JobContext context;
     context.dir = dir_.path() / name;
+    context.cache_dir = cache_dir_;
     context.stop = stop_.get_token();
     context.report = [&, watch](const ProgressEvent& event) {
       events_.push_back(event);
@@ -91,6 +92,7 @@ class RunTrainingTest : public testing::Test {
   }
 
   tests::TemporaryDir dir_;
+  fs::path cache_dir_;
   std::stop_source stop_;
   std::vector<ProgressEvent> events_;
 };
@@ -320,6 +322,8 @@ TEST_F(RunTrainingTest, AnAdapterLearnsAndItsExportIsServedBesideTheBase) {
     EXPECT_LT(Losses(name).at(59), Losses(name).at(0) - 1);
     EXPECT_TRUE(outcome.model_dir.empty());
     EXPECT_EQ(CountEvents("message", "an adapter of rank 4 for 14 linear layers"), 1);
+    EXPECT_EQ(CountEvents("message", "memory: base "), 1);
+    EXPECT_EQ(CountEvents("message", " (mapped), parameters "), 0) << "without a cache directory";
     tests::ModelHarness served(dir_.path() / "base", {.dtype = std::string_view(dtype) == "float32"
                                                                    ? engine::DType::kF32
                                                                    : engine::DType::kBF16});
@@ -337,6 +341,15 @@ TEST_F(RunTrainingTest, AnAdapterLearnsAndItsExportIsServedBesideTheBase) {
     EXPECT_EQ(tests::ArgMax(std::span(after).last(vocab)), 'a');
     events_.clear();
   }
+}
+
+TEST_F(RunTrainingTest, ABaseOfAPackedFileSaysThatItsMemoryIsMapped) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  cache_dir_ = dir_.path() / "cache";
+
+  Run(Spec({from, "steps=1", "lora.rank=3"}), "run");
+
+  EXPECT_EQ(CountEvents("message", " (mapped), parameters "), 1);
 }
 
 TEST_F(RunTrainingTest, AFreshAdapterChangesNothing) {
