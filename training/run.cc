@@ -6,7 +6,6 @@
 #include <deque>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "engine/base/check.h"
 #include "engine/base/quoted.h"
@@ -20,6 +19,7 @@
 #include "training/flops.h"
 #include "training/lora/lora.h"
 #include "training/model_files.h"
+#include "training/name_pattern.h"
 #include "training/sample.h"
 #include "training/trainer.h"
 
@@ -33,15 +33,6 @@ constexpr size_t kMaxStateBytes = 64 << 20;
 constexpr size_t kLossTail = 32;
 constexpr int64_t kStateVersion = 1;
 
-std::regex CompileRegex(const std::string& pattern) {
-  try {
-    return std::regex(pattern);
-  } catch (const std::regex_error& error) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "model.trainable: \"" + pattern + "\" is no regular expression: " + error.what());
-  }
-}
-
 // Of lists of hundreds of modules the beginning is enough.
 std::string Shortened(const ordered_json& value) { return Quoted(value.dump()); }
 
@@ -51,9 +42,9 @@ std::vector<bool> TrainedWeights(const TrainSpec& spec,
   std::vector<bool> trained(weights.size(), false);
   bool any = false;
   for (const std::string& pattern : spec.model.trainable) {
-    const std::regex regex = CompileRegex(pattern);
+    const NamePattern trainable("model.trainable", pattern);
     for (size_t i = 0; i < weights.size(); ++i) {
-      if (!std::regex_search(weights[i].name, regex)) continue;
+      if (!trainable.IsIn(weights[i].name)) continue;
       trained[i] = true;
       any = true;
     }

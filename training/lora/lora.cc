@@ -2,24 +2,15 @@
 
 #include <cmath>
 #include <cstring>
-#include <regex>
 
 #include "engine/base/check.h"
 #include "engine/io/sha256.h"
 #include "engine/model/adapter.h"
 #include "engine/sampling/philox.h"
+#include "training/name_pattern.h"
 
 namespace tandem::training {
 namespace {
-
-std::regex CompileModulePath(const std::string& pattern) {
-  try {
-    return std::regex(pattern);
-  } catch (const std::regex_error& error) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "lora.module_path: \"" + pattern + "\" is no regular expression: " + error.what());
-  }
-}
 
 // GPT-2's "Conv1D": transformers names its kernel like a linear layer's weight and stores it [in,
 // out].
@@ -35,15 +26,14 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
   const std::vector<engine::WeightSpec> specs = family.list_weights(config);
   const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
   const float scale = engine::LoraScale(options.alpha, options.rank, options.rank_stabilized);
-  const std::regex regex = CompileModulePath(options.module_path);
+  const NamePattern pattern("lora.module_path", options.module_path);
   std::vector<LoraTarget> targets;
   std::string some;  // for the message
   for (size_t i = 0; i < specs.size(); ++i) {
     if (!linear[i]) continue;
     const std::string path = engine::ModulePath(specs[i]);
-    const bool matches =
-        options.module_path.empty() ||
-        (options.full_match ? std::regex_match(path, regex) : std::regex_search(path, regex));
+    const bool matches = options.module_path.empty() ||
+                         (options.full_match ? pattern.IsAllOf(path) : pattern.IsIn(path));
     if (matches) {
       targets.push_back({static_cast<int32_t>(i), options.rank, scale});
     } else if (some.size() < 200) {
