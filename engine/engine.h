@@ -45,6 +45,7 @@ struct LoadedModel {
   std::vector<TokenId>
       end_tokens;  // generation stops at these (config.json, generation_config.json)
   SamplingParams default_sampling;  // generation_config.json
+  std::string format;               // ModelDir::format
   std::string weights_dtype;        // "f32", "bf16", "int8" or "int4"
   std::string kv_dtype;             // the compute dtype: "f32" or "bf16"
   int64_t vocab_size = 0;
@@ -59,7 +60,8 @@ struct MemoryPlan {
   MemoryClaim least;    // with keys and values of one sequence of max_model_len tokens
   int64_t most_kv = 0;  // for max_seqs such sequences
   int64_t max_model_len = 0;
-  std::string weights_dtype;  // as LoadedModel's
+  std::string format;  // as LoadedModel's, both
+  std::string weights_dtype;
 };
 // Throws what OpenModel throws for the same faults. `kv_cache_bytes` of the options, where given,
 // is both the least and the most; `memory_bytes` plays no part.

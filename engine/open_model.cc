@@ -123,6 +123,7 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   if (options.max_model_len > 0) {
     loaded.max_model_len = std::min(loaded.max_model_len, options.max_model_len);
   }
+  loaded.format = dir.format();
   loaded.weights_dtype = loaded.model->weights_type();
   loaded.kv_dtype = DTypeName(loaded.model->dtype());
   loaded.weight_bytes = loaded.model->weight_bytes();

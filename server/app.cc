@@ -213,22 +213,22 @@ void App::Start() {
 // can be loaded later, one part stays free for them.
 void App::LoadFirstModels() {
   struct First {
-    ModelSource source;
-    std::vector<std::string> aliases = {};
-    engine::MemoryPlan plan = {};
-    MemoryReservation memory = {};
+    OpenedModel opened;
+    int64_t most_kv;
+    MemoryReservation memory;
   };
-  std::vector<First> first;
-  for (const ModelSource& source : options_.models) first.push_back({.source = source});
-  if (first.empty()) first.push_back({.source = {"", std::string(config::kDefaultModel)}});
+  std::vector<ModelSource> sources = options_.models;
+  if (sources.empty()) sources.push_back({"", std::string(config::kDefaultModel)});
   if (!options_.served_model_names.empty()) {
-    first.front().aliases = options_.served_model_names;
-    first.front().source.name = options_.served_model_names.front();
+    sources.front().name = options_.served_model_names.front();
   }
-  for (First& model : first) {
-    model.plan = PlanServedModel(model.source, options_.engine);
+  std::vector<First> first;
+  for (const ModelSource& source : sources) {
+    OpenedModel opened = OpenModelSource(source);
+    const engine::MemoryPlan plan = engine::PlanMemory(opened.files, options_.engine);
     try {
-      model.memory = memory_.Reserve(NameOf(model.source), model.plan.least);
+      MemoryReservation memory = memory_.Reserve(opened.id, plan.least);
+      first.push_back({std::move(opened), plan.most_kv, std::move(memory)});
     } catch (const Error& error) {
       throw Error(error.code(), std::string(error.what()) +
                                     ": raise --memory, lower --max-model-len, or choose --dtype "
@@ -236,14 +236,15 @@ void App::LoadFirstModels() {
     }
   }
   int64_t parts = static_cast<int64_t>(first.size()) + (LoadsAtRunTime() ? 1 : 0);
-  for (First& model : first) model.memory.GrowKv(model.plan.most_kv, parts--);
+  for (First& model : first) model.memory.GrowKv(model.most_kv, parts--);
   for (First& model : first) {
     LoadSettings settings;
     settings.memory = std::move(model.memory);
     settings.progress = [this](double) { ThrowIfStopping(); };
     models_.Add(
-        LoadServedModel(model.source, options_.engine, options_.chat_template, std::move(settings)),
-        model.aliases);
+        LoadServedModel(std::move(model.opened), options_.engine, options_.chat_template,
+                        std::move(settings)),
+        &model == &first.front() ? options_.served_model_names : std::vector<std::string>());
   }
 }
 
@@ -266,7 +267,7 @@ ModelHost::Maker App::ModelMaker() const {
   };
   ModelHost::Maker maker;
   maker.plan = [options_for](const ModelLoadSpec& spec) {
-    return PlanServedModel({spec.id, spec.source}, options_for(spec));
+    return engine::PlanMemory(OpenModelSource({spec.id, spec.source}).files, options_for(spec));
   };
   maker.make = [this, options_for](const ModelLoadSpec& spec, MemoryReservation memory,
                                    const std::function<void(double)>& progress) {
@@ -276,8 +277,8 @@ ModelHost::Maker App::ModelMaker() const {
     settings.memory = std::move(memory);
     settings.in_background = true;
     settings.progress = progress;
-    return LoadServedModel({spec.id, spec.source}, options_for(spec), options_.chat_template,
-                           std::move(settings));
+    return LoadServedModel(OpenModelSource({spec.id, spec.source}), options_for(spec),
+                           options_.chat_template, std::move(settings));
   };
   return maker;
 }
@@ -318,8 +319,8 @@ void App::PublishJobModel(const Job& job) {
   std::string id = ModelIdOfJob(job.request_json, job.id);
   // A name that another model has taken since the job was accepted is not taken from it.
   if (models_.Contains(id) && models_.Look(id)->owned_by != "user") id = job.id;
-  const ModelSource source{id, path};
-  const engine::MemoryPlan plan = PlanServedModel(source, options_.engine);
+  OpenedModel opened = OpenModelSource({id, path});
+  const engine::MemoryPlan plan = engine::PlanMemory(opened.files, options_.engine);
   LoadSettings settings;
   settings.labels.owned_by = "user";
   settings.labels.parent = BaseModelOfJob(job.request_json);
@@ -327,7 +328,8 @@ void App::PublishJobModel(const Job& job) {
   settings.progress = [this](double) { ThrowIfStopping(); };
   settings.memory = memory_.Reserve(id, plan.least);
   settings.memory.GrowKv(plan.most_kv, 2);  // as much stays free for the next
-  models_.Publish(LoadServedModel(source, options_.engine, "", std::move(settings)), {job.id});
+  models_.Publish(LoadServedModel(std::move(opened), options_.engine, "", std::move(settings)),
+                  {job.id});
   spdlog::info("job_model_published job={} model={}", job.id, id);
 }
 

@@ -20,15 +20,6 @@ namespace tandem::server {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-// An embedded name has no organisation in front, so it is never looked for at the hub.
-ModelSource PulledSource(const ModelSource& source) {
-  return source.may_pull ? ModelSource{source.name, PulledPath(source.path)} : source;
-}
-
-}  // namespace
-
 ModelSource ParseModelSource(const std::string& text) {
   // An existing path may hold '='.
   const size_t equals = text.find('=');
@@ -52,11 +43,12 @@ std::string NameOf(const ModelSource& source) {
   return path.filename().string();
 }
 
-engine::ModelDir OpenModelSource(const ModelSource& named) {
-  const ModelSource source = PulledSource(named);
-  if (fs::exists(source.path)) return engine::ModelDir::Open(source.path);
-  if (std::optional<engine::ModelDir> embedded = config::OpenEmbeddedModel(source.path)) {
-    return std::move(*embedded);
+OpenedModel OpenModelSource(const ModelSource& source) {
+  // An embedded name has no organisation in front, so it is never looked for at the hub.
+  const std::string path = source.may_pull ? PulledPath(source.path) : source.path;
+  if (fs::exists(path)) return {NameOf(source), engine::ModelDir::Open(path)};
+  if (std::optional<engine::ModelDir> embedded = config::OpenEmbeddedModel(path)) {
+    return {NameOf(source), std::move(*embedded)};
   }
   std::string embedded_names;
   for (const std::string_view name : config::EmbeddedModelNames()) {
@@ -64,8 +56,7 @@ engine::ModelDir OpenModelSource(const ModelSource& named) {
     embedded_names += name;
   }
   throw Error(ErrorCode::kNotFound,
-              "model '" + source.path +
-                  "' is neither a directory, nor a file, nor an embedded model (" +
+              "model '" + path + "' is neither a directory, nor a file, nor an embedded model (" +
                   (embedded_names.empty() ? "none are" : embedded_names) +
                   "), nor the name of one at the hub (ORG/NAME)");
 }
@@ -104,19 +95,14 @@ void RunInBackground(const std::function<void()>& work) {
 
 }  // namespace
 
-engine::MemoryPlan PlanServedModel(const ModelSource& source,
-                                   const engine::EngineOptions& options) {
-  return engine::PlanMemory(OpenModelSource(source), options);
-}
-
-std::shared_ptr<const ServedModel> LoadServedModel(const ModelSource& source,
+std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
                                                    engine::EngineOptions options,
                                                    const std::string& chat_template,
                                                    LoadSettings settings) {
   const auto begin = std::chrono::steady_clock::now();
   engine::LoadedModel loaded;
   const auto open = [&] {
-    loaded = engine::OpenModel(OpenModelSource(source), options, chat_template, settings.progress);
+    loaded = engine::OpenModel(opened.files, options, chat_template, settings.progress);
   };
   // The engine's own threads must not begin life in the background.
   if (settings.in_background) {
@@ -127,7 +113,7 @@ std::shared_ptr<const ServedModel> LoadServedModel(const ModelSource& source,
 
   auto model = std::make_shared<ServedModel>();
   const ServedModelLabels& labels = settings.labels;
-  model->id = NameOf(source);
+  model->id = opened.id;
   model->root = labels.parent.value_or(model->id);
   model->parent = labels.parent;
   model->owned_by = labels.owned_by;

@@ -21,10 +21,15 @@ struct ModelSource {
 };
 ModelSource ParseModelSource(const std::string& text);
 
+std::string NameOf(const ModelSource& source);
+
+struct OpenedModel {
+  std::string id;
+  engine::ModelDir files;
+};
 // An existing path wins over an embedded name and over the hub, from which the model is pulled if
 // need be (server/hub). Throws kNotFound saying what was looked for.
-engine::ModelDir OpenModelSource(const ModelSource& source);
-std::string NameOf(const ModelSource& source);
+OpenedModel OpenModelSource(const ModelSource& source);
 
 // How the model list describes where a model comes from.
 struct ServedModelLabels {
@@ -46,17 +51,14 @@ struct LoadSettings {
   std::function<void(double fraction)> progress = {};
 };
 
-// Opens, packs and starts a model. `chat_template` is a template's text, or empty for the model's
+// Packs and starts a model. `chat_template` is a template's text, or empty for the model's
 // own.
-std::shared_ptr<const ServedModel> LoadServedModel(const ModelSource& source,
+std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
                                                    engine::EngineOptions options,
                                                    const std::string& chat_template,
                                                    LoadSettings settings = {});
 
 // What --dtype says: f32, bf16, int8 or int4; "auto" changes nothing.
 void SetDType(const std::string& dtype, engine::EngineOptions& options);
-
-// What that will take, from config and tensor headers alone. Throws the same faults.
-engine::MemoryPlan PlanServedModel(const ModelSource& source, const engine::EngineOptions& options);
 
 }  // namespace tandem::server

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -12,12 +13,14 @@
 namespace tandem::engine {
 namespace {
 
+constexpr size_t kPageBytes = 4096;
+
 // Like mmap, but a file that could hold a huge page begins on the border of one: only then can the
 // kernel map the huge pages of its cache as such.
 void* MapAligned(int file, size_t bytes) {
   if (bytes < kHugePageBytes) return mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file, 0);
 
-  const size_t reserved = RoundUp<size_t>(bytes, 4096) + kHugePageBytes;
+  const size_t reserved = RoundUp<size_t>(bytes, kPageBytes) + kHugePageBytes;
   void* reservation =
       mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reservation == MAP_FAILED) return MAP_FAILED;
@@ -33,7 +36,7 @@ void* MapAligned(int file, size_t bytes) {
     errno = error;
     return MAP_FAILED;
   }
-  std::byte* const mapped_end = aligned + RoundUp<size_t>(bytes, 4096);
+  std::byte* const mapped_end = aligned + RoundUp<size_t>(bytes, kPageBytes);
   if (aligned > begin) munmap(begin, static_cast<size_t>(aligned - begin));
   if (end > mapped_end) munmap(mapped_end, static_cast<size_t>(end - mapped_end));
   // Only advice: what is not in the page cache yet is then read as huge pages, where it can.
@@ -67,6 +70,17 @@ FileIdentity MappedFile::CurrentIdentity() const {
           .inode = status.st_ino,
           .bytes = status.st_size,
           .modified_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
+void MappedFile::LetGo(std::span<const std::byte> part) const {
+  const auto begin = reinterpret_cast<uintptr_t>(bytes_.data());
+  const auto from = std::max(begin, reinterpret_cast<uintptr_t>(part.data()));
+  const auto to =
+      std::min(begin + bytes_.size(), reinterpret_cast<uintptr_t>(part.data()) + part.size());
+  if (from >= to) return;
+  // Whole pages around it: a page that a neighbour is reading is only mapped once more.
+  const uintptr_t first = from / kPageBytes * kPageBytes;
+  (void)madvise(reinterpret_cast<void*>(first), to - first, MADV_DONTNEED);  // only advice
 }
 
 MappedFile::MappedFile(std::filesystem::path path, std::span<const std::byte> bytes,

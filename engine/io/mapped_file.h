@@ -35,6 +35,9 @@ class MappedFile {
   // As it was when the file was opened, and as it is now under the same path (throws kNotFound).
   const FileIdentity& identity() const { return identity_; }
   FileIdentity CurrentIdentity() const;
+  // Takes these bytes out of the process's memory until they are read again; they stay in the
+  // system's page cache. What is not within bytes() is left alone.
+  void LetGo(std::span<const std::byte> part) const;
 
  private:
   MappedFile(std::filesystem::path path, std::span<const std::byte> bytes,

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/log.h"
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/foreign_model.h"
@@ -133,38 +133,21 @@ void WriteMemo(const std::filesystem::path& path, const Json& files, const std::
   }
 }
 
-[[noreturn]] void RefuseFile(const std::string& name) {
-  throw Error(ErrorCode::kUnsupported,
-              name +
-                  ": a file that is neither GGUF nor llama2.c; a model is one of these, or a "
-                  "Hugging Face directory");
-}
-
 }  // namespace
 
 ModelDir ModelDir::Open(const std::filesystem::path& path) {
   std::error_code error;
+  ModelDir model;
+  model.name_ = path.string();
   if (std::filesystem::is_regular_file(path, error)) {
     const std::shared_ptr<const MappedFile> file = MappedFile::Open(path);
-    ModelDir model;
-    model.name_ = path.string();
     model.weight_files_.push_back({file, file->bytes()});
-    if (GgufFile::HasMagic(file->bytes())) {
-      model.Take(ReadGgufModel(file->bytes(), model.name_));
-    } else if (LooksLikeLlama2c(file->bytes())) {
-      const std::filesystem::path vocabulary = FindLlama2cVocabulary(path, file->bytes());
-      model.Take(ReadLlama2cModel(file->bytes(), model.name_,
-                                  vocabulary.empty() ? nullptr : MappedFile::Open(vocabulary)));
-    } else {
-      RefuseFile(model.name_);
-    }
+    model.TakeForeign(path);
     return model;
   }
   if (!std::filesystem::is_directory(path, error)) {
     throw Error(ErrorCode::kNotFound, path.string() + ": no such model directory or file");
   }
-  ModelDir model;
-  model.name_ = path.string();
   model.dir_ = path;
   model.OpenWeights();
   return model;
@@ -174,13 +157,7 @@ ModelDir ModelDir::FromBytes(const std::string& name, std::span<const std::byte>
   ModelDir model;
   model.name_ = name;
   model.weight_files_.push_back({nullptr, bytes});
-  if (GgufFile::HasMagic(bytes)) {
-    model.Take(ReadGgufModel(bytes, name));
-  } else if (LooksLikeLlama2c(bytes)) {
-    model.Take(ReadLlama2cModel(bytes, name, nullptr));
-  } else {
-    RefuseFile(name);
-  }
+  model.TakeForeign({});
   return model;
 }
 
@@ -219,7 +196,24 @@ void ModelDir::Take(const SafetensorsFile& shard) {
   weight_files_.push_back({shard.file(), shard.bytes()});
 }
 
-void ModelDir::Take(ForeignModel model) {
+void ModelDir::TakeForeign(const std::filesystem::path& path) {
+  const std::span<const std::byte> bytes = weight_files_.front().bytes;
+  ForeignModel model;
+  if (GgufFile::HasMagic(bytes)) {
+    format_ = "gguf";
+    model = ReadGgufModel(bytes, name_);
+  } else if (LooksLikeLlama2c(bytes)) {
+    format_ = "llama2.c";
+    const std::filesystem::path vocabulary =
+        path.empty() ? path : FindLlama2cVocabulary(path, bytes);
+    model =
+        ReadLlama2cModel(bytes, name_, vocabulary.empty() ? nullptr : MappedFile::Open(vocabulary));
+  } else {
+    throw Error(ErrorCode::kUnsupported,
+                name_ +
+                    ": a file that is neither GGUF nor llama2.c; a model is one of these, or a "
+                    "Hugging Face directory");
+  }
   tensors_ = std::move(model.tensors);
   read_text_ = std::move(model.read_text);
 }
@@ -290,6 +284,12 @@ const ConstTensorView* ModelDir::FindTensor(std::string_view name) const {
   return stored != nullptr && stored->IsAsAsked() ? &stored->view : nullptr;
 }
 
+void ModelDir::LetGo(const StoredTensor& tensor) const {
+  for (const WeightFile& file : weight_files_) {
+    if (file.file != nullptr) file.file->LetGo(tensor.bytes());
+  }
+}
+
 std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir,
                                   const std::function<void()>& between_pieces) const {
   constexpr size_t kPieceBytes = 32 << 20;  // some tens of milliseconds
@@ -308,7 +308,9 @@ std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir,
   for (const WeightFile& file : weight_files_) {
     for (size_t at = 0; at < file.bytes.size(); at += kPieceBytes) {
       if (between_pieces) between_pieces();
-      sha.Update(file.bytes.subspan(at, std::min(kPieceBytes, file.bytes.size() - at)));
+      const auto piece = file.bytes.subspan(at, std::min(kPieceBytes, file.bytes.size() - at));
+      sha.Update(piece);
+      if (file.file != nullptr) file.file->LetGo(piece);
     }
   }
   std::string hash = ToHex(sha.Finish());

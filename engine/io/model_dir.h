@@ -15,8 +15,6 @@
 
 namespace tandem::engine {
 
-struct ForeignModel;
-
 // A model as files: a Hugging Face directory (config.json, one or more safetensors shards, optional
 // tokenizer and template files), the same files embedded in the program, or one file of another
 // program told as such a directory: GGUF, llama2.c. Immutable after Open; views into it live as
@@ -39,6 +37,8 @@ class ModelDir {
   static bool IsModelFile(const std::filesystem::path& path);
 
   const std::string& name() const { return name_; }  // path or embedded name, for messages
+  // What the files are: "hf" (config.json and safetensors), "gguf" or "llama2.c".
+  const std::string& format() const { return format_; }
   // Text of a small file (config.json, tokenizer.json, …); nullopt when there is none. Files over
   // 512 MiB throw kDataLoss. What a foreign file says is put into these words when it is asked for.
   std::optional<std::string> ReadText(std::string_view file_name) const;
@@ -47,6 +47,9 @@ class ModelDir {
   const StoredTensor* FindStored(std::string_view name) const;  // null when absent
   // The same where it lies just as families ask for it, as in every directory; else null.
   const ConstTensorView* FindTensor(std::string_view name) const;
+  // Called when a tensor has been read for good: its bytes leave the process's memory, where they
+  // lie in a mapped file.
+  void LetGo(const StoredTensor& tensor) const;
   // SHA-256 (hex) over the bytes of all tensor files in the order of their names: the identity of
   // the weights, and for a single file what sha256sum prints. Reads every byte once; for files the
   // result is remembered in `memo_dir`, when that is not empty, by path, size, mtime and inode.
@@ -68,10 +71,11 @@ class ModelDir {
   bool Has(const std::string& file_name) const;
   std::string Describe(const std::string& file_name) const;
   SafetensorsFile OpenShard(const std::string& file_name) const;
-  void Take(const SafetensorsFile& shard);  // notes its file, not its tensors
-  void Take(ForeignModel model);
+  void Take(const SafetensorsFile& shard);              // notes its file, not its tensors
+  void TakeForeign(const std::filesystem::path& path);  // path: empty for bytes
 
   std::string name_;
+  std::string format_ = "hf";
   std::filesystem::path dir_;  // empty: from memory, or one file
   std::map<std::string, std::span<const std::byte>> memory_;
   // Of a foreign file; else empty.

@@ -161,6 +161,10 @@ int64_t StoredTensor::row_elements() const {
   return count;
 }
 
+std::span<const std::byte> StoredTensor::bytes() const {
+  return {view.data, static_cast<size_t>(rows() * RowBytes(*this))};
+}
+
 const std::byte* StoredTensor::RowData(int64_t row) const {
   int64_t in_file = row;
   if (interleaved_heads > 0) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -39,6 +40,8 @@ struct StoredTensor {
   // The axes of the file: a vector is rows of one number each.
   int64_t rows() const;
   int64_t row_elements() const;
+  // All of it, as it lies in the file.
+  std::span<const std::byte> bytes() const;
   // Where the row that families call `row` lies. REQUIRES: no transpose together with heads.
   const std::byte* RowData(int64_t row) const;
 };

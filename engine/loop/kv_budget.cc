@@ -99,6 +99,7 @@ MemoryPlan PlanMemory(const ModelDir& dir, const EngineOptions& asked) {
                  "keys and values of one sequence");
   MemoryPlan plan;
   plan.max_model_len = outline.max_context_len;
+  plan.format = dir.format();
   plan.weights_dtype = outline.types.name;
   plan.least.weights = outline.weight_bytes;
   plan.least.weights_mapped = !options.cache_dir.empty();

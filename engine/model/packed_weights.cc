@@ -109,7 +109,8 @@ class Packer {
          OpsContext& ops)
       : dir_(dir), specs_(specs), types_(types), ops_(ops) {}
 
-  // REQUIRES: `section` is zeroed and of the rounded-up size.
+  // Afterwards the source is out of memory: what loading takes at most is the packed form and one
+  // weight. REQUIRES: `section` is zeroed and of the rounded-up size.
   void Pack(size_t i, std::byte* section) {
     const WeightSpec& spec = specs_[i];
     const StoredTensor* source = FindWeight(dir_, spec);
@@ -129,6 +130,7 @@ class Packer {
     } else {
       PackStored(ops_, *source, spec, types_.dtype, BlockFormat::kNone, false, section);
     }
+    dir_.LetGo(*source);
   }
 
   void ReportError() const {

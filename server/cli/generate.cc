@@ -54,8 +54,8 @@ int Generate(const GenerateFlags& flags) {
   ConfigureLog(flags.log_level, LogFormat::kText);
   engine::EngineOptions options = ToEngineOptions(flags.options);
   options.max_seqs = 1;
-  const auto model =
-      LoadServedModel(ParseModelSource(flags.model), options, ReadChatTemplate(flags.options));
+  const auto model = LoadServedModel(OpenModelSource(ParseModelSource(flags.model)), options,
+                                     ReadChatTemplate(flags.options));
   const engine::LoadedModel& loaded = model->loaded();
 
   engine::GenerationRequest request;

@@ -106,7 +106,7 @@ std::vector<TokenId> TextTokens(const engine::LoadedModel& model, const Quantize
 
 int Quantize(const QuantizeFlags& flags) {
   ConfigureLog(flags.log_level, LogFormat::kText);
-  const engine::ModelDir dir = OpenModelSource(ParseModelSource(flags.model));
+  const engine::ModelDir dir = OpenModelSource(ParseModelSource(flags.model)).files;
   const engine::LoadedModel reference = Open(dir, flags, "auto");
   const engine::LoadedModel rounded = Open(dir, flags, flags.dtype);
 

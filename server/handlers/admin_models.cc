@@ -87,9 +87,10 @@ Json OtherJson(const ModelHost::Other& model, const std::vector<MemoryLedger::En
   out["state"] = model.state == State::kLoading     ? "loading"
                  : model.state == State::kUnloading ? "unloading"
                                                     : "failed";
-  out["format"] = "hf";
-  out["dtype"] = model.dtype.empty() ? Json() : Json(model.dtype);
-  out["max_model_len"] = model.max_model_len == 0 ? Json() : Json(model.max_model_len);
+  const ModelHost::About& about = model.about;
+  out["format"] = about.format.empty() ? Json() : Json(about.format);
+  out["dtype"] = about.dtype.empty() ? Json() : Json(about.dtype);
+  out["max_model_len"] = about.max_model_len == 0 ? Json() : Json(about.max_model_len);
   out["memory_bytes"] = claim.total();
   out["memory"] = MemoryJson(claim);
   out["adapters"] = Json::array();
@@ -117,7 +118,7 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
     Json entry;
     entry["id"] = name;
     entry["state"] = "loaded";
-    entry["format"] = "hf";
+    entry["format"] = model->loaded().format;
     entry["dtype"] = model->loaded().weights_dtype;
     entry["max_model_len"] = model->loaded().max_model_len;
     entry["memory_bytes"] = model->memory.claim().total();

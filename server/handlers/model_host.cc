@@ -95,8 +95,7 @@ void ModelHost::Claim(Loading& loading) {
   memory.GrowKv(plan.most_kv, kPartsOfFreeMemory);
   const std::lock_guard lock(mutex_);
   loading.memory = std::move(memory);
-  loading.dtype = plan.weights_dtype;
-  loading.max_model_len = plan.max_model_len;
+  loading.about = {plan.format, plan.weights_dtype, plan.max_model_len};
 }
 
 Job ModelHost::Load(const ModelLoadSpec& spec, const std::string& request_json, OnEnd on_end) {
@@ -126,7 +125,7 @@ Job ModelHost::Load(const ModelLoadSpec& spec, const std::string& request_json, 
         });
     const std::lock_guard lock(mutex_);
     loading->job_id = job.id;
-    std::erase_if(failed_, [&](const Failed& failed) { return failed.about.id == spec.id; });
+    std::erase_if(failed_, [&](const Failed& failed) { return failed.model.id == spec.id; });
     queue_.push_back(loading);
     wake_.notify_all();
     return job;
@@ -221,11 +220,10 @@ void ModelHost::EndLoad(const std::shared_ptr<Loading>& loading, JobSupervisor::
     loading_.erase(id);
     if (end.status == JobStatus::kFailed) {
       Failed failed;
-      failed.about = {.id = id,
+      failed.model = {.id = id,
                       .state = Other::State::kFailed,
                       .job_id = loading->job_id,
-                      .dtype = loading->dtype,
-                      .max_model_len = loading->max_model_len,
+                      .about = loading->about,
                       .error = end.error->message};
       failed.at = Clock::now();
       failed_.push_back(std::move(failed));
@@ -284,17 +282,18 @@ Job ModelHost::Unload(const std::string& name, bool force, const std::string& re
 void ModelHost::BeginUnload(const std::shared_ptr<const ServedModel>& model,
                             const std::string& job_id, OnEnd on_end, const std::string& why) {
   const std::string id = model->id;
-  Unloading& leaving = unloading_
-                           .emplace(id, Unloading{.job_id = job_id,
-                                                  .engine = model->engine,
-                                                  .figures = model->engine->figures(),
-                                                  .dtype = model->loaded().weights_dtype,
-                                                  .max_model_len = model->loaded().max_model_len,
-                                                  .pinned = model->pinned,
-                                                  .idle_unload_s = model->idle_unload_s,
-                                                  .bytes = model->memory.claim().total(),
-                                                  .on_end = {}})
-                           .first->second;
+  Unloading& leaving =
+      unloading_
+          .emplace(id, Unloading{.job_id = job_id,
+                                 .engine = model->engine,
+                                 .figures = model->engine->figures(),
+                                 .about = {model->loaded().format, model->loaded().weights_dtype,
+                                           model->loaded().max_model_len},
+                                 .pinned = model->pinned,
+                                 .idle_unload_s = model->idle_unload_s,
+                                 .bytes = model->memory.claim().total(),
+                                 .on_end = {}})
+          .first->second;
   leaving.on_end.push_back(std::move(on_end));
   spdlog::info("model_unloading model={} reason=\"{}\"", id, why);
   registry_.Remove(
@@ -368,8 +367,7 @@ std::vector<ModelHost::Other> ModelHost::Others() const {
     others.push_back({.id = id,
                       .state = Other::State::kLoading,
                       .job_id = loading->job_id,
-                      .dtype = loading->dtype,
-                      .max_model_len = loading->max_model_len,
+                      .about = loading->about,
                       .progress = loading->progress,
                       .pinned = loading->spec.pinned,
                       .idle_unload_s = loading->spec.idle_unload_s});
@@ -379,8 +377,7 @@ std::vector<ModelHost::Other> ModelHost::Others() const {
     others.push_back({.id = id,
                       .state = Other::State::kUnloading,
                       .job_id = leaving.job_id,
-                      .dtype = leaving.dtype,
-                      .max_model_len = leaving.max_model_len,
+                      .about = leaving.about,
                       .running = stats.requests_running,
                       .waiting = stats.requests_waiting,
                       .pinned = leaving.pinned,
@@ -389,7 +386,7 @@ std::vector<ModelHost::Other> ModelHost::Others() const {
   const auto now = Clock::now();
   for (const Failed& failed : failed_) {
     const bool is_old = now - failed.at > kFailedAreListedFor;
-    if (!is_old && !registry_.Contains(failed.about.id)) others.push_back(failed.about);
+    if (!is_old && !registry_.Contains(failed.model.id)) others.push_back(failed.model);
   }
   return others;
 }

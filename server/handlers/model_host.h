@@ -62,14 +62,19 @@ class ModelHost {
   // kAlreadyExists (in_use) for a pinned model without force and one that is still being loaded.
   Job Unload(const std::string& name, bool force, const std::string& request_json, OnEnd on_end);
 
+  // What is known of a model before it is loaded.
+  struct About {
+    std::string format = {};    // empty: not known
+    std::string dtype = {};     // the same
+    int64_t max_model_len = 0;  // 0: the same
+  };
   // Models that are not in the registry.
   struct Other {
     enum class State { kLoading, kUnloading, kFailed };
     std::string id;
     State state = State::kLoading;
     std::string job_id = {};
-    std::string dtype = {};            // empty: not known
-    int64_t max_model_len = 0;         // 0: not known
+    About about = {};
     double progress = 0;               // of kLoading
     std::string error = {};            // of kFailed
     int64_t running = 0, waiting = 0;  // of kUnloading
@@ -91,8 +96,7 @@ class ModelHost {
     ModelLoadSpec spec;
     std::string job_id;  // empty: not accepted yet
     MemoryReservation memory;
-    std::string dtype;
-    int64_t max_model_len = 0;
+    About about;
     OnEnd on_end;
     std::atomic<bool> is_cancelled{false};
     std::atomic<double> progress{0};
@@ -101,15 +105,14 @@ class ModelHost {
     std::string job_id;
     std::weak_ptr<engine::Engine> engine;
     engine::EngineFigures figures;
-    std::string dtype;
-    int64_t max_model_len = 0;
+    About about;
     bool pinned = false;
     int64_t idle_unload_s = 0;
     int64_t bytes = 0;
     std::vector<OnEnd> on_end;
   };
   struct Failed {
-    Other about;
+    Other model;
     Clock::time_point at;
   };
 

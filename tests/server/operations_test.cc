@@ -130,7 +130,9 @@ TEST_F(OperationsTest, CountersOfAModelThatWasReplacedGoOn) {
   options.kv_cache_bytes = 32 << 20;
   for (int i = 1; i <= 3; ++i) {
     app_->models().Publish(
-        LoadServedModel({"tiny", (directory_.path() / "tiny").string()}, options, ""), {});
+        LoadServedModel(OpenModelSource({"tiny", (directory_.path() / "tiny").string()}), options,
+                        ""),
+        {});
     Complete(5, "any");
     const std::string after = Get("/metrics").body;
     EXPECT_EQ(ValueOf(after, "tandem:generation_tokens_total"), 7 + 5 * i);

@@ -2,6 +2,9 @@
 
 #include <sys/stat.h>
 
+#include <fstream>
+#include <string>
+
 #include "tests/engine/io/file_helpers.h"
 
 namespace tandem::engine {
@@ -41,6 +44,31 @@ TEST(MappedFile, KeepsItsBytesWhenTheNameIsReplacedOrRemoved) {
 
   EXPECT_EQ(TextOf(*file), "old");
   ExpectError(ErrorCode::kNotFound, {(dir / "a").string()}, [&] { file->CurrentIdentity(); });
+}
+
+// Kilobytes of mapped files that are in this process's memory.
+int64_t ResidentFileKilobytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssFile:")) return std::stoll(line.substr(8));
+  }
+  return -1;
+}
+
+TEST(MappedFile, WhatIsLetGoLeavesMemoryAndCanBeReadAgain) {
+  constexpr size_t kBytes = size_t{64} << 20;
+  const TemporaryDir dir;
+  WriteFile(dir / "a", std::string(kBytes, 'x'));
+  const auto file = MappedFile::Open(dir / "a");
+  ASSERT_EQ(TextOf(*file), std::string(kBytes, 'x'));
+  const int64_t before = ResidentFileKilobytes();
+
+  file->LetGo(file->bytes().subspan(kBytes / 2));
+  const int64_t after = ResidentFileKilobytes();
+  file->LetGo({file->bytes().data() + kBytes, 1});  // not of this file
+
+  EXPECT_LT(after, before - (int64_t{30} << 10));
+  EXPECT_EQ(TextOf(*file), std::string(kBytes, 'x'));
 }
 
 TEST(MappedFile, NamesWhatItCannotOpen) {
