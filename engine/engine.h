@@ -110,7 +110,8 @@ struct GenerationRequest {
   // What the base model is adapted with, from the first token of the prompt on; null: nothing. The
   // request holds it as long as it runs. REQUIRES: opened for this engine's model.
   std::shared_ptr<const Adapter> adapter = {};
-  uint64_t client = 0;  // whose it is: clients take turns, each first come first served
+  std::string adapter_name = {};  // what EngineStats calls it
+  uint64_t client = 0;            // whose it is: clients take turns, each first come first served
   std::optional<std::chrono::steady_clock::time_point> deadline;
   std::optional<std::chrono::steady_clock::time_point> queue_deadline;  // to have a place by
   std::optional<std::chrono::steady_clock::time_point> arrival;  // for timings; unset: Submit
@@ -192,6 +193,10 @@ struct EngineStats {
   int64_t steps_total = 0;
   int64_t kv_bytes = 0;
   int64_t scratch_bytes = 0;
+  int64_t max_adapters = 0;  // different ones in one batch
+  // By name, of requests with a sequence in the batch, and of those without. A name may be in both.
+  std::vector<std::string> running_adapters;
+  std::vector<std::string> waiting_adapters;
   double requests_ended_per_second = 0;  // over the last seconds, however they ended
   // The loop beats at least every second, idle or not, and between any two steps.
   std::chrono::steady_clock::time_point heartbeat;

@@ -313,7 +313,7 @@ void App::PublishJobModel(const Job& job) {
     return;
   }
   const std::string path = result["model_dir"].get<std::string>();
-  if (path.empty()) return;  // the spec asked for no export
+  if (path.empty()) return;  // an adapter, or the spec asked for no export
   if (std::filesystem::exists(job.dir / kModelDeletedFile)) return;
 
   std::string id = ModelIdOfJob(job.request_json, job.id);

@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/quoted.h"
 #include "engine/io/sha256.h"
 #include "engine/model/adapter.h"
 
@@ -36,8 +37,14 @@ std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source
   const std::string content = base->loaded().fingerprint + "\n" + model->adapter->fingerprint();
   model->fingerprint =
       "fp_" + engine::ToHex(engine::Sha256Of(std::as_bytes(std::span(content)))).substr(0, 16);
-  spdlog::info("adapter_loaded adapter={} base={} rank={} mib={:.1f}", model->id, base->id,
-               model->adapter->rank(), static_cast<double>(model->adapter->bytes()) / (1 << 20));
+  const engine::Adapter& adapter = *model->adapter;
+  spdlog::info("adapter_loaded adapter={} base={} trained_with={} rank={} mib={:.1f}", model->id,
+               base->id, Quoted(adapter.origin().base_model), adapter.rank(),
+               static_cast<double>(adapter.bytes()) / (1 << 20));
+  for (const std::string& difference : adapter.BaseDifferences()) {
+    spdlog::warn("adapter_of_another_base adapter={} base={} reason=\"{}\"", model->id, base->id,
+                 difference);
+  }
   model->base = std::move(base);
   return model;
 }

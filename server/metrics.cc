@@ -158,6 +158,25 @@ void AddCounters(Families& families, const std::string& name, const Totals& tota
   histogram("iteration_tokens_total", "Tokens computed per engine step.", h.step_tokens);
 }
 
+std::string Joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
+void AddAdapters(Families& families, const Metrics::Model& model) {
+  const engine::EngineStats stats = model.figures.stats();
+  // vLLM's value is the time at which the labels were true.
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  families.Gauge("lora_requests_info", "Adapters that requests run or wait with.",
+                 {{"max_lora", std::to_string(stats.max_adapters)},
+                  {"model_name", model.name},
+                  {"running_lora_adapters", Joined(stats.running_adapters)},
+                  {"waiting_lora_adapters", Joined(stats.waiting_adapters)}},
+                 std::floor(now));
+}
+
 void AddGauges(Families& families, const Metrics::Model& model) {
   const Labels labels{{"model_name", model.name}};
   const engine::EngineStats stats = model.figures.stats();
@@ -169,15 +188,7 @@ void AddGauges(Families& families, const Metrics::Model& model) {
                  stats.kv_blocks_total == 0 ? 0.0
                                             : static_cast<double>(stats.kv_blocks_used) /
                                                   static_cast<double>(stats.kv_blocks_total));
-  // vLLM's value is the time at which the labels were true.
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  families.Gauge("lora_requests_info", "Adapters that requests run or wait with.",
-                 {{"max_lora", "0"},
-                  {"model_name", model.name},
-                  {"running_lora_adapters", ""},
-                  {"waiting_lora_adapters", ""}},
-                 std::floor(now));
+  AddAdapters(families, model);
   // Dashboards know the number of blocks by this name, whatever memory holds them.
   families.Gauge("cache_config_info", "How the KV cache is laid out.",
                  {{"block_size", std::to_string(engine::kTokensPerBlock)},

@@ -197,10 +197,11 @@ fs::path Publish(const std::map<std::string, std::string>& texts, const char* we
 constexpr const char* kModelWeights = "model.safetensors";
 constexpr const char* kAdapterWeights = "adapter_model.safetensors";
 
-void WriteWeights(const ParameterStore& parameters, const fs::path& path) {
+void WriteWeights(const ParameterStore& parameters,
+                  const std::map<std::string, std::string>& metadata, const fs::path& path) {
   std::vector<std::vector<std::byte>> bytes;
   const std::vector<engine::NamedTensor> tensors = ExportedTensors(parameters, &bytes);
-  engine::WriteSafetensors(path, tensors, {{"format", "pt"}});
+  engine::WriteSafetensors(path, tensors, metadata);
 }
 
 }  // namespace
@@ -252,8 +253,9 @@ std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameter
 
 fs::path ExportModel(const ModelFiles& files, const ParameterStore& parameters,
                      const fs::path& dir) {
-  return Publish(files.texts, kModelWeights, dir,
-                 [&](const fs::path& weights) { WriteWeights(parameters, weights); });
+  return Publish(files.texts, kModelWeights, dir, [&](const fs::path& weights) {
+    WriteWeights(parameters, {{"format", "pt"}}, weights);
+  });
 }
 
 fs::path ExportModel(const ModelFiles& files, const fs::path& weights, const fs::path& dir) {
@@ -261,10 +263,11 @@ fs::path ExportModel(const ModelFiles& files, const fs::path& weights, const fs:
                  [&](const fs::path& model) { fs::copy_file(weights, model); });
 }
 
-fs::path ExportAdapter(const std::string& config, const ParameterStore& parameters,
-                       const fs::path& dir) {
+fs::path ExportAdapter(const std::string& config,
+                       const std::map<std::string, std::string>& metadata,
+                       const ParameterStore& parameters, const fs::path& dir) {
   return Publish({{"adapter_config.json", config}}, kAdapterWeights, dir,
-                 [&](const fs::path& weights) { WriteWeights(parameters, weights); });
+                 [&](const fs::path& weights) { WriteWeights(parameters, metadata, weights); });
 }
 
 fs::path ExportAdapter(const std::string& config, const fs::path& weights, const fs::path& dir) {

@@ -38,8 +38,11 @@ std::filesystem::path ExportModel(const ModelFiles& files, const ParameterStore&
 std::filesystem::path ExportModel(const ModelFiles& files, const std::filesystem::path& weights,
                                   const std::filesystem::path& dir);
 
-// The same of adapters: a PEFT directory. `config` is the text of adapter_config.json.
-std::filesystem::path ExportAdapter(const std::string& config, const ParameterStore& parameters,
+// The same of adapters: a PEFT directory. `config` is the text of adapter_config.json, `metadata`
+// stands beside the weights.
+std::filesystem::path ExportAdapter(const std::string& config,
+                                    const std::map<std::string, std::string>& metadata,
+                                    const ParameterStore& parameters,
                                     const std::filesystem::path& dir);
 std::filesystem::path ExportAdapter(const std::string& config, const std::filesystem::path& weights,
                                     const std::filesystem::path& dir);

@@ -129,16 +129,22 @@ void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers) 
   }
 }
 
+void RefuseBlocks(const engine::ModelDir& dir, const std::vector<WeightSpec>& specs,
+                  const std::string& why) {
+  for (const WeightSpec& spec : specs) {
+    const engine::StoredTensor* tensor = engine::FindWeight(dir, spec);
+    if (tensor == nullptr || tensor->encoding == engine::Encoding::kPlain) continue;
+    throw Error(ErrorCode::kUnsupported,
+                dir.name() + ": tensor " + spec.name + " is in blocks of integers (" +
+                    std::string(engine::EncodingName(tensor->encoding)) + "), " + why +
+                    ": train from the F32, F16 or BF16 file of the model");
+  }
+}
+
 void ParameterStore::LoadFrom(const engine::ModelDir& dir) {
+  RefuseBlocks(dir, specs_, "which have no gradients of their own");
   for (size_t i = 0; i < specs_.size(); ++i) {
     const engine::StoredTensor* tensor = engine::FindWeight(dir, specs_[i]);
-    if (tensor != nullptr && tensor->encoding != engine::Encoding::kPlain) {
-      throw Error(ErrorCode::kUnsupported,
-                  dir.name() + ": tensor " + specs_[i].name + " is in blocks of integers (" +
-                      std::string(engine::EncodingName(tensor->encoding)) +
-                      "), which have no gradients of their own: train from the F32, F16 or BF16 "
-                      "file of the model");
-    }
     if (tensor == nullptr || tensor->IsAsAsked()) {
       Load(i, tensor == nullptr ? nullptr : &tensor->view, dir.name());
     } else {

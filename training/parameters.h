@@ -14,6 +14,11 @@
 
 namespace tandem::training {
 
+// Throws kUnsupported naming the first of the weights that the files keep in blocks of integers,
+// saying why ("which ...") that will not do.
+void RefuseBlocks(const engine::ModelDir& dir, const std::vector<engine::WeightSpec>& specs,
+                  const std::string& why);
+
 // All weights of a model in training: row-major masters [n, k] (f32, or split into a bf16 high and
 // an i16 low half, DESIGN "Decided numerics" 7), Adam's moments and f32 gradients of the trained
 // ones, and what the program computes with: panels and f32 vectors, made anew from the masters by

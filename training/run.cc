@@ -6,9 +6,9 @@
 #include <deque>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "engine/base/check.h"
+#include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/kernels/kernels.h"
@@ -19,6 +19,7 @@
 #include "training/flops.h"
 #include "training/lora/lora.h"
 #include "training/model_files.h"
+#include "training/name_pattern.h"
 #include "training/sample.h"
 #include "training/trainer.h"
 
@@ -32,14 +33,8 @@ constexpr size_t kMaxStateBytes = 64 << 20;
 constexpr size_t kLossTail = 32;
 constexpr int64_t kStateVersion = 1;
 
-std::regex CompileRegex(const std::string& pattern) {
-  try {
-    return std::regex(pattern);
-  } catch (const std::regex_error& error) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "model.trainable: \"" + pattern + "\" is no regular expression: " + error.what());
-  }
-}
+// Of lists of hundreds of modules the beginning is enough.
+std::string Shortened(const ordered_json& value) { return Quoted(value.dump()); }
 
 std::vector<bool> TrainedWeights(const TrainSpec& spec,
                                  const std::vector<engine::WeightSpec>& weights) {
@@ -47,9 +42,9 @@ std::vector<bool> TrainedWeights(const TrainSpec& spec,
   std::vector<bool> trained(weights.size(), false);
   bool any = false;
   for (const std::string& pattern : spec.model.trainable) {
-    const std::regex regex = CompileRegex(pattern);
+    const NamePattern trainable("model.trainable", pattern);
     for (size_t i = 0; i < weights.size(); ++i) {
-      if (!std::regex_search(weights[i].name, regex)) continue;
+      if (!trainable.IsIn(weights[i].name)) continue;
       trained[i] = true;
       any = true;
     }
@@ -102,8 +97,11 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const fs::pa
   engine::LoadOptions load;
   load.dtype = spec.compute;
   load.cache_dir = cache_dir;
-  auto base =
-      engine::Model::Load(engine::ModelDir::Open(spec.model.load_parameters_path), load, ops);
+  const engine::ModelDir dir = engine::ModelDir::Open(spec.model.load_parameters_path);
+  RefuseBlocks(dir, files.family->list_weights(files.config),
+               "which a server computes with as they are and training would decode, so that the "
+               "adapter would belong to other weights than it is served with");
+  auto base = engine::Model::Load(dir, load, ops);
   std::vector<LoraTarget> targets = ChooseLoraTargets(spec.lora, base->family(), base->config());
   return Trainer(std::move(base), std::move(targets), options, ops);
 }
@@ -223,21 +221,26 @@ class Run {
                                          spec_.data.max_target_length);
     tflop_per_step_ *= static_cast<double>(spec_.train.gradient_accumulation_steps);
 
+    char base[64] = "";
     if (trainer_.base()) {
+      std::snprintf(base, sizeof base, "base %.1f MiB%s, ",
+                    static_cast<double>(trainer_.base()->weight_bytes()) / 0x1p20,
+                    trainer_.base()->is_mapped() ? " (mapped)" : "");
       Report("message", "an adapter of rank " + std::to_string(spec_.lora.rank) + " for " +
                             std::to_string(trainer_.lora_targets().size()) +
                             " linear layers of a model of " +
                             std::to_string(trainer_.base()->parameter_count()) + " parameters");
     }
-    char text[256];
-    std::snprintf(text, sizeof text,
-                  "%lld parameters, %s, %lld samples, arithmetic %s, memory: parameters %.1f MiB, "
-                  "activations %.1f MiB",
-                  static_cast<long long>(trainer_.parameters().parameter_count()),
-                  std::string(engine::DTypeName(spec_.compute)).c_str(),
-                  static_cast<long long>(corpus_.size()), std::string(ops_.kernels().key).c_str(),
-                  static_cast<double>(trainer_.parameters().bytes()) / 0x1p20,
-                  static_cast<double>(trainer_.program().arena_bytes) / 0x1p20);
+    char text[320];
+    std::snprintf(
+        text, sizeof text,
+        "%lld parameters, %s, %lld samples, arithmetic %s, memory: %sparameters %.1f MiB, "
+        "activations %.1f MiB",
+        static_cast<long long>(trainer_.parameters().parameter_count()),
+        std::string(engine::DTypeName(spec_.compute)).c_str(),
+        static_cast<long long>(corpus_.size()), std::string(ops_.kernels().key).c_str(), base,
+        static_cast<double>(trainer_.parameters().bytes()) / 0x1p20,
+        static_cast<double>(trainer_.program().arena_bytes) / 0x1p20);
     Report("message", text);
   }
 
@@ -353,8 +356,9 @@ class Run {
       outcome_.best_eval_loss = result.loss;
       best_step_ = outcome_.step;
       evaluations_without_gain_ = 0;
-      if (spec_.checkpoint.export_best) {
-        Guarded("exporting the best model", [&] { Export(context_.dir / "best"); });
+      if (spec_.checkpoint.export_best &&
+          Guarded("exporting the best model", [&] { Export(context_.dir / "best"); })) {
+        exported_best_step_ = best_step_;
       }
     } else {
       ++evaluations_without_gain_;
@@ -376,10 +380,15 @@ class Run {
                         spec_.model.load_parameters_path.string());
   }
 
+  std::map<std::string, std::string> AdapterMetadata() const {
+    return engine::LoraMetadata(trainer_.base()->content_hash(), trainer_.base()->dtype());
+  }
+
   // The model or the adapter as it stands.
   fs::path Export(const fs::path& dir) {
-    return trainer_.base() ? ExportAdapter(AdapterConfig(), trainer_.parameters(), dir)
-                           : ExportModel(files_, trainer_.parameters(), dir);
+    return trainer_.base()
+               ? ExportAdapter(AdapterConfig(), AdapterMetadata(), trainer_.parameters(), dir)
+               : ExportModel(files_, trainer_.parameters(), dir);
   }
 
   // Through files and ModelRunner, as a server would run the model at this moment.
@@ -417,6 +426,7 @@ class Run {
         {"packer", {{"next", packer.next}, {"pending", packer.pending}, {"offset", packer.offset}}},
         {"best_eval_loss", outcome_.best_eval_loss},
         {"best_step", best_step_},
+        {"exported_best_step", exported_best_step_},
         {"evaluations_without_gain", evaluations_without_gain_},
         {"losses", losses_},
         {"base", trainer_.base() ? trainer_.base()->content_hash() : ""},
@@ -448,47 +458,65 @@ class Run {
             {"constant", t.schedule.constant}};
   }
 
-  void Restore(const FoundCheckpoint& found) {
+  [[noreturn]] static void ThrowOther(const FoundCheckpoint& found, const std::string& what) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        found.dir.string() + ": " + what + "; choose another run_name, or checkpoint.resume=false");
+  }
+
+  // What makes the adapter another one is compared; the base may have moved since.
+  void CheckSameAdapter(const FoundCheckpoint& found, const std::string& base_hash) const {
+    const fs::path path = found.dir / "adapter_config.json";
+    if (fs::exists(path) != (trainer_.base() != nullptr)) {
+      ThrowOther(found, trainer_.base() ? "the checkpoint is of a model, lora asks for an adapter"
+                                        : "the checkpoint is of an adapter, which needs lora");
+    }
+    if (!trainer_.base()) return;
+    const auto theirs =
+        engine::ParseUntrustedJson(engine::ReadWholeFile(path, kMaxStateBytes), path.string());
+    const auto ours = engine::ParseUntrustedJson(AdapterConfig(), "lora");
+    for (const char* field : {"r", "lora_alpha", "use_rslora", "target_modules"}) {
+      const ordered_json there = theirs.is_object() ? theirs.value(field, ordered_json()) : nullptr;
+      if (there == ours.at(field)) continue;
+      ThrowOther(found, "the checkpoint's adapter has another '" + std::string(field) +
+                            "' than lora asks for: " + Shortened(there) + ", now " +
+                            Shortened(ours.at(field)));
+    }
+    if (base_hash != trainer_.base()->content_hash()) {
+      ThrowOther(found, "the checkpoint's adapter belongs to another model than " +
+                            spec_.model.load_parameters_path.string() + " holds now");
+    }
+  }
+
+  // Throws when the checkpoint is of another run than this; what may differ is warned about.
+  void CheckSameRun(const FoundCheckpoint& found, const ordered_json& state,
+                    const std::string& source) {
     const std::string config = engine::ReadWholeFile(found.dir / "config.json", kMaxStateBytes);
     if (config != files_.texts.at("config.json")) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  found.dir.string() +
-                      ": the checkpoint is of another model configuration or precision; choose "
-                      "another run_name, or checkpoint.resume=false");
+      ThrowOther(found, "the checkpoint is of another model configuration or precision");
     }
-    const fs::path adapter_config = found.dir / "adapter_config.json";
-    const std::string adapter =
-        fs::exists(adapter_config) ? engine::ReadWholeFile(adapter_config, kMaxStateBytes) : "";
-    if (adapter != (trainer_.base() ? AdapterConfig() : "")) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  found.dir.string() +
-                      ": the checkpoint is of another adapter, or of none, than lora asks for; "
-                      "choose another run_name, or checkpoint.resume=false");
-    }
-    const std::string source = (found.dir / "train_state.json").string();
-    const ordered_json state =
-        engine::ParseUntrustedJson(engine::ReadWholeFile(source, kMaxStateBytes), source);
     if (engine::JsonInt(state, "version", 0, INT64_MAX, source) != kStateVersion) {
       throw Error(ErrorCode::kUnsupported, source + ": unknown version");
     }
-    if (trainer_.base() &&
-        engine::JsonStringOr(state, "base", "", source) != trainer_.base()->content_hash()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  found.dir.string() + ": the checkpoint's adapter belongs to another model than " +
-                      spec_.model.load_parameters_path.string() +
-                      " holds now; choose another run_name, or checkpoint.resume=false");
-    }
+    CheckSameAdapter(found, engine::JsonStringOr(state, "base", "", source));
     if (found.isa_key != ops_.kernels().key) {
       Warn("the checkpoint was written with arithmetic " + found.isa_key + ", this is " +
            std::string(ops_.kernels().key) + ": losses will differ in the last digits");
     }
     const ordered_json settings = Settings();
     for (const auto& [key, value] : settings.items()) {
-      if (state.at("settings").value(key, ordered_json()) != value) {
-        Warn("resuming with another " + key + ": " +
-             state.at("settings").value(key, ordered_json()).dump() + " became " + value.dump());
+      const ordered_json there = state.at("settings").value(key, ordered_json());
+      if (there != value) {
+        Warn("resuming with another " + key + ": " + there.dump() + " became " + value.dump());
       }
     }
+  }
+
+  void Restore(const FoundCheckpoint& found) {
+    const std::string source = (found.dir / "train_state.json").string();
+    const ordered_json state =
+        engine::ParseUntrustedJson(engine::ReadWholeFile(source, kMaxStateBytes), source);
+    CheckSameRun(found, state, source);
 
     if (trainer_.base()) {
       const fs::path weights = found.dir / "adapter_model.safetensors";
@@ -508,6 +536,7 @@ class Run {
     outcome_.best_eval_loss =
         engine::JsonNumberOr(state, "best_eval_loss", 0, -1e300, 1e300, source);
     best_step_ = engine::JsonInt(state, "best_step", -1, INT64_MAX, source);
+    exported_best_step_ = engine::JsonIntOr(state, "exported_best_step", -1, -1, INT64_MAX, source);
     evaluations_without_gain_ =
         engine::JsonInt(state, "evaluations_without_gain", 0, INT64_MAX, source);
     losses_ = state.at("losses").get<std::deque<double>>();
@@ -544,6 +573,7 @@ class Run {
       std::vector<std::vector<std::byte>> bytes;
       contents.tensor_files.push_back(
           {WeightsFile(), ExportedTensors(trainer_.parameters(), &bytes)});
+      if (trainer_.base()) contents.tensor_files.back().metadata = AdapterMetadata();
       contents.tensor_files.push_back(
           {"optim.safetensors", trainer_.parameters().OptimizerTensors()});
       outcome_.checkpoint = checkpoints_.Save(contents);
@@ -571,7 +601,9 @@ class Run {
     const bool is_adapter = trainer_.base() != nullptr;
     const fs::path dir = context_.dir / (is_adapter ? "adapter" : "hf");
     const fs::path best = context_.dir / "best" / WeightsFile();
-    if (validation_ && best_step_ != outcome_.step && fs::exists(best)) {
+    // A best/ that another run, or an export that failed, has left there is not ours to publish.
+    const bool has_best = exported_best_step_ == best_step_ && fs::exists(best);
+    if (validation_ && best_step_ != outcome_.step && has_best) {
       if (is_adapter) {
         ExportAdapter(AdapterConfig(), best, dir);
       } else {
@@ -606,6 +638,7 @@ class Run {
   double tokens_seen_ = 0;
   double tflop_per_step_ = 0;
   int64_t best_step_ = -1;
+  int64_t exported_best_step_ = -1;  // whose weights best/ holds; -1: none of this run's
   int64_t evaluated_step_ = -1;
   int64_t evaluations_without_gain_ = 0;
 };

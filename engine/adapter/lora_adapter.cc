@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/io/sha256.h"
@@ -19,6 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kConfigFile = "adapter_config.json";
+constexpr const char* kWeightsFile = "adapter_model.safetensors";
+constexpr const char* kBaseHashKey = "tandem.base";
+constexpr const char* kComputeKey = "tandem.compute";
 constexpr size_t kMaxConfigBytes = 4 << 20;
 constexpr double kMaxAlpha = 1e6;
 constexpr std::string_view kPrefix = "base_model.model.";
@@ -69,20 +72,22 @@ void CheckInit(const Json& config, const std::string& source) {
   if (found == config.end() || found->is_null() || found->is_boolean()) return;
   const std::string init = JsonStringOr(config, "init_lora_weights", "", source);
   if (init == "gaussian" || init == "eva" || init == "orthogonal") return;
-  Refuse(source, "field 'init_lora_weights' is \"" + init +
-                     "\": such an adapter changes the base's own weights; convert it to a plain "
+  Refuse(source, "field 'init_lora_weights' is " + Quoted(init) +
+                     ": such an adapter changes the base's own weights; convert it to a plain "
                      "LoRA when saving it");
 }
 
 // By module path: the numbers of rank_pattern or alpha_pattern.
 class Pattern {
  public:
-  Pattern(const Json& config, const char* field, double max, const std::string& source) {
+  enum class Numbers { kIntegers, kReals };
+  Pattern(const Json& config, const char* field, Numbers numbers, double max,
+          const std::string& source) {
     const auto found = config.find(field);
     if (found == config.end() || found->is_null()) return;
     if (!found->is_object()) Broken(source, "field '" + std::string(field) + "' is not an object");
     for (const auto& [key, value] : found->items()) {
-      const std::string what = "field '" + std::string(field) + "." + key + "' ";
+      const std::string what = "field " + Quoted(std::string(field) + "." + key) + " ";
       // PEFT reads keys as regular expressions that end a path; those in use are plain paths.
       const std::string plain = key.starts_with("^") ? key.substr(1) : key;
       const bool is_path = std::all_of(plain.begin(), plain.end(), [](unsigned char c) {
@@ -91,11 +96,14 @@ class Pattern {
       if (plain.empty() || !is_path) {
         Refuse(source, what + "is a regular expression; only module names are read");
       }
-      if (!value.is_number() || !(value.get<double>() > 0) || value.get<double>() > max) {
-        Broken(source, what + "must be a number above 0 and at most " +
-                           std::to_string(static_cast<int64_t>(max)));
+      const double number = value.is_number() ? value.get<double>() : 0;
+      const bool fits = numbers == Numbers::kReals || number == std::floor(number);
+      if (!fits || !(number > 0) || number > max) {
+        Broken(source, what + "must be " +
+                           (numbers == Numbers::kReals ? "a number" : "an integer") +
+                           " above 0 and at most " + std::to_string(static_cast<int64_t>(max)));
       }
-      entries_.push_back({plain, key.starts_with("^"), value.get<double>()});
+      entries_.push_back({plain, key.starts_with("^"), number});
     }
   }
 
@@ -123,43 +131,76 @@ struct Settings {
   bool rank_stabilized = false;
   Pattern ranks;
   Pattern alphas;
-  std::optional<std::vector<std::string>> targets;  // unset: an expression, or "all-linear"
+  std::optional<std::set<std::string, std::less<>>>
+      targets;  // unset: an expression, or "all-linear"
 };
 
 Settings ReadConfig(const Json& config, const std::string& source) {
   if (!config.is_object()) Broken(source, "is not an object");
   const std::string type = JsonStringOr(config, "peft_type", "LORA", source);
-  if (type != "LORA") Refuse(source, "field 'peft_type' is \"" + type + "\", only LORA is read");
+  if (type != "LORA")
+    Refuse(source, "field 'peft_type' is " + Quoted(type) + ", only 'LORA' is read");
   const std::string bias = JsonStringOr(config, "bias", "none", source);
   if (bias != "none") {
-    Refuse(source, "field 'bias' is \"" + bias + "\": trained biases are not read, only \"none\"");
+    Refuse(source,
+           "field 'bias' is " + Quoted(bias) + ": trained biases are not read, only 'none'");
   }
   CheckInit(config, source);
   for (const auto& [field, value] : config.items()) {
     if (Holds(kHarmless, field) || Holds(kRead, field) || SaysNothing(value)) continue;
-    Refuse(source, "field '" + field + "' is set, which this version does not support");
+    Refuse(source, "field " + Quoted(field) + " is set, which this version does not support");
   }
-  Settings settings{.rank = JsonIntOr(config, "r", 8, 1, LoraAdapter::kMaxRank, source),
-                    .alpha = JsonNumberOr(config, "lora_alpha", 8, 0, kMaxAlpha, source),
-                    .rank_stabilized = JsonBoolOr(config, "use_rslora", false, source),
-                    .ranks = {config, "rank_pattern", LoraAdapter::kMaxRank, source},
-                    .alphas = {config, "alpha_pattern", kMaxAlpha, source},
-                    .targets = {}};
+  Settings settings{
+      .rank = JsonIntOr(config, "r", 8, 1, LoraAdapter::kMaxRank, source),
+      .alpha = JsonNumberOr(config, "lora_alpha", 8, 0, kMaxAlpha, source),
+      .rank_stabilized = JsonBoolOr(config, "use_rslora", false, source),
+      .ranks = {config, "rank_pattern", Pattern::Numbers::kIntegers, LoraAdapter::kMaxRank, source},
+      .alphas = {config, "alpha_pattern", Pattern::Numbers::kReals, kMaxAlpha, source},
+      .targets = {}};
   const auto targets = config.find("target_modules");
   if (targets == config.end() || targets->is_null() || targets->is_string()) return settings;
   settings.targets.emplace();
   if (!targets->is_array()) Broken(source, "field 'target_modules' is neither a list nor a string");
   for (const Json& target : *targets) {
     if (!target.is_string()) Broken(source, "field 'target_modules' holds what is no string");
-    settings.targets->push_back(target.get<std::string>());
+    settings.targets->insert(target.get<std::string>());
   }
   return settings;
 }
 
-bool IsTarget(const std::vector<std::string>& targets, const std::string& path) {
-  return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
-    return path == target || path.ends_with("." + target);
-  });
+bool IsTarget(const std::set<std::string, std::less<>>& targets, const std::string& path) {
+  const std::vector<std::string_view> ends = PathEnds(path);
+  return std::any_of(ends.begin(), ends.end(),
+                     [&](std::string_view end) { return targets.find(end) != targets.end(); });
+}
+
+std::set<std::string, std::less<>> TargetsWithout(const std::vector<LoraModule>& modules,
+                                                  const Json& config, const Settings& settings) {
+  // What is excluded from the targets has no tensors by intent.
+  const auto excluded = config.find("exclude_modules");
+  if (!settings.targets || (excluded != config.end() && !SaysNothing(*excluded))) return {};
+  std::set<std::string, std::less<>> targets = *settings.targets;
+  for (const LoraModule& module : modules) {
+    for (const std::string_view end : PathEnds(module.path)) {
+      const auto found = targets.find(end);
+      if (found != targets.end()) targets.erase(found);
+    }
+  }
+  return targets;
+}
+
+// None of it changes what is computed, so values of other types say nothing rather than refuse.
+LoraOrigin ReadOrigin(const Json& config, const SafetensorsFile& file) {
+  LoraOrigin origin;
+  const auto name = config.find("base_model_name_or_path");
+  if (name != config.end() && name->is_string()) origin.base_model = name->get<std::string>();
+  const auto value = [&](const char* key) {
+    const auto found = file.metadata().find(key);
+    return found == file.metadata().end() ? "" : found->second;
+  };
+  origin.base_hash = value(kBaseHashKey);
+  origin.compute = value(kComputeKey);
+  return origin;
 }
 
 // "base_model.model.PATH.lora_A.weight", or with the adapter's name: ".lora_A.default.weight".
@@ -186,16 +227,17 @@ void CheckTensor(const LoraModule& module, const std::string& name, const ConstT
                  size_t rank_axis, const std::string& source) {
   const DType t = tensor.dtype;
   if (t != DType::kF32 && t != DType::kBF16 && t != DType::kF16 && t != DType::kF64) {
-    Refuse(source, "tensor '" + name + "' has type " + std::string(DTypeName(t)) +
+    Refuse(source, "tensor " + Quoted(name) + " has type " + std::string(DTypeName(t)) +
                        "; only floating-point matrices are read");
   }
   if (tensor.shape.size() != 2) {
-    Broken(source, "tensor '" + name + "' has " + std::to_string(tensor.shape.size()) +
+    Broken(source, "tensor " + Quoted(name) + " has " + std::to_string(tensor.shape.size()) +
                        " axes, a linear layer's adapter has 2");
   }
   if (tensor.shape[rank_axis] != module.rank) {
-    Broken(source, "tensor '" + name + "' has rank " + std::to_string(tensor.shape[rank_axis]) +
-                       ", adapter_config.json says " + std::to_string(module.rank));
+    Broken(source, "tensor " + Quoted(name) + " has rank " +
+                       std::to_string(tensor.shape[rank_axis]) + ", adapter_config.json says " +
+                       std::to_string(module.rank));
   }
 }
 
@@ -205,33 +247,31 @@ std::vector<LoraModule> CollectModules(const SafetensorsFile& file, const Settin
   for (const std::string& name : file.names()) {
     const std::optional<TensorName> parsed = ParseTensorName(name);
     if (!parsed) {
-      Refuse(source, "tensor '" + name +
-                         "' is not the lora_A or lora_B of a linear layer, which is all that is "
+      Refuse(source, "tensor " + Quoted(name) +
+                         " is not the lora_A or lora_B of a linear layer, which is all that is "
                          "supported");
     }
     if (settings.targets && !IsTarget(*settings.targets, parsed->path)) {
-      Broken(source, "tensor '" + name +
-                         "' is of a module that target_modules in adapter_config.json leaves out");
+      Broken(source, "tensor " + Quoted(name) +
+                         " is of a module that target_modules in adapter_config.json leaves out");
     }
     LoraModule& module = modules[parsed->path];
     std::string& slot = parsed->is_a ? module.a_name : module.b_name;
-    if (!slot.empty()) Broken(source, "tensors '" + slot + "' and '" + name + "' are the same one");
+    if (!slot.empty()) {
+      Broken(source, "tensors " + Quoted(slot) + " and " + Quoted(name) + " are the same one");
+    }
     slot = name;
     (parsed->is_a ? module.a : module.b) = *file.Find(name);
   }
   std::vector<LoraModule> list;
   for (auto& [path, module] : modules) {
     const auto [a_name, b_name] = LoraTensorNames(path);
-    if (module.a_name.empty()) Broken(source, "tensor '" + a_name + "' is missing");
-    if (module.b_name.empty()) Broken(source, "tensor '" + b_name + "' is missing");
-    const double rank = settings.ranks.Of(path, static_cast<double>(settings.rank));
+    if (module.a_name.empty()) Broken(source, "tensor " + Quoted(a_name) + " is missing");
+    if (module.b_name.empty()) Broken(source, "tensor " + Quoted(b_name) + " is missing");
     const double alpha = settings.alphas.Of(path, settings.alpha);
-    if (rank != std::floor(rank)) {
-      Broken(source, "tensor '" + module.a_name + "': adapter_config.json gives it a broken rank");
-    }
     module.path = path;
-    module.rank = static_cast<int64_t>(rank);
-    module.scale = static_cast<float>(alpha / (settings.rank_stabilized ? std::sqrt(rank) : rank));
+    module.rank = static_cast<int64_t>(settings.ranks.Of(path, static_cast<double>(settings.rank)));
+    module.scale = LoraScale(alpha, module.rank, settings.rank_stabilized);
     CheckTensor(module, module.a_name, module.a, 0, source);
     CheckTensor(module, module.b_name, module.b, 1, source);
     list.push_back(std::move(module));
@@ -242,25 +282,38 @@ std::vector<LoraModule> CollectModules(const SafetensorsFile& file, const Settin
 
 }  // namespace
 
+float LoraScale(double alpha, int64_t rank, bool rank_stabilized) {
+  const auto divisor = static_cast<double>(rank);
+  return static_cast<float>(alpha / (rank_stabilized ? std::sqrt(divisor) : divisor));
+}
+
 LoraAdapter LoraAdapter::Open(const fs::path& dir) {
   if (!fs::is_directory(dir)) {
     throw Error(ErrorCode::kNotFound, "adapter '" + dir.string() + "' is not a directory");
   }
-  const fs::path config_path = dir / "adapter_config.json";
-  const fs::path weights_path = dir / "adapter_model.safetensors";
-  const std::string text = ReadWholeFile(config_path, kMaxConfigBytes);
+  const fs::path weights_path = dir / kWeightsFile;
+  const std::string text = ReadWholeFile(dir / kConfigFile, kMaxConfigBytes);
   if (!fs::exists(weights_path) && fs::exists(dir / "adapter_model.bin")) {
     Refuse((dir / "adapter_model.bin").string(),
            "is a pickle, which is not read; save the adapter as safetensors");
   }
+  return FromParts(dir.string(), text, SafetensorsFile::Open(weights_path));
+}
+
+LoraAdapter LoraAdapter::FromParts(const std::string& name, const std::string& config,
+                                   SafetensorsFile weights) {
   LoraAdapter adapter;
-  adapter.name_ = dir.string();
-  const Settings settings =
-      ReadConfig(ParseUntrustedJson(text, config_path.string()), config_path.string());
-  adapter.file_ = std::make_shared<SafetensorsFile>(SafetensorsFile::Open(weights_path));
-  adapter.modules_ = CollectModules(*adapter.file_, settings, weights_path.string());
+  adapter.name_ = name;
+  const std::string config_source = (fs::path(name) / kConfigFile).string();
+  const Json json = ParseUntrustedJson(config, config_source);
+  const Settings settings = ReadConfig(json, config_source);
+  adapter.file_ = std::make_shared<SafetensorsFile>(std::move(weights));
+  adapter.modules_ =
+      CollectModules(*adapter.file_, settings, (fs::path(name) / kWeightsFile).string());
+  adapter.targets_without_tensors_ = TargetsWithout(adapter.modules_, json, settings);
+  adapter.origin_ = ReadOrigin(json, *adapter.file_);
   Sha256 hash;
-  hash.Update(text);
+  hash.Update(config);
   hash.Update(adapter.file_->bytes());
   adapter.content_hash_ = ToHex(hash.Finish());
   return adapter;
@@ -287,6 +340,19 @@ std::string LoraConfigText(const LoraConfig& config) {
               {"inference_mode", true}}
              .dump(2) +
          "\n";
+}
+
+std::vector<std::string_view> PathEnds(std::string_view path) {
+  std::vector<std::string_view> ends = {path};
+  for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
+    ends.push_back(path.substr(dot + 1));
+  }
+  return ends;
+}
+
+std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute) {
+  return {
+      {"format", "pt"}, {kBaseHashKey, base_hash}, {kComputeKey, std::string(DTypeName(compute))}};
 }
 
 std::pair<std::string, std::string> LoraTensorNames(const std::string& path) {

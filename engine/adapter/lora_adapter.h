@@ -2,8 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,15 +15,27 @@
 
 namespace tandem::engine {
 
+// What A x is multiplied with: alpha / rank, or with rank-stabilized LoRA alpha / sqrt(rank)
+// (Kalajdzievski 2023).
+float LoraScale(double alpha, int64_t rank, bool rank_stabilized);
+
 // The pair of matrices that an adapter has for one linear layer.
 struct LoraModule {
   std::string path;  // of the module in the base model: "model.layers.0.mlp.up_proj"
   int64_t rank = 0;
-  float scale = 1;    // alpha / rank, or alpha / sqrt(rank)
+  float scale = 1;    // LoraScale
   ConstTensorView a;  // [rank, in]
   ConstTensorView b;  // [out, rank]
   std::string a_name;
   std::string b_name;
+};
+
+// What an adapter's files say of the base that it was trained beside.
+struct LoraOrigin {
+  std::string base_model;  // its name or path, as PEFT has it
+  // Of adapters that we trained; else empty.
+  std::string base_hash;  // Model::content_hash
+  std::string compute;    // the dtype of its arithmetic: "f32" or "bf16"
 };
 
 // A LoRA adapter as PEFT stores it: adapter_config.json and adapter_model.safetensors. The tensors
@@ -32,9 +48,18 @@ class LoraAdapter {
 
   // Throws kNotFound / kDataLoss / kUnsupported naming file and field or tensor.
   static LoraAdapter Open(const std::filesystem::path& dir);
+  // The same of a config's text and weights that are there already; `name` is used in messages.
+  static LoraAdapter FromParts(const std::string& name, const std::string& config,
+                               SafetensorsFile weights);
 
   const std::string& name() const { return name_; }  // its directory, for messages
   const std::vector<LoraModule>& modules() const { return modules_; }  // by path
+  // Entries of a list of target_modules, ends of paths, of which there is no tensor. PEFT passes
+  // over those that the base does not have either.
+  const std::set<std::string, std::less<>>& targets_without_tensors() const {
+    return targets_without_tensors_;
+  }
+  const LoraOrigin& origin() const { return origin_; }
   // SHA-256 (hex) over both files.
   const std::string& content_hash() const { return content_hash_; }
 
@@ -44,6 +69,8 @@ class LoraAdapter {
   std::string name_;
   std::shared_ptr<const SafetensorsFile> file_;  // the views borrow from it
   std::vector<LoraModule> modules_;
+  std::set<std::string, std::less<>> targets_without_tensors_;
+  LoraOrigin origin_;
   std::string content_hash_;
 };
 
@@ -58,6 +85,11 @@ struct LoraConfig {
   std::vector<std::string> target_modules;  // paths of modules
 };
 std::string LoraConfigText(const LoraConfig& config);
+// The metadata of its adapter_model.safetensors, which PEFT passes over: LoraOrigin's second half.
+std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute);
+
+// What target_modules may call a module, the ends of its path: "a.b.c", "b.c" and "c". They borrow.
+std::vector<std::string_view> PathEnds(std::string_view path);
 
 // Names of a module's two tensors in adapter_model.safetensors.
 std::pair<std::string, std::string> LoraTensorNames(const std::string& path);

@@ -14,22 +14,22 @@ namespace tandem::engine {
 // Which full blocks hold the keys and values of which token prefix. The key of block i is
 // SHA-256(key of block i-1, tokens of block i); the chain begins with a salt that names model
 // bytes, KV dtype, ISA key and tenant, joined with a variant, the content of the adapter that made
-// the keys and values: another variant's blocks are never found. Forgetting a block in the middle
-// of a chain leaves its followers indexed but unreachable until that prefix is inserted again;
-// their content stays true. Engine thread only.
+// the keys and values (empty: none): another variant's blocks are never found. Forgetting a block
+// in the middle of a chain leaves its followers indexed but unreachable until that prefix is
+// inserted again; their content stays true. Engine thread only.
 class PrefixIndex {
  public:
   explicit PrefixIndex(Sha256Digest salt);
 
   // Blocks that hold the longest cached prefix of `tokens` made of full blocks, leaving at least
   // one token to compute. Takes no references.
-  std::vector<BlockId> Match(std::span<const TokenId> tokens, std::string_view variant = {}) const;
+  std::vector<BlockId> Match(std::span<const TokenId> tokens, std::string_view variant) const;
 
   // Says that `blocks` (all full) hold the first blocks.size() * kTokensPerBlock tokens. A prefix
   // that is already indexed under another block keeps the old one. Returns the blocks that became
   // indexed (tell BlockPool::SetCached).
   std::vector<BlockId> Insert(std::span<const TokenId> tokens, std::span<const BlockId> blocks,
-                              std::string_view variant = {});
+                              std::string_view variant);
   // Its content is about to be overwritten. Unknown blocks are ignored.
   void Forget(BlockId block);
 

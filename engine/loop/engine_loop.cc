@@ -58,6 +58,7 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   stats_.kv_blocks_total = n_blocks;
   stats_.kv_bytes = kv_->bytes();
   stats_.scratch_bytes = scratch_bytes;
+  stats_.max_adapters = options_.max_seqs;  // nothing else bounds them
   status_.Beat();
   PublishStatus();
 }
@@ -136,8 +137,10 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
                    .scores_prompt = request.prompt_logprobs >= 0,
                    .adapter = request.adapter ? request.adapter->fingerprint() : ""});
   const bool has_deadline = request.deadline || request.queue_deadline;
+  const bool has_adapter = request.adapter != nullptr;
   active_.emplace(id, std::move(active));
   n_deadlines_ += has_deadline ? 1 : 0;
+  n_adapted_ += has_adapter ? 1 : 0;
 }
 
 void EngineLoop::Handle(const CancelCommand& command) {
@@ -252,12 +255,9 @@ void EngineLoop::CollectSlices(const BatchPlan& plan) {
   }
   // Sequences of one adapter go through it together; decodes stay ahead of prompt chunks.
   if (!adapted) return;
-  const auto decodes = [](const StepRunner::Slice& slice) {
-    return slice.planned.n_tokens == 1 && slice.planned.samples;
-  };
   std::stable_sort(slices_.begin(), slices_.end(),
                    [&](const StepRunner::Slice& a, const StepRunner::Slice& b) {
-                     if (decodes(a) != decodes(b)) return decodes(a);
+                     if (a.planned.decodes() != b.planned.decodes()) return a.planned.decodes();
                      return std::less<>()(a.adapter, b.adapter);
                    });
 }
@@ -452,6 +452,7 @@ void EngineLoop::End(RequestId id, RequestFinished how) {
   scheduler_->Cancel(id);
   const Active& active = *found->second;
   n_deadlines_ -= active.request.deadline || active.request.queue_deadline ? 1 : 0;
+  n_adapted_ -= active.request.adapter ? 1 : 0;
   const Clock::time_point now = Clock::now();
   ends_.Add(now);
   how.timings = TimingsOf(active, now);
@@ -466,6 +467,24 @@ void EngineLoop::SendEvents() {
   events_.clear();
 }
 
+void EngineLoop::ListAdapters() {
+  stats_.running_adapters.clear();
+  stats_.waiting_adapters.clear();
+  if (n_adapted_ == 0) return;
+  for (const auto& [id, active] : active_) {
+    if (!active->request.adapter) continue;
+    const auto choices = scheduler_->Choices(id);
+    const bool runs = std::any_of(choices.begin(), choices.end(), [](const auto& choice) {
+      return choice->phase == SequencePhase::kRunning;
+    });
+    std::vector<std::string>& names = runs ? stats_.running_adapters : stats_.waiting_adapters;
+    // A step passes here: the few names are compared before they are copied.
+    const std::string& name = active->request.adapter_name;
+    const auto at = std::lower_bound(names.begin(), names.end(), name);
+    if (at == names.end() || *at != name) names.insert(at, name);
+  }
+}
+
 void EngineLoop::PublishStatus() {
   const Scheduler::Counters& counters = scheduler_->counters();
   stats_.requests_running = scheduler_->num_running();
@@ -475,6 +494,7 @@ void EngineLoop::PublishStatus() {
   stats_.prefix_hit_tokens_total = counters.prefix_hit_tokens;
   stats_.preemptions_total = counters.preemptions;
   stats_.requests_ended_per_second = ends_.PerSecond(Clock::now());
+  ListAdapters();
   std::vector<uint64_t> left_queue = scheduler_->TakeLeftQueue();
   left_queue.insert(left_queue.end(), never_queued_.begin(), never_queued_.end());
   status_.Publish(stats_, histograms_, scheduler_->num_queued_requests(), n_taken_, left_queue);

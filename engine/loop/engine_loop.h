@@ -115,6 +115,7 @@ class EngineLoop {
   void End(RequestId id, RequestFinished how);
   void SendEvents();
   void PublishStatus();
+  void ListAdapters();
 
   const LoadedModel model_;
   const EngineOptions options_;
@@ -131,6 +132,7 @@ class EngineLoop {
 
   std::unordered_map<RequestId, std::unique_ptr<Active>> active_;
   int64_t n_deadlines_ = 0;  // active requests that have one
+  int64_t n_adapted_ = 0;    // active requests with an adapter
   bool stopping_ = false;
   int64_t n_taken_ = 0;  // submissions taken from the inbox since the last publication
   std::vector<uint64_t> never_queued_;  // since then: clients whose request could not be set up

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/quoted.h"
 #include "engine/model/model.h"
 #include "engine/model/plan_ops.h"
 
@@ -29,7 +30,7 @@ std::string Shape(int64_t rows, int64_t cols) {
 void CheckShape(const LoraAdapter& files, const std::string& name, const ConstTensorView& tensor,
                 int64_t rows, int64_t cols, const WeightSpec& spec) {
   if (tensor.shape[0] == rows && tensor.shape[1] == cols) return;
-  throw Error(ErrorCode::kDataLoss, files.name() + ": tensor '" + name + "' has shape " +
+  throw Error(ErrorCode::kDataLoss, files.name() + ": tensor " + Quoted(name) + " has shape " +
                                         Shape(tensor.shape[0], tensor.shape[1]) + ", '" +
                                         spec.name + "' of the base model asks for " +
                                         Shape(rows, cols));
@@ -40,7 +41,7 @@ void CheckFinite(const LoraAdapter& files, const std::string& name, const ConstT
   ConvertToF32(tensor, values);
   if (std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return;
   throw Error(ErrorCode::kDataLoss,
-              files.name() + ": tensor '" + name + "' holds values that are not finite");
+              files.name() + ": tensor " + Quoted(name) + " holds values that are not finite");
 }
 
 }  // namespace
@@ -82,13 +83,21 @@ std::vector<int32_t> FindModules(const LoraAdapter& files, const FamilySpec& fam
                   ? " belongs to a layer that has an adapter under another name already"
                   : " adapts an embedding or the head, which is not supported";
       }
-      throw Error(ErrorCode::kDataLoss, files.name() + ": tensor '" + module.a_name + "'" + why);
+      throw Error(ErrorCode::kDataLoss, files.name() + ": tensor " + Quoted(module.a_name) + why);
     }
     taken[found->second] = true;
     const WeightSpec& spec = specs[found->second];
     CheckShape(files, module.a_name, module.a, module.rank, spec.k, spec);
     CheckShape(files, module.b_name, module.b, spec.n, module.rank, spec);
     weights.push_back(static_cast<int32_t>(found->second));
+  }
+  const auto& missing = files.targets_without_tensors();
+  for (const auto& [path, index] : by_path) {
+    for (const std::string_view end : PathEnds(path)) {
+      if (missing.find(end) == missing.end()) continue;
+      throw Error(ErrorCode::kDataLoss, files.name() + ": field 'target_modules' names " +
+                                            Quoted(end) + ", of which there is no tensor");
+    }
   }
   return weights;
 }
@@ -131,9 +140,25 @@ std::shared_ptr<const Adapter> Adapter::Load(const LoraAdapter& files,
         .scale = module.scale};
     adapter->rank_ = std::max(adapter->rank_, module.rank);
   }
+  adapter->origin_ = files.origin();
   adapter->fingerprint_ = files.content_hash();
   adapter->base_ = std::move(base);
   return adapter;
+}
+
+std::vector<std::string> Adapter::BaseDifferences() const {
+  std::vector<std::string> differences;
+  if (!origin_.base_hash.empty() && origin_.base_hash != base_->content_hash()) {
+    differences.push_back("trained beside other weights: " + Quoted(origin_.base_model) +
+                          " with SHA-256 " + Quoted(origin_.base_hash) + ", this base has '" +
+                          base_->content_hash() + "'");
+  }
+  const std::string compute(DTypeName(base_->dtype()));
+  if (!origin_.compute.empty() && origin_.compute != compute) {
+    differences.push_back("trained in " + Quoted(origin_.compute) + ", this base computes in '" +
+                          compute + "'");
+  }
+  return differences;
 }
 
 const LoraMatrices* Adapter::Find(int32_t weight) const {

@@ -23,7 +23,8 @@ std::vector<bool> LinearWeights(const FamilySpec& family, const ModelConfig& con
 std::string ModulePath(const WeightSpec& spec);
 
 // Which weight each module of `files` is the adapter of. Throws kDataLoss naming the tensor when
-// the base has no such linear layer or the shapes do not meet.
+// the base has no such linear layer or the shapes do not meet, or naming the entry of
+// target_modules when the base has such modules and the files no tensor.
 std::vector<int32_t> FindModules(const LoraAdapter& files, const FamilySpec& family,
                                  const ModelConfig& config, const std::vector<WeightSpec>& specs);
 
@@ -38,6 +39,10 @@ class Adapter {
   // Null where the weight has no adapter.
   const LoraMatrices* Find(int32_t weight) const;
   const Model& base() const { return *base_; }
+  const LoraOrigin& origin() const { return origin_; }
+  // In what the base that it was trained beside differs from the one it runs beside, as far as its
+  // files say: a sentence each.
+  std::vector<std::string> BaseDifferences() const;
   // Names the adapter's content; part of the key of cached prefixes.
   const std::string& fingerprint() const { return fingerprint_; }
   int64_t rank() const { return rank_; }  // the largest
@@ -47,6 +52,7 @@ class Adapter {
   Adapter() = default;
 
   std::shared_ptr<const Model> base_;
+  LoraOrigin origin_;
   std::string fingerprint_;
   int64_t rank_ = 0;
   AlignedBuffer panels_;

@@ -15,6 +15,8 @@ struct PlannedSlice {
   int64_t n_tokens = 0;
   bool samples = false;  // the last row's logits choose the next token
   bool forks = false;    // …of every choice of the request: the shared prompt is complete
+
+  bool decodes() const { return n_tokens == 1 && samples; }
 };
 
 // `from` is copied to `to` in every layer before any row is computed.

@@ -109,9 +109,8 @@ const BatchPlan& Scheduler::Plan() {
     ShareBudget();
     ReserveInLineOrder();
   } while (plan_.slices.empty() && !idle());
-  std::stable_partition(plan_.slices.begin(), plan_.slices.end(), [](const PlannedSlice& slice) {
-    return slice.n_tokens == 1 && slice.samples;
-  });
+  std::stable_partition(plan_.slices.begin(), plan_.slices.end(),
+                        [](const PlannedSlice& slice) { return slice.decodes(); });
   return plan_;
 }
 
@@ -447,7 +446,7 @@ void Scheduler::Leave(Sequence& sequence) {
         if (other->leader != &sequence) continue;
         // What the leader did compute is in the index: take that and compute the rest.
         other->leader = nullptr;
-        TakeCached(*other, index_.Match(other->tokens));
+        TakeCached(*other, index_.Match(other->tokens, other->adapter));
       }
       break;
     case SequencePhase::kAwaitingFork:

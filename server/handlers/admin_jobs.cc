@@ -118,9 +118,12 @@ JobSupervisor& RequireJobs(const HandlerContext& context) {
 std::string JobBody(const Job& job) {
   Json out = Json::parse(AdminJobJson(job));
   if (job.type == JobType::kTrain && out["result"].is_object()) {
+    // An adapter is not served by itself, and has its directory in `adapter_dir`.
+    const bool is_adapter = out["result"].contains("adapter_dir");
     Json result;
-    result["model"] = ModelIdOfJob(job.request_json, job.id);
+    if (!is_adapter) result["model"] = ModelIdOfJob(job.request_json, job.id);
     for (auto& [key, value] : out["result"].items()) {
+      if (is_adapter && key == "model_dir") continue;
       result[key == "model_dir" ? "path" : key] = std::move(value);
     }
     out["result"] = std::move(result);

@@ -53,6 +53,7 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
   const int64_t room = model.loaded().max_model_len - static_cast<int64_t>(prompt.size());
   request.prompt = std::move(prompt);
   request.adapter = model.adapter;
+  if (model.adapter) request.adapter_name = model.id;
   request.sampling = sampling;
   request.stop = fields.stop;
   request.stop.max_new_tokens = std::min(max_tokens, room);

@@ -142,6 +142,8 @@ class Adapters(Case):
         # One engine works for all three, and is reported once.
         metrics = server.request("GET", "/metrics")[2]
         self.assertNotIn('kv_cache_usage_perc{model_name="tuned"', metrics)
+        self.assertIn('lora_requests_info{max_lora="64",model_name="gemma2-tiny",'
+                      'running_lora_adapters="",waiting_lora_adapters=""}', metrics)
         self.assertEqual(server.stop(), 0)
 
     def test_what_does_not_fit_ends_the_start_with_the_reason(self):

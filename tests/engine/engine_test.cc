@@ -15,6 +15,7 @@
 #include "engine/io/model_dir.h"
 #include "engine/model/model.h"
 #include "engine/model/random_model.h"
+#include "tests/support/adapters.h"
 #include "tests/support/engine_client.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
@@ -275,6 +276,47 @@ TEST_F(EngineTest, FullQueueRefuses) {
   gate.Open();
   for (const auto& one : pending) EXPECT_EQ(one->Wait().terminal_events, 1);
   EXPECT_EQ(tests::Run(engine, Simple()).end.outcome, RequestFinished::Outcome::kCompleted);
+}
+
+TEST_F(EngineTest, StatsNameTheAdaptersThatRunAndWait) {
+  tests::WriteRandomAdapter(path(), 4, 1, dir_.path() / "adapter");
+  options_.max_seqs = 1;
+  Engine engine(Open(), options_);
+  const auto adapter = OpenAdapter(dir_.path() / "adapter", engine.loaded(), options_);
+  const auto adapted = [&](const char* name) {
+    GenerationRequest request = Simple();
+    request.adapter = adapter;
+    request.adapter_name = name;
+    return request;
+  };
+  // Asked on the engine's own thread, so that each answer is of a known step.
+  std::latch entered{1}, open{1}, ended{1};
+  std::vector<EngineStats> seen;
+  engine.Submit(adapted("one"), [&](RequestId, const GenerationEvent& event) {
+    seen.push_back(engine.stats());
+    if (seen.size() == 1) {
+      entered.count_down();
+      open.wait();
+    }
+    if (std::holds_alternative<RequestFinished>(event)) ended.count_down();
+  });
+  entered.wait();
+  std::vector<std::shared_ptr<tests::PendingAnswer>> pending;
+  for (const char* name : {"two", "three", "two"}) pending.push_back(Start(engine, adapted(name)));
+  pending.push_back(Start(engine, Simple()));
+  open.count_down();
+  ended.wait();
+  for (const auto& one : pending) one->Wait();
+  using Names = std::vector<std::string>;
+
+  EXPECT_EQ(seen[0].max_adapters, 1);
+  EXPECT_EQ(seen[0].running_adapters, Names{"one"});
+  EXPECT_EQ(seen[0].waiting_adapters, Names());
+  EXPECT_EQ(seen[1].running_adapters, Names{"one"});
+  EXPECT_EQ(seen[1].waiting_adapters, (Names{"three", "two"}));
+  EXPECT_EQ(seen.back().running_adapters, Names()) << "its place is free, the next step fills it";
+  tests::Run(engine, Simple());
+  EXPECT_EQ(engine.stats().waiting_adapters, Names());
 }
 
 TEST_F(EngineTest, ChoicesOfARunningRequestWaitButAreNotQueued) {

@@ -86,6 +86,24 @@ TEST_F(AppJobsTest, AFinishedTrainingJobAnswersUnderItsRunName) {
   EXPECT_EQ(Json::parse(again.body)["error"]["code"], "job_not_active");
 }
 
+TEST_F(AppJobsTest, AFinishedAdapterJobNamesNoModel) {
+  StartApp(
+      JobDefaults("printf '{\"status\":\"succeeded\",\"model_dir\":\"\",\"step\":3,"
+                  "\"adapter_dir\":\"%s/adapter\"}' \"$dir\" > \"$dir/r\"\n"
+                  "mv \"$dir/r\" \"$dir/result.json\"\n"));
+
+  const std::string id = Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"];
+  Follow(id);
+
+  const Json job = Json::parse(AskAdmin("GET", "/admin/jobs/" + id).body);
+  EXPECT_EQ(job["status"], "succeeded") << job;
+  EXPECT_FALSE(job["result"].contains("model")) << job;
+  EXPECT_FALSE(job["result"].contains("path")) << job;
+  EXPECT_TRUE(job["result"]["adapter_dir"].get<std::string>().ends_with("/adapter")) << job;
+  EXPECT_EQ(job["result"]["step"], 3);
+  EXPECT_EQ(Get("/v1/models/bard").status, 404);
+}
+
 TEST_F(AppJobsTest, JobsAndTheirModelsSurviveARestart) {
   const AppOptions options = JobDefaults(Finishing());
   StartApp(options);

@@ -32,14 +32,15 @@ class ForeignBase : public testing::Test {
     for (int i = 0; i < 40; ++i) text << "ab a b ab ab a\n";
     return file;
   }
-  TrainSpec Spec(const fs::path& base) const {
+  TrainSpec Spec(const fs::path& base, const std::vector<std::string>& overrides = {}) const {
+    std::vector<std::string> words = {"model.load_parameters_path=" + base.string(),
+                                      "data.train=" + (dir_.path() / "train.txt").string()};
+    words.insert(words.end(), overrides.begin(), overrides.end());
     return ParseTrainSpec(
         "data: {max_target_length: 32}\n"
         "train: {steps: 2, per_device_batch_size: 1, learning_rate: 1e-3}\n"
         "resources: {threads: 1}\n",
-        "spec",
-        std::vector<std::string>{"model.load_parameters_path=" + base.string(),
-                                 "data.train=" + (dir_.path() / "train.txt").string()});
+        "spec", words);
   }
 
   tests::TemporaryDir dir_;
@@ -83,15 +84,30 @@ TEST_F(ForeignBase, InBlocksOfIntegersIsRefusedWithWhatToDo) {
   const fs::path base = Write("gemma2-tiny-query-scalar", engine::Encoding::kQ8_0);
   JobContext context;
   context.dir = dir_.path() / "job";
-  try {
-    RunTraining(Spec(base), context);
-    FAIL() << "trained";
-  } catch (const Error& error) {
-    const std::string message = error.what();
-    EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << message;
-    EXPECT_NE(message.find("Q8_0"), std::string::npos) << message;
-    EXPECT_NE(message.find("train from the F32, F16 or BF16 file"), std::string::npos) << message;
+  const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
+      {{}, "no gradients of their own"}, {{"lora.rank=2"}, "other weights than it is served with"}};
+  for (const auto& [overrides, why] : cases) {
+    try {
+      RunTraining(Spec(base, overrides), context);
+      ADD_FAILURE() << "trained";
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << message;
+      EXPECT_NE(message.find("Q8_0"), std::string::npos) << message;
+      EXPECT_NE(message.find(why), std::string::npos) << message;
+      EXPECT_NE(message.find("train from the F32, F16 or BF16 file"), std::string::npos) << message;
+    }
   }
+}
+
+TEST_F(ForeignBase, AnAdapterIsTrainedBesideAFileOfPlainWeights) {
+  JobContext context;
+  context.dir = dir_.path() / "job";
+
+  const TrainOutcome outcome =
+      RunTraining(Spec(Write("qwen2-tiny", engine::Encoding::kPlain), {"lora.rank=2"}), context);
+
+  EXPECT_TRUE(fs::exists(outcome.adapter_dir / "adapter_model.safetensors"));
 }
 
 }  // namespace

@@ -59,6 +59,7 @@ class RunTrainingTest : public testing::Test {
                    std::function<void(const ProgressEvent&)> watch = {}) {
     JobContext context;
     context.dir = dir_.path() / name;
+    context.cache_dir = cache_dir_;
     context.stop = stop_.get_token();
     context.report = [&, watch](const ProgressEvent& event) {
       events_.push_back(event);
@@ -91,6 +92,7 @@ class RunTrainingTest : public testing::Test {
   }
 
   tests::TemporaryDir dir_;
+  fs::path cache_dir_;
   std::stop_source stop_;
   std::vector<ProgressEvent> events_;
 };
@@ -215,6 +217,40 @@ TEST_F(RunTrainingTest, EarlyStoppingExportsTheBestEvaluation) {
             engine::ReadWholeFile(dir_.path() / "run" / "best" / "model.safetensors", 1 << 28));
 }
 
+// What an earlier run of the same name has left in best/ belongs to another configuration.
+TEST_F(RunTrainingTest, ABestModelOfAnEarlierRunIsNotExported) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  const std::string eval = "data.eval=" + (dir_.path() / "train.txt").string();
+  Run(Spec({from, eval, "steps=4", "eval_interval=2", "lora.rank=4"}), "run");
+  ASSERT_TRUE(fs::exists(dir_.path() / "run" / "best"));
+
+  // Nothing is learned: the first evaluation stays the best, and is not kept.
+  const TrainOutcome outcome =
+      Run(Spec({from, eval, "steps=4", "eval_interval=2", "lora.rank=5", "learning_rate=0",
+                "checkpoint.resume=false", "checkpoint.export_best=false"}),
+          "run");
+
+  EXPECT_EQ(engine::LoraAdapter::Open(outcome.adapter_dir).modules()[0].rank, 5);
+}
+
+TEST_F(RunTrainingTest, TheBestModelIsStillKnownAfterAStop) {
+  const std::string eval = "data.eval=" + (dir_.path() / "train.txt").string();
+  const TrainSpec spec = Spec({eval, "steps=12", "eval_interval=2", "learning_rate=0.5",
+                               "train.schedule.type=constant", "gradient_clipping_threshold=0"});
+  const TrainOutcome whole = Run(spec, "whole");
+  ASSERT_LT(whole.best_eval_loss, whole.eval_loss);
+  Run(spec, "parts", [&](const ProgressEvent& event) {
+    if (event.kind == "step" && event.step == 10) stop_.request_stop();
+  });
+  stop_ = std::stop_source();
+
+  Run(spec, "parts");
+
+  EXPECT_EQ(Weights("parts"), Weights("whole"));
+  EXPECT_EQ(Weights("parts"),
+            engine::ReadWholeFile(dir_.path() / "parts" / "best" / "model.safetensors", 1 << 28));
+}
+
 TEST_F(RunTrainingTest, TheDataEndsTheRunAfterItsEpochs) {
   const TrainOutcome outcome = Run(Spec({"steps=1000", "num_epoch=1"}), "run");
 
@@ -286,18 +322,34 @@ TEST_F(RunTrainingTest, AnAdapterLearnsAndItsExportIsServedBesideTheBase) {
     EXPECT_LT(Losses(name).at(59), Losses(name).at(0) - 1);
     EXPECT_TRUE(outcome.model_dir.empty());
     EXPECT_EQ(CountEvents("message", "an adapter of rank 4 for 14 linear layers"), 1);
+    EXPECT_EQ(CountEvents("message", "memory: base "), 1);
+    EXPECT_EQ(CountEvents("message", " (mapped), parameters "), 0) << "without a cache directory";
     tests::ModelHarness served(dir_.path() / "base", {.dtype = std::string_view(dtype) == "float32"
                                                                    ? engine::DType::kF32
                                                                    : engine::DType::kBF16});
     const std::vector<TokenId> tokens = {84, 104, 101, 32, 99};  // "The c"
     const std::vector<float> before = served.Prefill(tokens, 0);
-    served.UseAdapter(served.LoadAdapter(outcome.adapter_dir));
+    const auto adapter = served.LoadAdapter(outcome.adapter_dir);
+    EXPECT_EQ(adapter->origin().base_hash, served.model().content_hash());
+    EXPECT_EQ(adapter->origin().compute, engine::DTypeName(served.model().dtype()));
+    EXPECT_EQ(served.LoadAdapter(outcome.checkpoint)->origin().base_hash,
+              served.model().content_hash());
+    served.UseAdapter(adapter);
     const std::vector<float> after = served.Prefill(tokens, 0);
     const auto vocab = static_cast<size_t>(served.vocab_size());
     EXPECT_NE(after, before);
     EXPECT_EQ(tests::ArgMax(std::span(after).last(vocab)), 'a');
     events_.clear();
   }
+}
+
+TEST_F(RunTrainingTest, ABaseOfAPackedFileSaysThatItsMemoryIsMapped) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  cache_dir_ = dir_.path() / "cache";
+
+  Run(Spec({from, "steps=1", "lora.rank=3"}), "run");
+
+  EXPECT_EQ(CountEvents("message", " (mapped), parameters "), 1);
 }
 
 TEST_F(RunTrainingTest, AFreshAdapterChangesNothing) {
@@ -362,9 +414,23 @@ TEST_F(RunTrainingTest, ResumingAnotherAdapterOrAnotherBaseIsRefused) {
   const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
   Run(Spec({from, "steps=2", "lora.rank=4"}), "run");
 
-  EXPECT_THROW(Run(Spec({from, "steps=4", "lora.rank=5"}), "run"), Error);
-  EXPECT_THROW(Run(Spec({from, "steps=4", "lora.rank=4", "lora.alpha=7"}), "run"), Error);
-  EXPECT_THROW(Run(Spec({from, "steps=4"}), "run"), Error);
+  const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
+      {{"lora.rank=5"}, "'r' than lora asks for: '4', now '5'"},
+      {{"lora.rank=4", "lora.alpha=7"}, "'lora_alpha' than lora asks for: '32', now '7'"},
+      {{"lora.rank=4", "lora.rank_stabilized=true"}, "another 'use_rslora'"},
+      {{"lora.rank=4", "lora.module_path=mlp"}, "another 'target_modules'"},
+      {{}, "is of an adapter"}};
+  for (const auto& [overrides, part] : cases) {
+    std::vector<std::string> words = {from, "steps=4"};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    try {
+      Run(Spec(words), "run");
+      ADD_FAILURE() << "was not refused: " << part;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("choose another run_name"), std::string::npos);
+    }
+  }
   fs::remove_all(dir_.path() / "base");
   engine::RandomModelSpec other;
   other.config = engine::TinyLlamaConfig();
@@ -372,6 +438,19 @@ TEST_F(RunTrainingTest, ResumingAnotherAdapterOrAnotherBaseIsRefused) {
   other.seed = 2;
   engine::WriteRandomModel(other, dir_.path() / "base");
   EXPECT_THROW(Run(Spec({from, "steps=4", "lora.rank=4"}), "run"), Error);
+}
+
+TEST_F(RunTrainingTest, AnAdapterRunGoesOnWhereItsBaseHasMoved) {
+  const auto from = [&](const char* base) {
+    return "load_parameters_path=" + (dir_.path() / base).string();
+  };
+  Run(Spec({from("base"), "steps=2", "lora.rank=4"}), "run");
+  fs::copy(dir_.path() / "base", dir_.path() / "elsewhere");
+
+  const TrainOutcome outcome = Run(Spec({from("elsewhere"), "steps=4", "lora.rank=4"}), "run");
+
+  EXPECT_EQ(CountEvents("message", "resumed after step 2"), 1);
+  EXPECT_EQ(outcome.step, 4);
 }
 
 TEST_F(RunTrainingTest, SamplesOfAnAdapterComeFromTheServingPath) {

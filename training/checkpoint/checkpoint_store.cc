@@ -138,8 +138,7 @@ fs::path CheckpointStore::Save(const CheckpointContents& contents) {
                        {"sha256", sha256}});
     };
     for (const CheckpointContents::TensorFile& file : contents.tensor_files) {
-      list(file.name,
-           engine::WriteSafetensors(temporary / file.name, file.tensors, {{"format", "pt"}}));
+      list(file.name, engine::WriteSafetensors(temporary / file.name, file.tensors, file.metadata));
     }
     for (const auto& [name, text] : contents.texts) {
       WriteText(temporary / name, text);

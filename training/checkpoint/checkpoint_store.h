@@ -17,6 +17,7 @@ struct CheckpointContents {
   struct TensorFile {
     std::string name;
     std::vector<engine::NamedTensor> tensors;
+    std::map<std::string, std::string> metadata = {{"format", "pt"}};
   };
   int64_t step = 0;
   std::string kind = "full";  // full | params

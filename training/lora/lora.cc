@@ -2,29 +2,15 @@
 
 #include <cmath>
 #include <cstring>
-#include <regex>
 
 #include "engine/base/check.h"
 #include "engine/io/sha256.h"
 #include "engine/model/adapter.h"
 #include "engine/sampling/philox.h"
+#include "training/name_pattern.h"
 
 namespace tandem::training {
 namespace {
-
-float ScaleOf(const LoraOptions& options) {
-  const auto rank = static_cast<double>(options.rank);
-  return static_cast<float>(options.alpha / (options.rank_stabilized ? std::sqrt(rank) : rank));
-}
-
-std::regex CompileModulePath(const std::string& pattern) {
-  try {
-    return std::regex(pattern);
-  } catch (const std::regex_error& error) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "lora.module_path: \"" + pattern + "\" is no regular expression: " + error.what());
-  }
-}
 
 // GPT-2's "Conv1D": transformers names its kernel like a linear layer's weight and stores it [in,
 // out].
@@ -39,17 +25,17 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
                                           const engine::ModelConfig& config) {
   const std::vector<engine::WeightSpec> specs = family.list_weights(config);
   const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
-  const std::regex regex = CompileModulePath(options.module_path);
+  const float scale = engine::LoraScale(options.alpha, options.rank, options.rank_stabilized);
+  const NamePattern pattern("lora.module_path", options.module_path);
   std::vector<LoraTarget> targets;
   std::string some;  // for the message
   for (size_t i = 0; i < specs.size(); ++i) {
     if (!linear[i]) continue;
     const std::string path = engine::ModulePath(specs[i]);
-    const bool matches =
-        options.module_path.empty() ||
-        (options.full_match ? std::regex_match(path, regex) : std::regex_search(path, regex));
+    const bool matches = options.module_path.empty() ||
+                         (options.full_match ? pattern.IsAllOf(path) : pattern.IsIn(path));
     if (matches) {
-      targets.push_back({static_cast<int32_t>(i), options.rank, ScaleOf(options)});
+      targets.push_back({static_cast<int32_t>(i), options.rank, scale});
     } else if (some.size() < 200) {
       some += (some.empty() ? "" : ", ") + path;
     }

@@ -35,7 +35,8 @@ Shapes PlainShapes() { return {{kA, {2, 4}}, {kB, {6, 2}}}; }
 
 class LoraAdapterTest : public testing::Test {
  protected:
-  void Write(const std::string& config, const Shapes& shapes, DType dtype = DType::kF32) {
+  void Write(const std::string& config, const Shapes& shapes, DType dtype = DType::kF32,
+             const std::map<std::string, std::string>& metadata = {}) {
     std::filesystem::remove_all(dir());
     std::filesystem::create_directories(dir());
     WriteFileAtomically(dir() / "adapter_config.json", config);
@@ -43,7 +44,7 @@ class LoraAdapterTest : public testing::Test {
     std::vector<NamedTensor> tensors;
     for (const auto& [name, shape] : shapes)
       tensors.push_back({name, {zeros.data(), dtype, shape}});
-    WriteSafetensors(dir() / "adapter_model.safetensors", tensors, {});
+    WriteSafetensors(dir() / "adapter_model.safetensors", tensors, metadata);
   }
   LoraAdapter Open() const { return LoraAdapter::Open(dir()); }
   std::filesystem::path dir() const { return directory_.path() / "adapter"; }
@@ -55,7 +56,8 @@ class LoraAdapterTest : public testing::Test {
     } catch (const Error& error) {
       const std::string message = error.what();
       EXPECT_EQ(error.code(), code) << message;
-      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+      EXPECT_EQ(message.find_first_of("\r\n"), std::string::npos) << message;
+      EXPECT_LT(message.size(), 1000u);
       for (const std::string& part : parts) {
         EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
       }
@@ -145,13 +147,43 @@ TEST_F(LoraAdapterTest, WhatWeWriteWeRead) {
   EXPECT_EQ(Open().modules()[0].scale, 0.25f);
 }
 
+TEST_F(LoraAdapterTest, TellsTargetsWithoutTensors) {
+  using Names = std::set<std::string, std::less<>>;
+  Json config = PlainConfig();
+  config["target_modules"] = {"self_attn.q_proj", "v_proj", "proj", "q_proj"};
+  Write(config.dump(), PlainShapes());
+  EXPECT_EQ(Open().targets_without_tensors(), (Names{"proj", "v_proj"}));
+
+  config["exclude_modules"] = {"v_proj", "proj"};
+  Write(config.dump(), PlainShapes());
+  EXPECT_TRUE(Open().targets_without_tensors().empty());
+}
+
+TEST_F(LoraAdapterTest, SaysWhichBaseItWasTrainedBeside) {
+  Json config = PlainConfig();
+  config["base_model_name_or_path"] = "org/base";
+  Write(config.dump(), PlainShapes(), DType::kF32, LoraMetadata("00ff", DType::kBF16));
+
+  EXPECT_EQ(Open().origin().base_model, "org/base");
+  EXPECT_EQ(Open().origin().base_hash, "00ff");
+  EXPECT_EQ(Open().origin().compute, "bf16");
+
+  config["base_model_name_or_path"] = nullptr;
+  Write(config.dump(), PlainShapes());
+  EXPECT_EQ(Open().origin().base_model, "");
+  EXPECT_EQ(Open().origin().base_hash, "");
+  EXPECT_EQ(Open().origin().compute, "");
+}
+
 TEST_F(LoraAdapterTest, RefusesConfigsThatAskForOtherArithmetic) {
   const std::vector<std::tuple<const char*, Json, ErrorCode>> cases = {
       {"peft_type", "LOKR", ErrorCode::kUnsupported},
       {"peft_type", 3, ErrorCode::kDataLoss},
+      {"peft_type", "LORA\nfield 'r' is fine", ErrorCode::kUnsupported},
       {"use_dora", true, ErrorCode::kUnsupported},
       {"modules_to_save", {"lm_head"}, ErrorCode::kUnsupported},
       {"bias", "all", ErrorCode::kUnsupported},
+      {"bias", "all\r\n", ErrorCode::kUnsupported},
       {"lora_bias", true, ErrorCode::kUnsupported},
       {"use_qalora", true, ErrorCode::kUnsupported},
       {"layer_replication", {{0, 4}}, ErrorCode::kUnsupported},
@@ -160,6 +192,7 @@ TEST_F(LoraAdapterTest, RefusesConfigsThatAskForOtherArithmetic) {
       {"alora_invocation_tokens", {1}, ErrorCode::kUnsupported},
       {"something_new", 1, ErrorCode::kUnsupported},
       {"init_lora_weights", "pissa", ErrorCode::kUnsupported},
+      {"init_lora_weights", "pissa\n", ErrorCode::kUnsupported},
       {"init_lora_weights", 1, ErrorCode::kDataLoss},
       {"r", 0, ErrorCode::kDataLoss},
       {"r", -3, ErrorCode::kDataLoss},
@@ -171,8 +204,10 @@ TEST_F(LoraAdapterTest, RefusesConfigsThatAskForOtherArithmetic) {
       {"rank_pattern", {1}, ErrorCode::kDataLoss},
       {"rank_pattern", {{"q_proj", 0}}, ErrorCode::kDataLoss},
       {"rank_pattern", {{"q_proj", "2"}}, ErrorCode::kDataLoss},
+      {"rank_pattern", {{"q_proj", 2.5}}, ErrorCode::kDataLoss},
       {"rank_pattern", {{R"(.*\.(q|k)_proj)", 2}}, ErrorCode::kUnsupported},
       {"alpha_pattern", {{"q_proj", -2}}, ErrorCode::kDataLoss},
+      {"alpha_pattern", {{"q_proj\nk_proj", 2}}, ErrorCode::kUnsupported},
       {"target_modules", 3, ErrorCode::kDataLoss},
       {"target_modules", {1}, ErrorCode::kDataLoss}};
   for (const auto& [field, value, code] : cases) {
@@ -182,6 +217,16 @@ TEST_F(LoraAdapterTest, RefusesConfigsThatAskForOtherArithmetic) {
     Write(config.dump(), PlainShapes());
 
     ExpectRefused(code, {"adapter_config.json", field});
+  }
+}
+
+TEST_F(LoraAdapterTest, NamesOfFieldsStayOnOneShortLine) {
+  for (const std::string& name : {std::string("new\nfield"), std::string(10'000, 'x')}) {
+    Json config = PlainConfig();
+    config[name] = 1;
+    Write(config.dump(), PlainShapes());
+
+    ExpectRefused(ErrorCode::kUnsupported, {"adapter_config.json", "is set"});
   }
 }
 
@@ -202,7 +247,21 @@ TEST_F(LoraAdapterTest, RefusesTensorsThatAreNoPairsOfTheirRank) {
       {{{path + ".lora_magnitude_vector", {4}}}, "lora_magnitude_vector"},
       {{{path + ".lora_B.bias", {4}}}, "lora_B.bias"},
       {{{"base_model.model..lora_A.weight", {2, 4}}}, "base_model.model."},
-      {{{"base_model.model.x.k_proj.lora_A.weight", {2, 4}}}, "target_modules"}};
+      {{{"base_model.model.x.k_proj.lora_A.weight", {2, 4}}}, "target_modules"},
+      {{{"base_model.model.x\n.k_proj.lora_A.weight", {2, 4}}}, "target_modules"},
+      {{{"base_model.model.x\n.q_proj.lora_A.weight", {2, 4}}}, "is missing"},
+      {{{"base_model.model.x\n.q_proj.lora_B.weight", {6, 2}}}, "is missing"},
+      {{{"base_model.model.x\n.q_proj.lora_A.weight", {3, 4}},
+        {"base_model.model.x\n.q_proj.lora_B.weight", {6, 2}}},
+       "has rank 3"},
+      {{{"base_model.model.x\n.q_proj.lora_A.weight", {2, 4, 1}},
+        {"base_model.model.x\n.q_proj.lora_B.weight", {6, 2}}},
+       "has 3 axes"},
+      {{{"base_model.model.x\n.q_proj.lora_A.weight", {2, 4}},
+        {"base_model.model.x\n.q_proj.lora_A.default.weight", {2, 4}}},
+       "the same one"},
+      {{{"model.norm\n.weight", {4}}}, "all that is supported"},
+      {{{std::string(10'000, 'x'), {4}}}, "all that is supported"}};
   for (const auto& [shapes, part] : cases) {
     SCOPED_TRACE(part);
     Write(PlainConfig().dump(), shapes);
@@ -210,8 +269,11 @@ TEST_F(LoraAdapterTest, RefusesTensorsThatAreNoPairsOfTheirRank) {
       Open();
       ADD_FAILURE() << "was not refused";
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-      EXPECT_NE(std::string(error.what()).find("adapter_model.safetensors"), std::string::npos);
+      const std::string message = error.what();
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+      EXPECT_NE(message.find("adapter_model.safetensors"), std::string::npos);
+      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+      EXPECT_LT(message.size(), 1000u);
     }
   }
 }

@@ -27,75 +27,76 @@ std::vector<BlockId> Blocks(std::initializer_list<uint32_t> values) {
 
 TEST(PrefixIndex, MatchLeavesAtLeastOneTokenToCompute) {
   PrefixIndex index(Sha256Digest{});
-  index.Insert(Tokens(48), Blocks({5, 6, 7}));
+  index.Insert(Tokens(48), Blocks({5, 6, 7}), "");
 
-  EXPECT_EQ(index.Match(Tokens(49)), Blocks({5, 6, 7}));
-  EXPECT_EQ(index.Match(Tokens(48)), Blocks({5, 6}));
-  EXPECT_EQ(index.Match(Tokens(17)), Blocks({5}));
-  EXPECT_TRUE(index.Match(Tokens(16)).empty());
-  EXPECT_TRUE(index.Match({}).empty());
+  EXPECT_EQ(index.Match(Tokens(49), ""), Blocks({5, 6, 7}));
+  EXPECT_EQ(index.Match(Tokens(48), ""), Blocks({5, 6}));
+  EXPECT_EQ(index.Match(Tokens(17), ""), Blocks({5}));
+  EXPECT_TRUE(index.Match(Tokens(16), "").empty());
+  EXPECT_TRUE(index.Match({}, "").empty());
 }
 
 TEST(PrefixIndex, ADifferentTokenEndsTheMatchThereAndThereafter) {
   PrefixIndex index(Sha256Digest{});
-  index.Insert(Tokens(64), Blocks({0, 1, 2, 3}));
+  index.Insert(Tokens(64), Blocks({0, 1, 2, 3}), "");
   std::vector<TokenId> other = Tokens(65);
   other[20] = 999;
 
-  EXPECT_EQ(index.Match(other), Blocks({0})) << "blocks 2 and 3 hold equal tokens, other context";
+  EXPECT_EQ(index.Match(other, ""), Blocks({0}))
+      << "blocks 2 and 3 hold equal tokens, other context";
 }
 
 TEST(PrefixIndex, AnotherSaltSharesNothing) {
   Sha256Digest salt{};
   salt[0] = 1;
   PrefixIndex index(Sha256Digest{}), other(salt);
-  index.Insert(Tokens(16), Blocks({0}));
-  other.Insert(Tokens(16), Blocks({1}));
+  index.Insert(Tokens(16), Blocks({0}), "");
+  other.Insert(Tokens(16), Blocks({1}), "");
 
-  EXPECT_EQ(index.Match(Tokens(17)), Blocks({0}));
-  EXPECT_EQ(other.Match(Tokens(17)), Blocks({1}));
+  EXPECT_EQ(index.Match(Tokens(17), ""), Blocks({0}));
+  EXPECT_EQ(other.Match(Tokens(17), ""), Blocks({1}));
 }
 
 TEST(PrefixIndex, VariantsShareNothing) {
   PrefixIndex index(Sha256Digest{});
-  index.Insert(Tokens(32), Blocks({0, 1}));
+  index.Insert(Tokens(32), Blocks({0, 1}), "");
   index.Insert(Tokens(16), Blocks({2}), "adapter");
   index.Insert(Tokens(32), Blocks({2, 3}), "adapter");  // as a growing sequence does
 
-  EXPECT_EQ(index.Match(Tokens(33)), Blocks({0, 1}));
+  EXPECT_EQ(index.Match(Tokens(33), ""), Blocks({0, 1}));
   EXPECT_EQ(index.Match(Tokens(33), "adapter"), Blocks({2, 3}));
   EXPECT_TRUE(index.Match(Tokens(33), "other").empty());
 }
 
 TEST(PrefixIndex, AnIndexedPrefixKeepsItsOldBlock) {
   PrefixIndex index(Sha256Digest{});
-  index.Insert(Tokens(16), Blocks({0}));
+  index.Insert(Tokens(16), Blocks({0}), "");
 
-  const auto indexed = index.Insert(Tokens(32), Blocks({8, 9}));
+  const auto indexed = index.Insert(Tokens(32), Blocks({8, 9}), "");
 
   EXPECT_EQ(indexed, Blocks({9}));
-  EXPECT_EQ(index.Match(Tokens(33)), Blocks({0, 9}));
+  EXPECT_EQ(index.Match(Tokens(33), ""), Blocks({0, 9}));
   EXPECT_FALSE(index.Contains(BlockId{8}));
 }
 
 TEST(PrefixIndex, ForgettingABlockEndsMatchesBeforeIt) {
   PrefixIndex index(Sha256Digest{});
-  index.Insert(Tokens(48), Blocks({0, 1, 2}));
+  index.Insert(Tokens(48), Blocks({0, 1, 2}), "");
 
   index.Forget(BlockId{1});
 
-  EXPECT_EQ(index.Match(Tokens(49)), Blocks({0}));
+  EXPECT_EQ(index.Match(Tokens(49), ""), Blocks({0}));
   EXPECT_EQ(index.size(), 2);
-  index.Insert(Tokens(32), Blocks({0, 7}));
-  EXPECT_EQ(index.Match(Tokens(49)), Blocks({0, 7, 2})) << "the follower is reachable again";
+  index.Insert(Tokens(32), Blocks({0, 7}), "");
+  EXPECT_EQ(index.Match(Tokens(49), ""), Blocks({0, 7, 2})) << "the follower is reachable again";
 }
 
 TEST(PrefixIndex, ReusingAnIndexedBlockWithoutForgettingIsOurBug) {
   PrefixIndex index(Sha256Digest{});
-  index.Insert(Tokens(16), Blocks({0}));
+  index.Insert(Tokens(16), Blocks({0}), "");
 
-  EXPECT_THROW(index.Insert(Tokens(16, 100), Blocks({0})), Error);
-  EXPECT_THROW(index.Insert(Tokens(15), Blocks({1})), Error) << "a block that is not full";
+  EXPECT_THROW(index.Insert(Tokens(16, 100), Blocks({0}), ""), Error);
+  EXPECT_THROW(index.Insert(Tokens(15), Blocks({1}), ""), Error) << "a block that is not full";
 }
 
 // Pool and index together, as the scheduler uses them: sequences over a tiny alphabet share
@@ -125,7 +126,7 @@ TEST(PrefixIndexProperty, MatchesHoldExactlyTheTokensTheyPromise) {
       }
       tokens.push_back(7);
 
-      std::vector<BlockId> blocks = index.Match(tokens);
+      std::vector<BlockId> blocks = index.Match(tokens, "");
       ASSERT_LT(blocks.size() * kLength, tokens.size());
       for (size_t i = 0; i < blocks.size(); ++i) {
         const auto end = tokens.begin() + static_cast<ptrdiff_t>((i + 1) * kLength);
@@ -142,7 +143,7 @@ TEST(PrefixIndexProperty, MatchesHoldExactlyTheTokensTheyPromise) {
         content[allocation->block.value] = std::vector<TokenId>(tokens.begin(), end);
         blocks.push_back(allocation->block);
       }
-      for (const BlockId block : index.Insert(tokens, blocks)) pool.SetCached(block, true);
+      for (const BlockId block : index.Insert(tokens, blocks, "")) pool.SetCached(block, true);
       running.push_back(blocks);
     }
     for (const auto& blocks : running) {

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,7 +28,8 @@ using tests::ModelHarness;
 
 // Rewrites one tensor of an adapter: its name, shape or values.
 void Change(const std::filesystem::path& dir, const std::string& tensor, const std::string& name,
-            const std::vector<int64_t>& shape, float value = 0) {
+            const std::vector<int64_t>& shape, float value = 0,
+            const std::map<std::string, std::string>& metadata = {}) {
   const auto path = dir / "adapter_model.safetensors";
   const SafetensorsFile file = SafetensorsFile::Open(path);
   std::vector<NamedTensor> tensors;
@@ -39,7 +42,7 @@ void Change(const std::filesystem::path& dir, const std::string& tensor, const s
     fresh.assign(static_cast<size_t>(ElementCount(shape)), value);
     tensors.back().view = {reinterpret_cast<const std::byte*>(fresh.data()), DType::kF32, shape};
   }
-  WriteSafetensors(dir / "changed", tensors, {});
+  WriteSafetensors(dir / "changed", tensors, metadata);
   std::filesystem::rename(dir / "changed", path);
 }
 
@@ -61,6 +64,7 @@ class AdapterTest : public testing::Test {
       ADD_FAILURE() << "was not refused: " << parts[0];
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
       for (const std::string& part : parts) {
         EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
       }
@@ -85,6 +89,23 @@ TEST_F(AdapterTest, HasMatricesForEveryLinearLayerAndNothingElse) {
   EXPECT_EQ(adapter->rank(), 4);
 }
 
+TEST_F(AdapterTest, SaysHowTheBaseItWasTrainedBesideDiffers) {
+  EXPECT_TRUE(harness_->LoadAdapter(adapter_dir())->BaseDifferences().empty()) << "says nothing";
+  const std::string hash = harness_->model().content_hash();
+  Change(adapter_dir(), kA, kA, {}, 0, LoraMetadata(hash, DType::kBF16));
+  EXPECT_TRUE(harness_->LoadAdapter(adapter_dir())->BaseDifferences().empty()) << "the same";
+
+  Change(adapter_dir(), kA, kA, {}, 0, LoraMetadata("00\nff", DType::kF32));
+  const auto differences = harness_->LoadAdapter(adapter_dir())->BaseDifferences();
+
+  ASSERT_EQ(differences.size(), 2u);
+  EXPECT_EQ(differences[0],
+            "trained beside other weights: 'base' with SHA-256 '00?ff', this base "
+            "has '" +
+                hash + "'");
+  EXPECT_EQ(differences[1], "trained in 'f32', this base computes in 'bf16'");
+}
+
 TEST_F(AdapterTest, RefusesShapesThatTheBaseDoesNotHave) {
   Change(adapter_dir(), kA, kA, {4, 47});
   ExpectRefused({kA, "[4, 47]", "model.layers.1.mlp.up_proj.weight"});
@@ -105,21 +126,45 @@ TEST_F(AdapterTest, RefusesModulesThatTheBaseDoesNotHaveOrThatAreNoLinearLayers)
       {"model.layers.7.mlp.up_proj", "no linear layer"},
       {"model.layers.1.input_layernorm", "not supported"},
       {"model.embed_tokens", "not supported"},
-      {"lm_head", "not supported"}};
+      {"lm_head", "not supported"},
+      {"model.layers.1\n.mlp.up_proj", "no linear layer"}};
   for (const auto& [module, why] : cases) {
     SCOPED_TRACE(module);
-    tests::WriteRandomAdapter(directory_.path() / "model", 4, 1, directory_.path() / module);
     std::filesystem::remove_all(adapter_dir());
-    std::filesystem::rename(directory_.path() / module, adapter_dir());
+    tests::WriteRandomAdapter(directory_.path() / "model", 4, 1, adapter_dir());
     const auto [a, b] = LoraTensorNames(module);
     Change(adapter_dir(), kA, a, {});
     Change(adapter_dir(), kB, b, {});
     std::string config = ReadWholeFile(adapter_dir() / "adapter_config.json", 1 << 20);
-    config.insert(config.find("\"model.layers"), "\"" + module + "\", ");
+    config.insert(config.find("\"model.layers"), nlohmann::json(module).dump() + ", ");
     WriteFileAtomically(adapter_dir() / "adapter_config.json", config);
 
-    ExpectRefused({module, why});
+    std::string printed = module;
+    std::replace(printed.begin(), printed.end(), '\n', '?');
+    ExpectRefused({printed, why});
   }
+}
+
+// Files that lost their tensors of one kind would run, and say something else.
+TEST_F(AdapterTest, RefusesTargetsOfTheBaseThatHaveNoTensor) {
+  const auto with_target = [&](const nlohmann::json& target, const nlohmann::json& excluded) {
+    std::filesystem::remove_all(adapter_dir());
+    tests::WriteRandomAdapter(directory_.path() / "model", 4, 1, adapter_dir());
+    const auto path = adapter_dir() / "adapter_config.json";
+    auto config = nlohmann::json::parse(ReadWholeFile(path, 1 << 20));
+    config["target_modules"].push_back(target);
+    config["exclude_modules"] = excluded;
+    WriteFileAtomically(path, config.dump());
+  };
+  for (const char* target : {"lm_head", "embed_tokens"}) {
+    with_target(target, nullptr);
+    ExpectRefused({"target_modules", "'" + std::string(target) + "'", "there is no tensor"});
+  }
+  // Lists that fit many models name layers that this one does not have.
+  with_target("query_key_value", nullptr);
+  EXPECT_EQ(harness_->LoadAdapter(adapter_dir())->rank(), 4);
+  with_target("lm_head", "lm_head");
+  EXPECT_EQ(harness_->LoadAdapter(adapter_dir())->rank(), 4);
 }
 
 // Of every model of the goldens, so that families with fused or reversed layers take part.

@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -190,6 +194,69 @@ TEST(Scheduler, FollowerGoesOnAloneWhenItsLeaderIsCancelled) {
 
   EXPECT_EQ(World::Rows(plan, 2), 32);
   EXPECT_EQ(world.Choice(2).cached_len, 32);
+}
+
+// How a leader goes away before it has computed what its follower waits for.
+enum class Departure { kCancelled, kPaused };
+// The base model's cached blocks of the same text, and how the leader goes.
+using LeaderLeaves = std::tuple<int64_t, Departure>;
+class SchedulerLeaderLeaves : public testing::TestWithParam<LeaderLeaves> {};
+
+TEST_P(SchedulerLeaderLeaves, AFollowerTakesBlocksOfItsOwnAdapterAlone) {
+  const auto [base_blocks, departure] = GetParam();
+  World world(Options(), 64);
+  world.Add(1, Prompt(base_blocks * kTokensPerBlock + 1));
+  while (world.Choice(1).uncomputed() > 1) world.Step();
+  const std::vector<BlockId> of_the_base = world.index.Match(Prompt(100), "");
+  ASSERT_EQ(of_the_base.size(), static_cast<size_t>(base_blocks));
+  for (const uint64_t id : {2, 3}) {
+    world.scheduler.Add({.id = RequestId{id}, .prompt = Prompt(100), .adapter = "one"});
+  }
+  world.Step();
+  ASSERT_EQ(world.Choice(3).leader, &world.Choice(2));
+  const std::vector<BlockId> of_the_adapter = world.index.Match(Prompt(100), "one");
+  ASSERT_EQ(of_the_adapter.size(), 2u) << "one chunk";
+
+  if (departure == Departure::kCancelled) {
+    world.scheduler.Cancel(RequestId{2});
+  } else {
+    world.scheduler.SetPaused(RequestId{2}, true);
+  }
+  world.scheduler.CheckInvariants();
+
+  EXPECT_EQ(world.Choice(3).leader, nullptr);
+  EXPECT_EQ(world.Choice(3).blocks, of_the_adapter);
+  EXPECT_EQ(world.Choice(3).computed_len, 32);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SchedulerLeaderLeaves,
+                         testing::Combine(testing::Values(1, 4),
+                                          testing::Values(Departure::kCancelled,
+                                                          Departure::kPaused)));
+
+TEST(Scheduler, AFollowerOfAPreemptedLeaderTakesBlocksOfItsOwnAdapterAlone) {
+  // Twelve choices of the base grow in step and need a block each in the same step; there is one
+  // block less than that, so the leader, the last that holds any, gives up its own.
+  World world(Options(16, 4, 112), 29);
+  world.Add(1, Prompt(36), 12);
+  while (world.scheduler.num_running() < 12) world.Step();
+  const std::vector<BlockId> of_the_base = world.index.Match(Prompt(97), "");
+  ASSERT_EQ(of_the_base.size(), 2u);
+  for (const uint64_t id : {2, 3}) {
+    world.scheduler.Add({.id = RequestId{id}, .prompt = Prompt(97), .adapter = "one"});
+  }
+  world.Step();
+  ASSERT_EQ(world.Choice(3).leader, &world.Choice(2));
+
+  std::vector<Sequence*> preempted;
+  while (preempted.empty()) preempted = world.Step().preempted;
+
+  ASSERT_EQ(preempted, std::vector<Sequence*>{&world.Choice(2)});
+  const std::vector<BlockId> of_the_adapter = world.index.Match(Prompt(97), "one");
+  ASSERT_EQ(of_the_adapter.size(), 3u);
+  const std::vector<BlockId>& taken = world.Choice(3).blocks;
+  ASSERT_GE(taken.size(), of_the_adapter.size());
+  EXPECT_TRUE(std::equal(of_the_adapter.begin(), of_the_adapter.end(), taken.begin()));
 }
 
 TEST(Scheduler, ForkedChoicesShareFullBlocksAndCopyThePartialOne) {

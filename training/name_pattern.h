@@ -1,0 +1,42 @@
+#pragma once
+
+#include <regex>
+#include <string>
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace tandem::training {
+
+// A regular expression of a spec, for names of weights and paths of modules. Where it is none, or
+// too much for a name to be compared with, it throws kInvalidArgument naming the key of the spec.
+class NamePattern {
+ public:
+  NamePattern(std::string key, std::string text) : key_(std::move(key)), text_(std::move(text)) {
+    Guarded([&] { return regex_.assign(text_), true; });
+  }
+
+  bool IsIn(const std::string& name) const {
+    return Guarded([&] { return std::regex_search(name, regex_); });
+  }
+  bool IsAllOf(const std::string& name) const {
+    return Guarded([&] { return std::regex_match(name, regex_); });
+  }
+
+ private:
+  template <class Action>
+  bool Guarded(const Action& action) const {
+    try {
+      return action();
+    } catch (const std::regex_error& error) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  key_ + ": \"" + text_ + "\" is no regular expression: " + error.what());
+    }
+  }
+
+  std::string key_;
+  std::string text_;
+  std::regex regex_;
+};
+
+}  // namespace tandem::training
