@@ -82,6 +82,10 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
 // tensor.
 std::shared_ptr<const Adapter> OpenAdapter(const std::filesystem::path& dir,
                                            const LoadedModel& base, const EngineOptions& options);
+// What that takes, told by the headers alone. Throws as OpenAdapter, but for what only the base's
+// weights can tell.
+MemoryClaim PlanAdapter(const std::filesystem::path& dir, const ModelDir& base,
+                        const EngineOptions& options);
 
 // ---- What a request is
 
