@@ -206,7 +206,13 @@ std::shared_ptr<const ServedModel> App::MakeModel(OpenedModel opened,
                                                   const engine::EngineOptions& options,
                                                   const std::string& chat_template,
                                                   LoadSettings settings) {
-  return LoadServedModel(std::move(opened), options, chat_template, std::move(settings));
+  std::shared_ptr<const ServedModel> model =
+      LoadServedModel(std::move(opened), options, chat_template, std::move(settings));
+  metrics_.Track({.name = model->id,
+                  .figures = model->engine->figures(),
+                  .prefix_cache = true,
+                  .kv_dtype = model->loaded().kv_dtype});
+  return model;
 }
 
 NameClaim App::ClaimFirst(const std::string& name) {

@@ -138,6 +138,21 @@ TEST_F(AppModelsTest, ForceEndsEveryRequestWithOneError) {
   EXPECT_GT(n_errors, 0);
 }
 
+TEST_F(AppModelsTest, AModelThatNobodyScrapedIsCountedAllTheSame) {
+  StartApp(WithAdmin());
+  Load("short");
+  Json chat = ChatWith("short");
+  chat["ignore_eos"] = true;
+  PostJson("/v1/chat/completions", chat);
+  Unload("short");
+
+  const std::string text = Get("/metrics").body;
+
+  EXPECT_NE(text.find("tandem:generation_tokens_total{model_name=\"short\"} 24"), std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("num_requests_running{model_name=\"short\"}"), std::string::npos);
+}
+
 TEST_F(AppModelsTest, NamesAreCheckedBeforeAnythingIsOpened) {
   const std::string tiny = (directory_->path() / "tiny").string();
   struct Case {
