@@ -274,6 +274,12 @@ void App::LoadFirstModels() {
     MemoryReservation memory = ReserveFirst(opened.id, plan.least);
     first.push_back({std::move(opened), plan.most_kv, std::move(memory)});
   }
+  std::vector<MemoryReservation> adapter_memory;
+  for (const AdapterSource& adapter : options_.adapters) {
+    adapter_memory.push_back(ReserveFirst(
+        adapter.name,
+        engine::PlanAdapter(adapter.path, first.front().opened.files, options_.engine)));
+  }
   int64_t parts = static_cast<int64_t>(first.size()) + (LoadsAtRunTime() ? 1 : 0);
   for (First& model : first) model.memory.GrowKv(model.most_kv, parts--);
 
@@ -287,8 +293,9 @@ void App::LoadFirstModels() {
                               std::move(settings)),
                     std::move(*next_names++));
   }
-  for (const AdapterSource& adapter : options_.adapters) {
-    models_.Publish(LoadServedAdapter(adapter, models_.Look(base_id), options_.engine),
+  for (size_t i = 0; i < options_.adapters.size(); ++i) {
+    models_.Publish(LoadServedAdapter(options_.adapters[i], models_.Look(base_id), options_.engine,
+                                      std::move(adapter_memory[i])),
                     std::move(*next_names++));
   }
 }

@@ -5,7 +5,10 @@
 #include <thread>
 #include <vector>
 
+#include "engine/io/model_dir.h"
+#include "engine/model/adapter.h"
 #include "tests/server/app_fixture.h"
+#include "tests/support/paths.h"
 
 namespace tandem::server {
 namespace {
@@ -188,6 +191,40 @@ TEST_F(AppModelsTest, NamesAreCheckedBeforeAnythingIsOpened) {
   options.served_model_names = {"x", "y", "x"};
   StartApp(options);
   EXPECT_EQ(app_->models().List().size(), 2u);
+}
+
+TEST_F(AppModelsTest, AdaptersTakeFromTheBudget) {
+  const std::filesystem::path base = tests::SourceDir() / "tests/golden/gemma2-tiny";
+  AppOptions options = WithAdmin();
+  options.models = {{"base", base.string()}};
+  options.adapters = {{"tuned", (base / "lora").string()}};
+  const engine::ModelDir files = engine::ModelDir::Open(base);
+  const int64_t base_bytes = engine::PlanMemory(files, options.engine).least.total();
+  const int64_t adapter_bytes = engine::PlanAdapter(base / "lora", files, options.engine).total();
+  ASSERT_GT(adapter_bytes, 0);
+  options.engine.memory_bytes = base_bytes + adapter_bytes - 1;
+  {
+    App app(options);
+    try {
+      app.Start();
+      FAIL() << "started";
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find("model 'tuned' needs"), std::string::npos) << message;
+      EXPECT_NE(message.find("raise --memory"), std::string::npos) << message;
+    }
+  }
+  ++options.engine.memory_bytes;
+  StartApp(options);
+
+  const Json models = AdminModels();
+
+  EXPECT_EQ(app_->models().Look("tuned")->memory.claim().total(), adapter_bytes)
+      << "the plan says what it takes";
+  EXPECT_EQ(app_->models().Look("tuned")->adapter->bytes(), adapter_bytes);
+  ASSERT_EQ(models["data"].size(), 1u);
+  EXPECT_EQ(models["data"][0]["adapters"], Json::array({"tuned"}));
+  EXPECT_EQ(models["data"][0]["memory_bytes"], models["memory"]["used_bytes"]);
 }
 
 TEST_F(AppModelsTest, AnEmbeddedNameOpensNoDirectoryOutsideTheModelRoot) {
