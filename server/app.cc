@@ -365,7 +365,15 @@ void App::StartJobs() {
 void App::OnJobSucceeded(const Job& job) {
   const std::lock_guard lock(publish_mutex_);
   ThrowIfStopping();
-  PublishJobModel(job);
+  try {
+    PublishJobModel(job);
+  } catch (const Error& error) {
+    if (error.reason() != "out_of_memory") throw;
+    // What is short for the moment must not cost hours of training.
+    spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job.id, error.what());
+    AppendLogLine(LogFile(job.dir), std::string("tandem: the model is made, but not served: ") +
+                                        error.what() + "; the next start tries again");
+  }
 }
 
 void App::PublishJobModel(const Job& job) {

@@ -143,6 +143,27 @@ TEST_F(AppJobsTest, ADeletedModelLetsItsRequestsEndAndDoesNotComeBack) {
   EXPECT_EQ(Get("/v1/models/bard").status, 200);
 }
 
+TEST_F(AppJobsTest, AModelThatDoesNotFitIsKeptAndServedByTheNextServer) {
+  AppOptions options = JobDefaults(Finishing());
+  options.engine.memory_bytes = 48
+                                << 20;  // one such model fits, with its 32 MiB of keys and values
+  StartApp(options);
+  const std::string id = Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"];
+
+  const std::string events = Follow(id);
+
+  EXPECT_NE(events.find("made, but not served"), std::string::npos) << events;
+  EXPECT_NE(events.find("of the memory budget of 48.0 MiB are free"), std::string::npos) << events;
+  EXPECT_TRUE(events.ends_with("event: end\ndata: {\"status\":\"succeeded\"}\n\n")) << events;
+  EXPECT_EQ(Get("/v1/models/bard").status, 404);
+
+  app_.reset();
+  options.engine.memory_bytes = 128 << 20;
+  StartApp(options);
+
+  EXPECT_EQ(Json::parse(Get("/v1/models/bard").body)["owned_by"], "user");
+}
+
 TEST_F(AppJobsTest, ANameThatAModelHasGotMeanwhileStaysItsOwn) {
   AppOptions options =
       JobDefaults("while [ ! -e \"$dir/go\" ]; do sleep 0.01; done\n" + Finishing());
