@@ -180,7 +180,7 @@ std::vector<Value> Evaluator::LoopItems(const ForStmt& s) {
 Evaluator::Flow Evaluator::RunNode(const ForStmt& s) {
   // Held as a list so that `loop` can show neighbours; its depth guards against endless nesting.
   const std::shared_ptr<const List> items = MakeList(rt_, LoopItems(s)).list_pointer();
-  if (items->items.empty()) return Run(s.otherwise);
+  if (items->items.empty()) return RunElse(s);
   // Emptied behind the loop, because what it holds may be the loop itself.
   const auto changing = std::make_shared<std::optional<Value>>();
   const std::shared_ptr<void> emptied(nullptr, [&](void*) { changing->reset(); });
@@ -196,7 +196,12 @@ Evaluator::Flow Evaluator::RunNode(const ForStmt& s) {
     completed = completed || flow == Flow::kNext;
   }
   // Jinja's else is for loops of which no round came to its end, be it for a break or a continue.
-  return completed ? Flow::kNext : Run(s.otherwise);
+  return completed ? Flow::kNext : RunElse(s);
+}
+
+Evaluator::Flow Evaluator::RunElse(const ForStmt& s) {
+  const ScopeGuard scope(*this);
+  return Run(s.otherwise);
 }
 
 Evaluator::Flow Evaluator::RunNode(const SetStmt& s) {

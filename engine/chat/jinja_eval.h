@@ -40,6 +40,7 @@ class Evaluator {
   Flow RunNode(const OutputStmt& s);
   Flow RunNode(const IfStmt& s);
   Flow RunNode(const ForStmt& s);
+  Flow RunElse(const ForStmt& s);  // in a scope of its own, like a round
   Flow RunNode(const SetStmt& s);
   Flow RunNode(const SetBlockStmt& s);
   Flow RunNode(const FilterBlockStmt& s);

@@ -50,6 +50,16 @@ double FloorModulo(double a, double b) {
   return (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
+// As Python has it: of the exact quotient, where a / b may be rounded up to the next integer.
+double FloorDivide(double a, double b) {
+  const double rest = std::fmod(a, b);
+  double quotient = (a - rest) / b;  // an integer but for rounding
+  if (rest != 0 && (rest < 0) != (b < 0)) quotient -= 1;
+  if (quotient == 0) return std::copysign(0.0, a / b);
+  const double floor = std::floor(quotient);
+  return quotient - floor > 0.5 ? floor + 1 : floor;
+}
+
 Value IntegerPower(Runtime& rt, int64_t base, int64_t exponent) {
   if (exponent < 0) {
     if (base == 0) rt.Fail("0 cannot be raised to a negative power");
@@ -104,7 +114,7 @@ Value CalculateFloats(Runtime& rt, BinaryOp op, double a, double b) {
       break;
   }
   if (b == 0) rt.Fail("division by zero");
-  if (op == BinaryOp::kFloorDivide) return Value::Float(std::floor(a / b));
+  if (op == BinaryOp::kFloorDivide) return Value::Float(FloorDivide(a, b));
   if (op == BinaryOp::kModulo) return Value::Float(FloorModulo(a, b));
   return Value::Float(a / b);
 }

@@ -29,12 +29,12 @@ void RequireIgnoredHeader(const std::vector<std::string>& ignored) {
 }
 
 void Read(char kind, std::string_view text) {
-  const ModelLimits limits{512, 1000};
+  const ModelLimits limits{.max_model_len = 512, .vocab_size = 1000};
   const nlohmann::ordered_json body = ParseJsonObject(text);
   switch (kind) {
     case 'c': {
       const ChatRequest request = ParseChatRequest(body, limits);
-      Require(request.messages->is_array() && !request.messages->empty());
+      Require(request.prompt.messages->is_array() && !request.prompt.messages->empty());
       RequireIgnoredHeader(request.ignored);
       break;
     }
@@ -45,10 +45,10 @@ void Read(char kind, std::string_view text) {
       break;
     }
     case 't':
-      RequireIgnoredHeader(ParseTokenizeRequest(body).ignored);
+      RequireIgnoredHeader(ParseTokenizeRequest(body, limits).ignored);
       break;
     case 'd':
-      ParseDetokenizeRequest(body, 1000);
+      RequireIgnoredHeader(ParseDetokenizeRequest(body, limits).ignored);
       break;
     default:
       break;

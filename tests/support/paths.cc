@@ -13,4 +13,11 @@ std::filesystem::path SharedDir() {
   return named != nullptr ? std::filesystem::path(named) : SourceDir() / ".." / "shared";
 }
 
+std::string AbsentData(const std::filesystem::path& what) {
+  return "absent: " + what.string() +
+         ": other people's data with licences of their own, so not part of this repository; its "
+         "own "
+         "fixtures test the same code ($TANDEM_SHARED_DIR says where such data lies)";
+}
+
 }  // namespace tandem::tests

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 namespace tandem::tests {
 
@@ -12,5 +13,7 @@ std::filesystem::path ProgramPath();  // the program under test
 // Real data that is not part of this repository: $TANDEM_SHARED_DIR, or `shared` beside the
 // sources. Tests that need it skip where it is absent, and say so.
 std::filesystem::path SharedDir();
+// Why such a test skips: what is absent, and why it is not here.
+std::string AbsentData(const std::filesystem::path& what);
 
 }  // namespace tandem::tests

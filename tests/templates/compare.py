@@ -15,7 +15,7 @@ import chats
 import snippets
 from reference import Reference
 
-SHOWN = 5
+SHOWN = 20
 GOOD = ("equal", "both refuse", "lenient", "too large")
 POSITION = re.compile(r"^chat template line \d+, column \d+: ")
 
@@ -66,7 +66,7 @@ def compare(name, program, cases):
         what = verdict(mine, theirs)
         counts[what] = counts.get(what, 0) + 1
         # Of the faults that read alike, the first.
-        kind = POSITION.sub("", mine.get("error", "")) or (what, counts[what] // SHOWN)
+        kind = POSITION.sub("", mine.get("error", "")) or (what, counts[what])
         if what not in GOOD and kind not in shown and (mine.get("error") or counts[what] <= SHOWN):
             shown.add(kind)
             show(case, what, mine, theirs)

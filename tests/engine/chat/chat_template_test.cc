@@ -295,7 +295,7 @@ std::string ReadFile(const std::filesystem::path& path) {
 
 TEST(ChatTemplate, RealTemplatesMatchTheRecordedVectors) {
   const std::filesystem::path vectors_path = SharedData() / "chat_template_vectors/vectors.jsonl";
-  if (!std::filesystem::exists(vectors_path)) GTEST_SKIP() << "absent: " << vectors_path;
+  if (!std::filesystem::exists(vectors_path)) GTEST_SKIP() << tests::AbsentData(vectors_path);
   const Json scenarios =
       Json::parse(ReadFile(SharedData() / "chat_template_vectors/scenarios.json"))["scenarios"];
 

@@ -154,12 +154,9 @@ TEST(ModelDir, FromMemoryIsTheSameModelAsFromDisk) {
 
 // Files that other programs wrote: models of many families with their real headers.
 TEST(ModelDir, OpensModelsWrittenByOthers) {
-  const fs::path shared = tests::SharedDir();
-  if (!fs::is_directory(shared / "golden"))
-    GTEST_SKIP() << shared / "golden"
-                 << " is absent";
+  const fs::path golden = tests::SourceDir() / "tests/golden";
   int opened = 0;
-  for (const auto& entry : fs::directory_iterator(shared / "golden")) {
+  for (const auto& entry : fs::directory_iterator(golden)) {
     if (!fs::exists(entry.path() / "config.json")) continue;
     SCOPED_TRACE(entry.path());
 

@@ -21,6 +21,7 @@
 #include "tests/support/gguf_writer.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -320,7 +321,7 @@ class StoriesContainers : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto found = tests::FindSharedData("data/models/stories260K");
-    if (!found) GTEST_SKIP() << "absent: data/models/stories260K";
+    if (!found) GTEST_SKIP() << tests::AbsentData("data/models/stories260K");
     dir_ = *found;
     golden_ = Json::parse(ReadWholeFile(dir_ / "golden.json", 1 << 20));
   }

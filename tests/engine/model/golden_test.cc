@@ -218,7 +218,7 @@ TEST(TandemStories, WeightsInBlocksHardlyChangeWhatItSays) {
 // A model that someone really trained. Its golden logits come from a float64 forward pass.
 TEST(Stories260K, LogitsAndGreedyIdsMatchItsGolden) {
   const auto dir = tests::FindSharedData("data/models/stories260K");
-  if (!dir) GTEST_SKIP() << "data/models/stories260K is not on this machine";
+  if (!dir) GTEST_SKIP() << tests::AbsentData("data/models/stories260K");
   const auto json = nlohmann::json::parse(ReadWholeFile(*dir / "golden.json", 1 << 20));
 
   for (const KernelTable* kernels : RunnableKernelTables()) {

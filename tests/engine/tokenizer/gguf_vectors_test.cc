@@ -49,7 +49,7 @@ class GgufVectors : public ::testing::TestWithParam<const char*> {};
 TEST_P(GgufVectors, EncodeAsRecorded) {
   const std::filesystem::path base = SharedData() / "tokenizers" / "gguf-vocab" /
                                      (std::string("ggml-vocab-") + GetParam() + ".gguf");
-  if (!std::filesystem::exists(base)) GTEST_SKIP() << "absent: " << base;
+  if (!std::filesystem::exists(base)) GTEST_SKIP() << tests::AbsentData(base);
   ExpectRecordedIds(*Load(ModelDir::Open(base)).tokenizer, base);
 }
 
@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(SharedData, GgufVectors, ::testing::Values("gpt-2", "ll
 TEST(GgufVectorsOfQwen2, EncodeAsRecorded) {
   const std::filesystem::path dir = SharedData() / "tokenizers" / "qwen2.5";
   const auto vocab = ReadIfThere(dir / "vocab.json"), merges = ReadIfThere(dir / "merges.txt");
-  if (!vocab || !merges) GTEST_SKIP() << "absent: " << dir;
+  if (!vocab || !merges) GTEST_SKIP() << tests::AbsentData(dir);
   std::vector<std::string> tokens, rules;
   const auto read = nlohmann::json::parse(*vocab);
   tokens.resize(read.size());

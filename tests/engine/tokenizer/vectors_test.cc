@@ -59,7 +59,7 @@ TEST_P(Vectors, EncodeAndDecodeAsRecorded) {
   const bool is_spm = dir.string().ends_with("-spm");
   const char* file = is_spm ? "tokenizer.model" : GetParam().json ? "tokenizer.json" : "vocab.json";
   if (!vectors || !std::filesystem::exists(SharedData() / dir / file)) {
-    GTEST_SKIP() << "absent: " << SharedData() / dir << " or its vectors";
+    GTEST_SKIP() << tests::AbsentData(SharedData() / dir) << " (or its vectors)";
   }
   const TokenizerFiles files = LoadShared(dir, GetParam().json);
   const Tokenizer& tokenizer = *files.tokenizer;
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Recorded, Vectors,
 
 TEST(Vectors, WholeFilesHashAsRecorded) {
   const auto list = ReadIfThere(SharedData() / "tokenizer_vectors/full_files.json");
-  if (!list) GTEST_SKIP() << "absent: " << SharedData() / "tokenizer_vectors/full_files.json";
+  if (!list) GTEST_SKIP() << tests::AbsentData(SharedData() / "tokenizer_vectors/full_files.json");
   const Json recorded = Json::parse(*list);
   for (const Json& item : recorded.at("cases")) {
     const std::string name = item.at("tokenizer");
@@ -142,7 +142,7 @@ TEST_P(RecordedLines, EncodeAlike) {
   const std::filesystem::path base = SharedData() / "tokenizers/gguf-vocab" / name;
   const auto texts = ReadIfThere(base.string() + ".gguf.inp");
   const auto expected = ReadIfThere(base.string() + ".gguf.out");
-  if (!texts || !expected) GTEST_SKIP() << "absent: " << base;
+  if (!texts || !expected) GTEST_SKIP() << tests::AbsentData(base);
   const TokenizerFiles files = LoadShared(dir, true);
   constexpr std::string_view kBetween = "\n__ggml_vocab_test__\n";
 
@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(Recorded, RecordedLines,
 
 TEST(Vectors, StoriesAddsBosAndLeadingSpace) {
   if (!std::filesystem::exists(SharedData() / "models/stories260K")) {
-    GTEST_SKIP() << "absent: " << SharedData() / "models/stories260K";
+    GTEST_SKIP() << tests::AbsentData(SharedData() / "models/stories260K");
   }
 
   const TokenizerFiles files = LoadShared("models/stories260K", true);
