@@ -108,7 +108,10 @@ Engine::~Engine() {
 
 const LoadedModel& Engine::loaded() const { return impl_->model; }
 
+void Engine::Check(const GenerationRequest& request) const { CheckRequest(request, impl_->model); }
+
 RequestId Engine::Submit(GenerationRequest request, EventSink sink) {
+  Check(request);
   std::vector<GenerationRequest> requests;
   requests.push_back(std::move(request));
   std::vector<EventSink> sinks;
@@ -119,7 +122,6 @@ RequestId Engine::Submit(GenerationRequest request, EventSink sink) {
 std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests,
                                          std::vector<EventSink> sinks, int64_t max_waiting) {
   TANDEM_CHECK(requests.size() == sinks.size());
-  for (const GenerationRequest& request : requests) CheckRequest(request, impl_->model);
   const std::lock_guard lock(impl_->submit_mutex);
   if (impl_->closed) {
     throw Error(ErrorCode::kUnavailable, impl_->closed_because.empty()

@@ -82,6 +82,10 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
 // tensor.
 std::shared_ptr<const Adapter> OpenAdapter(const std::filesystem::path& dir,
                                            const LoadedModel& base, const EngineOptions& options);
+// What that takes, told by the headers alone. Throws as OpenAdapter, but for what only the base's
+// weights can tell.
+MemoryClaim PlanAdapter(const std::filesystem::path& dir, const ModelDir& base,
+                        const EngineOptions& options);
 
 // ---- What a request is
 
@@ -246,14 +250,16 @@ class Engine {
 
   const LoadedModel& loaded() const;
 
-  // Queues the request; `sink` gets its events, ending in one RequestFinished. Throws kUnavailable
-  // (reason server_overloaded) when the queue is full, kInvalidArgument for an unusable request
-  // (empty prompt, id out of range, prompt too long: reason context_length_exceeded).
+  // Throws kInvalidArgument for an unusable request (empty prompt, id out of range, prompt too
+  // long: reason context_length_exceeded). Looks at every token.
+  void Check(const GenerationRequest& request) const;
+  // Checks and queues the request; `sink` gets its events, ending in one RequestFinished. Throws
+  // kUnavailable (reason server_overloaded) when the queue is full.
   RequestId Submit(GenerationRequest request, EventSink sink);
   // The same for the prompts of one client, all or none. They count as one towards a full queue: a
   // list longer than the queue must not be refused forever. `sinks` stands beside `requests`. With
   // `max_waiting` the client may have only so many waiting; beyond: kResourceExhausted (reason
-  // rate_limit_exceeded).
+  // rate_limit_exceeded). Quick, however long the prompts. REQUIRES: Check has passed them all.
   std::vector<RequestId> SubmitAll(std::vector<GenerationRequest> requests,
                                    std::vector<EventSink> sinks, int64_t max_waiting = 0);
   // Idempotent; takes effect before the next step. The sink still gets its RequestFinished.

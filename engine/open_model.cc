@@ -101,6 +101,12 @@ std::shared_ptr<const Adapter> OpenAdapter(const std::filesystem::path& dir,
   return Adapter::Load(LoraAdapter::Open(dir), base.model, ops);
 }
 
+MemoryClaim PlanAdapter(const std::filesystem::path& dir, const ModelDir& base,
+                        const EngineOptions& options) {
+  const ModelOutline outline = OutlineModel(base, ToLoadOptions(options));
+  return {.weights = AdapterBytes(LoraAdapter::Open(dir), outline.types.dtype)};
+}
+
 std::string_view ProgramVersion() { return TANDEM_VERSION; }
 
 LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,

@@ -198,19 +198,63 @@ HttpOptions App::MakeHttpOptions() const {
 void App::Start() {
   http_->Start();
   LoadFirstModels();
-  if (!options_.adapters.empty()) {
-    const std::shared_ptr<const ServedModel> first = models_.List().front().model;
-    for (const AdapterSource& adapter : options_.adapters) {
-      models_.Add(LoadServedAdapter(adapter, first, options_.engine));
-    }
-  }
   StartJobs();
   is_loading_ = false;
 }
 
-// Claims memory for all before the first is packed: what does not fit together is refused in a
-// moment. Then every model gets an equal part of what is left for keys and values, and where models
-// can be loaded later, one part stays free for them.
+std::shared_ptr<const ServedModel> App::MakeModel(OpenedModel opened,
+                                                  const engine::EngineOptions& options,
+                                                  const std::string& chat_template,
+                                                  LoadSettings settings) {
+  std::shared_ptr<const ServedModel> model =
+      LoadServedModel(std::move(opened), options, chat_template, std::move(settings));
+  metrics_.Track({.name = model->id,
+                  .figures = model->engine->figures(),
+                  .prefix_cache = true,
+                  .kv_dtype = model->loaded().kv_dtype});
+  return model;
+}
+
+NameClaim App::ClaimFirst(const std::string& name) {
+  try {
+    return models_.Claim(name);
+  } catch (const Error& error) {
+    throw Error(error.code(), "'" + name +
+                                  "' would be the name of two models: --model, --served-model-name "
+                                  "and --adapter must give each another (NAME=PATH)");
+  }
+}
+
+MemoryReservation App::ReserveFirst(const std::string& name, const MemoryClaim& claim) {
+  try {
+    return memory_.Reserve(name, claim);
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string(error.what()) +
+                                  ": raise --memory, lower --max-model-len, or choose --dtype int8 "
+                                  "or int4");
+  }
+}
+
+// Of every model, then of every adapter.
+std::vector<std::vector<NameClaim>> App::ClaimFirstNames(const std::vector<ModelSource>& sources) {
+  std::vector<std::vector<NameClaim>> names;
+  for (const ModelSource& source : sources)
+    names.emplace_back().push_back(ClaimFirst(NameOf(source)));
+  std::vector<NameClaim>& of_first = names.front();
+  for (const std::string& name : options_.served_model_names) {
+    const bool is_again = std::any_of(of_first.begin(), of_first.end(),
+                                      [&](const NameClaim& claim) { return claim.name() == name; });
+    if (!is_again) of_first.push_back(ClaimFirst(name));
+  }
+  for (const AdapterSource& adapter : options_.adapters) {
+    names.emplace_back().push_back(ClaimFirst(adapter.name));
+  }
+  return names;
+}
+
+// Claims names, then memory, for all before the first is packed: what does not go together is
+// refused in a moment. Then every model gets an equal part of what is left for keys and values, and
+// where models can be loaded later, one part stays free for them.
 void App::LoadFirstModels() {
   struct First {
     OpenedModel opened;
@@ -222,29 +266,37 @@ void App::LoadFirstModels() {
   if (!options_.served_model_names.empty()) {
     sources.front().name = options_.served_model_names.front();
   }
+  std::vector<std::vector<NameClaim>> names = ClaimFirstNames(sources);
   std::vector<First> first;
   for (const ModelSource& source : sources) {
     OpenedModel opened = OpenModelSource(source);
     const engine::MemoryPlan plan = engine::PlanMemory(opened.files, options_.engine);
-    try {
-      MemoryReservation memory = memory_.Reserve(opened.id, plan.least);
-      first.push_back({std::move(opened), plan.most_kv, std::move(memory)});
-    } catch (const Error& error) {
-      throw Error(error.code(), std::string(error.what()) +
-                                    ": raise --memory, lower --max-model-len, or choose --dtype "
-                                    "int8 or int4");
-    }
+    MemoryReservation memory = ReserveFirst(opened.id, plan.least);
+    first.push_back({std::move(opened), plan.most_kv, std::move(memory)});
+  }
+  std::vector<MemoryReservation> adapter_memory;
+  for (const AdapterSource& adapter : options_.adapters) {
+    adapter_memory.push_back(ReserveFirst(
+        adapter.name,
+        engine::PlanAdapter(adapter.path, first.front().opened.files, options_.engine)));
   }
   int64_t parts = static_cast<int64_t>(first.size()) + (LoadsAtRunTime() ? 1 : 0);
   for (First& model : first) model.memory.GrowKv(model.most_kv, parts--);
+
+  const std::string base_id = first.front().opened.id;
+  auto next_names = names.begin();
   for (First& model : first) {
     LoadSettings settings;
     settings.memory = std::move(model.memory);
     settings.progress = [this](double) { ThrowIfStopping(); };
-    models_.Add(
-        LoadServedModel(std::move(model.opened), options_.engine, options_.chat_template,
-                        std::move(settings)),
-        &model == &first.front() ? options_.served_model_names : std::vector<std::string>());
+    models_.Publish(MakeModel(std::move(model.opened), options_.engine, options_.chat_template,
+                              std::move(settings)),
+                    std::move(*next_names++));
+  }
+  for (size_t i = 0; i < options_.adapters.size(); ++i) {
+    models_.Publish(LoadServedAdapter(options_.adapters[i], models_.Look(base_id), options_.engine,
+                                      std::move(adapter_memory[i])),
+                    std::move(*next_names++));
   }
 }
 
@@ -254,7 +306,7 @@ void App::ThrowIfStopping() const {
   }
 }
 
-ModelHost::Maker App::ModelMaker() const {
+ModelHost::Maker App::ModelMaker() {
   const auto options_for = [this](const ModelLoadSpec& spec) {
     engine::EngineOptions options = options_.engine;
     if (spec.max_model_len) options.max_model_len = *spec.max_model_len;
@@ -265,29 +317,33 @@ ModelHost::Maker App::ModelMaker() const {
     }
     return options;
   };
-  ModelHost::Maker maker;
-  maker.plan = [options_for](const ModelLoadSpec& spec) {
-    return engine::PlanMemory(OpenModelSource({spec.id, spec.source}).files, options_for(spec));
+  const auto open = [](const ModelLoadSpec& spec) {
+    return OpenModelSource({.name = spec.id, .path = spec.source, .is_embedded = spec.is_embedded});
   };
-  maker.make = [this, options_for](const ModelLoadSpec& spec, MemoryReservation memory,
-                                   const std::function<void(double)>& progress) {
+  ModelHost::Maker maker;
+  maker.plan = [open, options_for](const ModelLoadSpec& spec) {
+    return engine::PlanMemory(open(spec).files, options_for(spec));
+  };
+  maker.make = [this, open, options_for](const ModelLoadSpec& spec, MemoryReservation memory,
+                                         const std::function<void(double)>& progress) {
     LoadSettings settings;
     settings.pinned = spec.pinned;
     settings.idle_unload_s = spec.idle_unload_s;
     settings.memory = std::move(memory);
     settings.in_background = true;
     settings.progress = progress;
-    return LoadServedModel(OpenModelSource({spec.id, spec.source}), options_for(spec),
-                           options_.chat_template, std::move(settings));
+    return MakeModel(open(spec), options_for(spec), options_.chat_template, std::move(settings));
   };
   return maker;
 }
 
 void App::StartJobs() {
   if (!LoadsAtRunTime()) return;
+  // What a job publishes at once, having ended while no server ran, comes after its forerunners.
+  const std::lock_guard lock(publish_mutex_);
   jobs_ = std::make_unique<JobSupervisor>(
       JobStore::Open(std::filesystem::absolute(options_.data_dir)), options_.jobs,
-      [this](const Job& job) { PublishJobModel(job); });
+      [this](const Job& job) { OnJobSucceeded(job); });
   // Models of earlier jobs, oldest first: where two have one name, the newest stays.
   JobFilter filter;
   filter.type = JobType::kTrain;
@@ -306,6 +362,20 @@ void App::StartJobs() {
   context_.jobs = jobs_.get();
 }
 
+void App::OnJobSucceeded(const Job& job) {
+  const std::lock_guard lock(publish_mutex_);
+  ThrowIfStopping();
+  try {
+    PublishJobModel(job);
+  } catch (const Error& error) {
+    if (error.reason() != "out_of_memory") throw;
+    // What is short for the moment must not cost hours of training.
+    spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job.id, error.what());
+    AppendLogLine(LogFile(job.dir), std::string("tandem: the model is made, but not served: ") +
+                                        error.what() + "; the next start tries again");
+  }
+}
+
 void App::PublishJobModel(const Job& job) {
   if (job.type != JobType::kTrain || !job.result_json) return;
   const auto result = nlohmann::json::parse(*job.result_json, nullptr, false);
@@ -316,10 +386,16 @@ void App::PublishJobModel(const Job& job) {
   if (path.empty()) return;  // an adapter, or the spec asked for no export
   if (std::filesystem::exists(job.dir / kModelDeletedFile)) return;
 
-  std::string id = ModelIdOfJob(job.request_json, job.id);
-  // A name that another model has taken since the job was accepted is not taken from it.
-  if (models_.Contains(id) && models_.Look(id)->owned_by != "user") id = job.id;
-  OpenedModel opened = OpenModelSource({id, path});
+  // A name that another model has got since the job was accepted is not taken from it.
+  std::vector<NameClaim> names;
+  for (const std::string& name : {ModelIdOfJob(job.request_json, job.id), job.id}) {
+    if (auto claim = models_.TryClaimTuned(name)) names.push_back(std::move(*claim));
+  }
+  if (names.empty()) {
+    throw Error(ErrorCode::kAlreadyExists, "another model is named '" + job.id + "'");
+  }
+  const std::string id = names.front().name();
+  OpenedModel opened = OpenModelSource({.name = id, .path = path});
   const engine::MemoryPlan plan = engine::PlanMemory(opened.files, options_.engine);
   LoadSettings settings;
   settings.labels.owned_by = "user";
@@ -328,8 +404,8 @@ void App::PublishJobModel(const Job& job) {
   settings.progress = [this](double) { ThrowIfStopping(); };
   settings.memory = memory_.Reserve(id, plan.least);
   settings.memory.GrowKv(plan.most_kv, 2);  // as much stays free for the next
-  models_.Publish(LoadServedModel(std::move(opened), options_.engine, "", std::move(settings)),
-                  {job.id});
+  models_.Publish(MakeModel(std::move(opened), options_.engine, "", std::move(settings)),
+                  std::move(names));
   spdlog::info("job_model_published job={} model={}", job.id, id);
 }
 

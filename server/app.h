@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -91,11 +92,19 @@ class App {
   TlsPair ReadTlsPair() const;
   HttpOptions MakeHttpOptions() const;
   void StartJobs();
-  ModelHost::Maker ModelMaker() const;
+  std::shared_ptr<const ServedModel> MakeModel(OpenedModel opened,
+                                               const engine::EngineOptions& options,
+                                               const std::string& chat_template,
+                                               LoadSettings settings);
+  ModelHost::Maker ModelMaker();
+  NameClaim ClaimFirst(const std::string& name);
+  std::vector<std::vector<NameClaim>> ClaimFirstNames(const std::vector<ModelSource>& sources);
+  MemoryReservation ReserveFirst(const std::string& name, const MemoryClaim& claim);
   void LoadFirstModels();
   void ThrowIfStopping() const;
   bool LoadsAtRunTime() const { return !options_.data_dir.empty() && options_.admin_key; }
-  // Loads what a finished training job has made and lets it answer.
+  void OnJobSucceeded(const Job& job);
+  // Loads what a finished training job has made and lets it answer. REQUIRES: publish_mutex_ held.
   void PublishJobModel(const Job& job);
 
   const AppOptions options_;
@@ -109,6 +118,7 @@ class App {
   Metrics metrics_;
   Admission admission_;
   HandlerContext context_;
+  std::mutex publish_mutex_;  // jobs publish one after the other: two may have one name
   std::unique_ptr<JobSupervisor> jobs_;
   std::unique_ptr<HttpServer> http_;
 };

@@ -22,7 +22,8 @@ AdapterSource ParseAdapterSource(const std::string& text) {
 
 std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source,
                                                      std::shared_ptr<const ServedModel> base,
-                                                     const engine::EngineOptions& options) {
+                                                     const engine::EngineOptions& options,
+                                                     MemoryReservation memory) {
   auto model = std::make_shared<ServedModel>();
   model->id = source.name;
   model->created = std::chrono::duration_cast<std::chrono::seconds>(
@@ -33,7 +34,9 @@ std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source
   model->parent = base->id;
   model->engine = base->engine;
   model->control_tokens = base->control_tokens;
+  model->memory = std::move(memory);
   model->adapter = engine::OpenAdapter(source.path, base->loaded(), options);
+  model->memory.Settle({.weights = model->adapter->bytes()});
   const std::string content = base->loaded().fingerprint + "\n" + model->adapter->fingerprint();
   model->fingerprint =
       "fp_" + engine::ToHex(engine::Sha256Of(std::as_bytes(std::span(content)))).substr(0, 16);

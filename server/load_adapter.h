@@ -17,9 +17,10 @@ struct AdapterSource {
 AdapterSource ParseAdapterSource(const std::string& text);
 
 // The base with an adapter, as a model of its own name that runs in the base's engine and keeps it
-// from ending. `base` is the registry's lease.
+// from ending. `base` is the registry's lease, `memory` what engine::PlanAdapter has asked for.
 std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source,
                                                      std::shared_ptr<const ServedModel> base,
-                                                     const engine::EngineOptions& options);
+                                                     const engine::EngineOptions& options,
+                                                     MemoryReservation memory);
 
 }  // namespace tandem::server

@@ -46,7 +46,9 @@ std::string NameOf(const ModelSource& source) {
 OpenedModel OpenModelSource(const ModelSource& source) {
   // An embedded name has no organisation in front, so it is never looked for at the hub.
   const std::string path = source.may_pull ? PulledPath(source.path) : source.path;
-  if (fs::exists(path)) return {NameOf(source), engine::ModelDir::Open(path)};
+  if (!source.is_embedded && fs::exists(path)) {
+    return {NameOf(source), engine::ModelDir::Open(path)};
+  }
   if (std::optional<engine::ModelDir> embedded = config::OpenEmbeddedModel(path)) {
     return {NameOf(source), std::move(*embedded)};
   }

@@ -18,6 +18,7 @@ struct ModelSource {
   std::string name;  // empty: the last part of the path, or the hub's or the embedded name
   std::string path;
   bool may_pull = false;  // from the hub: what the command line names, never what a request names
+  bool is_embedded = false;  // `path` is the name of an embedded model, whatever the disk has
 };
 ModelSource ParseModelSource(const std::string& text);
 

@@ -4,7 +4,6 @@
 #include <prometheus/text_serializer.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -13,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <tuple>
 #include <utility>
@@ -158,28 +158,45 @@ void AddCounters(Families& families, const std::string& name, const Totals& tota
   histogram("iteration_tokens_total", "Tokens computed per engine step.", h.step_tokens);
 }
 
-std::string Joined(const std::vector<std::string>& names) {
+std::string Joined(const std::set<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
   return text;
 }
 
-void AddAdapters(Families& families, const Metrics::Model& model) {
-  const engine::EngineStats stats = model.figures.stats();
+// Of the engines that a name has at the moment, the newest last.
+void AddAdapters(Families& families, const std::vector<Metrics::Model>& engines) {
+  std::set<std::string> running, waiting;
+  int64_t max_adapters = 0;
+  for (const Metrics::Model& one : engines) {
+    const engine::EngineStats stats = one.figures.stats();
+    max_adapters = stats.max_adapters;
+    running.insert(stats.running_adapters.begin(), stats.running_adapters.end());
+    waiting.insert(stats.waiting_adapters.begin(), stats.waiting_adapters.end());
+  }
   // vLLM's value is the time at which the labels were true.
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   families.Gauge("lora_requests_info", "Adapters that requests run or wait with.",
-                 {{"max_lora", std::to_string(stats.max_adapters)},
-                  {"model_name", model.name},
-                  {"running_lora_adapters", Joined(stats.running_adapters)},
-                  {"waiting_lora_adapters", Joined(stats.waiting_adapters)}},
+                 {{"max_lora", std::to_string(max_adapters)},
+                  {"model_name", engines.back().name},
+                  {"running_lora_adapters", Joined(running)},
+                  {"waiting_lora_adapters", Joined(waiting)}},
                  std::floor(now));
 }
 
-void AddGauges(Families& families, const Metrics::Model& model) {
+// The same.
+void AddGauges(Families& families, const std::vector<Metrics::Model>& engines) {
+  const Metrics::Model& model = engines.back();
   const Labels labels{{"model_name", model.name}};
-  const engine::EngineStats stats = model.figures.stats();
+  engine::EngineStats stats;
+  for (const Metrics::Model& one : engines) {
+    const engine::EngineStats more = one.figures.stats();
+    stats.requests_running += more.requests_running;
+    stats.requests_waiting += more.requests_waiting;
+    stats.kv_blocks_used += more.kv_blocks_used;
+    stats.kv_blocks_total += more.kv_blocks_total;
+  }
   families.Gauge("num_requests_running", "Sequences in the batch.", labels,
                  static_cast<double>(stats.requests_running));
   families.Gauge("num_requests_waiting", "Sequences waiting for a place in the batch.", labels,
@@ -188,7 +205,7 @@ void AddGauges(Families& families, const Metrics::Model& model) {
                  stats.kv_blocks_total == 0 ? 0.0
                                             : static_cast<double>(stats.kv_blocks_used) /
                                                   static_cast<double>(stats.kv_blocks_total));
-  AddAdapters(families, model);
+  AddAdapters(families, engines);
   // Dashboards know the number of blocks by this name, whatever memory holds them.
   families.Gauge("cache_config_info", "How the KV cache is laid out.",
                  {{"block_size", std::to_string(engine::kTokensPerBlock)},
@@ -236,7 +253,15 @@ struct Metrics::State {
   // Engines that a model name has had. Those that ended are folded into `ended`.
   struct History {
     Totals ended;
-    std::vector<engine::EngineFigures> engines;
+    std::vector<Model> engines;
+
+    void FoldEnded() {
+      std::erase_if(engines, [&](const Model& model) {
+        if (!model.figures.has_ended()) return false;
+        ended.Add(model.figures);
+        return true;
+      });
+    }
   };
 
   explicit State(std::string the_prefix) : prefix(std::move(the_prefix)) {}
@@ -268,30 +293,25 @@ void Metrics::Count(RequestEnds& ends, FinishedReason reason) {
   ++ends.counts[static_cast<size_t>(reason)];
 }
 
+void Metrics::Track(Model model) {
+  const std::lock_guard lock(state_->mutex);
+  state_->ends.try_emplace(model.name, std::make_shared<RequestEnds>());
+  State::History& history = state_->histories[model.name];
+  history.FoldEnded();  // so that they do not pile up where nobody asks
+  history.engines.push_back(std::move(model));
+}
+
 std::string Metrics::Text(const Snapshot& snapshot) {
   Families families(state_->prefix);
   const std::lock_guard lock(state_->mutex);
-  for (const Model& model : snapshot.models) {
-    AddGauges(families, model);
-    State::History& history = state_->histories[model.name];
-    auto& engines = history.engines;
-    if (std::find(engines.begin(), engines.end(), model.figures) == engines.end()) {
-      engines.push_back(model.figures);
-    }
-    state_->ends.try_emplace(model.name, std::make_shared<RequestEnds>());
+  for (auto& [name, history] : state_->histories) {
+    history.FoldEnded();
+    if (!history.engines.empty()) AddGauges(families, history.engines);
   }
   AddMemory(families, snapshot);
-  for (auto& [name, history] : state_->histories) {
+  for (const auto& [name, history] : state_->histories) {
     Totals totals = history.ended;
-    for (auto engine = history.engines.begin(); engine != history.engines.end();) {
-      totals.Add(*engine);
-      if (engine->has_ended()) {
-        history.ended.Add(*engine);
-        engine = history.engines.erase(engine);
-      } else {
-        ++engine;
-      }
-    }
+    for (const Model& model : history.engines) totals.Add(model.figures);
     AddCounters(families, name, totals);
   }
   for (const auto& [name, ends] : state_->ends) {

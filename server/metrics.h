@@ -39,16 +39,19 @@ class Metrics {
     bool prefix_cache = true;
     std::string kv_dtype;
   };
+  // To be called before the model's first request: its engine is watched until that has ended,
+  // served or not. A name may have several engines, one after the other or at once.
+  void Track(Model model);
+
   // What only others know.
   struct Snapshot {
-    std::vector<Model> models;                // being served now
     std::vector<MemoryLedger::Entry> memory;  // of all models, those that come and go too
     int64_t memory_budget_bytes = 0;
     size_t http_connections = 0;
     std::optional<double> finetune_loss;  // of the step reported last
     std::optional<double> finetune_tokens_per_second;
   };
-  // The exposition text, version 0.0.4. Counters of models that have left stay what they were.
+  // The exposition text, version 0.0.4. Counters of models that have ended stay what they were.
   std::string Text(const Snapshot& snapshot);
 
  private:

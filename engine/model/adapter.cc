@@ -102,6 +102,17 @@ std::vector<int32_t> FindModules(const LoraAdapter& files, const FamilySpec& fam
   return weights;
 }
 
+int64_t AdapterBytes(const LoraAdapter& files, DType dtype) {
+  int64_t bytes = 0;
+  for (const LoraModule& module : files.modules()) {
+    for (const int64_t size : {PanelBytes(dtype, module.rank, module.a.shape[1]),
+                               PanelBytes(dtype, module.b.shape[0], module.rank)}) {
+      bytes = CheckedAdd(bytes, RoundUp(size, kPanelAlignment), "adapter bytes");
+    }
+  }
+  return bytes;
+}
+
 std::shared_ptr<const Adapter> Adapter::Load(const LoraAdapter& files,
                                              std::shared_ptr<const Model> base, OpsContext& ops) {
   const Model& model = *base;

@@ -28,6 +28,9 @@ std::string ModulePath(const WeightSpec& spec);
 std::vector<int32_t> FindModules(const LoraAdapter& files, const FamilySpec& family,
                                  const ModelConfig& config, const std::vector<WeightSpec>& specs);
 
+// What the matrices take once they are in panels.
+int64_t AdapterBytes(const LoraAdapter& files, DType dtype);
+
 // An adapter ready to run beside its base model: A and B rounded once to the base's compute dtype,
 // in panels. Immutable and shared; the base knows nothing of it.
 class Adapter {

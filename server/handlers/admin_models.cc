@@ -45,12 +45,13 @@ bool IsModelId(const std::string& id) {
 }
 
 // A path below the model root; what is not there may be the name of an embedded model.
-std::string FindSource(const HandlerContext& context, const std::string& path) {
+void FindSource(const HandlerContext& context, const std::string& path, ModelLoadSpec& spec) {
   try {
-    return ResolvePath(context.model_root, path, "path").string();
+    spec.source = ResolvePath(context.model_root, path, "path").string();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound || !context.is_named_model(path)) throw;
-    return path;
+    spec.source = path;
+    spec.is_embedded = true;
   }
 }
 
@@ -76,12 +77,8 @@ Json MemoryJson(const MemoryClaim& claim) {
           {"scratch", claim.scratch}};
 }
 
-Json OtherJson(const ModelHost::Other& model, const std::vector<MemoryLedger::Entry>& ledger) {
+Json OtherJson(const ModelHost::Other& model) {
   using State = ModelHost::Other::State;
-  MemoryClaim claim;
-  for (const MemoryLedger::Entry& entry : ledger) {
-    if (entry.owner == model.id && model.state != State::kFailed) claim = entry.claim;
-  }
   Json out;
   out["id"] = model.id;
   out["state"] = model.state == State::kLoading     ? "loading"
@@ -91,8 +88,8 @@ Json OtherJson(const ModelHost::Other& model, const std::vector<MemoryLedger::En
   out["format"] = about.format.empty() ? Json() : Json(about.format);
   out["dtype"] = about.dtype.empty() ? Json() : Json(about.dtype);
   out["max_model_len"] = about.max_model_len == 0 ? Json() : Json(about.max_model_len);
-  out["memory_bytes"] = claim.total();
-  out["memory"] = MemoryJson(claim);
+  out["memory_bytes"] = model.memory.total();
+  out["memory"] = MemoryJson(model.memory);
   out["adapters"] = Json::array();
   out["running"] = model.running;
   out["waiting"] = model.waiting;
@@ -111,22 +108,31 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
   Json body;
   body["object"] = "list";
   body["data"] = Json::array();
-  const std::vector<ModelRegistry::Entry> models = context.models.List();
-  for (const auto& [name, model] : models) {
+  ModelHost::Listing models;
+  if (const ModelHost* host = context.model_host) {
+    models = host->List();
+  } else {
+    models.served = context.models.List();
+  }
+  for (const auto& [name, model] : models.served) {
     if (name != model->id || model->base) continue;  // aliases and adapters are listed with theirs
     const engine::EngineStats stats = model->engine->stats();
+    MemoryClaim memory = model->memory.claim();
+    Json adapters = Json::array();
+    for (const auto& [other_name, other] : models.served) {
+      if (other->base.get() != model.get()) continue;
+      adapters.push_back(other_name);
+      memory.weights += other->memory.claim().weights;
+    }
     Json entry;
     entry["id"] = name;
     entry["state"] = "loaded";
     entry["format"] = model->loaded().format;
     entry["dtype"] = model->loaded().weights_dtype;
     entry["max_model_len"] = model->loaded().max_model_len;
-    entry["memory_bytes"] = model->memory.claim().total();
-    entry["memory"] = MemoryJson(model->memory.claim());
-    entry["adapters"] = Json::array();
-    for (const auto& [other_name, other] : models) {
-      if (other->base == model) entry["adapters"].push_back(other_name);
-    }
+    entry["memory_bytes"] = memory.total();
+    entry["memory"] = MemoryJson(memory);
+    entry["adapters"] = std::move(adapters);
     entry["running"] = stats.requests_running;
     entry["waiting"] = stats.requests_waiting;
     entry["pinned"] = model->pinned;
@@ -135,12 +141,7 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
     entry["kv_blocks_used"] = stats.kv_blocks_used;
     body["data"].push_back(std::move(entry));
   }
-  if (const ModelHost* host = context.model_host) {
-    const std::vector<MemoryLedger::Entry> ledger = context.memory->Entries();
-    for (const ModelHost::Other& other : host->Others()) {
-      body["data"].push_back(OtherJson(other, ledger));
-    }
-  }
+  for (const ModelHost::Other& other : models.others) body["data"].push_back(OtherJson(other));
   body["memory"] = {{"budget_bytes", context.memory->budget_bytes()},
                     {"used_bytes", context.memory->used_bytes()},
                     {"free_bytes", context.memory->free_bytes()}};
@@ -165,7 +166,7 @@ void LoadModel(const HandlerContext& context, Request request, ResponseWriter wr
     throw BadValue("dtype", "dtype must be auto, f32, bf16, int8 or int4, got " +
                                 ShortForm(Json(*spec.dtype)));
   }
-  spec.source = FindSource(context, path);
+  FindSource(context, path, spec);
   spec.id = id ? *id : std::filesystem::path(spec.source).filename().string();
   if (!IsModelId(spec.id)) {
     throw BadValue("id", "id must be 1 to 128 characters of [A-Za-z0-9._:/-], got " +

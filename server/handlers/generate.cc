@@ -65,18 +65,56 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
   return request;
 }
 
-void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
-              std::vector<engine::GenerationRequest> requests, ReplyShape shape,
-              const Request& request, const ResponseWriter& writer) {
+namespace {
+
+GenerationTally::About AboutOf(const ServedModel& model,
+                               const std::vector<engine::GenerationRequest>& requests,
+                               uint64_t client) {
   GenerationTally::About about;
-  about.model = model->id;
-  about.client = request.client;
+  about.model = model.id;
+  about.client = client;
   about.n_prompts = static_cast<int64_t>(requests.size());
   for (const engine::GenerationRequest& one : requests) {
     const auto prompt_tokens = static_cast<int64_t>(one.prompt.size());
     about.prompt_tokens += prompt_tokens;
     about.charged_tokens += prompt_tokens + one.n * one.stop.max_new_tokens;
   }
+  return about;
+}
+
+// From the place that the request has kept into the engine's queue, all or none. Admission is
+// locked meanwhile, so nothing here may depend on how long a prompt is.
+std::vector<RequestId> Submit(const HandlerContext& context, engine::Engine& engine,
+                              std::vector<engine::GenerationRequest> requests,
+                              std::vector<engine::EventSink> sinks, const Request& request,
+                              const ResponseWriter& writer) {
+  std::vector<RequestId> ids;
+  const auto submit = [&] {
+    ids = engine.SubmitAll(std::move(requests), std::move(sinks),
+                           context.admission->ShareOf(request.client));
+  };
+  try {
+    if (request.admission) {
+      request.admission->Redeem(submit);
+    } else {
+      submit();
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kResourceExhausted) {
+      context.admission->AddRetryAfter(writer);
+    }
+    throw;
+  }
+  return ids;
+}
+
+}  // namespace
+
+void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
+              std::vector<engine::GenerationRequest> requests, ReplyShape shape,
+              const Request& request, const ResponseWriter& writer) {
+  for (const engine::GenerationRequest& one : requests) model->engine->Check(one);
+  GenerationTally::About about = AboutOf(*model, requests, request.client);
   const int64_t charged_tokens = about.charged_tokens;
   context.admission->ChargeTokens(request.client, charged_tokens, writer);
   // Sinks and the reply keep the writer alive; the tally, which they call, must not.
@@ -116,20 +154,9 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
   }
   std::vector<RequestId> ids;
   try {
-    const auto submit = [&] {
-      ids = model->engine->SubmitAll(std::move(requests), std::move(sinks),
-                                     context.admission->ShareOf(request.client));
-    };
-    if (request.admission) {
-      request.admission->Redeem(submit);
-    } else {
-      submit();
-    }
-  } catch (const Error& error) {
+    ids = Submit(context, *model->engine, std::move(requests), std::move(sinks), request, writer);
+  } catch (const Error&) {
     context.admission->CorrectTokens(request.client, charged_tokens, 0);
-    if (error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kResourceExhausted) {
-      context.admission->AddRetryAfter(writer);
-    }
     throw;
   }
   const auto cancel = [for_each, ids] {

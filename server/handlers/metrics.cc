@@ -8,14 +8,6 @@ namespace tandem::server {
 // GET /metrics
 void GetMetrics(const HandlerContext& context, Request, ResponseWriter writer) {
   Metrics::Snapshot snapshot;
-  for (const auto& [name, model] : context.models.List()) {
-    if (name != model->id || model->adapter) continue;  // aliases and adapters have no engine
-    const engine::LoadedModel& loaded = model->loaded();
-    snapshot.models.push_back({.name = name,
-                               .figures = model->engine->figures(),
-                               .prefix_cache = true,
-                               .kv_dtype = loaded.kv_dtype});
-  }
   snapshot.memory = context.memory->Entries();
   snapshot.memory_budget_bytes = context.memory->budget_bytes();
   snapshot.http_connections = context.open_connections();

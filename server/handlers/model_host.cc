@@ -48,8 +48,18 @@ Error InUse(const std::string& message) {
   return Error(ErrorCode::kAlreadyExists, message).WithParam("id").WithReason("in_use");
 }
 
+Error ShuttingDown() {
+  return Error(ErrorCode::kUnavailable, "the server is stopping").WithReason("shutting_down");
+}
+
 JobSupervisor::OwnEnd FailedWith(std::string message, std::string code) {
   return {JobStatus::kFailed, JobError{std::move(message), std::move(code)}, {}};
+}
+
+// Of a load that nobody wants any more.
+JobSupervisor::OwnEnd GivenUp(bool is_cancelled) {
+  if (is_cancelled) return {JobStatus::kCancelled, {}, {}};
+  return FailedWith("the server stopped while the model was loading", "interrupted");
 }
 
 void CallAll(const std::vector<ModelHost::OnEnd>& callbacks, const Job& job) {
@@ -63,25 +73,27 @@ void CallAll(const std::vector<ModelHost::OnEnd>& callbacks, const Job& job) {
 ModelHost::ModelHost(ModelRegistry& registry, MemoryLedger& ledger, JobSupervisor& jobs,
                      Maker maker)
     : registry_(registry), ledger_(ledger), jobs_(jobs), maker_(std::move(maker)) {
-  thread_ = std::thread([this] { Run(); });
+  loads_ = std::thread([this] { RunLoads(); });
+  idle_ = std::thread([this] { WatchIdle(); });
 }
 
 ModelHost::~ModelHost() { Stop(); }
 
-void ModelHost::ThrowIfTaken(const std::string& id) const {
-  if (registry_.Contains(id) || loading_.contains(id)) {
-    throw Error(ErrorCode::kAlreadyExists, "a model named '" + id + "' is " +
-                                               (loading_.contains(id) ? "being loaded" : "served") +
-                                               " already: choose another id, or unload it first")
-        .WithParam("id");
-  }
-  if (const auto leaving = unloading_.find(id); leaving != unloading_.end()) {
-    throw InUse("model '" + id + "' is still being unloaded (" + leaving->second.job_id +
+NameClaim ModelHost::ClaimName(const std::string& id) {
+  for (const std::shared_ptr<Unloading>& leaving : unloading_) {
+    if (leaving->id != id) continue;
+    throw InUse("model '" + id + "' is still being unloaded (" + leaving->job_id +
                 "): its requests have to end first");
+  }
+  try {
+    return registry_.Claim(id);
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string(error.what()) + ": choose another id, or unload it first")
+        .WithParam("id");
   }
 }
 
-void ModelHost::Claim(Loading& loading) {
+void ModelHost::ClaimMemory(Loading& loading) {
   const engine::MemoryPlan plan = maker_.plan(loading.spec);
   MemoryReservation memory;
   try {
@@ -94,6 +106,7 @@ void ModelHost::Claim(Loading& loading) {
   }
   memory.GrowKv(plan.most_kv, kPartsOfFreeMemory);
   const std::lock_guard lock(mutex_);
+  loading.claim = memory.claim();
   loading.memory = std::move(memory);
   loading.about = {plan.format, plan.weights_dtype, plan.max_model_len};
 }
@@ -104,60 +117,65 @@ Job ModelHost::Load(const ModelLoadSpec& spec, const std::string& request_json, 
   loading->on_end = std::move(on_end);
   {
     const std::lock_guard lock(mutex_);
-    if (stops_loading_) {
-      throw Error(ErrorCode::kUnavailable, "the server is stopping").WithReason("shutting_down");
-    }
-    ThrowIfTaken(spec.id);
-    loading_[spec.id] = loading;  // nobody else may take the name meanwhile
+    if (stops_loading_) throw ShuttingDown();
+    loading->name = ClaimName(spec.id);  // nobody else may take it meanwhile
+    loading_.push_back(loading);
   }
+  Job job;
   try {
     try {
-      Claim(*loading);
+      ClaimMemory(*loading);
     } catch (const Error& error) {
       // What is wrong with the files, the job will find again and say.
       if (error.code() == ErrorCode::kUnavailable) throw;
     }
-    const Job job =
-        jobs_.BeginOwn(JobType::kModelLoad, request_json, [this, weak = std::weak_ptr(loading)] {
-          if (const auto cancelled = weak.lock()) cancelled->is_cancelled = true;
-          { const std::lock_guard lock(mutex_); }  // so that no wake-up falls between
-          wake_.notify_all();
-        });
+    job = jobs_.BeginOwn(JobType::kModelLoad, request_json, [this, weak = std::weak_ptr(loading)] {
+      if (const auto cancelled = weak.lock()) CancelLoad(cancelled);
+    });
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    std::erase(loading_, loading);
+    loading->name.Release();
+    throw;
+  }
+  {
     const std::lock_guard lock(mutex_);
     loading->job_id = job.id;
     std::erase_if(failed_, [&](const Failed& failed) { return failed.model.id == spec.id; });
-    queue_.push_back(loading);
-    wake_.notify_all();
-    return job;
-  } catch (...) {
-    const std::lock_guard lock(mutex_);
-    loading_.erase(spec.id);
-    throw;
+    // Both may have happened since there is a job; the thread of loads may be gone.
+    if (!stops_loading_ && !loading->is_cancelled) {
+      queue_.push_back(loading);
+      wake_.notify_all();
+      return job;
+    }
   }
+  loading->memory.Release();
+  return EndLoad(loading, GivenUp(loading->is_cancelled));
 }
 
-void ModelHost::Run() {
+void ModelHost::CancelLoad(const std::shared_ptr<Loading>& loading) {
+  {
+    const std::lock_guard lock(mutex_);
+    loading->is_cancelled = true;
+    const auto queued = std::find(queue_.begin(), queue_.end(), loading);
+    if (queued == queue_.end()) return;  // whoever has it looks
+    queue_.erase(queued);
+  }
+  loading->memory.Release();
+  EndLoad(loading, GivenUp(true));
+}
+
+void ModelHost::RunLoads() {
   NameThisThread("tandem-loads");
   std::unique_lock lock(mutex_);
-  while (!is_stopped_) {
-    // Those cancelled before their turn do not wait for it.
-    auto next = std::find_if(queue_.begin(), queue_.end(),
-                             [](const auto& queued) { return queued->is_cancelled.load(); });
-    if (next == queue_.end()) next = queue_.begin();
-    if (next != queue_.end()) {
-      const std::shared_ptr<Loading> loading = *next;
-      queue_.erase(next);
-      lock.unlock();
-      LoadOne(loading);
-      lock.lock();
-      continue;
-    }
-    if (stops_loading_) return;
-    if (const std::optional<Clock::time_point> again = UnloadIdle()) {
-      wake_.wait_until(lock, *again);
-    } else {
-      wake_.wait(lock);
-    }
+  for (;;) {
+    wake_.wait(lock, [&] { return stops_loading_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const std::shared_ptr<Loading> loading = queue_.front();
+    queue_.pop_front();
+    lock.unlock();
+    LoadOne(loading);
+    lock.lock();
   }
 }
 
@@ -185,7 +203,7 @@ void ModelHost::LoadOne(const std::shared_ptr<Loading>& loading) {
                       "packed " + std::to_string(static_cast<int>(100 * fraction)) + " %");
     };
     // Planning has failed before. It may work by now; if not, this says why.
-    if (loading->memory.claim().total() == 0) Claim(*loading);
+    if (loading->memory.claim().total() == 0) ClaimMemory(*loading);
     const auto model = maker_.make(loading->spec, std::move(loading->memory), progress);
     Json result;
     result["model"] = model->id;
@@ -193,17 +211,13 @@ void ModelHost::LoadOne(const std::shared_ptr<Loading>& loading) {
     result["max_model_len"] = model->loaded().max_model_len;
     result["memory_bytes"] = model->memory.claim().total();
     result["seconds"] = std::chrono::duration<double>(Clock::now() - begin).count();
-    registry_.Add(model);
+    std::vector<NameClaim> names;
+    names.push_back(std::move(loading->name));
+    registry_.Publish(model, std::move(names));
     end.result_json = result.dump();
   } catch (const Error& error) {
-    const bool is_cancelled = error.code() == ErrorCode::kCancelled;
-    if (is_cancelled && loading->is_cancelled) {
-      end.status = JobStatus::kCancelled;
-    } else if (is_cancelled) {
-      end = FailedWith("the server stopped while the model was loading", "interrupted");
-    } else {
-      end = FailedWith(error.what(), JobCodeOf(error));
-    }
+    end = error.code() == ErrorCode::kCancelled ? GivenUp(loading->is_cancelled)
+                                                : FailedWith(error.what(), JobCodeOf(error));
   } catch (const std::bad_alloc&) {
     end = FailedWith("not enough memory to load the model", "out_of_memory");
   } catch (const std::exception& error) {
@@ -213,11 +227,12 @@ void ModelHost::LoadOne(const std::shared_ptr<Loading>& loading) {
   EndLoad(loading, std::move(end));
 }
 
-void ModelHost::EndLoad(const std::shared_ptr<Loading>& loading, JobSupervisor::OwnEnd end) {
+Job ModelHost::EndLoad(const std::shared_ptr<Loading>& loading, JobSupervisor::OwnEnd end) {
   const std::string& id = loading->spec.id;
   {
     const std::lock_guard lock(mutex_);
-    loading_.erase(id);
+    std::erase(loading_, loading);
+    loading->name.Release();
     if (end.status == JobStatus::kFailed) {
       Failed failed;
       failed.model = {.id = id,
@@ -230,16 +245,13 @@ void ModelHost::EndLoad(const std::shared_ptr<Loading>& loading, JobSupervisor::
       ForgetOldFailures();
     }
   }
+  wake_.notify_all();  // there may be one more to watch for being idle
   spdlog::log(end.status == JobStatus::kFailed ? spdlog::level::warn : spdlog::level::info,
               "model_load_ended model={} status={}{}", id, NameOf(end.status),
               end.error ? " reason=\"" + end.error->message + "\"" : "");
-  try {
-    const Job job = jobs_.EndOwn(loading->job_id, std::move(end));
-    if (loading->on_end) loading->on_end(job);
-  } catch (const Error& error) {
-    // A full disk. The model is what it is; the next server calls the job interrupted.
-    spdlog::error("job not recorded id={} reason=\"{}\"", loading->job_id, error.what());
-  }
+  Job job = jobs_.EndOwn(loading->job_id, std::move(end));
+  if (loading->on_end) loading->on_end(job);
+  return job;
 }
 
 void ModelHost::ForgetOldFailures() {
@@ -252,18 +264,26 @@ void ModelHost::ForgetOldFailures() {
 Job ModelHost::Unload(const std::string& name, bool force, const std::string& request_json,
                       OnEnd on_end) {
   const std::string reason = "model '" + name.substr(0, 120) + "' is being unloaded";
-  const std::lock_guard lock(mutex_);
-  if (is_stopped_) {
-    throw Error(ErrorCode::kUnavailable, "the server is stopping").WithReason("shutting_down");
-  }
-  if (const auto leaving = unloading_.find(name); leaving != unloading_.end()) {
-    leaving->second.on_end.push_back(std::move(on_end));
-    if (const auto engine = leaving->second.engine.lock(); engine && force) engine->EndAll(reason);
-    return *jobs_.Find(leaving->second.job_id);
-  }
-  if (const auto coming = loading_.find(name); coming != loading_.end()) {
-    throw InUse("model '" + name + "' is still being loaded: cancel job " + coming->second->job_id +
-                " instead");
+  std::unique_lock lock(mutex_);
+  if (is_stopped_) throw ShuttingDown();
+  // Who is served comes first: a job may have published a model of the name of one that leaves.
+  if (!registry_.Contains(name)) {
+    for (const std::shared_ptr<Unloading>& leaving : unloading_) {
+      if (std::find(leaving->names.begin(), leaving->names.end(), name) == leaving->names.end()) {
+        continue;
+      }
+      leaving->on_end.push_back(std::move(on_end));
+      if (const auto engine = leaving->engine.lock(); engine && force) engine->EndAll(reason);
+      return *jobs_.Find(leaving->job_id);
+    }
+    if (registry_.IsClaimed(name)) {
+      const auto coming = std::find_if(loading_.begin(), loading_.end(), [&](const auto& loading) {
+        return loading->spec.id == name && !loading->job_id.empty();
+      });
+      const std::string advice =
+          coming == loading_.end() ? "" : ": cancel job " + (*coming)->job_id + " instead";
+      throw InUse("model '" + name + "' is still being loaded" + advice);
+    }
   }
   const std::shared_ptr<const ServedModel> model = registry_.Look(name);
   if (model->base) {
@@ -271,63 +291,75 @@ Job ModelHost::Unload(const std::string& name, bool force, const std::string& re
                 "'");
   }
   if (model->pinned && !force) throw InUse("model '" + name + "' is pinned: unload it with force");
-  const std::string job_id = jobs_.BeginOwn(JobType::kModelUnload, request_json, nullptr).id;
-  jobs_.StartOwn(job_id);
-  BeginUnload(model, job_id, std::move(on_end), "it was unloaded");
-  if (force) model->engine->EndAll(reason);
-  return *jobs_.Find(job_id);
+  Job job = BeginUnload(*model, request_json, "it was unloaded", on_end, std::nullopt);
+  lock.unlock();
+  if (IsFinished(job.status)) {
+    if (on_end) on_end(job);
+  } else if (force) {
+    model->engine->EndAll(reason);
+  }
+  return job;
 }
 
-// REQUIRES: mutex_ held.
-void ModelHost::BeginUnload(const std::shared_ptr<const ServedModel>& model,
-                            const std::string& job_id, OnEnd on_end, const std::string& why) {
-  const std::string id = model->id;
-  Unloading& leaving =
-      unloading_
-          .emplace(id, Unloading{.job_id = job_id,
-                                 .engine = model->engine,
-                                 .figures = model->engine->figures(),
-                                 .about = {model->loaded().format, model->loaded().weights_dtype,
-                                           model->loaded().max_model_len},
-                                 .pinned = model->pinned,
-                                 .idle_unload_s = model->idle_unload_s,
-                                 .bytes = model->memory.claim().total(),
-                                 .on_end = {}})
-          .first->second;
-  leaving.on_end.push_back(std::move(on_end));
-  spdlog::info("model_unloading model={} reason=\"{}\"", id, why);
-  registry_.Remove(
-      id, [this, id] { OnGone(id); }, why);
+Job ModelHost::BeginUnload(const ServedModel& model, const std::string& request_json,
+                           const std::string& why, const OnEnd& on_end,
+                           std::optional<Clock::time_point> idle_since) {
+  const auto leaving = std::make_shared<Unloading>();
+  leaving->id = model.id;
+  for (const auto& [name, served] : registry_.List()) {
+    if (served.get() == &model) leaving->names.push_back(name);
+  }
+  leaving->engine = model.engine;
+  leaving->figures = model.engine->figures();
+  leaving->about = {model.loaded().format, model.loaded().weights_dtype,
+                    model.loaded().max_model_len};
+  leaving->pinned = model.pinned;
+  leaving->idle_unload_s = model.idle_unload_s;
+  leaving->memory = model.memory.claim();
+  leaving->on_end.push_back(on_end);
+  // The job first: a model that has left is not brought back where the disk is full.
+  leaving->job_id = jobs_.BeginOwn(JobType::kModelUnload, request_json, nullptr).id;
+  Job job = jobs_.StartOwn(leaving->job_id);
+  const bool is_removed = registry_.Remove(
+      model, [this, leaving] { OnGone(leaving); }, why, idle_since);
+  if (!is_removed) {
+    return jobs_.EndOwn(
+        job.id, idle_since ? JobSupervisor::OwnEnd{JobStatus::kCancelled, {}, {}}
+                           : FailedWith("model '" + model.id + "' has left already: it was deleted",
+                                        "model_not_found"));
+  }
+  spdlog::info("model_unloading model={} reason=\"{}\"", model.id, why);
+  unloading_.push_back(leaving);
+  return job;
 }
 
 // On the registry's thread.
-void ModelHost::OnGone(const std::string& id) {
+void ModelHost::OnGone(const std::shared_ptr<Unloading>& leaving) {
   // What the model had allocated in small pieces goes back to the system, too.
   ::malloc_trim(0);
   Job job;
-  std::vector<OnEnd> callbacks;
   {
     const std::lock_guard lock(mutex_);
     if (is_stopped_) return;
-    const auto leaving = unloading_.find(id);
-    if (leaving == unloading_.end()) return;
-    const Json result = {{"model", id}, {"freed_bytes", leaving->second.bytes}};
-    callbacks = EndUnload(id, {JobStatus::kSucceeded, {}, result.dump()}, job);
+    std::erase(unloading_, leaving);
+    leaving->figures.reset();
+    const Json result = {{"model", leaving->id}, {"freed_bytes", leaving->memory.total()}};
+    job = jobs_.EndOwn(leaving->job_id, {JobStatus::kSucceeded, {}, result.dump()});
   }
-  spdlog::info("model_unloaded model={}", id);
-  CallAll(callbacks, job);
+  spdlog::info("model_unloaded model={}", leaving->id);
+  CallAll(leaving->on_end, job);
 }
 
-std::vector<ModelHost::OnEnd> ModelHost::EndUnload(const std::string& id, JobSupervisor::OwnEnd end,
-                                                   Job& job) {
-  auto node = unloading_.extract(id);
-  try {
-    job = jobs_.EndOwn(node.mapped().job_id, std::move(end));
-  } catch (const Error& error) {
-    spdlog::error("job not recorded id={} reason=\"{}\"", node.mapped().job_id, error.what());
-    return {};
+void ModelHost::WatchIdle() {
+  NameThisThread("tandem-idle");
+  std::unique_lock lock(mutex_);
+  while (!stops_loading_) {
+    if (const std::optional<Clock::time_point> again = UnloadIdle()) {
+      wake_.wait_until(lock, *again);
+    } else {
+      wake_.wait(lock);
+    }
   }
-  return std::move(node.mapped().on_end);
 }
 
 // When a model's time may be over. One that is in use now cannot be idle for long enough before its
@@ -338,7 +370,8 @@ std::optional<ModelHost::Clock::time_point> ModelHost::UnloadIdle() {
   for (const auto& [name, model] : registry_.List()) {
     if (name != model->id || model->idle_unload_s <= 0 || model->pinned) continue;
     const std::chrono::seconds patience(model->idle_unload_s);
-    const auto end = registry_.IdleSince(model->id).value_or(now) + patience;
+    const std::optional<Clock::time_point> since = registry_.IdleSince(*model);
+    const auto end = since.value_or(now) + patience;
     if (end > now) {
       again = std::min(again.value_or(end), end);
       continue;
@@ -347,48 +380,54 @@ std::optional<ModelHost::Clock::time_point> ModelHost::UnloadIdle() {
                             " s without a request (idle_unload_s)";
     const Json request = {{"id", model->id}, {"reason", "idle"}};
     try {
-      const Job job = jobs_.BeginOwn(JobType::kModelUnload, request.dump(), nullptr);
-      jobs_.StartOwn(job.id);
-      BeginUnload(model, job.id, nullptr, why);
+      if (!IsFinished(BeginUnload(*model, request.dump(), why, nullptr, since).status)) continue;
     } catch (const Error& error) {
       // Most likely a full disk. The model stays; look again when as much time has passed.
       spdlog::warn("idle model stays loaded model={} reason=\"{}\"", model->id, error.what());
-      again = std::min(again.value_or(now + patience), now + patience);
     }
+    again = std::min(again.value_or(now + patience), now + patience);
   }
   return again;
 }
 
-std::vector<ModelHost::Other> ModelHost::Others() const {
-  std::vector<Other> others;
+ModelHost::Listing ModelHost::List() const {
+  Listing listing;
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, loading] : loading_) {
-    if (loading->job_id.empty()) continue;
-    others.push_back({.id = id,
-                      .state = Other::State::kLoading,
-                      .job_id = loading->job_id,
-                      .about = loading->about,
-                      .progress = loading->progress,
-                      .pinned = loading->spec.pinned,
-                      .idle_unload_s = loading->spec.idle_unload_s});
+  listing.served = registry_.List();
+  const auto is_served = [&](const std::string& id) {
+    return std::any_of(listing.served.begin(), listing.served.end(),
+                       [&](const ModelRegistry::Entry& entry) { return entry.name == id; });
+  };
+  for (const std::shared_ptr<Loading>& loading : loading_) {
+    // One that is served already is about to leave this list.
+    if (loading->job_id.empty() || is_served(loading->spec.id)) continue;
+    listing.others.push_back({.id = loading->spec.id,
+                              .state = Other::State::kLoading,
+                              .job_id = loading->job_id,
+                              .about = loading->about,
+                              .memory = loading->claim,
+                              .progress = loading->progress,
+                              .pinned = loading->spec.pinned,
+                              .idle_unload_s = loading->spec.idle_unload_s});
   }
-  for (const auto& [id, leaving] : unloading_) {
-    const engine::EngineStats stats = leaving.figures.stats();
-    others.push_back({.id = id,
-                      .state = Other::State::kUnloading,
-                      .job_id = leaving.job_id,
-                      .about = leaving.about,
-                      .running = stats.requests_running,
-                      .waiting = stats.requests_waiting,
-                      .pinned = leaving.pinned,
-                      .idle_unload_s = leaving.idle_unload_s});
+  for (const std::shared_ptr<Unloading>& leaving : unloading_) {
+    const engine::EngineStats stats = leaving->figures->stats();
+    listing.others.push_back({.id = leaving->id,
+                              .state = Other::State::kUnloading,
+                              .job_id = leaving->job_id,
+                              .about = leaving->about,
+                              .memory = leaving->memory,
+                              .running = stats.requests_running,
+                              .waiting = stats.requests_waiting,
+                              .pinned = leaving->pinned,
+                              .idle_unload_s = leaving->idle_unload_s});
   }
   const auto now = Clock::now();
   for (const Failed& failed : failed_) {
     const bool is_old = now - failed.at > kFailedAreListedFor;
-    if (!is_old && !registry_.Contains(failed.model.id)) others.push_back(failed.model);
+    if (!is_old && !is_served(failed.model.id)) listing.others.push_back(failed.model);
   }
-  return others;
+  return listing;
 }
 
 void ModelHost::StopLoading() {
@@ -397,26 +436,25 @@ void ModelHost::StopLoading() {
     stops_loading_ = true;
   }
   wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  for (std::thread* thread : {&loads_, &idle_}) {
+    if (thread->joinable()) thread->join();
+  }
 }
 
 void ModelHost::Stop() {
   StopLoading();
-  std::vector<std::pair<std::vector<OnEnd>, Job>> ended;
+  std::vector<std::shared_ptr<Unloading>> left;
   {
     const std::lock_guard lock(mutex_);
-    if (is_stopped_) return;
     is_stopped_ = true;
-    while (!unloading_.empty()) {
-      Job job;
-      auto callbacks = EndUnload(
-          unloading_.begin()->first,
-          FailedWith("the server stopped while requests still ran on the model", "interrupted"),
-          job);
-      ended.emplace_back(std::move(callbacks), std::move(job));
-    }
+    left.swap(unloading_);
   }
-  for (const auto& [callbacks, job] : ended) CallAll(callbacks, job);
+  for (const std::shared_ptr<Unloading>& leaving : left) {
+    const Job job = jobs_.EndOwn(
+        leaving->job_id,
+        FailedWith("the server stopped while requests still ran on the model", "interrupted"));
+    CallAll(leaving->on_end, job);
+  }
 }
 
 }  // namespace tandem::server

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,7 +22,8 @@ namespace tandem::server {
 
 // A model to load while the server runs.
 struct ModelLoadSpec {
-  std::string source;  // an absolute path, or the name of an embedded model
+  std::string source;        // an absolute path
+  bool is_embedded = false;  // or the name of an embedded model
   std::string id;
   std::optional<int64_t> max_model_len;  // unset: as the server was started with
   std::optional<std::string> dtype;      // "auto", "f32", …; unset: the same
@@ -33,7 +33,8 @@ struct ModelLoadSpec {
 
 // Loads and unloads models while others answer. Each is a job of this process's own: loads run one
 // after the other on a thread of the host, unloads end with the last request of their model.
-// Memory is claimed before a load is accepted. Any thread.
+// Name and memory are claimed before a load is accepted. Any thread. Locks are taken in the order
+// host, registry, leases; jobs have their own, under which nobody calls back.
 class ModelHost {
  public:
   // How models are made; the floor above knows.
@@ -48,13 +49,14 @@ class ModelHost {
   using OnEnd = std::function<void(const Job&)>;
 
   ModelHost(ModelRegistry& registry, MemoryLedger& ledger, JobSupervisor& jobs, Maker maker);
-  ~ModelHost();  // after the registry's last model; Stop() first
+  ~ModelHost();  // Stop(); after the registry's last model has gone
   ModelHost(const ModelHost&) = delete;
   ModelHost& operator=(const ModelHost&) = delete;
 
   // Queues a load. Throws kAlreadyExists (already_exists, in_use) for an id that a model has or
   // will have, and kUnavailable (out_of_memory) with the arithmetic. A source that turns out
-  // unusable makes the job fail instead. `on_end` may be empty.
+  // unusable makes the job fail instead. `on_end` may be empty. A load that is cancelled before its
+  // turn ends at once.
   Job Load(const ModelLoadSpec& spec, const std::string& request_json, OnEnd on_end);
 
   // Takes a model from the registry: its requests end first, or at once with `force`. Unloading it
@@ -75,14 +77,20 @@ class ModelHost {
     State state = State::kLoading;
     std::string job_id = {};
     About about = {};
+    MemoryClaim memory = {};           // what it holds of the budget
     double progress = 0;               // of kLoading
     std::string error = {};            // of kFailed
     int64_t running = 0, waiting = 0;  // of kUnloading
     bool pinned = false;
     int64_t idle_unload_s = 0;
   };
-  // The last failed loads among them, for an hour.
-  std::vector<Other> Others() const;
+  // Every model as of one moment. A name may stand there twice: a model that leaves, and the one
+  // that a job has published meanwhile.
+  struct Listing {
+    std::vector<ModelRegistry::Entry> served;
+    std::vector<Other> others;  // the last failed loads among them, for an hour
+  };
+  Listing List() const;
 
   // Gives up the load under way and those queued; they end as failed (interrupted). Unloads go on.
   void StopLoading();
@@ -94,21 +102,25 @@ class ModelHost {
 
   struct Loading {
     ModelLoadSpec spec;
-    std::string job_id;  // empty: not accepted yet
-    MemoryReservation memory;
+    NameClaim name;
+    std::string job_id;        // empty: not accepted yet
+    MemoryReservation memory;  // used by one thread after the other
+    MemoryClaim claim;         // what that holds, for others to see
     About about;
     OnEnd on_end;
     std::atomic<bool> is_cancelled{false};
     std::atomic<double> progress{0};
   };
   struct Unloading {
+    std::string id;
+    std::vector<std::string> names;  // all that the model had
     std::string job_id;
     std::weak_ptr<engine::Engine> engine;
-    engine::EngineFigures figures;
+    std::optional<engine::EngineFigures> figures;  // until it has gone
     About about;
     bool pinned = false;
     int64_t idle_unload_s = 0;
-    int64_t bytes = 0;
+    MemoryClaim memory;
     std::vector<OnEnd> on_end;
   };
   struct Failed {
@@ -117,35 +129,37 @@ class ModelHost {
   };
 
   // REQUIRES: mutex_ held, for all of these.
-  void ThrowIfTaken(const std::string& id) const;
+  NameClaim ClaimName(const std::string& id);
   void ForgetOldFailures();
   std::optional<Clock::time_point> UnloadIdle();  // when to look again
-  std::vector<OnEnd> EndUnload(const std::string& id, JobSupervisor::OwnEnd end, Job& job);
+  // The new job; an ended one if the model has left already or, with `idle_since`, is used again.
+  Job BeginUnload(const ServedModel& model, const std::string& request_json, const std::string& why,
+                  const OnEnd& on_end, std::optional<Clock::time_point> idle_since);
 
   // Plans the model and takes its memory. Throws what planning does, and kUnavailable.
-  void Claim(Loading& loading);
-  void Run();
+  void ClaimMemory(Loading& loading);
+  void RunLoads();
   void LoadOne(const std::shared_ptr<Loading>& loading);
-  void EndLoad(const std::shared_ptr<Loading>& loading, JobSupervisor::OwnEnd end);
-  void BeginUnload(const std::shared_ptr<const ServedModel>& model, const std::string& job_id,
-                   OnEnd on_end, const std::string& why);
-  void OnGone(const std::string& id);
+  void CancelLoad(const std::shared_ptr<Loading>& loading);
+  Job EndLoad(const std::shared_ptr<Loading>& loading, JobSupervisor::OwnEnd end);
+  void WatchIdle();
+  void OnGone(const std::shared_ptr<Unloading>& leaving);
 
   ModelRegistry& registry_;
   MemoryLedger& ledger_;
   JobSupervisor& jobs_;
   const Maker maker_;
 
-  mutable std::mutex mutex_;  // guards the rest but thread_
+  mutable std::mutex mutex_;  // guards the rest but the threads
   std::condition_variable wake_;
-  std::deque<std::shared_ptr<Loading>> queue_;  // accepted, oldest first
-  std::map<std::string, std::shared_ptr<Loading>>
-      loading_;                                 // by id: being accepted, queued, running
-  std::map<std::string, Unloading> unloading_;  // by id
+  std::deque<std::shared_ptr<Loading>> queue_;         // accepted, oldest first
+  std::vector<std::shared_ptr<Loading>> loading_;      // being accepted, queued, running
+  std::vector<std::shared_ptr<Unloading>> unloading_;  // oldest first; ids may come twice
   std::deque<Failed> failed_;
   bool stops_loading_ = false;
   bool is_stopped_ = false;
-  std::thread thread_;
+  std::thread loads_;
+  std::thread idle_;  // apart, for a load may take minutes
 };
 
 }  // namespace tandem::server

@@ -1,8 +1,8 @@
 #include "server/handlers/model_registry.h"
 
 #include <algorithm>
-#include <set>
 
+#include "engine/base/check.h"
 #include "engine/base/thread_name.h"
 
 namespace tandem::server {
@@ -12,6 +12,21 @@ namespace {
 constexpr size_t kMaxDeparted = 64;
 
 }  // namespace
+
+NameClaim::NameClaim(NameClaim&& other) noexcept
+    : registry_(std::exchange(other.registry_, nullptr)), name_(std::move(other.name_)) {}
+
+NameClaim& NameClaim::operator=(NameClaim&& other) noexcept {
+  if (this == &other) return *this;
+  Release();
+  registry_ = std::exchange(other.registry_, nullptr);
+  name_ = std::move(other.name_);
+  return *this;
+}
+
+void NameClaim::Release() {
+  if (registry_ != nullptr) std::exchange(registry_, nullptr)->Unclaim(name_);
+}
 
 ModelRegistry::ModelRegistry(bool any_model_name)
     : any_model_name_(any_model_name), thread_([this] { EndRetired(); }) {}
@@ -51,28 +66,34 @@ std::shared_ptr<const ServedModel> ModelRegistry::Lease(
 }
 
 std::optional<std::chrono::steady_clock::time_point> ModelRegistry::IdleSince(
-    const std::string& id) const {
+    const ServedModel& model) const {
   const std::lock_guard lock(mutex_);
-  const auto entry = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const Entry& present) { return present.model->id == id; });
-  if (entry == entries_.end()) return std::nullopt;
-  const ServedModel* model = entry->model.get();
+  return IdleSinceLocked(model);
+}
+
+std::optional<std::chrono::steady_clock::time_point> ModelRegistry::IdleSinceLocked(
+    const ServedModel& model) const {
   const std::lock_guard lease_lock(leases_->mutex);
-  auto since = leases_->last_request.at(model);
+  std::optional<std::chrono::steady_clock::time_point> since;
   for (const Entry& each : entries_) {
-    if (each.model.get() != model && each.model->base.get() != model) continue;
+    if (each.model.get() != &model && each.model->base.get() != &model) continue;
     const auto count = leases_->count.find(each.model.get());
     if (count != leases_->count.end() && count->second.requests > 0) return std::nullopt;
-    since = std::max(since, leases_->last_request.at(each.model.get()));
+    const auto last = leases_->last_request.at(each.model.get());
+    since = std::max(since.value_or(last), last);
   }
   return since;
 }
 
-void ModelRegistry::Retire(std::shared_ptr<const ServedModel> model,
+// `on_gone` is the last one's.
+void ModelRegistry::Retire(std::vector<std::shared_ptr<const ServedModel>> models,
                            std::function<void()> on_gone) {
   {
     const std::lock_guard lock(leases_->mutex);
-    retired_.push_back({std::move(model), std::move(on_gone)});
+    for (size_t i = 0; i < models.size(); ++i) {
+      retired_.push_back({std::move(models[i]), nullptr});
+    }
+    retired_.back().on_gone = std::move(on_gone);
   }
   leases_->released.notify_all();
 }
@@ -100,90 +121,107 @@ void ModelRegistry::EndRetired() {
   }
 }
 
-void ModelRegistry::Add(std::shared_ptr<const ServedModel> model,
-                        const std::vector<std::string>& aliases) {
-  std::vector<Entry> fresh = {{model->id, model}};
-  for (const std::string& alias : aliases) {
-    if (alias != model->id) fresh.push_back({alias, model});
-  }
+NameClaim ModelRegistry::Claim(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  for (const Entry& entry : fresh) {
-    for (const Entry& present : entries_) {
-      if (present.name == entry.name) {
-        throw Error(ErrorCode::kAlreadyExists,
-                    "a model named '" + entry.name + "' is served already");
-      }
-    }
+  const bool is_served = FindEntry(name) != nullptr;
+  if (is_served || !claimed_.insert(name).second) {
+    throw Error(
+        ErrorCode::kAlreadyExists,
+        "a model named '" + name + "' is " + (is_served ? "served" : "being loaded") + " already");
   }
-  entries_.insert(entries_.end(), fresh.begin(), fresh.end());
-  Welcome(model->id, model.get());
+  return {this, name};
+}
+
+std::optional<NameClaim> ModelRegistry::TryClaimTuned(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const Entry* present = FindEntry(id);
+  if (present != nullptr && (present->model->id != id || !present->model->is_tuned())) {
+    return std::nullopt;
+  }
+  if (!claimed_.insert(id).second) return std::nullopt;
+  return NameClaim(this, id);
+}
+
+void ModelRegistry::Unclaim(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  claimed_.erase(name);
 }
 
 void ModelRegistry::Publish(const std::shared_ptr<const ServedModel>& model,
-                            const std::vector<std::string>& aliases) {
-  std::shared_ptr<const ServedModel> replaced;
+                            std::vector<NameClaim> names) {
+  TANDEM_CHECK(!names.empty() && names.front().name() == model->id);
+  std::vector<std::shared_ptr<const ServedModel>> replaced;
   {
     const std::lock_guard lock(mutex_);
-    replaced = Erase(model->id);
-    entries_.push_back({model->id, model});
-    Welcome(model->id, model.get());
-    for (const std::string& alias : aliases) {
-      const bool is_taken = std::any_of(entries_.begin(), entries_.end(),
-                                        [&](const Entry& entry) { return entry.name == alias; });
-      if (!is_taken) entries_.push_back({alias, model});
+    if (const Entry* present = FindEntry(model->id)) {
+      // The claim has kept everybody else from the name.
+      TANDEM_CHECK(present->model->is_tuned());
+      replaced = Erase(*present->model, "");
     }
+    for (NameClaim& claim : names) {
+      TANDEM_CHECK(claim.registry_ == this);
+      claim.registry_ = nullptr;
+      claimed_.erase(claim.name());
+      entries_.push_back({claim.name(), model});
+      std::erase_if(departed_, [&](const auto& gone) { return gone.first == claim.name(); });
+    }
+    had_any_ = true;
+    const std::lock_guard lease_lock(leases_->mutex);
+    leases_->last_request[model.get()] = std::chrono::steady_clock::now();
   }
-  if (replaced) Retire(std::move(replaced), nullptr);
+  if (!replaced.empty()) Retire(std::move(replaced), nullptr);
 }
 
-// REQUIRES: mutex_ held.
-void ModelRegistry::Welcome(const std::string& id, const ServedModel* model) {
-  had_any_ = true;
-  std::erase_if(departed_, [&](const auto& gone) { return gone.first == id; });
-  const std::lock_guard lock(leases_->mutex);
-  leases_->last_request[model] = std::chrono::steady_clock::now();
-}
-
-// REQUIRES: mutex_ held. The model with that id loses all of its names.
-std::shared_ptr<const ServedModel> ModelRegistry::Erase(const std::string& id) {
-  std::shared_ptr<const ServedModel> erased;
+// The model, last, and its adapters lose all of their names. None where it has left already.
+std::vector<std::shared_ptr<const ServedModel>> ModelRegistry::Erase(const ServedModel& model,
+                                                                     const std::string& why) {
+  std::vector<std::shared_ptr<const ServedModel>> erased;
+  const ServedModel* gone = &model;
   std::erase_if(entries_, [&](const Entry& entry) {
-    if (entry.model->id != id) return false;
-    erased = entry.model;
+    if (entry.model.get() != gone && entry.model->base.get() != gone) return false;
+    if (std::find(erased.begin(), erased.end(), entry.model) == erased.end()) {
+      erased.push_back(entry.model);
+    }
+    if (!why.empty()) departed_.emplace_back(entry.name, why);
     return true;
   });
+  while (departed_.size() > kMaxDeparted) departed_.pop_front();
+  std::stable_partition(erased.begin(), erased.end(),
+                        [&](const auto& each) { return each.get() != gone; });
   return erased;
 }
 
-bool ModelRegistry::Remove(const std::string& name, std::function<void()> on_gone,
-                           const std::string& why) {
-  std::shared_ptr<const ServedModel> removed;
-  std::vector<std::shared_ptr<const ServedModel>> adapters;
+bool ModelRegistry::Remove(const ServedModel& model, std::function<void()> on_gone,
+                           const std::string& why,
+                           std::optional<std::chrono::steady_clock::time_point> idle_since) {
+  std::vector<std::shared_ptr<const ServedModel>> removed;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(entries_.begin(), entries_.end(),
-                                    [&](const Entry& entry) { return entry.name == name; });
-    if (found == entries_.end()) return false;
-    const std::string id = found->model->id;
-    removed = Erase(id);
-    if (!why.empty()) departed_.emplace_back(id, why);
-    std::erase_if(entries_, [&](const Entry& entry) {
-      if (entry.model->base != removed) return false;
-      adapters.push_back(entry.model);
-      if (!why.empty()) departed_.emplace_back(entry.name, why);
-      return true;
-    });
-    while (departed_.size() > kMaxDeparted) departed_.pop_front();
+    if (idle_since) {
+      const auto since = IdleSinceLocked(model);
+      if (!since || *since > *idle_since) return false;
+    }
+    removed = Erase(model, why);
   }
-  for (auto& adapter : adapters) Retire(std::move(adapter), nullptr);
+  if (removed.empty()) return false;
   Retire(std::move(removed), std::move(on_gone));
   return true;
 }
 
+const ModelRegistry::Entry* ModelRegistry::FindEntry(const std::string& name) const {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& entry) { return entry.name == name; });
+  return found == entries_.end() ? nullptr : &*found;
+}
+
+bool ModelRegistry::IsClaimed(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  return claimed_.contains(name);
+}
+
 bool ModelRegistry::Contains(const std::string& name) const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(entries_.begin(), entries_.end(),
-                     [&](const Entry& entry) { return entry.name == name; });
+  return FindEntry(name) != nullptr;
 }
 
 std::shared_ptr<const ServedModel> ModelRegistry::Find(

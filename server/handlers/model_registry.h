@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -44,7 +45,33 @@ struct ServedModel {
   bool is_tuned() const { return owned_by == "user"; }
 };
 
+class ModelRegistry;
+
+// A name that is kept for a model still in the making. Moved, not copied; the registry outlives it.
+// One thread at a time.
+class NameClaim {
+ public:
+  NameClaim() = default;  // of nothing
+  ~NameClaim() { Release(); }
+  NameClaim(NameClaim&& other) noexcept;
+  NameClaim& operator=(NameClaim&& other) noexcept;
+
+  const std::string& name() const { return name_; }
+  void Release();
+
+ private:
+  friend class ModelRegistry;
+  NameClaim(ModelRegistry* registry, std::string name)
+      : registry_(registry), name_(std::move(name)) {}
+
+  ModelRegistry* registry_ = nullptr;  // null: of nothing, or used
+  std::string name_;
+};
+
 // Which model a name means. Thread-safe.
+//
+// A name is given away once: whoever wants to load a model claims its names first, and publishes
+// the model under the claims. What two want, the second is refused before it has begun.
 //
 // The registry owns the models. What it hands out are leases: they keep a model from ending, and
 // when a model has left the registry and its last lease is gone, a thread of the registry's ends
@@ -57,20 +84,25 @@ class ModelRegistry {
   ModelRegistry(const ModelRegistry&) = delete;
   ModelRegistry& operator=(const ModelRegistry&) = delete;
 
-  // The model answers to its id and to every alias. Throws kAlreadyExists naming a taken name.
-  void Add(std::shared_ptr<const ServedModel> model, const std::vector<std::string>& aliases = {});
+  // Throws kAlreadyExists when a model has the name or will have it.
+  NameClaim Claim(const std::string& name);
+  // For what a job has made: nullopt when the name is taken, but the id of a tuned model is not.
+  // The model published under the claim takes that one's place.
+  std::optional<NameClaim> TryClaimTuned(const std::string& id);
 
-  // The same, but takes the place of a model of the same id (a job's model published again), and
-  // leaves out aliases that are taken. Requests running on the old one end on it.
-  void Publish(const std::shared_ptr<const ServedModel>& model,
-               const std::vector<std::string>& aliases);
+  // The model answers to all the names. Requests running on a model whose place it takes end there.
+  // REQUIRES: the first name is the model's id.
+  void Publish(const std::shared_ptr<const ServedModel>& model, std::vector<NameClaim> names);
   bool Contains(const std::string& name) const;
+  bool IsClaimed(const std::string& name) const;  // and not yet published
 
   // No name means the model any more, nor its adapters; requests running on them end first.
   // `on_gone` is called, on a thread that may block, when the last has ended and the model's memory
-  // is free; at shutdown it is dropped. False when nothing has that name. `why` goes into the
-  // answers to requests that still ask for the model: "it was unloaded".
-  bool Remove(const std::string& name, std::function<void()> on_gone, const std::string& why = "");
+  // is free; at shutdown it is dropped. False when the model has left already; with `idle_since`
+  // also when a request has had it after that time. `why` goes into the answers to requests that
+  // still ask for the model: "it was unloaded".
+  bool Remove(const ServedModel& model, std::function<void()> on_gone, const std::string& why = "",
+              std::optional<std::chrono::steady_clock::time_point> idle_since = {});
 
   // For a request to run on. Throws kNotFound (model_not_found) listing up to eight names; with
   // `name` unset: the only model, adapters not counted, or kInvalidArgument when there are several.
@@ -78,9 +110,9 @@ class ModelRegistry {
   std::shared_ptr<const ServedModel> Find(const std::optional<std::string>& name) const;
   // The model of exactly this name, to look at: its idle time goes on. Throws kNotFound as Find.
   std::shared_ptr<const ServedModel> Look(const std::string& name) const;
-  // Since when no request has had the model or an adapter of it; nullopt while one has, or when
-  // nothing has this id.
-  std::optional<std::chrono::steady_clock::time_point> IdleSince(const std::string& id) const;
+  // Since when no request has had the model or an adapter of it; nullopt while one has, or when the
+  // model has left.
+  std::optional<std::chrono::steady_clock::time_point> IdleSince(const ServedModel& model) const;
 
   struct Entry {
     std::string name;
@@ -92,6 +124,7 @@ class ModelRegistry {
   void Clear();
 
  private:
+  friend class NameClaim;
   enum class LeaseFor { kRequest, kLooking };
   struct Count {
     int64_t leases = 0;
@@ -111,15 +144,23 @@ class ModelRegistry {
 
   std::shared_ptr<const ServedModel> Lease(const std::shared_ptr<const ServedModel>& model,
                                            LeaseFor purpose) const;
-  [[noreturn]] void ThrowNotServed(const std::string& name) const;  // REQUIRES: mutex_ held
-  std::shared_ptr<const ServedModel> Erase(const std::string& id);
-  void Welcome(const std::string& id, const ServedModel* model);
-  void Retire(std::shared_ptr<const ServedModel> model, std::function<void()> on_gone);
+  // REQUIRES: mutex_ held, for the next four.
+  [[noreturn]] void ThrowNotServed(const std::string& name) const;
+  const Entry* FindEntry(const std::string& name) const;  // null: none
+  std::vector<std::shared_ptr<const ServedModel>> Erase(const ServedModel& model,
+                                                        const std::string& why);
+  std::optional<std::chrono::steady_clock::time_point> IdleSinceLocked(
+      const ServedModel& model) const;
+
+  void Retire(std::vector<std::shared_ptr<const ServedModel>> models,
+              std::function<void()> on_gone);
+  void Unclaim(const std::string& name);
   void EndRetired();  // the thread
 
   const bool any_model_name_;
-  mutable std::mutex mutex_;  // guards the next three
+  mutable std::mutex mutex_;  // guards the next four
   std::vector<Entry> entries_;
+  std::set<std::string> claimed_;  // by claims that live
   bool had_any_ = false;
   std::deque<std::pair<std::string, std::string>> departed_;  // names, and why they have gone
   const std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();

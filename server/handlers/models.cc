@@ -58,25 +58,27 @@ void ListModels(const HandlerContext& context, Request, ResponseWriter writer) {
 // DELETE /v1/models/{id}
 void DeleteModel(const HandlerContext& context, Request request, ResponseWriter writer) {
   const std::string& id = request.path_params.at("id");
-  {
-    const auto model = context.models.Look(id);
-    if (!model->is_tuned()) {
-      throw Error(ErrorCode::kPermissionDenied,
-                  "model '" + id.substr(0, 120) + "' was not made here and cannot be deleted")
-          .WithParam("model")
-          .WithReason("model_protected");
-    }
-    // First, so that a crash in between deletes it too.
-    if (JobSupervisor* jobs = context.jobs) ForgetModel(*jobs, model->id);
+  const std::shared_ptr<const ServedModel> model = context.models.Look(id);
+  if (!model->is_tuned()) {
+    throw Error(ErrorCode::kPermissionDenied,
+                "model '" + id.substr(0, 120) + "' was not made here and cannot be deleted")
+        .WithParam("model")
+        .WithReason("model_protected");
   }
+  // First, so that a crash in between deletes it too.
+  if (JobSupervisor* jobs = context.jobs) ForgetModel(*jobs, model->id);
   Json body;
   body["id"] = id;
   body["object"] = "model";
   body["deleted"] = true;
   const bool is_removed = context.models.Remove(
-      id, [writer, text = body.dump()]() mutable { writer.Json(200, std::move(text)); },
+      *model, [writer, text = body.dump()]() mutable { writer.Json(200, std::move(text)); },
       "it was deleted");
-  if (!is_removed) context.models.Look(id);  // somebody was faster
+  if (is_removed) return;
+  throw Error(ErrorCode::kNotFound,  // somebody was faster
+              "model '" + id.substr(0, 120) + "' is not served here any more")
+      .WithParam("model")
+      .WithReason("model_not_found");
 }
 
 void GetModel(const HandlerContext& context, Request request, ResponseWriter writer) {

@@ -410,10 +410,4 @@ std::vector<JobRecord> JobStore::WithStatus(JobStatus status) {
   return records;
 }
 
-size_t JobStore::CountWithStatus(JobStatus status) {
-  Query query = database_->Prepare("SELECT count(*) FROM jobs WHERE status=?");
-  query.Bind(NameOf(status));
-  return query.Next() ? static_cast<size_t>(query.Int()) : 0;
-}
-
 }  // namespace tandem::server

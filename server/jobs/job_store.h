@@ -60,7 +60,6 @@ class JobStore {
   JobPage List(const JobFilter& filter);
   // Oldest first.
   std::vector<JobRecord> WithStatus(JobStatus status);
-  size_t CountWithStatus(JobStatus status);
 
  private:
   struct Database;

@@ -101,6 +101,11 @@ Job JobSupervisor::Submit(JobType type, std::string_view spec_json) {
   JobRecord record;
   {
     const std::lock_guard lock(mutex_);
+    const size_t queued = QueuedForChildren().size();
+    if (queued >= options_.max_queued) {
+      throw Error(ErrorCode::kUnavailable, "the queue of jobs is full (" + std::to_string(queued) +
+                                               " of " + std::to_string(options_.max_queued) + ")");
+    }
     record = Create(type, spec_json);
   }
   spdlog::info("job submitted id={} type={}", record.job.id, NameOf(type));
@@ -115,11 +120,8 @@ JobRecord JobSupervisor::Create(JobType type, std::string_view request_json) {
   job.type = type;
   job.created_at = UnixSeconds();
   job.request_json = request_json;
-  if (stop_) throw Error(ErrorCode::kUnavailable, "the server is stopping");
-  const size_t queued = store_.CountWithStatus(JobStatus::kQueued);
-  if (queued >= options_.max_queued) {
-    throw Error(ErrorCode::kUnavailable, "the queue of jobs is full (" + std::to_string(queued) +
-                                             " of " + std::to_string(options_.max_queued) + ")");
+  if (stop_) {
+    throw Error(ErrorCode::kUnavailable, "the server is stopping").WithReason("shutting_down");
   }
   // The directory first: a job in the store always has its spec. After a crash in between, a
   // directory that no row names remains, and is harmless.
@@ -144,33 +146,33 @@ Job JobSupervisor::BeginOwn(JobType type, std::string_view request_json,
   {
     const std::lock_guard lock(mutex_);
     record = Create(type, request_json);
-    own_[record.job.id] = std::move(on_cancel);
+    own_[record.job.id] = {record, std::move(on_cancel)};
   }
   spdlog::info("job submitted id={} type={}", record.job.id, NameOf(type));
   Wake();
   return record.job;
 }
 
-void JobSupervisor::StartOwn(const std::string& id) {
+Job JobSupervisor::StartOwn(const std::string& id) {
+  Job job;
   {
     const std::lock_guard lock(mutex_);
-    JobRecord record = FindRecord(id);
+    JobRecord& record = own_.at(id).record;
     record.job.status = JobStatus::kRunning;
     record.job.started_at = UnixSeconds();
-    store_.Update(record);
-    changed_.insert(id);
+    SaveOwn(record);
+    job = record.job;
   }
   Wake();
+  return job;
 }
 
 void JobSupervisor::ReportOwn(const std::string& id, double progress, const std::string& line) {
   {
     const std::lock_guard lock(mutex_);
-    JobRecord record = FindRecord(id);
+    JobRecord& record = own_.at(id).record;
     record.job.progress = progress;
-    store_.Update(record);
-    if (!line.empty()) AppendLogLine(LogFile(record.job.dir), line);
-    changed_.insert(id);
+    if (SaveOwn(record) && !line.empty()) AppendLogLine(LogFile(record.job.dir), line);
   }
   Wake();
 }
@@ -179,19 +181,45 @@ Job JobSupervisor::EndOwn(const std::string& id, OwnEnd end) {
   Job job;
   {
     const std::lock_guard lock(mutex_);
-    JobRecord record = FindRecord(id);
+    const auto own = own_.find(id);
+    TANDEM_CHECK(own != own_.end());
+    JobRecord& record = own->second.record;
     if (end.status == JobStatus::kSucceeded) record.job.progress = 1;
     record.job.error = std::move(end.error);
     record.job.result_json = std::move(end.result_json);
     EndJob(record, end.status);
-    store_.Update(record);
-    own_.erase(id);
-    changed_.insert(id);
-    job = std::move(record.job);
+    job = record.job;
+    if (SaveOwn(record)) own_.erase(own);
   }
   LogEnd(job);
   Wake();
   return job;
+}
+
+bool JobSupervisor::SaveOwn(const JobRecord& record) {
+  changed_.insert(record.job.id);
+  try {
+    store_.Update(record);
+    return true;
+  } catch (const Error& error) {
+    spdlog::error("job not recorded id={} status={} reason=\"{}\"", record.job.id,
+                  NameOf(record.job.status), error.what());
+    return false;
+  }
+}
+
+// Throws as long as the disk refuses: the step is done again after a while.
+void JobSupervisor::SaveEndedOwn() {
+  const std::lock_guard lock(mutex_);
+  for (auto own = own_.begin(); own != own_.end();) {
+    const JobRecord& record = own->second.record;
+    if (!IsFinished(record.job.status)) {
+      ++own;
+      continue;
+    }
+    store_.Update(record);
+    own = own_.erase(own);
+  }
 }
 
 Job JobSupervisor::Cancel(std::string_view id) {
@@ -209,13 +237,14 @@ Job JobSupervisor::Cancel(std::string_view id) {
     }
     record.cancel_requested = true;
     if (const auto own = own_.find(record.job.id); own != own_.end()) {
-      if (!own->second) {
+      if (!own->second.on_cancel) {
         throw Error(ErrorCode::kFailedPrecondition, "job " + record.job.id +
                                                         " cannot be cancelled: it is a " +
                                                         std::string(NameOf(record.job.type)))
             .WithReason("unsupported_value");
       }
-      ask_to_end = own->second;
+      own->second.record.cancel_requested = true;
+      ask_to_end = own->second.on_cancel;
     } else if (record.job.status != JobStatus::kRunning) {
       EndJob(record, JobStatus::kCancelled);
     }
@@ -223,14 +252,19 @@ Job JobSupervisor::Cancel(std::string_view id) {
     changed_.insert(record.job.id);
   }
   spdlog::info("job cancel requested id={}", record.job.id);
-  if (ask_to_end) ask_to_end();
   Wake();
+  if (ask_to_end) {
+    ask_to_end();
+    // It may have ended at once.
+    const std::lock_guard lock(mutex_);
+    return FindRecord(record.job.id).job;
+  }
   return record.job;
 }
 
 std::optional<Job> JobSupervisor::Find(std::string_view id) {
   const std::lock_guard lock(mutex_);
-  auto record = store_.Find(id);
+  auto record = TryFindRecord(id);
   if (!record) return std::nullopt;
   return std::move(record->job);
 }
@@ -240,8 +274,13 @@ JobPage JobSupervisor::List(const JobFilter& filter) {
   return store_.List(filter);
 }
 
+std::optional<JobRecord> JobSupervisor::TryFindRecord(std::string_view id) {
+  if (const auto own = own_.find(id); own != own_.end()) return own->second.record;
+  return store_.Find(id);
+}
+
 JobRecord JobSupervisor::FindRecord(std::string_view id) {
-  auto record = store_.Find(id);
+  auto record = TryFindRecord(id);
   if (!record) {
     throw Error(ErrorCode::kNotFound, "no job '" + std::string(id) + "'")
         .WithReason("job_not_found");
@@ -289,7 +328,10 @@ void JobSupervisor::Stop(StopMode mode) {
   }
   Wake();
   const std::lock_guard join_lock(join_mutex_);
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  thread_.join();
+  // What is still being published stays running in the store, and the next server publishes it.
+  for (RunningJob& running : running_) running.publication.reset();
 }
 
 void JobSupervisor::Wake() {
@@ -335,7 +377,8 @@ void JobSupervisor::Wait() {
     at_most(kPauseAfterFailure);
   } else {
     for (const RunningJob& running : running_) {
-      fds.push_back({running.child().poll_fd(), POLLIN, 0});
+      // The process of a job that is being published has ended, and would be ready at all times.
+      if (!running.publication) fds.push_back({running.child().poll_fd(), POLLIN, 0});
     }
     if (!running_.empty()) at_most(more_events_ ? milliseconds(0) : options_.poll_interval);
     if (running_.size() < options_.max_running) {
@@ -377,6 +420,7 @@ bool JobSupervisor::Step() {
     return false;
   }
   StartQueuedJobs();
+  SaveEndedOwn();
   return true;
 }
 
@@ -408,13 +452,18 @@ void JobSupervisor::StartQueuedJobs() {
   }
 }
 
+std::vector<JobRecord> JobSupervisor::QueuedForChildren() {
+  std::vector<JobRecord> queued = store_.WithStatus(JobStatus::kQueued);
+  std::erase_if(queued, [&](const JobRecord& record) { return own_.contains(record.job.id); });
+  return queued;
+}
+
 // Takes the oldest queued job that need not wait; false if there is none.
 bool JobSupervisor::StartNextJob() {
   std::vector<JobRecord> queued;
   {
     const std::lock_guard lock(mutex_);
-    queued = store_.WithStatus(JobStatus::kQueued);
-    std::erase_if(queued, [&](const JobRecord& record) { return own_.contains(record.job.id); });
+    queued = QueuedForChildren();
   }
   // Cancelled ones drop out here.
   std::erase_if(not_before_, [&](const auto& entry) {
@@ -529,7 +578,11 @@ bool JobSupervisor::FinishIfEnded(RunningJob& running) {
     IngestEvents(running);  // it may have ended between the reading and now
     Decide(running, *exit);
     // Not published, the job stays as it is for the next server, which reads result.json again.
-    if (running.outcome->next == Outcome::Next::kSucceed && !Publish(running)) return true;
+    if (running.outcome->next == Outcome::Next::kSucceed && !BeginPublishing(running)) return true;
+  }
+  if (running.publication) {
+    if (!running.publication->has_ended()) return false;
+    if (!EndPublishing(running)) return true;
   }
   Record(running);
   {
@@ -556,9 +609,8 @@ void JobSupervisor::Decide(RunningJob& running, const ExitStatus& exit) {
   if (running.outcome->next != Outcome::Next::kRestart) ending_.insert(running.id());
 }
 
-// False if the server is stopping. TODO(max_running > 1 with slow publishing): while this runs, no
-// other job is watched; give it a thread of its own.
-bool JobSupervisor::Publish(RunningJob& running) {
+// False if the server is stopping.
+bool JobSupervisor::BeginPublishing(RunningJob& running) {
   Job job;
   {
     const std::lock_guard lock(mutex_);
@@ -568,8 +620,19 @@ bool JobSupervisor::Publish(RunningJob& running) {
   }
   job.progress = 1;
   job.result_json = running.result_json;
+  if (!on_succeeded_) return true;
+  running.publication = std::make_unique<Publication>(
+      [this, job = std::move(job)] { on_succeeded_(job); }, [this] { Wake(); });
+  return true;
+}
+
+// False if the server is stopping, and the job is left to the next one.
+bool JobSupervisor::EndPublishing(RunningJob& running) {
+  const std::exception_ptr fault = running.publication->fault();
+  running.publication.reset();
+  if (!fault) return true;
   try {
-    if (on_succeeded_) on_succeeded_(job);
+    std::rethrow_exception(fault);
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);
     if (known != nullptr && known->code() == ErrorCode::kCancelled) return false;

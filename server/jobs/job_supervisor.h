@@ -28,7 +28,7 @@ struct JobSupervisorOptions {
   // been replaced since: a job runs the code of the server that answers for it.
   std::filesystem::path program = "/proc/self/exe";
   size_t max_running = 1;
-  size_t max_queued = 100;  // beyond: kUnavailable
+  size_t max_queued = 100;  // submitted ones; beyond: kUnavailable
   int max_restarts = 3;     // without a new checkpoint in between
   std::chrono::milliseconds restart_delay{2000};
   std::chrono::milliseconds poll_interval{
@@ -49,9 +49,10 @@ struct JobLog {
 // any thread, and none waits for a job.
 class JobSupervisor {
  public:
-  // Called on the supervisor's thread with the job as it will be, result_json included, but still
-  // `running`. The job becomes succeeded when it returns, and failed when it throws; kCancelled
-  // says that the server stops, and leaves the job to the next one.
+  // Called on a thread of the job's own, which may take its time, with the job as it will be,
+  // result_json included, but still `running`. The job becomes succeeded when it returns, and
+  // failed when it throws; kCancelled says that the server stops, and leaves the job to the next
+  // one.
   using OnSucceeded = std::function<void(const Job&)>;
 
   // Takes up what the store holds: watches the jobs whose process still lives, ingests those that
@@ -75,11 +76,13 @@ class JobSupervisor {
   // every list and log as the children's does, but whoever begins it also starts, reports and ends
   // it. What a server left unfinished, the next one ends as failed (`interrupted`).
   //
-  // Queues it. `on_cancel` is called when somebody wants it cancelled, on their thread; it only
-  // asks, and the work may still end in another way. Without it, Cancel is refused. Throws as
-  // Submit.
+  // Queues it, however long the queue. `on_cancel` is called when somebody wants it cancelled, on
+  // their thread; it only asks, and the work may still end in another way. Without it, Cancel is
+  // refused. Throws kUnavailable when the server stops, and what the store throws.
   Job BeginOwn(JobType type, std::string_view request_json, std::function<void()> on_cancel);
-  void StartOwn(const std::string& id);
+  // The other three do not fail: what the disk refuses is logged, and the end of a job written down
+  // when it can be. REQUIRES: begun and not ended.
+  Job StartOwn(const std::string& id);
   // How far it is, and, where there is something to say, a line for its log.
   void ReportOwn(const std::string& id, double progress, const std::string& line);
   struct OwnEnd {
@@ -114,8 +117,18 @@ class JobSupervisor {
  private:
   using Clock = std::chrono::steady_clock;
 
-  JobRecord FindRecord(std::string_view id);  // REQUIRES: mutex_ held. Throws kNotFound.
-  JobRecord Create(JobType type, std::string_view request_json);  // the same; kUnavailable
+  // Work of this process, until its end is in the store.
+  struct Own {
+    JobRecord record;  // the truth; the store follows when the disk lets it
+    std::function<void()> on_cancel;
+  };
+
+  // REQUIRES: mutex_ held, for the next five.
+  std::optional<JobRecord> TryFindRecord(std::string_view id);
+  JobRecord FindRecord(std::string_view id);                      // throws kNotFound
+  JobRecord Create(JobType type, std::string_view request_json);  // throws kUnavailable
+  std::vector<JobRecord> QueuedForChildren();
+  bool SaveOwn(const JobRecord& record);  // false: the disk refuses
   void Wake();
 
   // All below: supervisor thread (or the constructor) only.
@@ -132,7 +145,9 @@ class JobSupervisor {
   void NotifyOfGrowth(RunningJob& running);
   bool FinishIfEnded(RunningJob& running);
   void Decide(RunningJob& running, const ExitStatus& exit);
-  bool Publish(RunningJob& running);
+  bool BeginPublishing(RunningJob& running);
+  bool EndPublishing(RunningJob& running);
+  void SaveEndedOwn();
   void Record(const RunningJob& running);
   void NotifyOfChanges();
 
@@ -145,7 +160,7 @@ class JobSupervisor {
   JobStore store_;
   std::set<std::string> changed_;  // ids whose watchers have not been told
   std::set<std::string> ending_;   // running, but decided: too late to cancel
-  std::map<std::string, std::function<void()>, std::less<>> own_;  // unfinished; how to cancel it
+  std::map<std::string, Own, std::less<>> own_;
   std::optional<StopMode> stop_;
 
   mutable std::mutex figures_mutex_;  // guards figures_; apart, for mutex_ is held over writes

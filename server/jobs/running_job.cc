@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/log.h"
+#include "engine/base/thread_name.h"
 
 namespace tandem::server {
 namespace {
@@ -42,6 +43,20 @@ void JobProgress::Add(const ProgressEvent& event) {
     figures = {event.value, NumberBehind(event.message, "Tokens/s/device: ")};
   }
 }
+
+Publication::Publication(std::function<void()> publish, std::function<void()> on_end)
+    : thread_([this, publish = std::move(publish), on_end = std::move(on_end)] {
+        NameThisThread("tandem-publish");
+        try {
+          publish();
+        } catch (...) {
+          fault_ = std::current_exception();
+        }
+        has_ended_ = true;
+        on_end();
+      }) {}
+
+Publication::~Publication() { thread_.join(); }
 
 RunningJob::RunningJob(std::string id, std::filesystem::path dir, ChildProcess child,
                        int64_t events_offset)

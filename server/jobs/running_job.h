@@ -1,10 +1,15 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "engine/base/job_context.h"
 #include "server/jobs/child_process.h"
@@ -34,6 +39,25 @@ std::filesystem::path SpecFile(const std::filesystem::path& dir);
 std::filesystem::path EventsFile(const std::filesystem::path& dir);
 std::filesystem::path LogFile(const std::filesystem::path& dir);
 
+// What a job's success brings about, on a thread of its own: nobody waits for it but the job.
+class Publication {
+ public:
+  // `on_end` is called on that thread when `publish` has returned or thrown.
+  Publication(std::function<void()> publish, std::function<void()> on_end);
+  ~Publication();  // waits for the end
+  Publication(const Publication&) = delete;
+  Publication& operator=(const Publication&) = delete;
+
+  bool has_ended() const { return has_ended_; }
+  // What was thrown; null: nothing. REQUIRES: it has ended.
+  const std::exception_ptr& fault() const { return fault_; }
+
+ private:
+  std::exception_ptr fault_;
+  std::atomic<bool> has_ended_{false};
+  std::thread thread_;
+};
+
 // One job's process and the files it writes, as the supervisor's thread watches them. Knows neither
 // the store nor other jobs.
 class RunningJob {
@@ -61,6 +85,7 @@ class RunningJob {
 
   std::optional<Outcome> outcome{};  // decided, and perhaps not in the store yet
   std::string result_json{};
+  std::unique_ptr<Publication> publication{};  // under way, or ended and not yet looked at
 
  private:
   std::string id_;

@@ -152,7 +152,8 @@ class Adapters(Case):
                 (("--adapter", f"tuned={other}"), "belongs to no linear layer"),
                 (("--adapter", f"tuned={self.path / 'nowhere'}"), "nowhere"),
                 (("--adapter", "tuned"), "NAME=DIR"),
-                (("--adapter", f"gemma2-tiny={self.MODEL / 'lora'}"), "served already")):
+                (("--adapter", f"gemma2-tiny={self.MODEL / 'lora'}"),
+                 "'gemma2-tiny' would be the name of two models")):
             result = subprocess.run(
                 [harness.BINARY, "serve", "--port", "0", "--data-dir", str(self.path / "data"),
                  "--model", str(self.MODEL), *arguments],

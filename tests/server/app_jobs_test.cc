@@ -161,6 +161,45 @@ TEST_F(AppJobsTest, ADeletedModelLetsItsRequestsEndAndDoesNotComeBack) {
   EXPECT_EQ(Get("/v1/models/bard").status, 200);
 }
 
+TEST_F(AppJobsTest, AModelThatDoesNotFitIsKeptAndServedByTheNextServer) {
+  AppOptions options = JobDefaults(Finishing());
+  options.engine.memory_bytes = 48
+                                << 20;  // one such model fits, with its 32 MiB of keys and values
+  StartApp(options);
+  const std::string id = Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"];
+
+  const std::string events = Follow(id);
+
+  EXPECT_NE(events.find("made, but not served"), std::string::npos) << events;
+  EXPECT_NE(events.find("of the memory budget of 48.0 MiB are free"), std::string::npos) << events;
+  EXPECT_TRUE(events.ends_with("event: end\ndata: {\"status\":\"succeeded\"}\n\n")) << events;
+  EXPECT_EQ(Get("/v1/models/bard").status, 404);
+
+  app_.reset();
+  options.engine.memory_bytes = 128 << 20;
+  StartApp(options);
+
+  EXPECT_EQ(Json::parse(Get("/v1/models/bard").body)["owned_by"], "user");
+}
+
+TEST_F(AppJobsTest, ANameThatAModelHasGotMeanwhileStaysItsOwn) {
+  AppOptions options =
+      JobDefaults("while [ ! -e \"$dir/go\" ]; do sleep 0.01; done\n" + Finishing());
+  options.engine.kv_cache_bytes = 1 << 20;
+  std::filesystem::copy(directory_->path() / "tiny", scratch_.path() / "root" / "small",
+                        std::filesystem::copy_options::recursive);
+  StartApp(options);
+  const std::string id = Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"];
+  const Json load = {{"path", "small"}, {"id", "bard"}, {"wait", true}};
+  EXPECT_EQ(Ask(Post("/admin/models/load", load.dump(), kAdmin)).status, 200);
+
+  std::ofstream(options.data_dir / "jobs" / id / "go") << "";
+  Follow(id);
+
+  EXPECT_EQ(Json::parse(Get("/v1/models/bard").body)["owned_by"], "local");
+  EXPECT_EQ(Json::parse(Get("/v1/models/" + id).body)["owned_by"], "user");
+}
+
 TEST_F(AppJobsTest, ATunedModelNamesTheModelItBeganWith) {
   const AppOptions options = JobDefaults(Finishing());
   std::filesystem::copy(directory_->path() / "tiny", scratch_.path() / "root" / "small",

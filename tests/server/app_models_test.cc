@@ -1,10 +1,14 @@
 #include <atomic>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "engine/io/model_dir.h"
+#include "engine/model/adapter.h"
 #include "tests/server/app_fixture.h"
+#include "tests/support/paths.h"
 
 namespace tandem::server {
 namespace {
@@ -92,6 +96,147 @@ TEST_F(AppModelsTest, AnUnloadWaitsForWhatRunsAndForceDoesNot) {
       EXPECT_EQ(stream.body.find("\"error\""), std::string::npos);
     }
   }
+}
+
+TEST_F(AppModelsTest, ForceEndsEveryRequestWithOneError) {
+  StartApp(WithAdmin());
+  Load("second");
+  Json chat = ChatWith("second");
+  chat["stream"] = true;
+  chat["n"] = 16;
+  chat["max_tokens"] = 200;
+  chat["ignore_eos"] = true;
+  // Far more than can be done before the unload: whoever waits has produced nothing yet.
+  constexpr int kRequests = 32;
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < kRequests; ++i) {
+    clients.push_back(std::make_unique<RawClient>(app_->port()));
+    clients.back()->Send(Post("/v1/chat/completions", chat.dump()));
+  }
+  const std::shared_ptr<engine::Engine> engine = app_->models().Look("second")->engine;
+  const auto in_engine = [&] {
+    const engine::EngineStats stats = engine->stats();
+    return stats.requests_running + stats.requests_waiting > 0 && stats.requests_queued > 20;
+  };
+  while (!in_engine()) std::this_thread::yield();
+
+  EXPECT_EQ(Unload("second", true)["status"], "succeeded");
+
+  int n_errors = 0;
+  for (auto& client : clients) {
+    const auto stream = client->Read();
+    EXPECT_TRUE(stream.complete);
+    const bool is_stream = stream.status == 200;
+    if (is_stream) {
+      EXPECT_TRUE(stream.body.ends_with("data: [DONE]\n\n"));
+    }
+    const size_t at = stream.body.find("\"error\"");
+    if (at == std::string::npos) continue;
+    ++n_errors;
+    EXPECT_EQ(stream.body.find("\"error\"", at + 1), std::string::npos) << stream.body;
+    if (is_stream) {
+      EXPECT_NE(stream.body.find("shutting_down"), std::string::npos) << stream.body;
+    }
+  }
+  EXPECT_GT(n_errors, 0);
+}
+
+TEST_F(AppModelsTest, AModelThatNobodyScrapedIsCountedAllTheSame) {
+  StartApp(WithAdmin());
+  Load("short");
+  Json chat = ChatWith("short");
+  chat["ignore_eos"] = true;
+  PostJson("/v1/chat/completions", chat);
+  Unload("short");
+
+  const std::string text = Get("/metrics").body;
+
+  EXPECT_NE(text.find("tandem:generation_tokens_total{model_name=\"short\"} 24"), std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("num_requests_running{model_name=\"short\"}"), std::string::npos);
+}
+
+TEST_F(AppModelsTest, NamesAreCheckedBeforeAnythingIsOpened) {
+  const std::string tiny = (directory_->path() / "tiny").string();
+  struct Case {
+    std::vector<ModelSource> models;
+    std::vector<std::string> served_names;
+    std::vector<AdapterSource> adapters;
+    std::string name;
+  };
+  const std::vector<Case> cases = {
+      {{{"a", tiny}, {"a", "/nowhere"}}, {}, {}, "'a'"},
+      {{{"a", tiny}, {"b", "/nowhere"}}, {"x", "b"}, {}, "'b'"},
+      {{{"a", "/nowhere"}}, {}, {{"a", "/nowhere"}}, "'a'"},
+      {{{"a", "/nowhere"}}, {}, {{"l", "/nowhere"}, {"l", "/nowhere"}}, "'l'"},
+  };
+  for (const Case& c : cases) {
+    AppOptions options = WithAdmin();
+    options.models = c.models;
+    options.served_model_names = c.served_names;
+    options.adapters = c.adapters;
+    App app(options);
+    try {
+      app.Start();
+      ADD_FAILURE() << "started with " << c.name << " twice";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kAlreadyExists) << error.what();
+      EXPECT_NE(std::string(error.what()).find(c.name + " would be the name of two"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+  // Once more the same name for the same model is none too many.
+  AppOptions options = WithAdmin();
+  options.served_model_names = {"x", "y", "x"};
+  StartApp(options);
+  EXPECT_EQ(app_->models().List().size(), 2u);
+}
+
+TEST_F(AppModelsTest, AdaptersTakeFromTheBudget) {
+  const std::filesystem::path base = tests::SourceDir() / "tests/golden/gemma2-tiny";
+  AppOptions options = WithAdmin();
+  options.models = {{"base", base.string()}};
+  options.adapters = {{"tuned", (base / "lora").string()}};
+  const engine::ModelDir files = engine::ModelDir::Open(base);
+  const int64_t base_bytes = engine::PlanMemory(files, options.engine).least.total();
+  const int64_t adapter_bytes = engine::PlanAdapter(base / "lora", files, options.engine).total();
+  ASSERT_GT(adapter_bytes, 0);
+  options.engine.memory_bytes = base_bytes + adapter_bytes - 1;
+  {
+    App app(options);
+    try {
+      app.Start();
+      FAIL() << "started";
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find("model 'tuned' needs"), std::string::npos) << message;
+      EXPECT_NE(message.find("raise --memory"), std::string::npos) << message;
+    }
+  }
+  ++options.engine.memory_bytes;
+  StartApp(options);
+
+  const Json models = AdminModels();
+
+  EXPECT_EQ(app_->models().Look("tuned")->memory.claim().total(), adapter_bytes)
+      << "the plan says what it takes";
+  EXPECT_EQ(app_->models().Look("tuned")->adapter->bytes(), adapter_bytes);
+  ASSERT_EQ(models["data"].size(), 1u);
+  EXPECT_EQ(models["data"][0]["adapters"], Json::array({"tuned"}));
+  EXPECT_EQ(models["data"][0]["memory_bytes"], models["memory"]["used_bytes"]);
+}
+
+TEST_F(AppModelsTest, AnEmbeddedNameOpensNoDirectoryOutsideTheModelRoot) {
+  StartApp(WithAdmin());
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_directories(scratch_.path() / "elsewhere" / "tandem-stories");
+  std::filesystem::current_path(scratch_.path() / "elsewhere");
+
+  const Json job = Load("stories", {{"path", "tandem-stories"}, {"max_model_len", 64}});
+
+  std::filesystem::current_path(before);
+  EXPECT_EQ(job["status"], "succeeded") << job;
 }
 
 TEST_F(AppModelsTest, ALoadThatDoesNotFitIsRefusedBeforeItBegins) {

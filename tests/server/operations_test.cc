@@ -112,34 +112,5 @@ TEST_F(OperationsTest, TokensAreChargedInAdvanceAndCorrectedAfterwards) {
   EXPECT_EQ(Complete(60, "key-a").status, 200);
 }
 
-// The value of a metric's line in the text.
-double ValueOf(const std::string& text, const std::string& metric) {
-  const size_t at = text.find("\n" + metric + "{");
-  EXPECT_NE(at, std::string::npos) << metric;
-  return std::stod(text.substr(text.find("} ", at) + 2));
-}
-
-TEST_F(OperationsTest, CountersOfAModelThatWasReplacedGoOn) {
-  StartApp();
-  Complete(7, "any");
-  const std::string before = Get("/metrics").body;
-  ASSERT_EQ(ValueOf(before, "tandem:generation_tokens_total"), 7);
-
-  engine::EngineOptions options;
-  options.threads = 1;
-  options.kv_cache_bytes = 32 << 20;
-  for (int i = 1; i <= 3; ++i) {
-    app_->models().Publish(
-        LoadServedModel(OpenModelSource({"tiny", (directory_.path() / "tiny").string()}), options,
-                        ""),
-        {});
-    Complete(5, "any");
-    const std::string after = Get("/metrics").body;
-    EXPECT_EQ(ValueOf(after, "tandem:generation_tokens_total"), 7 + 5 * i);
-    EXPECT_EQ(ValueOf(after, "tandem:e2e_request_latency_seconds_count"), 1 + i);
-    EXPECT_EQ(ValueOf(after, "tandem:num_requests_running"), 0);
-  }
-}
-
 }  // namespace
 }  // namespace tandem::server

@@ -53,6 +53,7 @@ bool PendingAnswer::done() const {
 std::shared_ptr<PendingAnswer> Start(engine::Engine& engine, engine::GenerationRequest request,
                                      int64_t max_waiting) {
   auto pending = std::make_shared<PendingAnswer>();
+  engine.Check(request);
   std::vector<engine::GenerationRequest> requests;
   requests.push_back(std::move(request));
   std::vector<engine::EventSink> sinks;

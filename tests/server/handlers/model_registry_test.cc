@@ -5,7 +5,10 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tandem::server {
 namespace {
@@ -16,20 +19,110 @@ std::shared_ptr<ServedModel> Named(const std::string& id) {
   return model;
 }
 
+std::shared_ptr<ServedModel> Tuned(const std::string& id) {
+  auto model = Named(id);
+  model->owned_by = "user";
+  return model;
+}
+
+void Serve(ModelRegistry& registry, const std::shared_ptr<ServedModel>& model,
+           const std::vector<std::string>& aliases = {}) {
+  std::vector<NameClaim> names;
+  names.push_back(model->is_tuned() ? registry.TryClaimTuned(model->id).value()
+                                    : registry.Claim(model->id));
+  for (const std::string& alias : aliases) names.push_back(registry.Claim(alias));
+  registry.Publish(model, std::move(names));
+}
+
+bool IsTaken(ModelRegistry& registry, const std::string& name) {
+  try {
+    registry.Claim(name);
+    return false;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kAlreadyExists);
+    return true;
+  }
+}
+
+TEST(ModelRegistry, ANameIsGivenAwayOnce) {
+  ModelRegistry registry(false);
+  {
+    NameClaim claim = registry.Claim("a");
+    EXPECT_TRUE(IsTaken(registry, "a"));
+    EXPECT_TRUE(registry.IsClaimed("a"));
+    EXPECT_FALSE(registry.Contains("a"));
+    NameClaim moved = std::move(claim);
+    EXPECT_TRUE(IsTaken(registry, "a"));
+  }
+  EXPECT_FALSE(IsTaken(registry, "a"));
+
+  Serve(registry, Named("a"), {"b"});
+
+  EXPECT_FALSE(registry.IsClaimed("a"));
+  EXPECT_TRUE(IsTaken(registry, "a"));
+  EXPECT_TRUE(IsTaken(registry, "b"));
+  registry.Remove(*registry.Look("b"), nullptr);
+  EXPECT_FALSE(IsTaken(registry, "a"));
+  EXPECT_FALSE(IsTaken(registry, "b"));
+}
+
+TEST(ModelRegistry, AJobTakesTheNameOfWhatAJobMadeAndOfNobodyElse) {
+  ModelRegistry registry(false);
+  Serve(registry, Named("given"));
+  Serve(registry, Tuned("tuned"), {"job-1"});
+  const NameClaim coming = registry.Claim("coming");
+
+  EXPECT_FALSE(registry.TryClaimTuned("given"));
+  EXPECT_FALSE(registry.TryClaimTuned("coming"));
+  EXPECT_FALSE(registry.TryClaimTuned("job-1")) << "an alias is no id";
+  EXPECT_TRUE(registry.TryClaimTuned("new"));
+  const std::optional<NameClaim> again = registry.TryClaimTuned("tuned");
+  ASSERT_TRUE(again);
+  EXPECT_FALSE(registry.TryClaimTuned("tuned")) << "two jobs";
+  registry.Remove(*registry.Look("tuned"), nullptr);
+  EXPECT_TRUE(IsTaken(registry, "tuned")) << "kept for who is about to publish it";
+}
+
+TEST(ModelRegistry, AModelThatHasLeftIsNotTakenForItsSuccessor) {
+  ModelRegistry registry(false);
+  Serve(registry, Tuned("a"));
+  const auto old = registry.Look("a");
+  Serve(registry, Tuned("a"));
+
+  EXPECT_FALSE(registry.Remove(*old, [] { FAIL() << "was not there"; }));
+  EXPECT_TRUE(registry.Contains("a"));
+}
+
+TEST(ModelRegistry, AnIdleModelThatIsUsedAgainStays) {
+  ModelRegistry registry(false);
+  Serve(registry, Named("a"));
+  const auto model = registry.Look("a");
+  const auto since = registry.IdleSince(*model);
+  ASSERT_TRUE(since);
+
+  auto request = registry.Find("a");
+  EXPECT_FALSE(registry.Remove(*model, nullptr, "", since)) << "in use";
+  request.reset();
+  EXPECT_FALSE(registry.Remove(*model, nullptr, "", since)) << "used since";
+
+  EXPECT_TRUE(registry.Remove(*model, nullptr, "", registry.IdleSince(*model)));
+  EXPECT_TRUE(registry.empty());
+}
+
 TEST(ModelRegistry, ARemovedModelEndsWithItsLastRequest) {
   ModelRegistry registry(false);
   std::weak_ptr<const ServedModel> watched;
   {
     const auto model = Named("a");
     watched = model;
-    registry.Add(model, {"b"});
+    Serve(registry, model, {"b"});
   }
   auto first = registry.Find("a");
   auto second = registry.Find("b");
   std::promise<void> gone;
 
-  EXPECT_TRUE(registry.Remove("b", [&] { gone.set_value(); }));
-  EXPECT_FALSE(registry.Remove("a", nullptr));  // all names at once
+  EXPECT_TRUE(registry.Remove(*registry.Look("b"), [&] { gone.set_value(); }));
+  EXPECT_FALSE(registry.Remove(*first, nullptr));  // all names at once
   EXPECT_FALSE(registry.Contains("a"));
   first.reset();
   EXPECT_EQ(second->id, "a");
@@ -42,10 +135,10 @@ TEST(ModelRegistry, ARemovedModelEndsWithItsLastRequest) {
 
 TEST(ModelRegistry, AModelPublishedAgainLeavesTheOldOneToItsRequests) {
   ModelRegistry registry(false);
-  registry.Publish(Named("a"), {"job-1"});
+  Serve(registry, Tuned("a"), {"job-1"});
   const auto old = registry.Find("job-1");
 
-  registry.Publish(Named("a"), {"job-2"});
+  Serve(registry, Tuned("a"), {"job-2"});
 
   EXPECT_EQ(old->id, "a");
   EXPECT_NE(registry.Find("a").get(), old.get());
@@ -57,9 +150,9 @@ TEST(ModelRegistry, LeasesMayOutliveIt) {
   std::shared_ptr<const ServedModel> lease;
   {
     ModelRegistry registry(true);
-    registry.Add(Named("a"));
+    Serve(registry, Named("a"));
     lease = registry.Find("whatever");
-    EXPECT_TRUE(registry.Remove("a", [] { FAIL() << "there is still a lease"; }));
+    EXPECT_TRUE(registry.Remove(*lease, [] { FAIL() << "there is still a lease"; }));
   }
   lease.reset();
 }
@@ -68,43 +161,46 @@ TEST(ModelRegistry, AModelIsIdleFromItsLastRequestOn) {
   using Clock = std::chrono::steady_clock;
   ModelRegistry registry(false);
   const auto before = Clock::now();
-  registry.Add(Named("a"), {"b"});
-  EXPECT_GE(*registry.IdleSince("a"), before) << "a new model has its time";
+  Serve(registry, Named("a"), {"b"});
+  const auto model = registry.Look("a");
+  const auto idle = [&] { return registry.IdleSince(*model); };
+  EXPECT_GE(*idle(), before) << "a new model has its time";
 
   auto request = registry.Find("b");
-  EXPECT_FALSE(registry.IdleSince("a"));
+  EXPECT_FALSE(idle());
   auto more = registry.Find("a");
   request.reset();
-  EXPECT_FALSE(registry.IdleSince("a"));
+  EXPECT_FALSE(idle());
   const auto last = Clock::now();
   more.reset();
 
-  const auto idle_since = registry.IdleSince("a");
+  const auto idle_since = idle();
   ASSERT_TRUE(idle_since);
   EXPECT_GE(*idle_since, last);
   registry.Look("b");
   registry.List();
-  EXPECT_EQ(registry.IdleSince("a"), idle_since) << "looking is no request";
-  EXPECT_FALSE(registry.IdleSince("nobody"));
+  EXPECT_EQ(idle(), idle_since) << "looking is no request";
+  registry.Remove(*model, nullptr);
+  EXPECT_FALSE(idle());
 }
 
 TEST(ModelRegistry, AdaptersKeepTheirBaseAndLeaveWithIt) {
   ModelRegistry registry(false);
-  registry.Add(Named("base"));
+  Serve(registry, Named("base"));
   std::weak_ptr<const ServedModel> adapter_watched;
   {
     const auto adapter = Named("tuned");
     adapter->base = registry.Look("base");
     adapter_watched = adapter;
-    registry.Add(adapter, {"alias"});
+    Serve(registry, adapter, {"alias"});
   }
   auto request = registry.Find("alias");
-  EXPECT_FALSE(registry.IdleSince("base")) << "who uses an adapter uses its base";
+  EXPECT_FALSE(registry.IdleSince(*registry.Look("base"))) << "who uses an adapter uses its base";
   std::promise<void> gone;
   auto is_gone = gone.get_future();
 
   registry.Remove(
-      "base", [&] { gone.set_value(); }, "it was unloaded");
+      *registry.Look("base"), [&] { gone.set_value(); }, "it was unloaded");
 
   EXPECT_TRUE(registry.empty());
   EXPECT_EQ(is_gone.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
@@ -126,20 +222,22 @@ TEST(ModelRegistry, SaysWhyAModelIsNotThereAnyMore) {
     return "";
   };
   EXPECT_EQ(message("a"), "model_loading: no model is loaded yet");
-  registry.Add(Named("a"));
-  registry.Add(Named("b"));
-  registry.Remove("a", nullptr, "it was unloaded");
+  Serve(registry, Named("a"), {"alias"});
+  Serve(registry, Named("b"));
+  registry.Remove(*registry.Look("a"), nullptr, "it was unloaded");
 
   EXPECT_EQ(message("a"),
             "model_not_found: model 'a' is not served here: it was unloaded; served are: b");
+  EXPECT_EQ(message("alias"),
+            "model_not_found: model 'alias' is not served here: it was unloaded; served are: b");
   EXPECT_EQ(registry.Find("a")->id, "b") << "where any name means the first model";
-  registry.Remove("b", nullptr);
+  registry.Remove(*registry.Look("b"), nullptr);
   EXPECT_EQ(message("b"), "model_not_found: model 'b' is not served here; no model is loaded");
   EXPECT_THROW(registry.Find("b"), Error);
   EXPECT_THROW(registry.Find(std::nullopt), Error);
-  registry.Add(Named("a"));
+  Serve(registry, Named("a"));
   EXPECT_EQ(message("a"), "");
-  registry.Remove("a", nullptr);
+  registry.Remove(*registry.Look("a"), nullptr);
   EXPECT_EQ(message("a"), "model_not_found: model 'a' is not served here; no model is loaded");
 }
 

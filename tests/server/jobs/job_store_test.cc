@@ -1,7 +1,6 @@
 #include "server/jobs/job_store.h"
 
 #include <gtest/gtest.h>
-#include <sqlite3.h>
 #include <unistd.h>
 
 #include <string>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "tests/engine/io/file_helpers.h"
+#include "tests/server/jobs/run_sql.h"
 
 namespace tandem::server {
 namespace {
@@ -31,14 +31,6 @@ std::vector<std::string> Ids(const JobPage& page) {
   std::vector<std::string> ids;
   for (const Job& job : page.jobs) ids.push_back(job.id);
   return ids;
-}
-
-void RunSql(const std::filesystem::path& path, const char* sql) {
-  sqlite3* handle = nullptr;
-  ASSERT_EQ(sqlite3_open(path.c_str(), &handle), SQLITE_OK);
-  EXPECT_EQ(sqlite3_exec(handle, sql, nullptr, nullptr, nullptr), SQLITE_OK)
-      << sqlite3_errmsg(handle);
-  sqlite3_close(handle);
 }
 
 TEST(JobStore, EveryFieldSurvivesReopening) {
@@ -150,7 +142,7 @@ TEST(JobStore, FiltersByTypeAndStatus) {
 
   EXPECT_EQ(Ids(store.List(trains)), (std::vector<std::string>{"job-c", "job-a"}));
   EXPECT_EQ(Ids(store.List(queued_trains)), std::vector<std::string>{"job-c"});
-  EXPECT_EQ(store.CountWithStatus(JobStatus::kQueued), 2u);
+  EXPECT_EQ(store.WithStatus(JobStatus::kQueued).size(), 2u);
   EXPECT_EQ(store.WithStatus(JobStatus::kQueued).front().job.id, "job-b");
 }
 

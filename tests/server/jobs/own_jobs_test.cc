@@ -1,7 +1,11 @@
+#include <condition_variable>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/server/jobs/job_supervisor_fixture.h"
+#include "tests/server/jobs/run_sql.h"
 
 namespace tandem::server {
 namespace {
@@ -69,6 +73,108 @@ TEST_F(JobSupervisorTest, OwnWorkThatAServerLeftIsInterrupted) {
     EXPECT_EQ(job->error->code, "interrupted");
   }
   WaitForEndOf(Submit(), JobStatus::kSucceeded);
+}
+
+TEST_F(JobSupervisorTest, OwnWorkAndTheChildrensDoNotWaitInOneQueue) {
+  Script({kWaitForGo, kSucceed});
+  StartSupervisor([](JobSupervisorOptions& options) { options.max_queued = 1; });
+  const Job running = Submit();
+  WaitForJob(running.id, [](const Job& job) { return job.status == JobStatus::kRunning; });
+  std::vector<std::string> own;
+  for (int i = 0; i < 3; ++i) {
+    own.push_back(supervisor_->BeginOwn(JobType::kModelLoad, "{}", nullptr).id);
+  }
+
+  const Job queued = Submit();
+  ExpectError(ErrorCode::kUnavailable, {"1 of 1"}, [&] { Submit(); });
+  own.push_back(supervisor_->BeginOwn(JobType::kModelUnload, "{}", nullptr).id);
+
+  Go(running);
+  Go(queued);
+  WaitForEndOf(queued, JobStatus::kSucceeded);
+  for (const std::string& id : own) EXPECT_EQ(supervisor_->Find(id)->status, JobStatus::kQueued);
+}
+
+TEST_F(JobSupervisorTest, OwnWorkCancelledAtOnceIsAnsweredSo) {
+  StartSupervisor();
+  std::string id;
+  id = supervisor_
+           ->BeginOwn(JobType::kModelLoad, "{}",
+                      [&] {
+                        supervisor_->EndOwn(id, {JobStatus::kCancelled, {}, {}});
+                      })
+           .id;
+
+  EXPECT_EQ(supervisor_->Cancel(id).status, JobStatus::kCancelled);
+}
+
+TEST_F(JobSupervisorTest, OwnWorkGoesOnWhereTheDiskRefusesAndIsRecordedLater) {
+  StartSupervisor();
+  const Job job = supervisor_->BeginOwn(JobType::kModelLoad, "{}", nullptr);
+  RunSql(data_dir() / "tandem.db",
+         "CREATE TRIGGER full BEFORE UPDATE ON jobs BEGIN SELECT RAISE(FAIL, 'full'); END");
+
+  EXPECT_EQ(supervisor_->StartOwn(job.id).status, JobStatus::kRunning);
+  supervisor_->ReportOwn(job.id, 0.5, "half");
+  EXPECT_EQ(supervisor_->Find(job.id)->progress, 0.5);
+  const Job ended = supervisor_->EndOwn(job.id, {JobStatus::kSucceeded, {}, R"({"model":"a"})"});
+
+  EXPECT_EQ(ended.result_json, R"({"model":"a"})");
+  EXPECT_EQ(supervisor_->Find(job.id)->status, JobStatus::kSucceeded);
+  ExpectError(ErrorCode::kFailedPrecondition, {"job"}, [&] { supervisor_->Cancel(job.id); });
+  const auto stored = [&] { return supervisor_->List({}).jobs.front().status; };
+  EXPECT_EQ(stored(), JobStatus::kQueued);
+  RunSql(data_dir() / "tandem.db", "DROP TRIGGER full");
+  EXPECT_TRUE(WaitFor([&] { return stored() == JobStatus::kSucceeded; }));
+}
+
+TEST_F(JobSupervisorTest, WhatAStoppingServerRefusesSaysSo) {
+  StartSupervisor();
+  supervisor_->Stop(StopMode::kInterruptJobs);
+
+  try {
+    supervisor_->BeginOwn(JobType::kModelLoad, "{}", nullptr);
+    FAIL() << "begun";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+    EXPECT_EQ(error.reason(), "shutting_down");
+  }
+}
+
+TEST_F(JobSupervisorTest, APublicationHoldsUpNobodyButItsJob) {
+  Script({kSucceed});
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool may_end = false;
+  std::string publishing;
+  on_succeeded_ = [&](const Job& job) {
+    std::unique_lock lock(mutex);
+    if (!publishing.empty()) return;
+    publishing = job.id;
+    changed.notify_all();
+    changed.wait(lock, [&] { return may_end; });
+  };
+  StartSupervisor([](JobSupervisorOptions& options) { options.max_running = 2; });
+  const Job first = Submit();
+  {
+    std::unique_lock lock(mutex);
+    ASSERT_TRUE(changed.wait_for(lock, kPatience, [&] { return !publishing.empty(); }));
+  }
+
+  WaitForEndOf(Submit(), JobStatus::kSucceeded);
+  const Job own = supervisor_->BeginOwn(JobType::kModelLoad, "{}", nullptr);
+  supervisor_->EndOwn(own.id, {});
+  WaitForEndOf(own, JobStatus::kSucceeded);
+  EXPECT_EQ(supervisor_->Find(first.id)->status, JobStatus::kRunning);
+  ExpectError(ErrorCode::kFailedPrecondition, {"about to end"},
+              [&] { supervisor_->Cancel(first.id); });
+  {
+    const std::lock_guard lock(mutex);
+    may_end = true;
+  }
+  changed.notify_all();
+
+  WaitForEndOf(first, JobStatus::kSucceeded);
 }
 
 TEST_F(JobSupervisorTest, APublicationThatTheEndOfTheServerCutShortIsTheNextOnes) {

@@ -1,0 +1,88 @@
+#include "server/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/io/model_dir.h"
+#include "tests/support/engine_client.h"
+#include "tests/support/temporary_dir.h"
+#include "tests/support/tiny_model.h"
+
+namespace tandem::server {
+namespace {
+
+class MetricsTest : public testing::Test {
+ protected:
+  MetricsTest() {
+    tests::WriteTinyModel(dir_.path(), {});
+    options_.threads = 1;
+    options_.kv_cache_bytes = 1 << 20;
+    loaded_ = engine::OpenModel(engine::ModelDir::Open(dir_.path()), options_, "");
+  }
+  std::unique_ptr<engine::Engine> StartEngine() {
+    auto engine = std::make_unique<engine::Engine>(loaded_, options_);
+    metrics_.Track({.name = "m", .figures = engine->figures(), .kv_dtype = "f32"});
+    return engine;
+  }
+  static void Generate(engine::Engine& engine, int64_t n_tokens) {
+    engine::GenerationRequest request;
+    request.prompt = {3, 4, 5};
+    request.stop.max_new_tokens = n_tokens;
+    request.stop.ignore_end_tokens = true;
+    tests::Run(engine, request);
+  }
+  // The value of the model's line; nullopt: there is none. There may be one at most.
+  std::optional<double> ValueOf(const std::string& metric) {
+    const std::string text = metrics_.Text({});
+    const std::string begin = "\ntandem:" + metric + "{";
+    const size_t at = text.find(begin);
+    if (at == std::string::npos) return std::nullopt;
+    EXPECT_EQ(text.find(begin, at + 1), std::string::npos) << metric;
+    return std::stod(text.substr(text.find("} ", at) + 2));
+  }
+
+  tests::TemporaryDir dir_;
+  engine::EngineOptions options_;
+  engine::LoadedModel loaded_;
+  Metrics metrics_{"tandem"};
+};
+
+TEST_F(MetricsTest, AModelThatNobodyLookedAtIsCounted) {
+  auto engine = StartEngine();
+  Generate(*engine, 7);
+  engine.reset();
+
+  EXPECT_EQ(ValueOf("generation_tokens_total"), 7);
+  EXPECT_EQ(ValueOf("e2e_request_latency_seconds_count"), 1);
+}
+
+TEST_F(MetricsTest, CountersGoOnWithTheNextEngineOfAName) {
+  for (int i = 1; i <= 3; ++i) {
+    auto engine = StartEngine();
+    Generate(*engine, 5);
+    engine.reset();
+    if (i != 2) {  // nobody need look at each
+      EXPECT_EQ(ValueOf("generation_tokens_total"), 5 * i);
+    }
+  }
+}
+
+TEST_F(MetricsTest, AModelIsMeasuredUntilItHasEnded) {
+  auto old = StartEngine();
+  EXPECT_EQ(ValueOf("num_requests_running"), 0);
+  // Another has taken its place, and it still answers those it has: one line for both.
+  auto fresh = StartEngine();
+  EXPECT_EQ(ValueOf("num_requests_running"), 0);
+
+  old.reset();
+  EXPECT_EQ(ValueOf("num_requests_running"), 0);
+  fresh.reset();
+  EXPECT_EQ(ValueOf("num_requests_running"), std::nullopt);
+  EXPECT_EQ(ValueOf("generation_tokens_total"), 0);
+}
+
+}  // namespace
+}  // namespace tandem::server
