@@ -194,5 +194,26 @@ TEST(Llama2c, AVocabularyThatEndsEarlyIsRefused) {
               [&] { model.ReadText("tokenizer.model"); });
 }
 
+TEST(Llama2c, ATokenBeyondEveryVocabularyIsRefused) {
+  const TemporaryDir dir;
+  WriteFile(dir.path() / "m.bin", Llama2c({}, true));
+  WriteFile(dir.path() / "tokenizer.bin",
+            tests::U32(4) + tests::U32(0) + tests::U32(70000) + std::string(70000, ' '));
+  const ModelDir model = ModelDir::Open(dir.path() / "m.bin");
+  ExpectError(ErrorCode::kDataLoss, {"tokenizer.bin", "token 0", "70000 bytes", "limit of 65536"},
+              [&] { model.ReadText("tokenizer.model"); });
+}
+
+// A file of a few hundred KB would otherwise become millions of names.
+TEST(Llama2c, MoreLayersThanAnyModelHasAreRefused) {
+  const Llama2cSizes most{.dim = 2, .hidden = 1, .layers = 1024, .heads = 1, .vocab = 1};
+  Llama2cSizes more = most;
+  more.layers = 1025;
+  const std::string kept = Llama2c(most, true), refused = Llama2c(more, true);
+  EXPECT_NO_THROW(ModelDir::FromBytes("m.bin", std::as_bytes(std::span(kept))));
+  ExpectError(ErrorCode::kUnsupported, {"m.bin", "neither"},
+              [&] { ModelDir::FromBytes("m.bin", std::as_bytes(std::span(refused))); });
+}
+
 }  // namespace
 }  // namespace tandem::engine
