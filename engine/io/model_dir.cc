@@ -183,7 +183,8 @@ bool ModelDir::Has(const std::string& file_name) const {
   return std::filesystem::exists(dir_ / file_name, absent);
 }
 
-std::string ModelDir::Describe(const std::string& file_name) const {
+std::string ModelDir::Describe(std::string_view file_name) const {
+  if (read_text_) return name_ + " (as " + std::string(file_name) + ")";
   return (std::filesystem::path(name_) / file_name).string();
 }
 

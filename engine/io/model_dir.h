@@ -43,6 +43,9 @@ class ModelDir {
   // 512 MiB throw kDataLoss. What a foreign file says is put into these words when it is asked for.
   std::optional<std::string> ReadText(std::string_view file_name) const;
 
+  // What messages call a small file: its path, and of a foreign file that it was told as that.
+  std::string Describe(std::string_view file_name) const;
+
   std::vector<std::string> tensor_names() const;                // sorted
   const StoredTensor* FindStored(std::string_view name) const;  // null when absent
   // The same where it lies just as families ask for it, as in every directory; else null.
@@ -69,7 +72,6 @@ class ModelDir {
   ModelDir() = default;
   void OpenWeights();
   bool Has(const std::string& file_name) const;
-  std::string Describe(const std::string& file_name) const;
   SafetensorsFile OpenShard(const std::string& file_name) const;
   void Take(const SafetensorsFile& shard);              // notes its file, not its tensors
   void TakeForeign(const std::filesystem::path& path);  // path: empty for bytes

@@ -159,7 +159,7 @@ PackedTypes ChooseTypes(const ModelDir& dir, const FamilySpec& family, const Mod
 }  // namespace
 
 ModelOutline OutlineModel(const ModelDir& dir, const LoadOptions& options) {
-  const std::string source = dir.name() + "/config.json";
+  const std::string source = dir.Describe("config.json");
   const std::optional<std::string> text = dir.ReadText("config.json");
   if (!text) throw Error(ErrorCode::kNotFound, source + " is missing");
   const nlohmann::ordered_json json = ParseUntrustedJson(*text, source);

@@ -17,10 +17,13 @@ using Ids = std::vector<TokenId>;
 using Json = nlohmann::ordered_json;
 
 TokenizerFiles Load(const ModelDir& model) {
-  return *LoadTokenizer(model.name(), [&](std::string_view file) -> std::optional<std::string> {
-    // The files hold nothing but a vocabulary.
-    return file == "config.json" ? std::nullopt : model.ReadText(file);
-  });
+  return *LoadTokenizer(
+      model.name(),
+      [&](std::string_view file) -> std::optional<std::string> {
+        // The files hold nothing but a vocabulary.
+        return file == "config.json" ? std::nullopt : model.ReadText(file);
+      },
+      [&](std::string_view file) { return model.Describe(file); });
 }
 
 // NAME.inp: texts with a line between them; NAME.out: a line of ids for each, without BOS.
