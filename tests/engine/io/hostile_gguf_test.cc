@@ -283,6 +283,7 @@ struct Vocabulary {
                              "attention.head_count", "context_length"}) {
       writer.Add(std::string("llama.") + name, uint32_t{8});
     }
+    writer.Add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
     writer.Add("tokenizer.ggml.model", model);
     writer.Add("tokenizer.ggml.tokens", tokens);
     if (!scores.empty()) writer.Add("tokenizer.ggml.scores", scores);

@@ -95,6 +95,7 @@ class GgufBlocks : public ::testing::Test {
                                                        {"context_length", 64}}) {
       replaced.Add(std::string("llama.") + key, value);
     }
+    replaced.Add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
     const std::string honest = writer.Bytes();
     const GgufFile file = GgufFile::FromBytes(std::as_bytes(std::span(honest)), "wide");
     for (const GgufFile::Tensor& tensor : file.tensors()) {
