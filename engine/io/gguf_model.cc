@@ -577,8 +577,8 @@ std::string GgufConfigJson(const GgufFile& file) {
   return json.dump(2) + "\n";
 }
 
-ForeignModel ReadGgufModel(std::span<const std::byte> bytes, const std::string& name) {
-  const auto file = std::make_shared<const GgufFile>(GgufFile::FromBytes(bytes, name));
+ForeignModel ReadGgufModel(GgufFile gguf) {
+  const auto file = std::make_shared<const GgufFile>(std::move(gguf));
   ForeignModel model;
   const Architecture* architecture = FindArchitecture(*file);
   const Keys keys(*file, architecture == nullptr ? "" : std::string(architecture->name));
@@ -589,7 +589,7 @@ ForeignModel ReadGgufModel(std::span<const std::byte> bytes, const std::string& 
       if (tensor.name == "rope_freqs.weight") continue;  // config.json tells it
       const Name renamed = HfName(*architecture, tensor.name);
       if (!model.tensors.emplace(renamed.hf, Store(*file, tensor, renamed.change, keys)).second) {
-        throw Error(ErrorCode::kDataLoss, name + ": two tensors are " + Quoted(renamed.hf));
+        throw Error(ErrorCode::kDataLoss, file->name() + ": two tensors are " + Quoted(renamed.hf));
       }
     }
   }
