@@ -176,6 +176,15 @@ const std::byte* StoredTensor::RowData(int64_t row) const {
   return view.data + in_file * RowBytes(*this);
 }
 
+std::string DecodingOf(const StoredTensor& tensor) {
+  std::string text(EncodingName(tensor.encoding));
+  if (tensor.interleaved_heads > 0) text += " pairs " + std::to_string(tensor.interleaved_heads);
+  // Only ever a whole number: what converters add is 1.
+  if (tensor.added != 0) text += " less " + std::to_string(static_cast<int64_t>(tensor.added));
+  if (tensor.transposed) text += " transposed";
+  return text + "/" + std::to_string(kDecodeVersion);
+}
+
 void ReadRows(const StoredTensor& tensor, int64_t first, int64_t count, float* out) {
   const int64_t n = tensor.row_elements();
   for (int64_t row = first; row < first + count; ++row, out += n) {

@@ -171,6 +171,10 @@ ModelOutline OutlineModel(const ModelDir& dir, const LoadOptions& options) {
   CheckTensors(dir, outline.specs);
   const DType dtype = ChooseDType(dir, outline.specs, options);
   outline.types = ChooseTypes(dir, *outline.family, outline.config, outline.specs, dtype, options);
+  for (const WeightSpec& spec : outline.specs) {
+    const StoredTensor& stored = *FindWeight(dir, spec);
+    outline.types.decodings.push_back(stored.IsAsAsked() ? "" : DecodingOf(stored));
+  }
   // The size does not depend on the hash, whose length is always the same.
   outline.weight_bytes =
       LayOutWeights(outline.specs, outline.types, std::string(kContentHashLength, '0')).file_bytes;

@@ -269,6 +269,21 @@ TEST_F(GgufBlocks, ThePackedFileIsMadeOnceAndMapped) {
   EXPECT_TRUE(SameBits(logits, in_memory.Prefill(tokens, 0)));
 }
 
+// A packed file of other decoders must not be taken for one of these.
+TEST_F(GgufBlocks, ThePackedFileSaysHowTheFilesNumbersWereDecoded) {
+  const auto header_of = [&](const fs::path& model, const char* cache) {
+    tests::ModelHarness harness(model, {.cache_dir = dir_.path() / cache});
+    const std::string bytes = ReadWholeFile(harness.model().packed_path(), 1 << 28);
+    return bytes.substr(0, bytes.find('\0', 64));
+  };
+
+  const std::string header = header_of(Write(Encoding::kQ8_0), "gguf");
+
+  EXPECT_NE(header.find(" from Q8_0/" + std::to_string(kDecodeVersion) + "\n"), std::string::npos);
+  EXPECT_NE(header.find(" from Q8_0 pairs "), std::string::npos);
+  EXPECT_EQ(header_of(dir_.path() / "tiny", "hf").find(" from "), std::string::npos);
+}
+
 TEST_F(GgufBlocks, ComeCloseToTheModelTheyWereMadeFrom) {
   const std::vector<TokenId> tokens = {1, 20, 30, 40, 50, 60};
   tests::ModelHarness source(dir_.path() / "tiny", {.dtype = DType::kBF16});
