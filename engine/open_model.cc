@@ -27,7 +27,7 @@ using Json = nlohmann::ordered_json;
 void ReadGenerationConfig(const ModelDir& dir, LoadedModel& loaded, std::set<TokenId>& end_tokens) {
   const std::optional<std::string> text = dir.ReadText("generation_config.json");
   if (!text) return;
-  const std::string source = dir.name() + "/generation_config.json";
+  const std::string source = dir.Describe("generation_config.json");
   const Json config = ParseUntrustedJson(*text, source);
   if (!config.is_object()) throw Error(ErrorCode::kDataLoss, source + " is not an object");
 
@@ -136,8 +136,9 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   loaded.weights_mapped = loaded.model->is_mapped();
   loaded.fingerprint = SystemFingerprint(*loaded.model, kernels);
 
-  std::optional<TokenizerFiles> files =
-      LoadTokenizer(dir.name(), [&](std::string_view name) { return dir.ReadText(name); });
+  std::optional<TokenizerFiles> files = LoadTokenizer(
+      dir.name(), [&](std::string_view name) { return dir.ReadText(name); },
+      [&](std::string_view name) { return dir.Describe(name); });
 
   std::set<TokenId> end_tokens(config.eos_tokens.begin(), config.eos_tokens.end());
   ReadGenerationConfig(dir, loaded, end_tokens);

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/io/gguf.h"
 #include "engine/io/mapped_file.h"
 #include "engine/io/stored_tensor.h"
 
@@ -24,9 +25,9 @@ struct ForeignModel {
   std::function<std::optional<std::string>(std::string_view file_name)> read_text;
 };
 
-// A GGUF file. Families: llama (also Mistral's), qwen2, qwen3, gemma, gemma2, gemma3, gpt2; of any
-// other, and of files without tensors, the tokenizer can be read.
-ForeignModel ReadGgufModel(std::span<const std::byte> bytes, const std::string& name);
+// A GGUF file with all of its parts. Families: llama (also Mistral's), qwen2, qwen3, gemma, gemma2,
+// gemma3, gpt2; of any other, and of files without tensors, the tokenizer can be read.
+ForeignModel ReadGgufModel(GgufFile gguf);
 
 // Whether the bytes are a model of llama2.c: its magic, or without one a header whose sizes give
 // exactly this file.

@@ -18,6 +18,10 @@ namespace {
 constexpr std::string_view kMagic = "GGUF";
 constexpr size_t kMaxAxes = 4;
 constexpr int64_t kDefaultAlignment = 32;
+constexpr int64_t kMaxParts = 99'999;  // what names have room for
+constexpr std::string_view kSplitCount = "split.count";
+constexpr std::string_view kSplitNumber = "split.no";
+constexpr std::string_view kSplitTensors = "split.tensors.count";
 
 struct TensorType {
   uint32_t number;
@@ -89,10 +93,19 @@ uint64_t LeastBytes(GgufFile::Type type) {
     case Type::kF64:
     case Type::kString:  // its length
       return 8;
-    case Type::kArray:
+    case Type::kArray:  // its type and count
       return 12;
   }
   TANDEM_CHECK(false);
+}
+
+// "-00002-of-00003.gguf", of the second part of three.
+std::string SplitEnding(int64_t part, int64_t count) {
+  const auto five = [](int64_t n) {
+    const std::string digits = std::to_string(n);
+    return std::string(5 - std::min<size_t>(digits.size(), 5), '0') + digits;
+  };
+  return "-" + five(part + 1) + "-of-" + five(count) + ".gguf";
 }
 
 template <class T>
@@ -157,7 +170,6 @@ class GgufFile::Reader {
     if (n_tensors > kMaxTensors) FailCount("tensors", n_tensors, kMaxTensors);
     if (n_keys > kMaxKeys) FailCount("keys", n_keys, kMaxKeys);
     for (uint64_t i = 0; i < n_keys; ++i) ReadKey(i);
-    RefuseSplit();
     const int64_t alignment = ReadAlignment();
     std::vector<uint64_t> offsets;
     for (uint64_t i = 0; i < n_tensors; ++i) offsets.push_back(ReadTensor(i));
@@ -170,6 +182,11 @@ class GgufFile::Reader {
   }
   [[noreturn]] void FailCount(const char* what, uint64_t count, uint64_t limit) const {
     Fail(std::to_string(count) + " " + what + ", more than the limit of " + std::to_string(limit));
+  }
+
+  [[noreturn]] void FailLength(const std::string& what, uint64_t bytes, uint64_t limit) const {
+    Fail(what + " has " + std::to_string(bytes) + " bytes, more than the limit of " +
+         std::to_string(limit));
   }
 
   void CheckVersion(uint32_t version) const {
@@ -207,19 +224,11 @@ class GgufFile::Reader {
     return Load<T>(Take(sizeof(T), what).data());
   }
 
-  std::span<const std::byte> TakeString(uint64_t most, const std::string& what) {
-    const auto length = Number<uint64_t>(what);
-    if (length > most) {
-      Fail(what + " has " + std::to_string(length) + " bytes, more than the limit of " +
-           std::to_string(most));
-    }
-    const auto bytes = Take(length, what);
-    if (!simdjson::validate_utf8(AsText(bytes).data(), bytes.size())) Fail(what + " is not UTF-8");
-    return bytes;
-  }
-
   std::string_view TakeName(const std::string& what) {
-    const std::string_view name = AsText(TakeString(kMaxNameBytes, what));
+    const auto length = Number<uint64_t>(what);
+    if (length > kMaxNameBytes) FailLength(what, length, kMaxNameBytes);
+    const std::string_view name = AsText(Take(length, what));
+    if (!simdjson::validate_utf8(name.data(), name.size())) Fail(what + " is not UTF-8");
     if (name.empty()) Fail(what + " is empty");
     return name;
   }
@@ -236,47 +245,50 @@ class GgufFile::Reader {
     const std::string_view key = TakeName("name of key " + std::to_string(index));
     const std::string what = "key " + Quoted(key);
     Value value{.type = ReadType(what), .item = Type::kU8, .count = 1, .bytes = {}};
-    if (value.type == Type::kString) {
-      value.bytes = TakeString(kMaxStringBytes, what);
-    } else if (value.type == Type::kArray) {
+    if (value.type == Type::kArray) {
       ReadArray(what, value);
     } else {
-      value.bytes = Take(LeastBytes(value.type), what);
+      const size_t begin = at_;
+      Skip(value.type, what);
+      value.bytes = bytes_.subspan(begin, at_ - begin);
+      if (value.type == Type::kString) value.bytes = value.bytes.subspan(sizeof(uint64_t));
     }
     if (!file_.values_.emplace(key, value).second) Fail(what + " is there twice");
+  }
+
+  // Passes over a value that is no array. What is in it counts when somebody asks for it.
+  void Skip(Type type, const std::string& what) {
+    Take(type == Type::kString ? Number<uint64_t>(what) : LeastBytes(type), what);
   }
 
   void ReadArray(const std::string& what, Value& value) {
     value.item = ReadType(what);
     value.count = Number<uint64_t>(what);
-    if (value.item == Type::kArray) Fail(what + " is an array of arrays");
-    if (value.count > kMaxArrayItems) {
-      Fail(what + " has " + std::to_string(value.count) + " items, more than the limit of " +
-           std::to_string(kMaxArrayItems));
-    }
-    if (value.item != Type::kString) {
-      value.bytes = Take(value.count * LeastBytes(value.item), what);
-      return;
-    }
     const size_t begin = at_;
-    for (uint64_t i = 0; i < value.count; ++i) {
-      const auto length = Number<uint64_t>(what);
-      if (length > kMaxNameBytes) {
-        Fail(what + " has an item of " + std::to_string(length) +
-             " bytes, more than the limit of " + std::to_string(kMaxNameBytes));
-      }
-      Take(length, what);
-    }
+    SkipItems(value.item, value.count, /*depth=*/1, what);
     value.bytes = bytes_.subspan(begin, at_ - begin);
   }
 
-  void RefuseSplit() const {
-    const int64_t parts = file_.Int("split.count").value_or(1);
-    if (parts > 1) {
-      throw Error(ErrorCode::kUnsupported,
-                  file_.name_ + ": one of " + std::to_string(parts) +
-                      " files (split.count); split models are not supported: join them first "
-                      "(llama-gguf-split --merge)");
+  // Every item takes bytes of the file, so that the file's size bounds the walk.
+  void SkipItems(Type item, uint64_t count, int depth, const std::string& what) {
+    if (count > kMaxArrayItems) {
+      Fail(what + " has " + std::to_string(count) + " items, more than the limit of " +
+           std::to_string(kMaxArrayItems));
+    }
+    if (item != Type::kString && item != Type::kArray) {
+      Take(count * LeastBytes(item), what);
+      return;
+    }
+    if (item == Type::kArray && depth == kMaxArrayDepth) {
+      Fail(what + " has arrays in arrays beyond the depth of " + std::to_string(kMaxArrayDepth));
+    }
+    for (uint64_t i = 0; i < count; ++i) {
+      if (item == Type::kString) {
+        Skip(item, what);
+      } else {
+        const Type inner = ReadType(what);
+        SkipItems(inner, Number<uint64_t>(what), depth + 1, what);
+      }
     }
   }
 
@@ -400,6 +412,61 @@ GgufFile GgufFile::FromBytes(std::span<const std::byte> bytes, const std::string
   return file;
 }
 
+std::vector<std::filesystem::path> GgufFile::FindOtherParts(
+    const std::filesystem::path& path) const {
+  const int64_t count = Int(kSplitCount).value_or(1);
+  if (count <= 1) return {};
+  const std::string which = "is " + std::to_string(count) + ": the model is split into files; ";
+  if (path.empty())
+    Unsupported(kSplitCount, which + "they can be opened only where they are files");
+  if (Int(kSplitNumber).value_or(0) != 0) {
+    Unsupported(kSplitNumber,
+                "is not 0: this is not the first file of a split model; open that one");
+  }
+  const std::string name = path.filename().string(), ending = SplitEnding(0, count);
+  if (count > kMaxParts || !name.ends_with(ending)) {
+    Unsupported(kSplitCount, which + "the name of the first must end in " + Quoted(ending) +
+                                 ", and the others must be beside it");
+  }
+  std::vector<std::filesystem::path> parts;
+  for (int64_t i = 1; i < count; ++i) {
+    parts.push_back(path.parent_path() /
+                    (name.substr(0, name.size() - ending.size()) + SplitEnding(i, count)));
+    std::error_code absent;
+    if (!std::filesystem::is_regular_file(parts.back(), absent)) {
+      throw Error(ErrorCode::kNotFound, parts.back().string() + ": no such file, one of the " +
+                                            std::to_string(count) + " that " + name_ +
+                                            " is split into");
+    }
+  }
+  return parts;
+}
+
+void GgufFile::AddPart(const GgufFile& part) {
+  const auto check = [&](std::string_view key, int64_t expected) {
+    const int64_t found = part.Int(key).value_or(0);
+    if (found == expected) return;
+    part.Broken(key, "is " + std::to_string(found) + ", must be " + std::to_string(expected) +
+                         " in this part of " + name_);
+  };
+  check(kSplitCount, *Int(kSplitCount));
+  check(kSplitNumber, n_parts_++);
+  for (const Tensor& tensor : part.tensors_) {
+    if (!tensor_of_.emplace(tensor.name, tensors_.size()).second) {
+      throw Error(ErrorCode::kDataLoss, part.name_ + ": tensor " + Quoted(tensor.name) +
+                                            " is in another part of " + name_ + " too");
+    }
+    tensors_.push_back(tensor);
+  }
+}
+
+void GgufFile::CheckParts() const {
+  const auto expected = Int(kSplitTensors);
+  if (n_parts_ == 1 || !expected || *expected == std::ssize(tensors_)) return;
+  Broken(kSplitTensors, "is " + std::to_string(*expected) + ", but the parts have " +
+                            std::to_string(tensors_.size()) + " tensors");
+}
+
 void GgufFile::Broken(std::string_view key, const std::string& what) const {
   throw Error(ErrorCode::kDataLoss, name_ + ": key " + Quoted(key) + " " + what);
 }
@@ -455,11 +522,22 @@ std::optional<bool> GgufFile::Bool(std::string_view key) const {
   return Load<uint8_t>(value->bytes.data()) != 0;
 }
 
+void GgufFile::CheckText(std::string_view key, const std::string& which, std::string_view text,
+                         uint64_t most) const {
+  if (text.size() > most) {
+    Broken(key, which + "has " + std::to_string(text.size()) + " bytes, more than the limit of " +
+                    std::to_string(most));
+  }
+  if (!simdjson::validate_utf8(text.data(), text.size())) Broken(key, which + "is not UTF-8");
+}
+
 std::optional<std::string_view> GgufFile::String(std::string_view key) const {
   const Value* value = Get(key);
   if (value == nullptr) return std::nullopt;
   if (value->type != Type::kString) Broken(key, "must be a string");
-  return AsText(value->bytes);
+  const std::string_view text = AsText(value->bytes);
+  CheckText(key, "", text, kMaxStringBytes);
+  return text;
 }
 
 std::optional<std::vector<std::string_view>> GgufFile::Strings(std::string_view key) const {
@@ -471,9 +549,7 @@ std::optional<std::vector<std::string_view>> GgufFile::Strings(std::string_view 
   for (uint64_t i = 0; i < value->count; ++i) {
     const auto length = static_cast<size_t>(Load<uint64_t>(at));  // checked when it was read
     strings.push_back(AsText({at + sizeof(uint64_t), length}));
-    if (!simdjson::validate_utf8(strings.back().data(), length)) {
-      Broken(key, "has the item " + std::to_string(i) + ", which is not UTF-8");
-    }
+    CheckText(key, "item " + std::to_string(i) + " ", strings.back(), kMaxNameBytes);
     at += sizeof(uint64_t) + length;
   }
   return strings;
@@ -483,7 +559,7 @@ std::optional<std::vector<int64_t>> GgufFile::Ints(std::string_view key) const {
   const Value* value = GetArray(key);
   if (value == nullptr) return std::nullopt;
   std::vector<int64_t> numbers;
-  const uint64_t bytes = LeastBytes(value->item);
+  const uint64_t bytes = LeastBytes(value->item);  // what is no number has at least these
   for (uint64_t i = 0; i < value->count; ++i) {
     const auto number = IntAt(value->item, value->bytes.data() + i * bytes);
     if (!number) Broken(key, "must be an array of integers");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
@@ -26,7 +27,10 @@ class GgufFile {
   static constexpr uint64_t kMaxKeys = 1 << 16;
   static constexpr uint64_t kMaxTensors = 100'000;
   static constexpr uint64_t kMaxArrayItems = 1 << 20;
-  static constexpr uint64_t kMaxNameBytes = 1 << 16;    // keys, tensors, strings of arrays
+  static constexpr int kMaxArrayDepth = 4;
+  // Of keys and tensors; of the strings of an array and other strings only where somebody asks for
+  // them: files carry whole tokenizers of other programs.
+  static constexpr uint64_t kMaxNameBytes = 1 << 16;
   static constexpr uint64_t kMaxStringBytes = 1 << 20;  // chat templates are the longest
 
   // What a value is, by the numbers of the format.
@@ -57,11 +61,22 @@ class GgufFile {
   // The bytes must outlive it; `name` is used in messages.
   static GgufFile FromBytes(std::span<const std::byte> bytes, const std::string& name);
 
+  // A model may lie in several files, X-00001-of-00003.gguf and on: `split.count` files, each with
+  // its `split.no` and some of the tensors; the keys that tell the model are in the first. These
+  // are the others, beside `path`, the first one; empty for a whole file. Throws kNotFound naming
+  // the one that is missing, kUnsupported where `path` is empty (bytes), or not the first one.
+  std::vector<std::filesystem::path> FindOtherParts(const std::filesystem::path& path) const;
+  // Takes the tensors of the next part, whose bytes must outlive this too. Throws kDataLoss where
+  // it is the part of something else.
+  void AddPart(const GgufFile& part);
+  // After the last one; throws kDataLoss where tensors are missing (`split.tensors.count`).
+  void CheckParts() const;
+
   const std::string& name() const { return name_; }
   bool Has(std::string_view key) const { return values_.contains(key); }
   bool IsArray(std::string_view key) const;
   // The value of a key, nullopt where there is none; throw kDataLoss where it is of another kind.
-  // Numbers of any width count as long as they fit. Strings are valid UTF-8.
+  // Numbers of any width count as long as they fit. Strings are valid UTF-8 within the limits.
   std::optional<int64_t> Int(std::string_view key) const;
   std::optional<double> Number(std::string_view key) const;
   std::optional<bool> Bool(std::string_view key) const;
@@ -71,7 +86,7 @@ class GgufFile {
   std::optional<std::vector<float>> Floats(std::string_view key) const;
   std::optional<std::string_view> Bytes(std::string_view key) const;  // an array of 8-bit numbers
 
-  const std::vector<Tensor>& tensors() const { return tensors_; }  // in the order of the file
+  const std::vector<Tensor>& tensors() const { return tensors_; }  // in the order of the files
   const Tensor* Find(std::string_view name) const;                 // null when absent
 
   // For whoever finds that what a key says cannot be: kDataLoss, kUnsupported.
@@ -88,9 +103,12 @@ class GgufFile {
   class Reader;
 
   const Value* Get(std::string_view key) const;
+  void CheckText(std::string_view key, const std::string& which, std::string_view text,
+                 uint64_t most) const;
   const Value* GetArray(std::string_view key) const;
 
   std::string name_;
+  int64_t n_parts_ = 1;  // that were taken
   std::map<std::string_view, Value> values_;
   std::vector<Tensor> tensors_;
   std::map<std::string_view, size_t> tensor_of_;

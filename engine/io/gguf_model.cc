@@ -130,13 +130,16 @@ class Keys {
     }
     return numbers[0];
   }
-  int64_t RequiredInt(std::string_view key) const {
-    const auto number = Int(key);
-    if (!number) throw Error(ErrorCode::kDataLoss, file_.name() + ": no key " + Quoted(Name(key)));
-    return *number;
-  }
+  int64_t RequiredInt(std::string_view key) const { return Required(key, Int(key)); }
+  double RequiredNumber(std::string_view key) const { return Required(key, Number(key)); }
 
  private:
+  template <class T>
+  T Required(std::string_view key, const std::optional<T>& value) const {
+    if (!value) throw Error(ErrorCode::kDataLoss, file_.name() + ": no key " + Quoted(Name(key)));
+    return *value;
+  }
+
   const GgufFile& file_;
   std::string prefix_;
 };
@@ -197,11 +200,17 @@ double Shortest(double value) {
   return std::strtod(text.data(), nullptr);
 }
 
+bool HasExperts(const Keys& keys) { return keys.Int("expert_count").value_or(0) > 0; }
+
 // ---- config.json
 
 // Sizes under the names of the decoders from Llama to Gemma.
 void AddDecoder(const Keys& keys, Json& json) {
   const GgufFile& file = keys.file();
+  // First, for such files lack keys that others must have.
+  if (HasExperts(keys)) {
+    file.Unsupported(keys.Name("expert_count"), "is above 0; experts are not supported");
+  }
   const int64_t heads = keys.RequiredInt("attention.head_count");
   json["hidden_size"] = keys.RequiredInt("embedding_length");
   json["intermediate_size"] = keys.RequiredInt("feed_forward_length");
@@ -223,29 +232,36 @@ void AddDecoder(const Keys& keys, Json& json) {
                        "is not the size of a head; rotating a part of it is not supported");
     }
   }
-  if (const auto eps = keys.Number("attention.layer_norm_rms_epsilon")) {
-    json["rms_norm_eps"] = Shortest(*eps);
-  }
+  json["rms_norm_eps"] = Shortest(keys.RequiredNumber("attention.layer_norm_rms_epsilon"));
   if (const auto theta = keys.Number("rope.freq_base")) json["rope_theta"] = Shortest(*theta);
-  if (keys.Int("expert_count").value_or(0) > 0) {
-    file.Unsupported(keys.Name("expert_count"), "is above 0; experts are not supported");
-  }
   json["attention_bias"] = file.Find("blk.0.attn_q.bias") != nullptr;
 }
 
-Json YarnScaling(const Keys& keys) {
-  Json scaling = {{"rope_type", "yarn"}};
+// Where YaRN differs from Hugging Face's, llama.cpp's reading counts: factors of attention multiply
+// the formula's own, which `attention_factor` would replace.
+Json YarnScaling(const Keys& keys, double factor) {
+  const auto refuse_unless = [&](std::string_view key, double plain) {
+    if (keys.Number(key).value_or(plain) == plain) return;
+    keys.file().Unsupported(keys.Name(key), "is not " + std::to_string(static_cast<int>(plain)) +
+                                                ", which is not supported");
+  };
+  refuse_unless("rope.scaling.yarn_log_multiplier", 0);
+  refuse_unless("rope.scaling.yarn_ext_factor", 1);
+  Json scaling = {{"rope_type", "yarn"}, {"factor", factor}};
   const auto copy = [&](std::string_view key, const char* field) {
     if (const auto number = keys.Number(key)) scaling[field] = Shortest(*number);
   };
-  copy("rope.scaling.factor", "factor");
   if (const auto length = keys.Int("rope.scaling.original_context_length")) {
     scaling["original_max_position_embeddings"] = *length;
   }
   copy("rope.scaling.yarn_beta_fast", "beta_fast");
   copy("rope.scaling.yarn_beta_slow", "beta_slow");
-  copy("rope.scaling.attn_factor", "attention_factor");
-  copy("rope.scaling.yarn_attn_factor", "attention_factor");
+  const double attention = Shortest(keys.Number("rope.scaling.attn_factor").value_or(1)) *
+                           Shortest(keys.Number("rope.scaling.yarn_attn_factor").value_or(1));
+  if (attention != 1) {
+    scaling["attention_factor"] =
+        attention * (factor > 1 ? 0.1 * std::log(factor) + 1 : 1);  // Peng et al. 2023
+  }
   return scaling;
 }
 
@@ -257,15 +273,32 @@ double Llama3Divisor(double turns, double factor, double low, double high) {
   return 1 / ((1 - smooth) / factor + smooth);
 }
 
+// What each frequency of a rope is divided by, one number for each pair of a head.
+std::vector<float> ReadDivisors(const Keys& keys, const GgufFile::Tensor& tensor,
+                                int64_t head_dim) {
+  const auto fail = [&](ErrorCode code, const std::string& what) {
+    throw Error(code, keys.file().name() + ": tensor " + Quoted(tensor.name) + " " + what);
+  };
+  // Blocks are read by rows of a matrix.
+  if (tensor.encoding != Encoding::kPlain) {
+    fail(ErrorCode::kUnsupported, "is of type " + std::string(EncodingName(tensor.encoding)) +
+                                      "; divisors of frequencies are supported as floats");
+  }
+  const int64_t count = ElementCount(tensor.shape);
+  if (count != head_dim / 2) {
+    fail(ErrorCode::kDataLoss, "has " + std::to_string(count) + " numbers for a head of " +
+                                   std::to_string(head_dim) + ", which has " +
+                                   std::to_string(head_dim / 2) + " frequencies");
+  }
+  return DecodeTensor({.view = {tensor.data.data(), tensor.dtype, tensor.shape}});
+}
+
 // Files of Llama 3 hold what each frequency was divided by, not what that was computed from. The
 // borders are those of all releases; the factor is the largest divisor, and a frequency between the
 // borders tells the length of the original context.
-Json Llama3Scaling(const Keys& keys, const GgufFile::Tensor& tensor, double theta) {
+Json Llama3Scaling(const Keys& keys, const std::vector<float>& divisors, double theta) {
   constexpr double kLow = 1, kHigh = 4, kUsualLength = 8192;
-  const std::vector<float> divisors = DecodeTensor(
-      {.view = {tensor.data.data(), tensor.dtype, tensor.shape}, .encoding = tensor.encoding});
   const double factor = *std::max_element(divisors.begin(), divisors.end());
-  if (factor == 1) return nullptr;
   const auto turns_per_position = [&](size_t i) {
     const double exponent = -static_cast<double>(i) / static_cast<double>(divisors.size());
     return std::pow(theta, exponent) / (2 * std::numbers::pi);
@@ -296,23 +329,47 @@ Json Llama3Scaling(const Keys& keys, const GgufFile::Tensor& tensor, double thet
               {"original_max_position_embeddings", static_cast<int64_t>(length)}};
 }
 
+// The scaling that keys tell; null for none. As llama.cpp has it, a factor without a type is
+// linear, `rope.scale_linear` is its old name, and 0 and 1 change nothing.
+Json ScalingOfKeys(const Keys& keys) {
+  const std::string key = keys.Name("rope.scaling.type");
+  const std::string_view type = keys.file().String(key).value_or("linear");
+  if (type != "none" && type != "linear" && type != "yarn") {
+    keys.file().Unsupported(key,
+                            "is " + Quoted(type) + "; supported are 'none', 'linear' and 'yarn'");
+  }
+  if (type == "none") return nullptr;
+  auto told = keys.Number("rope.scaling.factor");
+  if (!told) told = keys.Number("rope.scale_linear");
+  const double factor = told.value_or(0) == 0 ? 1 : Shortest(*told);
+  if (type == "yarn") return YarnScaling(keys, factor);
+  return factor == 1 ? Json(nullptr) : Json{{"rope_type", "linear"}, {"factor", factor}};
+}
+
 void AddRopeScaling(const Keys& keys, Json& json) {
   const GgufFile& file = keys.file();
-  const std::string key = keys.Name("rope.scaling.type");
-  const std::string type(file.String(key).value_or("none"));
-  if (type == "linear") {
-    json["rope_scaling"] = {{"rope_type", "linear"},
-                            {"factor", Shortest(keys.Number("rope.scaling.factor").value_or(1))}};
-  } else if (type == "yarn") {
-    json["rope_scaling"] = YarnScaling(keys);
-  } else if (type != "none") {
-    file.Unsupported(key, "is " + Quoted(type) + "; supported are 'none', 'linear' and 'yarn'");
+  Json scaling = ScalingOfKeys(keys);
+  if (const GgufFile::Tensor* tensor = file.Find("rope_freqs.weight")) {
+    const int64_t hidden = json["hidden_size"].get<int64_t>(),
+                  heads = json["num_attention_heads"].get<int64_t>();
+    const auto head_dim = json.find("head_dim");
+    const std::vector<float> divisors = ReadDivisors(
+        keys, *tensor,
+        head_dim != json.end() ? head_dim->get<int64_t>() : hidden / std::max<int64_t>(heads, 1));
+    const bool divide =
+        std::any_of(divisors.begin(), divisors.end(), [](float divisor) { return divisor != 1; });
+    if (divide && !scaling.is_null()) {
+      throw Error(ErrorCode::kUnsupported,
+                  file.name() + ": tensor 'rope_freqs.weight' divides frequencies that key " +
+                      Quoted(keys.Name("rope.scaling.type")) +
+                      " scales too; both at once are not supported");
+    }
+    const auto theta = json.find("rope_theta");
+    if (divide) {
+      scaling = Llama3Scaling(keys, divisors, theta == json.end() ? 10000 : theta->get<double>());
+    }
   }
-  const GgufFile::Tensor* divisors = file.Find("rope_freqs.weight");
-  if (divisors == nullptr) return;
-  const auto theta = json.find("rope_theta");
-  json["rope_scaling"] =
-      Llama3Scaling(keys, *divisors, theta == json.end() ? 10000 : theta->get<double>());
+  if (!scaling.is_null()) json["rope_scaling"] = std::move(scaling);
 }
 
 void AddLlama(const Keys& keys, Json& json) {
@@ -402,9 +459,7 @@ void AddGpt2(const Keys& keys, Json& json) {
   json["n_head"] = keys.RequiredInt("attention.head_count");
   json["n_positions"] = keys.RequiredInt("context_length");
   json["activation_function"] = "gelu_new";
-  if (const auto eps = keys.Number("attention.layer_norm_epsilon")) {
-    json["layer_norm_epsilon"] = Shortest(*eps);
-  }
+  json["layer_norm_epsilon"] = Shortest(keys.RequiredNumber("attention.layer_norm_epsilon"));
 }
 
 int64_t VocabularySize(const GgufFile& file) {
@@ -522,16 +577,19 @@ std::string GgufConfigJson(const GgufFile& file) {
   return json.dump(2) + "\n";
 }
 
-ForeignModel ReadGgufModel(std::span<const std::byte> bytes, const std::string& name) {
-  const auto file = std::make_shared<const GgufFile>(GgufFile::FromBytes(bytes, name));
+ForeignModel ReadGgufModel(GgufFile gguf) {
+  const auto file = std::make_shared<const GgufFile>(std::move(gguf));
   ForeignModel model;
-  if (const Architecture* architecture = FindArchitecture(*file)) {
-    const Keys keys(*file, std::string(architecture->name));
+  const Architecture* architecture = FindArchitecture(*file);
+  const Keys keys(*file, architecture == nullptr ? "" : std::string(architecture->name));
+  // What config.json will refuse has tensors of kinds that nothing here can tell; its vocabulary
+  // can be read all the same.
+  if (architecture != nullptr && !HasExperts(keys)) {
     for (const GgufFile::Tensor& tensor : file->tensors()) {
       if (tensor.name == "rope_freqs.weight") continue;  // config.json tells it
       const Name renamed = HfName(*architecture, tensor.name);
       if (!model.tensors.emplace(renamed.hf, Store(*file, tensor, renamed.change, keys)).second) {
-        throw Error(ErrorCode::kDataLoss, name + ": two tensors are " + Quoted(renamed.hf));
+        throw Error(ErrorCode::kDataLoss, file->name() + ": two tensors are " + Quoted(renamed.hf));
       }
     }
   }

@@ -3,8 +3,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <unordered_set>
 
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/base/quoted.h"
 #include "engine/io/gguf_words.h"
 #include "engine/io/sentencepiece_text.h"
@@ -23,6 +25,7 @@ constexpr std::string_view kTypesKey = "tokenizer.ggml.token_type";
 constexpr std::string_view kScoresKey = "tokenizer.ggml.scores";
 constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
 constexpr std::string_view kAddBosKey = "tokenizer.ggml.add_bos_token";
+constexpr std::string_view kAddEosKey = "tokenizer.ggml.add_eos_token";
 
 // Patterns that cut text before merging, by the names of `tokenizer.ggml.pre`. What they stand for
 // is in the tokenizer.json of the models they are called after.
@@ -69,6 +72,8 @@ constexpr auto kPreTokenizers = std::to_array<PreTokenizer>({
     {"llama-bpe", kLikeLlama3, false, /*ignore_merges=*/true, /*add_bos=*/true},
     {"llama3", kLikeLlama3, false, true, true},
     {"llama-v3", kLikeLlama3, false, true, true},
+    {"falcon3", kLikeLlama3, false, true, true},
+    {"pixtral", kLikeLlama3, false, true, true},
     {"smaug-bpe", kLikeLlama3},
     {"qwen2", kLikeQwen2, /*nfc=*/true},
     {"deepseek-r1-qwen", kLikeQwen2, /*nfc=*/true},
@@ -77,7 +82,7 @@ constexpr auto kPreTokenizers = std::to_array<PreTokenizer>({
     {"refact", kDigitsApart},
     {"command-r", kDigitsApart, /*nfc=*/true},
     {"falcon", kLikeFalcon},
-    {"tekken", kLikeTekken, false, /*ignore_merges=*/true},
+    {"tekken", kLikeTekken, false, /*ignore_merges=*/true, /*add_bos=*/true},
 });
 
 const PreTokenizer& FindPreTokenizer(const GgufFile& file) {
@@ -101,10 +106,22 @@ Kind KindOf(const GgufFile& file) {
   file.Unsupported(kModelKey, "is " + Quoted(*name) + "; supported are gpt2, llama and t5");
 }
 
+// Tokens that end an answer, whatever a file calls its end of text: programs know them by name.
+constexpr auto kEnds = std::to_array<std::string_view>(
+    {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
+     "<|end_of_text|>", "<EOT>", "_<EOT>", "<end_of_utterance>"});
+
+bool IsEnd(std::string_view text) {
+  return std::find(kEnds.begin(), kEnds.end(), text) != kEnds.end();
+}
+
 // Tokens with what stands beside each of them. Types are those of SentencePiece.
 struct Tokens {
   std::vector<std::string_view> texts;
   std::vector<PieceType> types;
+  // Ends of an answer that older converters wrote as the user's tokens. They are control tokens
+  // here, as in llama.cpp: no text of a client may spell one.
+  std::vector<std::string_view> retyped = {};
 
   std::optional<std::string_view> At(std::optional<int64_t> id) const {
     if (!id || *id < 0 || static_cast<size_t>(*id) >= texts.size()) return std::nullopt;
@@ -132,8 +149,24 @@ Tokens ReadTokens(const GgufFile& file) {
                                  std::to_string(i));
     }
     if (type > 0) tokens.types[i] = static_cast<PieceType>(type);
+    if (tokens.types[i] == PieceType::kUserDefined && IsEnd(tokens.texts[i])) {
+      tokens.types[i] = PieceType::kControl;
+      tokens.retyped.push_back(tokens.texts[i]);
+    }
   }
   return tokens;
+}
+
+// Called where a vocabulary is read, which is once per tokenizer.
+void WarnOfRetyped(const GgufFile& file, const Tokens& tokens) {
+  if (tokens.retyped.empty()) return;
+  std::string names;
+  for (const std::string_view text : tokens.retyped) {
+    names += (names.empty() ? "" : ", ") + std::string(text);
+  }
+  spdlog::warn(
+      "{}: key {} calls tokens that end an answer the user's; taken for control tokens: {}",
+      file.name(), Quoted(kTypesKey), names);
 }
 
 Json PreTokenizerJson(const PreTokenizer& pre) {
@@ -151,10 +184,6 @@ Json PreTokenizerJson(const PreTokenizer& pre) {
   return {{"type", "Sequence"}, {"pretokenizers", std::move(stages)}};
 }
 
-// Tokens that end an answer, whatever a file calls its end of text: programs know them by name.
-constexpr auto kEnds = std::to_array<std::string_view>(
-    {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"});
-
 constexpr auto kEndKeys = std::to_array<std::string_view>(
     {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"});
 
@@ -163,7 +192,14 @@ constexpr auto kEndKeys = std::to_array<std::string_view>(
 std::optional<std::string> GgufTokenizerJson(const GgufFile& file) {
   if (KindOf(file) != Kind::kBpe) return std::nullopt;
   const PreTokenizer& pre = FindPreTokenizer(file);
+  if (!file.Has(kPreKey)) {
+    spdlog::warn(
+        "{}: no key {}: text may be cut in other places than the model was trained with; "
+        "convert it again",
+        file.name(), Quoted(kPreKey));
+  }
   const Tokens tokens = ReadTokens(file);
+  WarnOfRetyped(file, tokens);
   const auto merges = file.Strings(kMergesKey);
   if (!merges) throw Error(ErrorCode::kDataLoss, file.name() + ": no key " + Quoted(kMergesKey));
 
@@ -212,17 +248,26 @@ std::optional<std::string> GgufTokenizerModel(const GgufFile& file) {
   const Kind kind = KindOf(file);
   if (kind != Kind::kSentencePiece && kind != Kind::kUnigram) return std::nullopt;
   const Tokens tokens = ReadTokens(file);
+  WarnOfRetyped(file, tokens);
   const auto scores = file.Floats(kScoresKey);
   if (!scores) throw Error(ErrorCode::kDataLoss, file.name() + ": no key " + Quoted(kScoresKey));
   CheckCount(file, kScoresKey, scores->size(), tokens.texts.size());
 
   SentencePieceText model;
   model.is_bpe = kind == Kind::kSentencePiece;
+  const std::unordered_set<std::string_view> spelled(tokens.texts.begin(), tokens.texts.end());
   for (size_t id = 0; id < tokens.texts.size(); ++id) {
     PieceType type = tokens.types[id];
     // What pads a vocabulary: a piece that no text becomes.
     if (model.is_bpe && type == PieceType::kUnused) type = PieceType::kControl;
-    model.pieces.push_back({std::string(tokens.texts[id]), (*scores)[id], type});
+    std::string text(tokens.texts[id]);
+    if (type == PieceType::kUserDefined) {
+      // The converter put spaces for U+2581 in these alone (Gemma's runs of spaces), but text has
+      // none left where pieces are looked for.
+      std::string marked = WithMetaspaces(text);
+      if (!spelled.contains(marked)) text = std::move(marked);
+    }
+    model.pieces.push_back({std::move(text), (*scores)[id], type});
   }
   // Where the file is silent, llama.cpp takes Llama 2's ids.
   model.bos = tokens.At(file.Int("tokenizer.ggml.bos_token_id").value_or(1)).value_or("");
@@ -252,7 +297,13 @@ std::optional<std::string> GgufTokenizerConfigJson(const GgufFile& file) {
   } else if (kind == Kind::kBpe) {
     json["add_bos_token"] = FindPreTokenizer(file).add_bos;
   }
-  if (const auto add = file.Bool("tokenizer.ggml.add_eos_token")) json["add_eos_token"] = *add;
+  if (const auto add = file.Bool(kAddEosKey)) {
+    json["add_eos_token"] = *add;  // nothing here reads it, but an export should not lose it
+    if (*add) {
+      spdlog::warn("{}: key {} asks for an end behind every text; none is put there", file.name(),
+                   Quoted(kAddEosKey));
+    }
+  }
   if (const auto text = file.String("tokenizer.chat_template")) json["chat_template"] = *text;
   return json.dump(2) + "\n";
 }
@@ -265,8 +316,7 @@ std::string GgufGenerationConfigJson(const GgufFile& file) {
     if (const auto id = file.Int(key); tokens.At(id)) ends.push_back(*id);
   }
   for (size_t id = 0; id < tokens.texts.size(); ++id) {
-    if (tokens.types[id] != PieceType::kControl) continue;
-    if (std::find(kEnds.begin(), kEnds.end(), tokens.texts[id]) != kEnds.end()) {
+    if (tokens.types[id] == PieceType::kControl && IsEnd(tokens.texts[id])) {
       ends.push_back(static_cast<int64_t>(id));
     }
   }

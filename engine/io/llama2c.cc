@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/model_limits.h"
 #include "engine/io/foreign_model.h"
 #include "engine/io/sentencepiece_text.h"
 
@@ -28,6 +29,7 @@ constexpr size_t kSizes = 7;
 constexpr size_t kHeaderBytes0 = kSizes * sizeof(int32_t);
 constexpr size_t kHeaderBytes1 = 256;
 constexpr int64_t kMostSize = int64_t{1} << 30;
+constexpr int32_t kMostTokenBytes = 1 << 16;  // known vocabularies have a few dozen
 
 template <class T>
 T Load(std::span<const std::byte> bytes, size_t at) {
@@ -78,6 +80,9 @@ std::optional<Header> ReadHeader(std::span<const std::byte> bytes) {
   h.n_kv_heads = sizes[4];
   h.vocab_size = sizes[5];
   h.seq_len = sizes[6];
+  // Tensors are listed before one is read, and a layer of the least size has fewer bytes than
+  // names.
+  if (h.n_layers > kMaxModelLayers) return std::nullopt;
   const bool whole = h.dim % h.n_heads == 0 && h.n_heads % h.n_kv_heads == 0;
   return whole && h.head_dim() % 2 == 0 ? std::optional(h) : std::nullopt;
 }
@@ -207,6 +212,10 @@ std::string TokenizerModel(std::span<const std::byte> bytes, const std::string& 
     piece.score = Load<float>(bytes, at);
     const auto length = Load<int32_t>(bytes, at + sizeof(float));
     at += 2 * sizeof(uint32_t);
+    if (length > kMostTokenBytes) {
+      fail(what + " has " + std::to_string(length) + " bytes, more than the limit of " +
+           std::to_string(kMostTokenBytes));
+    }
     if (length < 0 || static_cast<size_t>(length) > bytes.size() - at) {
       fail(what + " has " + std::to_string(length) + " bytes where " +
            std::to_string(bytes.size() - at) + " are left");
@@ -215,11 +224,7 @@ std::string TokenizerModel(std::span<const std::byte> bytes, const std::string& 
                       static_cast<size_t>(length));
     at += static_cast<size_t>(length);
     if (!simdjson::validate_utf8(piece.text)) fail(what + " is not UTF-8");
-    constexpr std::string_view kMetaspace = "\xE2\x96\x81";
-    for (size_t space = piece.text.find(' '); space != std::string::npos;
-         space = piece.text.find(' ', space + kMetaspace.size())) {
-      piece.text.replace(space, 1, kMetaspace);
-    }
+    piece.text = WithMetaspaces(piece.text);
     if (id == 0) piece = {"<unk>", 0, PieceType::kUnknown};
     if (id == 1) piece = {"<s>", 0, PieceType::kControl};
     if (id == 2) piece = {"</s>", 0, PieceType::kControl};

@@ -9,7 +9,6 @@
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/foreign_model.h"
-#include "engine/io/gguf.h"
 #include "engine/io/json.h"
 #include "engine/io/sha256.h"
 
@@ -183,7 +182,8 @@ bool ModelDir::Has(const std::string& file_name) const {
   return std::filesystem::exists(dir_ / file_name, absent);
 }
 
-std::string ModelDir::Describe(const std::string& file_name) const {
+std::string ModelDir::Describe(std::string_view file_name) const {
+  if (read_text_) return name_ + " (as " + std::string(file_name) + ")";
   return (std::filesystem::path(name_) / file_name).string();
 }
 
@@ -201,7 +201,7 @@ void ModelDir::TakeForeign(const std::filesystem::path& path) {
   ForeignModel model;
   if (GgufFile::HasMagic(bytes)) {
     format_ = "gguf";
-    model = ReadGgufModel(bytes, name_);
+    model = ReadGgufModel(OpenGguf(path));
   } else if (LooksLikeLlama2c(bytes)) {
     format_ = "llama2.c";
     const std::filesystem::path vocabulary =
@@ -216,6 +216,17 @@ void ModelDir::TakeForeign(const std::filesystem::path& path) {
   }
   tensors_ = std::move(model.tensors);
   read_text_ = std::move(model.read_text);
+}
+
+GgufFile ModelDir::OpenGguf(const std::filesystem::path& path) {
+  GgufFile gguf = GgufFile::FromBytes(weight_files_.front().bytes, name_);
+  for (const std::filesystem::path& part : gguf.FindOtherParts(path)) {
+    const std::shared_ptr<const MappedFile> file = MappedFile::Open(part);
+    weight_files_.push_back({file, file->bytes()});
+    gguf.AddPart(GgufFile::FromBytes(file->bytes(), part.string()));
+  }
+  gguf.CheckParts();
+  return gguf;
 }
 
 void ModelDir::OpenWeights() {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/io/gguf.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/stored_tensor.h"
 
@@ -26,7 +27,8 @@ class ModelDir {
   // Opens the directory: config.json is required; weights are `model.safetensors`, or the shards
   // named by `model.safetensors.index.json` (every name must be where the index says and shard
   // names may not leave the directory). Or opens a file, whose first bytes say what it is. Throws
-  // kNotFound / kDataLoss naming file and field, kUnsupported for a file that is no model.
+  // kNotFound / kDataLoss naming file and field, kUnsupported for a file that is no model. The
+  // first of the files that a GGUF was split into stands for all, which must be beside it.
   static ModelDir Open(const std::filesystem::path& path);
   // The same from memory: file name -> bytes, which must outlive the ModelDir.
   static ModelDir FromMemory(const std::string& name,
@@ -42,6 +44,9 @@ class ModelDir {
   // Text of a small file (config.json, tokenizer.json, …); nullopt when there is none. Files over
   // 512 MiB throw kDataLoss. What a foreign file says is put into these words when it is asked for.
   std::optional<std::string> ReadText(std::string_view file_name) const;
+
+  // What messages call a small file: its path, and of a foreign file that it was told as that.
+  std::string Describe(std::string_view file_name) const;
 
   std::vector<std::string> tensor_names() const;                // sorted
   const StoredTensor* FindStored(std::string_view name) const;  // null when absent
@@ -69,10 +74,10 @@ class ModelDir {
   ModelDir() = default;
   void OpenWeights();
   bool Has(const std::string& file_name) const;
-  std::string Describe(const std::string& file_name) const;
   SafetensorsFile OpenShard(const std::string& file_name) const;
   void Take(const SafetensorsFile& shard);              // notes its file, not its tensors
   void TakeForeign(const std::filesystem::path& path);  // path: empty for bytes
+  GgufFile OpenGguf(const std::filesystem::path& path);
 
   std::string name_;
   std::string format_ = "hf";

@@ -62,4 +62,16 @@ std::string WriteSentencePiece(const SentencePieceText& model) {
   return out;
 }
 
+std::string WithMetaspaces(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == ' ') {
+      out += "\xE2\x96\x81";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 }  // namespace tandem::engine

@@ -23,5 +23,7 @@ struct SentencePieceText {
   std::string_view charsmap = {};
 };
 std::string WriteSentencePiece(const SentencePieceText& model);
+// The text with U+2581 for each space, as pieces spell them.
+std::string WithMetaspaces(std::string_view text);
 
 }  // namespace tandem::engine

@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/tensor/bfloat16.h"
+#include "engine/tensor/six_bit_scales.h"
 
 namespace tandem::engine {
 namespace {
@@ -56,24 +57,14 @@ void DecodeQ8_0(BlockView b, float* out) {
   }
 }
 
-// Of the eight groups of a Q4_K or Q5_K block, scale and minimum: 6 bits each in twelve bytes. The
-// first four stand alone, the upper bits of the last four are where those have room.
+// Of one of the eight groups of a Q4_K or Q5_K block.
 struct GroupScale {
   float scale;
   float min;
 };
 GroupScale ReadGroupScale(BlockView b, int64_t group) {
-  constexpr int64_t kScales = 4;
-  const auto s = [&](int64_t i) { return int{b.Byte(kScales + i)}; };
-  int scale = 0, min = 0;
-  if (group < 4) {
-    scale = s(group) & 63;
-    min = s(group + 4) & 63;
-  } else {
-    scale = (s(group + 4) & 15) | (s(group - 4) >> 6) << 4;
-    min = (s(group + 4) >> 4) | (s(group) >> 6) << 4;
-  }
-  return {b.Half(0) * static_cast<float>(scale), b.Half(2) * static_cast<float>(min)};
+  const auto [scale, minimum] = ReadSixBitScale(reinterpret_cast<const uint8_t*>(b.at + 4), group);
+  return {b.Half(0) * static_cast<float>(scale), b.Half(2) * static_cast<float>(minimum)};
 }
 
 void DecodeQ4_K(BlockView b, float* out) {
@@ -174,6 +165,15 @@ const std::byte* StoredTensor::RowData(int64_t row) const {
     in_file = row - in_head + in_head % half * 2 + in_head / half;
   }
   return view.data + in_file * RowBytes(*this);
+}
+
+std::string DecodingOf(const StoredTensor& tensor) {
+  std::string text(EncodingName(tensor.encoding));
+  if (tensor.interleaved_heads > 0) text += " pairs " + std::to_string(tensor.interleaved_heads);
+  // Only ever a whole number: what converters add is 1.
+  if (tensor.added != 0) text += " less " + std::to_string(static_cast<int64_t>(tensor.added));
+  if (tensor.transposed) text += " transposed";
+  return text + "/" + std::to_string(kDecodeVersion);
 }
 
 void ReadRows(const StoredTensor& tensor, int64_t first, int64_t count, float* out) {

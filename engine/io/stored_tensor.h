@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,6 +19,9 @@ std::string_view EncodingName(Encoding encoding);
 // Numbers of a row that lie in one block, and the bytes of it. REQUIRES: not kPlain.
 int64_t BlockElements(Encoding encoding);
 int64_t EncodedBlockBytes(Encoding encoding);
+
+// Part of what is kept of decoded numbers: raise it when the decoders below compute other ones.
+inline constexpr int kDecodeVersion = 1;
 
 // A tensor as it lies in a file, which need not be how families ask for it: other programs write
 // blocks, transposes, rows in another order, norms with 1 added.
@@ -45,6 +49,10 @@ struct StoredTensor {
   // Where the row that families call `row` lies. REQUIRES: no transpose together with heads.
   const std::byte* RowData(int64_t row) const;
 };
+
+// What stands between the file's numbers and families', for a tensor that is not as asked: "Q4_0
+// pairs 8 less 1 transposed/1", the last number kDecodeVersion.
+std::string DecodingOf(const StoredTensor& tensor);
 
 // Rows of the file as f32, in the order of families and without what was added: [count,
 // row_elements]. Exact but for what f32 cannot hold. Any thread.

@@ -6,6 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/tensor/bfloat16.h"
+#include "engine/tensor/six_bit_scales.h"
 
 namespace tandem::engine {
 namespace {
@@ -212,27 +213,17 @@ BlockGroup GetGroup(BlockFormat format, const std::byte* panel, int64_t k, int64
   return values;
 }
 
-// A super-block of Q4_K: f16 d, f16 dmin, then eight scales and eight minimums of six bits in
-// twelve bytes, then the nibbles of 64 elements in 32 bytes each, low ones first. The first four
-// scales and minimums are the low six bits of bytes 0-3 and 4-7; of the others the low four bits
-// are the nibbles of bytes 8-11, and the high two those left over in bytes 0-3 and 4-7.
+// A super-block of Q4_K: f16 d, f16 dmin, then eight scales and eight minimums in twelve bytes,
+// then the nibbles of 64 elements in 32 bytes each, low ones first.
 void PutQ4K(std::byte* panel, int64_t k, int64_t super_block, int64_t lane, const std::byte* from) {
   SuperScales* to = SuperAt(panel, k, super_block);
   std::memcpy(&to->d[lane], from, sizeof(uint16_t));
   std::memcpy(&to->dmin[lane], from + 2, sizeof(uint16_t));
   const auto* packed = reinterpret_cast<const uint8_t*>(from + 4);
   for (int64_t g = 0; g < kSuperGroups; ++g) {
-    uint8_t scale = packed[g % 4];
-    uint8_t minimum = packed[4 + g % 4];
-    if (g < 4) {
-      scale &= 63;
-      minimum &= 63;
-    } else {
-      scale = static_cast<uint8_t>((packed[4 + g] & 15) | scale >> 6 << 4);
-      minimum = static_cast<uint8_t>(packed[4 + g] >> 4 | minimum >> 6 << 4);
-    }
-    to->groups[g].scale[lane] = scale;
-    to->groups[g].minimum[lane] = minimum;
+    const SixBitScale numbers = ReadSixBitScale(packed, g);
+    to->groups[g].scale[lane] = numbers.scale;
+    to->groups[g].minimum[lane] = numbers.minimum;
   }
   const auto* bytes = reinterpret_cast<const uint8_t*>(from + 16);
   for (int64_t g = 0; g < kSuperGroups; ++g) {

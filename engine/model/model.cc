@@ -1,12 +1,14 @@
 #include "engine/model/model.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/log.h"
+#include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
@@ -34,7 +36,41 @@ bool IsFloat(DType dtype) {
          dtype == DType::kF64;
 }
 
-void CheckTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs) {
+// Buffers that old checkpoints carry (rope frequencies, GPT-2's masks), and a head that a tied
+// model stores twice.
+bool IsHarmlessExtra(const std::string& name, const ModelConfig& config) {
+  return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") ||
+         name.ends_with(".attn_rot_embd.weight") || name.ends_with(".attn.masked_bias") ||
+         (config.tied_embeddings && name == "lm_head.weight");
+}
+
+// Whether a tensor that no weight asks for would take part in another program's forward pass: one
+// of a block, or of the head, by the name in the file or the one that it was given here.
+bool TakesPart(const ModelDir& dir, const std::string& name) {
+  if (dir.format() == "hf") return false;
+  constexpr auto kPrefixes = std::to_array<std::string_view>(
+      {"blk.", "output", "model.", "h.", "ln_f.", "wte.", "wpe.", "lm_head."});
+  return std::any_of(kPrefixes.begin(), kPrefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+// Names of the file that no weight has.
+std::vector<std::string> ExtraTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs) {
+  std::vector<std::string> known;
+  for (const WeightSpec& spec : specs) {
+    known.push_back(spec.name);
+    known.insert(known.end(), spec.aliases.begin(), spec.aliases.end());
+  }
+  std::sort(known.begin(), known.end());
+  std::vector<std::string> extra = dir.tensor_names();
+  std::erase_if(extra, [&](const std::string& name) {
+    return std::binary_search(known.begin(), known.end(), name);
+  });
+  return extra;
+}
+
+void CheckTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs,
+                  const ModelConfig& config) {
   for (const WeightSpec& spec : specs) {
     const StoredTensor* stored = FindWeight(dir, spec);
     const std::string what = dir.name() + ": tensor '" + spec.name + "' ";
@@ -51,28 +87,19 @@ void CheckTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs) {
                                                "; only floating-point weights load");
     }
   }
-}
-
-// Buffers that old checkpoints carry (rope frequencies, GPT-2's masks), and a head that a tied
-// model stores twice.
-bool IsHarmlessExtra(const std::string& name, const ModelConfig& config) {
-  return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") ||
-         name.ends_with(".attn.masked_bias") ||
-         (config.tied_embeddings && name == "lm_head.weight");
+  for (const std::string& name : ExtraTensors(dir, specs)) {
+    if (IsHarmlessExtra(name, config) || !TakesPart(dir, name)) continue;
+    throw Error(ErrorCode::kUnsupported,
+                dir.name() + ": tensor " + Quoted(name) +
+                    " is no weight of this family; without it the model would compute another one");
+  }
 }
 
 void ReportExtraTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                         const ModelConfig& config) {
-  std::vector<std::string> known;
-  for (const WeightSpec& spec : specs) {
-    known.push_back(spec.name);
-    known.insert(known.end(), spec.aliases.begin(), spec.aliases.end());
-  }
-  std::sort(known.begin(), known.end());
   int64_t n_harmless = 0, n_unknown = 0;
   std::string first_unknown;
-  for (const std::string& name : dir.tensor_names()) {
-    if (std::binary_search(known.begin(), known.end(), name)) continue;
+  for (const std::string& name : ExtraTensors(dir, specs)) {
     if (IsHarmlessExtra(name, config)) {
       ++n_harmless;
     } else if (n_unknown++ == 0) {
@@ -159,7 +186,7 @@ PackedTypes ChooseTypes(const ModelDir& dir, const FamilySpec& family, const Mod
 }  // namespace
 
 ModelOutline OutlineModel(const ModelDir& dir, const LoadOptions& options) {
-  const std::string source = dir.name() + "/config.json";
+  const std::string source = dir.Describe("config.json");
   const std::optional<std::string> text = dir.ReadText("config.json");
   if (!text) throw Error(ErrorCode::kNotFound, source + " is missing");
   const nlohmann::ordered_json json = ParseUntrustedJson(*text, source);
@@ -168,9 +195,13 @@ ModelOutline OutlineModel(const ModelDir& dir, const LoadOptions& options) {
   outline.family = &FindFamily(json, source);
   outline.config = outline.family->parse_config(json, source);
   outline.specs = outline.family->list_weights(outline.config);
-  CheckTensors(dir, outline.specs);
+  CheckTensors(dir, outline.specs, outline.config);
   const DType dtype = ChooseDType(dir, outline.specs, options);
   outline.types = ChooseTypes(dir, *outline.family, outline.config, outline.specs, dtype, options);
+  for (const WeightSpec& spec : outline.specs) {
+    const StoredTensor& stored = *FindWeight(dir, spec);
+    outline.types.decodings.push_back(stored.IsAsAsked() ? "" : DecodingOf(stored));
+  }
   // The size does not depend on the hash, whose length is always the same.
   outline.weight_bytes =
       LayOutWeights(outline.specs, outline.types, std::string(kContentHashLength, '0')).file_bytes;

@@ -68,6 +68,9 @@ std::string TableText(const std::vector<WeightSpec>& specs, const PackedTypes& t
     }
     if (types.IsExact(i)) table += " exact";
     if (specs[i].offset != 0) table += " plus " + std::to_string(specs[i].offset);
+    if (!types.decodings.empty() && !types.decodings[i].empty()) {
+      table += " from " + types.decodings[i];
+    }
     table += "\n";
   }
   return table;
@@ -223,7 +226,8 @@ void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
   packer.ReportError();
 }
 
-// The packed file, if it is there and exactly what we would have written.
+// The packed file, if it is there and exactly what we would have written; one that is something
+// else is removed. Where there is none, nothing is: another process may be about to publish it.
 std::shared_ptr<const MappedFile> OpenPacked(const fs::path& entry, const PackedLayout& layout) {
   std::error_code error;
   if (!fs::is_regular_file(entry / kFileName, error)) return nullptr;
@@ -233,6 +237,7 @@ std::shared_ptr<const MappedFile> OpenPacked(const fs::path& entry, const Packed
       std::memcmp(bytes.data(), layout.header.data(), layout.header.size()) != 0) {
     spdlog::warn("packed weights are damaged and will be made again path={}",
                  (entry / kFileName).string());
+    fs::remove_all(entry, error);
     return nullptr;
   }
   // The time of last use, for the order of eviction. A read-only cache simply does not know it.
@@ -295,7 +300,7 @@ std::shared_ptr<const MappedFile> FindOrMakePacked(const ModelDir& dir,
     fs::create_directories(packed_dir, error);
     if (error) return give_up("could not create " + packed_dir.string() + ": " + error.message());
     RemoveStaleTemporaries(packed_dir);
-    fs::remove_all(entry, error);
+    fs::remove(entry, error);  // at most an empty directory, from a removal that was cut short
     MakeRoom(packed_dir, options.cache_limit_bytes, layout.file_bytes);
     PublishDirectory(entry, [&](const fs::path& temporary) {
       PackIntoFile(dir, specs, types, layout, options, ops, temporary / kFileName);

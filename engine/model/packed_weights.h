@@ -26,7 +26,8 @@ namespace tandem::engine {
 //   64  table     text: "content <hash> dtype <name>", then per weight, in list order, one line
 //                 "<name> <kind> <n> <k> <offset> <bytes>", where it is in blocks
 //                 " <format>/<version of the block layout>", " exact" where the blocks are the
-//                 file's own, and " plus <x>" where x was added
+//                 file's own, " plus <x>" where x was added, and " from <decoding>" (DecodingOf)
+//                 where the model's file has it in another way than families ask for
 //   then one section per weight, each at a multiple of 64, zero-padded: panels, blocks, or f32
 //   vectors.
 // A file is used only if its header is byte for byte the one we would write and its size is right;
@@ -40,6 +41,8 @@ struct PackedTypes {
   // By weight: the file keeps it in blocks that are ours in another order (stored_weights.h), and
   // they are moved, not rounded. Empty: none is.
   std::vector<bool> exact = {};
+  // By weight: how the numbers of a foreign file are decoded; empty where they are as asked.
+  std::vector<std::string> decodings = {};
 
   bool IsExact(size_t weight) const { return !exact.empty() && exact[weight]; }
 };

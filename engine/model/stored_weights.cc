@@ -47,10 +47,10 @@ BlockGroup ReadGroup(Encoding encoding, const std::byte* block) {
   return group;
 }
 
-// Where the file has rows of outputs.
-SourceLayout FileLayout(const StoredTensor& source, const WeightSpec& spec) {
-  if (!source.transposed) return spec.layout;
-  return spec.layout == SourceLayout::kOutIn ? SourceLayout::kInOut : SourceLayout::kOutIn;
+// Whether the file has rows of outputs. All readers of foreign files see to that: what families
+// want the other way round, they have as transposed.
+bool HasRowsOfOutputs(const StoredTensor& source, const WeightSpec& spec) {
+  return source.transposed == (spec.layout == SourceLayout::kInOut);
 }
 
 // Moves the file's groups to their places. The error is not finite where a scale is not.
@@ -87,9 +87,10 @@ BlockError MoveGroups(OpsContext& ops, const StoredTensor& source, int64_t n, in
   return total;
 }
 
-// Packs rows that were decoded: whole panels of outputs, or everything.
-BlockError PackDecoded(OpsContext& ops, const float* values, SourceLayout layout, int64_t n,
-                       int64_t k, DType dtype, BlockFormat block, std::byte* panels) {
+// Packs whole panels of rows that were decoded.
+BlockError PackDecoded(OpsContext& ops, const float* values, int64_t n, int64_t k, DType dtype,
+                       BlockFormat block, std::byte* panels) {
+  constexpr SourceLayout layout = SourceLayout::kOutIn;
   const ConstTensorView view{
       .data = reinterpret_cast<const std::byte*>(values), .dtype = DType::kF32, .shape = {n, k}};
   if (block != BlockFormat::kNone) return PackBlockPanels(ops, view, layout, n, k, block, panels);
@@ -111,9 +112,8 @@ const Repacking& RepackingOf(Encoding encoding) {
 BlockError PackStored(OpsContext& ops, const StoredTensor& source, const WeightSpec& spec,
                       DType dtype, BlockFormat block, bool exact, std::byte* panels) {
   const int64_t n = spec.n, k = spec.k;
-  const SourceLayout layout = FileLayout(source, spec);
+  TANDEM_CHECK(HasRowsOfOutputs(source, spec));
   if (exact) {
-    TANDEM_CHECK(layout == SourceLayout::kOutIn);
     if (block == BlockFormat::kInt4K) {
       return PackQ4K(
           ops, [&](int64_t row) { return source.RowData(row); }, n, k, panels);
@@ -121,10 +121,8 @@ BlockError PackStored(OpsContext& ops, const StoredTensor& source, const WeightS
     return MoveGroups(ops, source, n, k, block, panels);
   }
   const int64_t rows = source.rows(), columns = source.row_elements();
-  // Rows of inputs meet in every panel, so they are decoded together.
   const int64_t fitting = kDecodedBytes / (columns * static_cast<int64_t>(sizeof(float)));
-  const int64_t step =
-      layout == SourceLayout::kInOut ? rows : std::max(kLanes, fitting / kLanes * kLanes);
+  const int64_t step = std::max(kLanes, fitting / kLanes * kLanes);
   std::vector<float> values(static_cast<size_t>(std::min(step, rows) * columns));
   BlockError total;
   for (int64_t begin = 0; begin < rows; begin += step) {
@@ -132,12 +130,9 @@ BlockError PackStored(OpsContext& ops, const StoredTensor& source, const WeightS
     ParallelRows(ops, here, columns, [&](int64_t first, int64_t count, int) {
       ReadRows(source, begin + first, count, values.data() + first * columns);
     });
-    if (layout == SourceLayout::kInOut) {
-      return PackDecoded(ops, values.data(), layout, n, k, dtype, block, panels);
-    }
     std::byte* to = panels + (block != BlockFormat::kNone ? PanelBytes(block, begin, k)
                                                           : PanelBytes(dtype, begin, k));
-    total.Add(PackDecoded(ops, values.data(), layout, here, k, dtype, block, to));
+    total.Add(PackDecoded(ops, values.data(), here, k, dtype, block, to));
   }
   return total;
 }

@@ -89,9 +89,14 @@ void ReadAddedTokensDecoder(TokenizerConfig& config, JsonValue value) {
   });
 }
 
+std::string Describe(const TokenizerTexts& texts, std::string_view file_name) {
+  if (texts.describe) return texts.describe(file_name);
+  return texts.source + "/" + std::string(file_name);
+}
+
 TokenizerConfig ReadConfig(const TokenizerTexts& texts) {
   TokenizerConfig config;
-  config.file = texts.source + "/tokenizer_config.json";
+  config.file = Describe(texts, "tokenizer_config.json");
   if (!texts.tokenizer_config_json) return config;
   const JsonDocument document = JsonDocument::Parse(*texts.tokenizer_config_json, config.file);
   const JsonValue root = document.root();
@@ -155,7 +160,7 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
                      Quoted(config.tokenizer_class) + " is not supported without tokenizer.json");
   }
   const JsonDocument document =
-      JsonDocument::Parse(*texts.vocab_json, texts.source + "/vocab.json");
+      JsonDocument::Parse(*texts.vocab_json, Describe(texts, "vocab.json"));
   // The fields of messages begin with the name of the file they are in.
   Vocabulary vocabulary =
       Vocabulary::FromObject(texts.source, /*byte_level=*/true, document.root(), "vocab.json");
@@ -202,7 +207,7 @@ TiktokenFamily FindTiktokenFamily(const TokenizerTexts& texts, const TokenizerCo
   if (family == "Llama3Tokenizer") return TiktokenFamily::kLlama3;
   std::string type;
   if (texts.config_json) {
-    const std::string source = texts.source + "/config.json";
+    const std::string source = Describe(texts, "config.json");
     const JsonDocument document = JsonDocument::Parse(*texts.config_json, source);
     if (const auto value = document.root().Find("model_type")) {
       type = value->AsString().value_or("");
@@ -229,7 +234,7 @@ void LoadRanks(const TokenizerTexts& texts, const TokenizerConfig& config, std::
 // their BOS unless told otherwise, as the programs do that made them; Unigram ones do not.
 void LoadModelFile(const TokenizerTexts& texts, const TokenizerConfig& config,
                    TokenizerFiles& files) {
-  const std::string file = texts.source + "/tokenizer.model";
+  const std::string file = Describe(texts, "tokenizer.model");
   if (LooksLikeTiktoken(*texts.tokenizer_model)) {
     LoadRanks(texts, config, *texts.tokenizer_model, file, files);
     return;
@@ -257,7 +262,7 @@ std::optional<TokenizerFiles> LoadTokenizer(const TokenizerTexts& texts) {
   TokenizerFiles files;
   if (texts.tokenizer_json) {
     LoadedTokenizerJson loaded =
-        LoadTokenizerJson(*texts.tokenizer_json, texts.source + "/tokenizer.json");
+        LoadTokenizerJson(*texts.tokenizer_json, Describe(texts, "tokenizer.json"));
     files.tokenizer = std::move(loaded.tokenizer);
     files.prefix = std::move(loaded.prefix);
     files.suffix = std::move(loaded.suffix);
@@ -266,13 +271,13 @@ std::optional<TokenizerFiles> LoadTokenizer(const TokenizerTexts& texts) {
   } else if (texts.tokenizer_model) {
     LoadModelFile(texts, config, files);
   } else if (texts.tiktoken) {
-    LoadRanks(texts, config, *texts.tiktoken, texts.source + "/*.tiktoken", files);
+    LoadRanks(texts, config, *texts.tiktoken, Describe(texts, "*.tiktoken"), files);
   } else if (texts.vocab_json && texts.merges_txt) {
     files.tokenizer = LoadVocabAndMerges(texts, config);
   } else if (texts.merges_txt) {
-    ThrowBroken(texts.source + "/merges.txt", "the file", "is of no use without vocab.json");
+    ThrowBroken(Describe(texts, "merges.txt"), "the file", "is of no use without vocab.json");
   } else if (texts.vocab_json) {
-    ThrowBroken(texts.source + "/vocab.json", "the file", "is of no use without merges.txt");
+    ThrowBroken(Describe(texts, "vocab.json"), "the file", "is of no use without merges.txt");
   } else {
     return std::nullopt;
   }
@@ -289,9 +294,11 @@ std::optional<TokenizerFiles> LoadTokenizer(const TokenizerTexts& texts) {
 
 std::optional<TokenizerFiles> LoadTokenizer(
     const std::string& source,
-    const std::function<std::optional<std::string>(std::string_view file_name)>& read) {
+    const std::function<std::optional<std::string>(std::string_view file_name)>& read,
+    const std::function<std::string(std::string_view file_name)>& describe) {
   TokenizerTexts texts;
   texts.source = source;
+  texts.describe = describe;
   texts.tokenizer_json = read("tokenizer.json");
   texts.tokenizer_config_json = read("tokenizer_config.json");
   texts.chat_template_jinja = read("chat_template.jinja");

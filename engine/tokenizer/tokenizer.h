@@ -67,6 +67,8 @@ struct TokenizerFiles {
 // kDataLoss for a broken file.
 struct TokenizerTexts {
   std::string source;
+  // How messages call a file; where it is empty, as one in the directory `source`.
+  std::function<std::string(std::string_view file_name)> describe = {};
   std::optional<std::string> tokenizer_json = {};
   std::optional<std::string> vocab_json = {};
   std::optional<std::string> merges_txt = {};
@@ -79,10 +81,12 @@ struct TokenizerTexts {
 };
 std::optional<TokenizerFiles> LoadTokenizer(const TokenizerTexts& texts);
 
-// The same of a directory: `read` gives the text of a file, or nullopt where there is none.
+// The same of a directory, or of what tells itself as one: `read` gives the text of a file, or
+// nullopt where there is none.
 std::optional<TokenizerFiles> LoadTokenizer(
     const std::string& source,
-    const std::function<std::optional<std::string>(std::string_view file_name)>& read);
+    const std::function<std::optional<std::string>(std::string_view file_name)>& read,
+    const std::function<std::string(std::string_view file_name)>& describe = {});
 
 // The text of ids, invalid UTF-8 replaced by U+FFFD (one per maximal invalid part).
 std::string Decode(const Tokenizer& tokenizer, std::span<const TokenId> ids, bool skip_special);

@@ -28,10 +28,13 @@ engine::TokenizerFiles LoadTokenizerAt(const std::string& where) {
   std::optional<engine::TokenizerFiles> files;
   if (engine::ModelDir::IsModelFile(path)) {
     const engine::ModelDir model = engine::ModelDir::Open(path);
-    files = engine::LoadTokenizer(where, [&](std::string_view file) {
-      // Of a model that we have no family for, the vocabulary can be read all the same.
-      return file == "config.json" ? std::nullopt : model.ReadText(file);
-    });
+    files = engine::LoadTokenizer(
+        where,
+        [&](std::string_view file) {
+          // Of a model that we have no family for, the vocabulary can be read all the same.
+          return file == "config.json" ? std::nullopt : model.ReadText(file);
+        },
+        [&](std::string_view file) { return model.Describe(file); });
   } else if (fs::is_directory(path)) {
     files = engine::LoadTokenizer(where,
                                   [&](std::string_view file) { return ReadIfThere(path / file); });

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/base/model_limits.h"
 #include "engine/model/config.h"
 
 namespace tandem::engine {
@@ -16,7 +17,7 @@ namespace tandem::engine {
 
 // Upper bounds of what a config may claim, far above any known model: they keep products of two
 // sizes within int64 and a hostile number from becoming an allocation.
-inline constexpr int64_t kMaxLayers = 1024;
+inline constexpr int64_t kMaxLayers = kMaxModelLayers;
 inline constexpr int64_t kMaxWidth = 1 << 18;  // hidden_dim, ffn_dim, heads * head_dim
 inline constexpr int64_t kMaxHeads = 4096;
 inline constexpr int64_t kMaxHeadDim = 1024;

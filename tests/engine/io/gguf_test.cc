@@ -61,6 +61,28 @@ TEST(Gguf, AKeyOfAnotherKindIsAnError) {
   ExpectError(ErrorCode::kDataLoss, {"'count'", "array"}, [&] { file.Strings("count"); });
 }
 
+// Files carry whole tokenizers of other programs under keys that nobody here asks for.
+TEST(Gguf, WhatNobodyAsksForIsOnlyPassedOver) {
+  const std::string one = tests::U32(4) + tests::U64(1) + tests::U32(7);
+  tests::GgufWriter writer;
+  writer.Add("long", std::string(3 << 20, 'x'));
+  writer.Add("longs", std::vector<std::string>{std::string(1 << 17, 'x'), "y"});
+  writer.AddRaw("odd", 8, tests::GgufString("\xff"));
+  writer.AddRaw("arrays", 9, tests::U32(9) + tests::U64(2) + one + one);
+  writer.Add("after", uint32_t{7});
+  const std::string bytes = writer.Bytes();
+
+  const GgufFile file = Read(bytes);
+
+  EXPECT_EQ(file.Int("after"), 7);
+  ExpectError(ErrorCode::kDataLoss, {"'long'", "limit of 1048576"}, [&] { file.String("long"); });
+  ExpectError(ErrorCode::kDataLoss, {"'longs'", "item 0", "limit of 65536"},
+              [&] { file.Strings("longs"); });
+  ExpectError(ErrorCode::kDataLoss, {"'odd'", "UTF-8"}, [&] { file.String("odd"); });
+  ExpectError(ErrorCode::kDataLoss, {"'arrays'", "integers"}, [&] { file.Ints("arrays"); });
+  ExpectError(ErrorCode::kDataLoss, {"'arrays'", "strings"}, [&] { file.Strings("arrays"); });
+}
+
 TEST(Gguf, TensorsMayLeaveHolesAndUseAnotherAlignment) {
   tests::GgufWriter writer;
   writer.alignment = 64;
@@ -96,6 +118,63 @@ TEST(ModelDirOfAFile, HasTheContentHashOfTheFile) {
   const std::string bytes = writer.Bytes();
   EXPECT_EQ(ModelDir::Open(dir.path() / "m.gguf").ContentHash({}),
             ToHex(Sha256Of(std::as_bytes(std::span(bytes)))));
+}
+
+// A model in parts: the keys in the first, a tensor in each of the others.
+class SplitModel : public ::testing::Test {
+ protected:
+  static constexpr const char* kNames[] = {"m-00001-of-00003.gguf", "m-00002-of-00003.gguf",
+                                           "m-00003-of-00003.gguf"};
+
+  void SetUp() override {
+    for (uint32_t i = 0; i < 3; ++i) Write(i, i, 3, i == 0 ? "" : "w" + std::to_string(i));
+  }
+  void Write(uint32_t part, uint32_t number, uint32_t count, const std::string& tensor,
+             uint32_t tensors = 2) {
+    tests::GgufWriter writer;
+    if (part == 0) writer.Add("general.architecture", "llama");
+    writer.Add("split.no", number);
+    writer.Add("split.count", count);
+    writer.Add("split.tensors.count", tensors);
+    if (!tensor.empty()) {
+      writer.AddTensor(tensor, tests::kGgufF32, {2}, std::string(8, tensor.back()));
+    }
+    writer.Write(dir_.path() / kNames[part]);
+  }
+  void ExpectRefused(ErrorCode code, std::vector<std::string> parts, size_t opened = 0) {
+    ExpectError(code, parts, [&] { ModelDir::Open(dir_.path() / kNames[opened]); });
+  }
+  TemporaryDir dir_;
+};
+
+TEST_F(SplitModel, IsOpenedByItsFirstFile) {
+  const ModelDir model = ModelDir::Open(dir_.path() / kNames[0]);
+
+  EXPECT_EQ(model.tensor_names(), (std::vector<std::string>{"w1", "w2"}));
+  EXPECT_EQ(model.FindStored("w2")->bytes()[7], std::byte{'2'});
+  std::string all;
+  for (const char* name : kNames) all += FileText(dir_.path() / name);
+  EXPECT_EQ(model.ContentHash({}), ToHex(Sha256Of(std::as_bytes(std::span(all)))));
+}
+
+TEST_F(SplitModel, IsRefusedWhereAPartIsMissingOrAnotherOnes) {
+  ExpectRefused(ErrorCode::kUnsupported, {kNames[1], "split.no", "not the first file"}, 1);
+  Write(2, 1, 3, "w2");
+  ExpectRefused(ErrorCode::kDataLoss, {kNames[2], "'split.no'", "is 1, must be 2"});
+  Write(2, 2, 4, "w2");
+  ExpectRefused(ErrorCode::kDataLoss, {kNames[2], "'split.count'", "is 4, must be 3"});
+  Write(2, 2, 3, "w1");
+  ExpectRefused(ErrorCode::kDataLoss, {kNames[2], "'w1'", "another part"});
+  Write(2, 2, 3, "");
+  ExpectRefused(ErrorCode::kDataLoss, {kNames[0], "split.tensors.count", "1 tensors"});
+  std::filesystem::remove(dir_.path() / kNames[2]);
+  ExpectRefused(ErrorCode::kNotFound, {kNames[2], "no such file", "3"});
+}
+
+TEST_F(SplitModel, IsRefusedUnderAnotherName) {
+  std::filesystem::rename(dir_.path() / kNames[0], dir_.path() / "m.gguf");
+  ExpectError(ErrorCode::kUnsupported, {"m.gguf", "'split.count'", "'-00001-of-00003.gguf'"},
+              [&] { ModelDir::Open(dir_.path() / "m.gguf"); });
 }
 
 TEST(ModelDirOfAFile, TokensThatEndAnAnswerAreAllNamed) {
@@ -192,6 +271,27 @@ TEST(Llama2c, AVocabularyThatEndsEarlyIsRefused) {
   const ModelDir model = ModelDir::Open(dir.path() / "m.bin");
   ExpectError(ErrorCode::kDataLoss, {"tokenizer.bin", "token 0", "1000 bytes"},
               [&] { model.ReadText("tokenizer.model"); });
+}
+
+TEST(Llama2c, ATokenBeyondEveryVocabularyIsRefused) {
+  const TemporaryDir dir;
+  WriteFile(dir.path() / "m.bin", Llama2c({}, true));
+  WriteFile(dir.path() / "tokenizer.bin",
+            tests::U32(4) + tests::U32(0) + tests::U32(70000) + std::string(70000, ' '));
+  const ModelDir model = ModelDir::Open(dir.path() / "m.bin");
+  ExpectError(ErrorCode::kDataLoss, {"tokenizer.bin", "token 0", "70000 bytes", "limit of 65536"},
+              [&] { model.ReadText("tokenizer.model"); });
+}
+
+// A file of a few hundred KB would otherwise become millions of names.
+TEST(Llama2c, MoreLayersThanAnyModelHasAreRefused) {
+  const Llama2cSizes most{.dim = 2, .hidden = 1, .layers = 1024, .heads = 1, .vocab = 1};
+  Llama2cSizes more = most;
+  more.layers = 1025;
+  const std::string kept = Llama2c(most, true), refused = Llama2c(more, true);
+  EXPECT_NO_THROW(ModelDir::FromBytes("m.bin", std::as_bytes(std::span(kept))));
+  ExpectError(ErrorCode::kUnsupported, {"m.bin", "neither"},
+              [&] { ModelDir::FromBytes("m.bin", std::as_bytes(std::span(refused))); });
 }
 
 }  // namespace

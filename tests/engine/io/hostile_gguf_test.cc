@@ -114,10 +114,10 @@ TEST(HostileGguf, LengthsOfStrings) {
       {"key", Header(3, 0, 1) + U64(kMax), {"key 0", "18446744073709551615", "65536"}},
       {"key one beyond the file", Header(3, 0, 1) + U64(3) + "ab", {"key 0", "3 bytes", "2 left"}},
       {"key of nothing", Header(3, 0, 1) + U64(0), {"key 0", "empty"}},
-      {"value", OneKey("k", 8, U64(kMax)), {"'k'", "limit of 1048576"}},
+      {"value", OneKey("k", 8, U64(kMax)), {"'k'", "18446744073709551615 bytes", "left"}},
       {"value that wraps with its place", OneKey("k", 8, U64(kMax - 8)), {"'k'"}},
       {"value one beyond the file", OneKey("k", 8, U64(4) + "abc"), {"'k'", "3 left"}},
-      {"item", OneKey("k", 9, U32(8) + U64(1) + U64(kMax)), {"'k'", "limit of 65536"}},
+      {"item", OneKey("k", 9, U32(8) + U64(1) + U64(kMax)), {"'k'", "18446744073709551615 bytes"}},
       {"name of a tensor", Header(3, 1, 0) + U64(kMax), {"tensor 0"}},
       {"not UTF-8", OneKey("k\xff", 4, U32(0)), {"key 0", "UTF-8"}},
   });
@@ -128,9 +128,22 @@ TEST(HostileGguf, TypesOfValues) {
       {"unknown", OneKey("k", 13, U64(0)), {"'k'", "type 13"}},
       {"largest", OneKey("k", ~0u, U64(0)), {"'k'", "type 4294967295"}},
       {"unknown in an array", OneKey("k", 9, U32(99) + U64(1)), {"'k'", "type 99"}},
-      {"arrays of arrays",
+      {"arrays of arrays that end",
        OneKey("k", 9, U32(9) + U64(1) + U32(9) + U64(1)),
-       {"'k'", "array of arrays"}},
+       {"'k'", "0 left"}},
+      {"arrays of arrays without end",
+       [] {
+         std::string bytes;
+         for (int i = 0; i < 100000; ++i) bytes += U32(9) + U64(1);
+         return OneKey("k", 9, bytes);
+       }(),
+       {"'k'", "depth of 4"}},
+      {"items of an inner array",
+       OneKey("k", 9, U32(9) + U64(1) + U32(4) + U64(kMax)),
+       {"'k'", "limit of 1048576"}},
+      {"an unknown type in an inner array",
+       OneKey("k", 9, U32(9) + U64(1) + U32(99) + U64(1)),
+       {"'k'", "type 99"}},
       {"cut", OneKey("k", 10, "abcd"), {"'k'", "4 left"}},
       {"twice",
        [] {
@@ -232,7 +245,8 @@ TEST(HostileGguf, PlacesOfTensors) {
 TEST(HostileGguf, PartsOfASplitModel) {
   GgufWriter writer;
   writer.Add("split.count", uint32_t{3});
-  ExpectRefused({{"split", writer.Bytes(), {"split.count", "3 files"}, ErrorCode::kUnsupported}});
+  ExpectRefused(
+      {{"split", writer.Bytes(), {"split.count", "is 3", "files"}, ErrorCode::kUnsupported}});
 }
 
 // CVE-2024-8063: numbers that a model divides by. Those that only families read (a block_count of
@@ -283,6 +297,7 @@ struct Vocabulary {
                              "attention.head_count", "context_length"}) {
       writer.Add(std::string("llama.") + name, uint32_t{8});
     }
+    writer.Add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
     writer.Add("tokenizer.ggml.model", model);
     writer.Add("tokenizer.ggml.tokens", tokens);
     if (!scores.empty()) writer.Add("tokenizer.ggml.scores", scores);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -96,6 +97,7 @@ class GgufBlocks : public ::testing::Test {
                                                        {"context_length", 64}}) {
       replaced.Add(std::string("llama.") + key, value);
     }
+    replaced.Add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
     const std::string honest = writer.Bytes();
     const GgufFile file = GgufFile::FromBytes(std::as_bytes(std::span(honest)), "wide");
     for (const GgufFile::Tensor& tensor : file.tensors()) {
@@ -269,6 +271,21 @@ TEST_F(GgufBlocks, ThePackedFileIsMadeOnceAndMapped) {
   EXPECT_TRUE(SameBits(logits, in_memory.Prefill(tokens, 0)));
 }
 
+// A packed file of other decoders must not be taken for one of these.
+TEST_F(GgufBlocks, ThePackedFileSaysHowTheFilesNumbersWereDecoded) {
+  const auto header_of = [&](const fs::path& model, const char* cache) {
+    tests::ModelHarness harness(model, {.cache_dir = dir_.path() / cache});
+    const std::string bytes = ReadWholeFile(harness.model().packed_path(), 1 << 28);
+    return bytes.substr(0, bytes.find('\0', 64));
+  };
+
+  const std::string header = header_of(Write(Encoding::kQ8_0), "gguf");
+
+  EXPECT_NE(header.find(" from Q8_0/" + std::to_string(kDecodeVersion) + "\n"), std::string::npos);
+  EXPECT_NE(header.find(" from Q8_0 pairs "), std::string::npos);
+  EXPECT_EQ(header_of(dir_.path() / "tiny", "hf").find(" from "), std::string::npos);
+}
+
 TEST_F(GgufBlocks, ComeCloseToTheModelTheyWereMadeFrom) {
   const std::vector<TokenId> tokens = {1, 20, 30, 40, 50, 60};
   tests::ModelHarness source(dir_.path() / "tiny", {.dtype = DType::kBF16});
@@ -314,6 +331,72 @@ TEST(GgufModel, AMissingTensorIsNamedAsFamiliesCallIt) {
               std::string::npos)
         << error.what();
   }
+}
+
+// What Model::Load says; empty: nothing.
+std::string FaultOf(const tests::GgufWriter& writer) {
+  const tests::TemporaryDir dir;
+  writer.Write(dir.path() / "m.gguf");
+  ThreadPool pool(1);
+  OpsContext ops(Kernels(), pool);
+  try {
+    Model::Load(ModelDir::Open(dir.path() / "m.gguf"), {}, ops);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::string Zeros(int64_t floats) { return std::string(static_cast<size_t>(floats) * 4, '\0'); }
+
+// Ignoring them would compute another model's answers.
+TEST(GgufModel, TensorsOfABlockThatNoWeightUsesAreRefused) {
+  for (const auto& [golden, tensor, named] :
+       std::vector<std::tuple<const char*, const char*, const char*>>{
+           {"llama2-tiny-two-shards", "blk.0.attn_q_norm.weight", "blk.0.attn_q_norm.weight"},
+           {"qwen2-tiny", "blk.1.ffn_up.bias", "model.layers.1.mlp.up_proj.bias"},
+           {"gemma2-tiny", "output.bias", "lm_head.bias"},
+           {"gpt2-tiny", "blk.7.ffn_up.weight", "h.7.mlp.c_fc.weight"}}) {
+    SCOPED_TRACE(tensor);
+    tests::GgufWriter writer = tests::ConvertToGguf(tests::LoadGolden(golden).dir, {});
+    writer.AddTensor(tensor, tests::kGgufF32, {4}, Zeros(4));
+    EXPECT_NE(FaultOf(writer).find(std::string("'") + named + "'"), std::string::npos)
+        << FaultOf(writer);
+  }
+}
+
+TEST(GgufModel, TensorsThatOldConvertersWroteBesidesAreNot) {
+  for (const char* name : {"llama2-tiny-two-shards", "qwen2-tiny", "gemma1-tiny", "gemma2-tiny",
+                           "gemma3-text-tiny", "gpt2-tiny"}) {
+    SCOPED_TRACE(name);
+    const tests::Golden golden = tests::LoadGolden(name);
+    tests::GgufWriter writer = tests::ConvertToGguf(golden.dir, {});
+    writer.AddTensor("blk.0.attn_rot_embd.weight", tests::kGgufF32, {4}, Zeros(4));
+    writer.AddTensor("cls.weight", tests::kGgufF32, {4}, Zeros(4));
+    EXPECT_EQ(FaultOf(writer), "");
+    // A tied head that is written out.
+    const std::string bytes = writer.Bytes();
+    const ModelDir model = ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes)));
+    if (model.FindStored("lm_head.weight") != nullptr) continue;
+    const StoredTensor* embedding = model.FindStored("model.embed_tokens.weight");
+    if (embedding == nullptr) embedding = model.FindStored("wte.weight");
+    writer.AddTensor("output.weight", tests::kGgufF32, embedding->view.shape,
+                     Zeros(embedding->view.elements()));
+    EXPECT_EQ(FaultOf(writer), "");
+  }
+}
+
+TEST(GgufModel, FaultsOfTheConfigNameTheFileThatIsThere) {
+  tests::GgufWriter writer;
+  writer.Add("general.architecture", "llama");
+  for (const char* key : {"embedding_length", "feed_forward_length", "block_count",
+                          "attention.head_count", "context_length"}) {
+    writer.Add(std::string("llama.") + key, uint32_t{1 << 30});
+  }
+  writer.Add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  writer.AddTensor("token_embd.weight", tests::kGgufF32, {4, 8}, Zeros(32));
+  EXPECT_NE(FaultOf(writer).find("m.gguf (as config.json): field"), std::string::npos)
+      << FaultOf(writer);
 }
 
 // One trained model in all of its containers, and what two other programs compute with it.

@@ -10,6 +10,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -304,6 +305,32 @@ TEST_F(ModelLoad, ADamagedFileIsMadeAgain) {
     EXPECT_TRUE(Load(model, options)->is_mapped());
     EXPECT_EQ(ReadWholeFile(packed, 1 << 24), good);
   }
+}
+
+TEST_F(ModelLoad, AFileThatAnotherLoadPublishesMeanwhileServesBoth) {
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  LoadOptions options{.cache_dir = path("cache")};
+  std::shared_ptr<const Model> faster;
+  bool asked = false;
+  LoadOptions slower = options;
+  slower.progress = [&](double packed) {
+    if (packed > 0 && !std::exchange(asked, true)) faster = Load(model, options);
+  };
+
+  const auto slow = Load(model, slower);
+
+  ASSERT_NE(faster, nullptr);
+  EXPECT_TRUE(faster->is_mapped() && slow->is_mapped());
+  EXPECT_EQ(slow->packed_path(), faster->packed_path());
+  EXPECT_TRUE(fs::exists(faster->packed_path()));
+}
+
+TEST_F(ModelLoad, AnEmptyDirectoryInTheCacheIsNoObstacle) {
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  Load(model, {.cache_dir = path("cache")});
+  fs::remove(PackedFiles().at(0));
+
+  EXPECT_TRUE(Load(model, {.cache_dir = path("cache")})->is_mapped());
 }
 
 TEST_F(ModelLoad, ACacheThatCannotBeWrittenCostsOnlySharing) {

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <tuple>
 
+#include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/io/model_dir.h"
+#include "engine/tokenizer/pretokenizer.h"
 #include "tests/engine/tokenizer/tokenizer_test_support.h"
 #include "tests/support/gguf_writer.h"
 
@@ -17,10 +21,13 @@ using Ids = std::vector<TokenId>;
 using Json = nlohmann::ordered_json;
 
 TokenizerFiles Load(const ModelDir& model) {
-  return *LoadTokenizer(model.name(), [&](std::string_view file) -> std::optional<std::string> {
-    // The files hold nothing but a vocabulary.
-    return file == "config.json" ? std::nullopt : model.ReadText(file);
-  });
+  return *LoadTokenizer(
+      model.name(),
+      [&](std::string_view file) -> std::optional<std::string> {
+        // The files hold nothing but a vocabulary.
+        return file == "config.json" ? std::nullopt : model.ReadText(file);
+      },
+      [&](std::string_view file) { return model.Describe(file); });
 }
 
 // NAME.inp: texts with a line between them; NAME.out: a line of ids for each, without BOS.
@@ -139,6 +146,188 @@ TEST(GgufVocabulary, OfBytesKeepsControlTokensOutOfPlainText) {
   EXPECT_EQ(files.tokenizer->Encode("ab<|end|>a", SpecialTokens::kParseSpecial), (Ids{2, 3, 0}));
   EXPECT_EQ(files.tokenizer->Encode("ab  a", SpecialTokens::kPlainText), (Ids{2, 4, 0}));
   EXPECT_EQ(Decode(*files.tokenizer, Ids{2, 4, 0}, false), "ab  a");
+}
+
+// As converters write Gemma's runs of spaces: pieces that the user defined have spaces where all
+// others have U+2581.
+TEST(GgufVocabulary, PiecesThatTheUserDefinedAreFoundWhereTheyHoldSpaces) {
+  const std::string mark = "\xE2\x96\x81";
+  tests::GgufWriter writer;
+  writer.Add("tokenizer.ggml.model", "llama");
+  writer.Add("tokenizer.ggml.tokens", std::vector<std::string>{"<unk>", "<s>", "</s>", mark, "a",
+                                                               "  ", "    ", mark + "a", " a"});
+  writer.Add("tokenizer.ggml.scores", std::vector<float>{0, 0, 0, -1, -2, 0, 0, -3, 0});
+  writer.Add("tokenizer.ggml.token_type", std::vector<int32_t>{2, 3, 3, 1, 1, 4, 4, 1, 4});
+  writer.Add("tokenizer.ggml.add_space_prefix", false);
+  const std::string bytes = writer.Bytes();
+
+  const TokenizerFiles files = Load(ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes))));
+
+  EXPECT_EQ(files.tokenizer->Encode("a  a", SpecialTokens::kPlainText), (Ids{4, 5, 4}));
+  EXPECT_EQ(files.tokenizer->Encode("a      a", SpecialTokens::kPlainText), (Ids{4, 6, 5, 4}));
+  EXPECT_EQ(Decode(*files.tokenizer, Ids{4, 6, 5, 4}, false), "a      a");
+  EXPECT_EQ(files.tokenizer->Encode("a a", SpecialTokens::kPlainText), (Ids{4, 7}))
+      << "a spelling that is a piece already stays that piece's";
+}
+
+tests::GgufWriter VocabularyOfBytes(const std::vector<std::string>& tokens,
+                                    const std::vector<int32_t>& types,
+                                    const std::vector<std::string>& merges, const char* pre) {
+  tests::GgufWriter writer;
+  writer.Add("tokenizer.ggml.model", "gpt2");
+  if (pre != nullptr) writer.Add("tokenizer.ggml.pre", pre);
+  writer.Add("tokenizer.ggml.tokens", tokens);
+  writer.Add("tokenizer.ggml.token_type", types);
+  writer.Add("tokenizer.ggml.merges", merges);
+  return writer;
+}
+
+TokenizerFiles LoadBytes(const std::string& bytes) {
+  return Load(ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes))));
+}
+
+// Once per program: the log has a name.
+void LogToStderr() {
+  [[maybe_unused]] static const bool configured = [] {
+    ConfigureLog("info", LogFormat::kText);
+    return true;
+  }();
+}
+
+// What the program logs meanwhile.
+template <class Action>
+std::string LogOf(const Action& action) {
+  LogToStderr();
+  ::testing::internal::CaptureStderr();
+  action();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(GgufVocabulary, AnEndOfTurnThatIsCalledTheUsersIsAControlToken) {
+  const std::string of_bytes =
+      VocabularyOfBytes({"a", "<|im_end|>", "<|x|>", "<EOT>"}, {1, 4, 4, 4}, {}, "gpt-2").Bytes();
+  tests::GgufWriter pieces;
+  pieces.Add("tokenizer.ggml.model", "llama");
+  pieces.Add("tokenizer.ggml.tokens",
+             std::vector<std::string>{"<unk>", "<s>", "</s>", "a", "<end_of_turn>"});
+  pieces.Add("tokenizer.ggml.scores", std::vector<float>{0, 0, 0, -1, 0});
+  pieces.Add("tokenizer.ggml.token_type", std::vector<int32_t>{2, 3, 3, 1, 4});
+  for (const auto& [bytes, names, ends, end] :
+       std::vector<std::tuple<std::string, std::string, std::vector<int>, TokenId>>{
+           {of_bytes, "<|im_end|>, <EOT>", {1, 3}, 1}, {pieces.Bytes(), "<end_of_turn>", {4}, 4}}) {
+    SCOPED_TRACE(names);
+    const ModelDir model = ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes)));
+    TokenizerFiles files;
+    const std::string log = LogOf([&] {
+      files = Load(model);
+      const Json generation = Json::parse(*model.ReadText("generation_config.json"));
+      EXPECT_EQ(generation["eos_token_id"], ends);
+    });
+
+    EXPECT_NE(log.find("m.gguf"), std::string::npos) << log;
+    EXPECT_NE(log.find("control tokens: " + names + "\n"), std::string::npos) << log;
+    EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+    const std::string text(files.tokenizer->TokenBytes(end));
+    EXPECT_TRUE(files.tokenizer->IsSpecial(end));
+    EXPECT_EQ(files.tokenizer->Encode(text, SpecialTokens::kParseSpecial), Ids{end});
+    EXPECT_NE(files.tokenizer->Encode(text, SpecialTokens::kPlainText), Ids{end});
+  }
+}
+
+TEST(GgufVocabulary, WithoutThePatternsNameSaysSoOnce) {
+  const auto log_of = [](const char* pre) {
+    return LogOf([&] { LoadBytes(VocabularyOfBytes({"a"}, {1}, {}, pre).Bytes()); });
+  };
+
+  const std::string log = log_of(nullptr);
+
+  EXPECT_NE(log.find("m.gguf: no key 'tokenizer.ggml.pre'"), std::string::npos) << log;
+  EXPECT_NE(log.find("convert it again"), std::string::npos) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  EXPECT_EQ(log_of("default"), "");
+}
+
+TEST(GgufVocabulary, WhereTheFileIsSilentThePatternSaysWhetherTextsBeginWithBos) {
+  for (const auto& [pre, adds] : std::vector<std::pair<const char*, bool>>{{"llama-bpe", true},
+                                                                           {"falcon3", true},
+                                                                           {"pixtral", true},
+                                                                           {"tekken", true},
+                                                                           {"smaug-bpe", false},
+                                                                           {"gpt-2", false}}) {
+    SCOPED_TRACE(pre);
+    tests::GgufWriter writer = VocabularyOfBytes({"a", "<s>"}, {1, 3}, {}, pre);
+    writer.Add("tokenizer.ggml.bos_token_id", uint32_t{1});
+    EXPECT_EQ(LoadBytes(writer.Bytes()).add_bos, adds);
+    writer.Add("tokenizer.ggml.add_bos_token", !adds);
+    EXPECT_EQ(LoadBytes(writer.Bytes()).add_bos, !adds);
+  }
+}
+
+TEST(GgufVocabulary, FaultsNameTheFileThatIsThere) {
+  tests::GgufWriter writer;
+  writer.Add("tokenizer.ggml.model", "llama");
+  writer.Add("tokenizer.ggml.tokens", std::vector<std::string>{"<unk>", "a", "a"});
+  writer.Add("tokenizer.ggml.scores", std::vector<float>{0, -1, -2});
+  try {
+    LoadBytes(writer.Bytes());
+    FAIL() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("m.gguf (as tokenizer.model)"))
+        << error.what();
+  }
+}
+
+TEST(GgufVocabulary, AnEndBehindEveryTextIsNotPutThereUnsaid) {
+  tests::GgufWriter writer = VocabularyOfBytes({"a", "</s>"}, {1, 3}, {}, "gpt-2");
+  writer.Add("tokenizer.ggml.add_eos_token", true);
+  const std::string log = LogOf([&] { LoadBytes(writer.Bytes()); });
+  EXPECT_NE(log.find("m.gguf: key 'tokenizer.ggml.add_eos_token'"), std::string::npos) << log;
+}
+
+// Where each name's patterns cut; the bytes of pieces are not spelled yet.
+TEST(GgufVocabulary, PatternsCutWhereTheProgramsDo) {
+  using Pieces = std::vector<std::string>;
+  struct Case {
+    const char* pre;
+    const char* text;
+    Pieces expected;
+  };
+  const Pieces apart = {"it", "'s", " ", "1", "2", " ab"};
+  const Pieces tekken = {"Hello", "WORLD", "'s", " ", "1", "2", "!/\n"};
+  const std::vector<Case> cases = {
+      {"smollm", "it's 12 ab", apart},
+      {"starcoder", "it's 12 ab", apart},
+      {"refact", "it's 12 ab", apart},
+      {"command-r", "it's 12 ab", apart},
+      {"gpt-2", "it's 12 ab", {"it", "'s", " 12", " ab"}},
+      {"llama-bpe", "it's 1234 ab", {"it", "'s", " ", "123", "4", " ab"}},
+      {"qwen2", "it's 12 ab", apart},
+      {"tekken", "HelloWORLD's 12!/\n", tekken},
+      {"falcon",
+       "it's 12345 `x \u00bd",
+       {"it", "'", "s", " ", "123", "45", " ", "`", "x", " \u00bd"}},
+      {"default",
+       "it's 12345 `x \u00bd",
+       {"it", "'", "s", " ", "123", "45", " `", "x", " ", "\u00bd"}},
+  };
+  for (const Case& item : cases) {
+    SCOPED_TRACE(item.pre);
+    const std::string bytes = VocabularyOfBytes({"a"}, {1}, {}, item.pre).Bytes();
+    const ModelDir model = ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes)));
+    const Json json = Json::parse(*model.ReadText("tokenizer.json"));
+    std::vector<Pretokenizer::Stage> stages;
+    for (const Json& stage : json["pre_tokenizer"]["pretokenizers"]) {
+      if (stage["type"] != "Split") continue;
+      stages.emplace_back(
+          PatternSplit{Pattern::Compile(stage["pattern"]["Regex"].get<std::string>(), ""),
+                       SplitBehavior::kIsolated});
+    }
+    Pieces pieces;
+    Pretokenizer(std::move(stages)).ForEachPiece(item.text, true, [&](std::string_view piece) {
+      pieces.emplace_back(piece);
+    });
+    EXPECT_EQ(pieces, item.expected);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+namespace tandem::engine {
+
+// Scale and minimum of one of the eight groups of a Q4_K or Q5_K block: of each eight, six bits in
+// twelve bytes. The first four scales and minimums are the low six bits of bytes 0-3 and 4-7; of
+// the others the low four bits are the nibbles of bytes 8-11, and the high two those left over in
+// bytes 0-3 and 4-7.
+struct SixBitScale {
+  uint8_t scale;
+  uint8_t minimum;
+};
+inline SixBitScale ReadSixBitScale(const uint8_t* packed, int64_t group) {
+  const uint8_t scale = packed[group % 4], minimum = packed[4 + group % 4];
+  if (group < 4) {
+    return {static_cast<uint8_t>(scale & 63), static_cast<uint8_t>(minimum & 63)};
+  }
+  const uint8_t low = packed[4 + group];
+  return {static_cast<uint8_t>((low & 15) | scale >> 6 << 4),
+          static_cast<uint8_t>(low >> 4 | minimum >> 6 << 4)};
+}
+
+}  // namespace tandem::engine
