@@ -148,7 +148,7 @@ TEST_P(AdapterTrainEqualsServe, LogitsOfPackedSegmentsAreBitwiseThoseOfServing) 
     const std::string config =
         engine::ReadWholeFile(directory.path() / "before/adapter_config.json", 1 << 20);
     const auto exported =
-        training::ExportAdapter(config, trainer.parameters(), directory.path() / "after");
+        training::ExportAdapter(config, {}, trainer.parameters(), directory.path() / "after");
     ModelHarness harness(golden.dir, {.dtype = GetParam().dtype, .kernels = table});
     const auto adapter = harness.LoadAdapter(exported);
     std::vector<float> served;
