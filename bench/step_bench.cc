@@ -1,9 +1,12 @@
 #include "bench/step_bench.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <numeric>
 #include <ostream>
+#include <string>
 #include <vector>
 
 #include "bench/gemm_bench.h"
@@ -75,72 +78,91 @@ struct Round {
   double batch_seconds;
 };
 
-}  // namespace
-
-int RunStepBench(std::ostream& out, const StepBenchOptions& options) {
-  ThreadPool pool(options.threads);
-  engine::OpsContext ops(engine::Kernels(), pool);
-  fs::path dir = options.model;
-  if (dir.empty()) {
-    TANDEM_CHECK(!options.cache_dir.empty());
-    dir = options.cache_dir / "random-llama-1b";
-    if (!fs::exists(dir)) {
-      out << "writing a random model of the Llama-3.2-1B shape to " << dir.string() << "\n"
-          << std::flush;
-      fs::create_directories(options.cache_dir);
-      engine::WriteRandomModel({.config = engine::Llama1BConfig()}, dir);
-    }
+// The directory that was named, or one of random weights that is made once.
+fs::path ModelOf(const StepBenchOptions& options, std::ostream& out) {
+  if (!options.model.empty()) return options.model;
+  TANDEM_CHECK(!options.cache_dir.empty());
+  const fs::path dir = options.cache_dir / "random-llama-1b";
+  if (!fs::exists(dir)) {
+    out << "writing a random model of the Llama-3.2-1B shape to " << dir.string() << "\n"
+        << std::flush;
+    fs::create_directories(options.cache_dir);
+    engine::WriteRandomModel({.config = engine::Llama1BConfig()}, dir);
   }
-  const auto model = engine::Model::Load(
-      engine::ModelDir::Open(dir), {.block = options.block, .cache_dir = options.cache_dir}, ops);
-  const int64_t blocks_per_sequence =
-      (options.prompt_tokens + options.decode_steps) / engine::kKvBlockTokens + 2;
-  engine::KvCache kv(
-      engine::ModelRunner::KvShape(*model, blocks_per_sequence * (options.batch + 1)));
-  engine::ModelRunner runner(model, ops, std::max(options.prompt_tokens, options.batch * 16),
-                             options.batch);
+  return dir;
+}
 
-  // The head runs for one row of a prompt: its FLOPs do not count, nor do look-ups.
-  double layer_elements = 0;
-  double weight_bytes = 0;
-  for (const engine::Weight& weight : model->weights()) {
+// What a token costs.
+struct Cost {
+  double layer_elements = 0;  // multiplied by each token of a prompt
+  double weight_bytes = 0;    // read for each step
+};
+
+Cost CostOf(const engine::Model& model) {
+  Cost cost;
+  for (const engine::Weight& weight : model.weights()) {
     if (weight.spec->kind == engine::WeightKind::kVector) continue;
-    const auto elements = static_cast<double>(weight.spec->n * weight.spec->k);
-    const bool is_head = weight.spec->name == "lm_head.weight";
-    if (weight.spec->kind == engine::WeightKind::kMatrix && !is_head) layer_elements += elements;
-    // An untied embedding table is looked up, not read.
-    if (weight.spec->kind == engine::WeightKind::kMatrix || model->config().tied_embeddings) {
-      const engine::PanelMatrix& w = weight.panels;
-      weight_bytes += static_cast<double>(w.block == engine::BlockFormat::kNone
-                                              ? engine::PanelBytes(w.dtype, w.n, w.k)
-                                              : engine::PanelBytes(w.block, w.n, w.k));
+    const bool is_matrix = weight.spec->kind == engine::WeightKind::kMatrix;
+    // The head runs for one row of a prompt: its FLOPs do not count, nor do look-ups.
+    if (is_matrix && weight.spec->name != "lm_head.weight") {
+      cost.layer_elements += static_cast<double>(weight.spec->n * weight.spec->k);
     }
+    // An untied embedding table is looked up, not read.
+    if (!is_matrix && !model.config().tied_embeddings) continue;
+    const engine::PanelMatrix& w = weight.panels;
+    cost.weight_bytes += static_cast<double>(w.block == engine::BlockFormat::kNone
+                                                 ? engine::PanelBytes(w.dtype, w.n, w.k)
+                                                 : engine::PanelBytes(w.block, w.n, w.k));
   }
+  return cost;
+}
 
-  std::vector<Round> rounds;
-  for (int i = 0; i < options.rounds + 1; ++i) {
+class StepBench {
+ public:
+  StepBench(const std::shared_ptr<const engine::Model>& model, engine::OpsContext& ops,
+            const StepBenchOptions& options)
+      : options_(options),
+        n_threads_(ops.pool().n_threads()),
+        peak_(model->dtype() == engine::DType::kF32         ? &Roof::f32_flops
+              : options.block == engine::BlockFormat::kNone ? &Roof::bf16_flops
+                                                            : &Roof::int8_ops),
+        blocks_per_sequence_(
+            (options.prompt_tokens + options.decode_steps) / engine::kKvBlockTokens + 2),
+        kv_(engine::ModelRunner::KvShape(*model, blocks_per_sequence_ * (options.batch + 1))),
+        runner_(model, ops, std::max(options.prompt_tokens, options.batch * 16), options.batch) {}
+
+  Round Run() {
     Round round{};
-    const Roof before = MeasureRoof(pool.n_threads(), 0.3);
+    const Roof before = MeasureRoof(n_threads_, 0.3);
     round.prefill_seconds =
-        Sequences(runner, kv, 1, blocks_per_sequence).Step(options.prompt_tokens);
-    const auto decode = [&](int64_t count) {
-      Sequences sequences(runner, kv, count, blocks_per_sequence);
-      sequences.Step(16);  // a short context, as one stream's roof is the weights alone
-      double seconds = 0;
-      for (int64_t s = 0; s < options.decode_steps; ++s) seconds += sequences.Step(1);
-      return seconds / static_cast<double>(options.decode_steps);
-    };
-    round.one_seconds = decode(1);
-    const Roof after = MeasureRoof(pool.n_threads(), 0.3);
-    round.batch_seconds = decode(options.batch);
-    const double Roof::*peak = model->dtype() == engine::DType::kF32         ? &Roof::f32_flops
-                               : options.block == engine::BlockFormat::kNone ? &Roof::bf16_flops
-                                                                             : &Roof::int8_ops;
-    round.peak_flops = (before.*peak + after.*peak) / 2;
+        Sequences(runner_, kv_, 1, blocks_per_sequence_).Step(options_.prompt_tokens);
+    round.one_seconds = Decode(1);
+    const Roof after = MeasureRoof(n_threads_, 0.3);
+    round.batch_seconds = Decode(options_.batch);
+    round.peak_flops = (before.*peak_ + after.*peak_) / 2;
     round.read_bytes = (before.read_bytes + after.read_bytes) / 2;
-    if (i > 0) rounds.push_back(round);  // the first round faults pages in
+    return round;
   }
 
+ private:
+  double Decode(int64_t count) {  // seconds a step
+    Sequences sequences(runner_, kv_, count, blocks_per_sequence_);
+    sequences.Step(16);  // a short context, as one stream's roof is the weights alone
+    double seconds = 0;
+    for (int64_t s = 0; s < options_.decode_steps; ++s) seconds += sequences.Step(1);
+    return seconds / static_cast<double>(options_.decode_steps);
+  }
+
+  const StepBenchOptions& options_;
+  const int n_threads_;
+  const double Roof::*const peak_;
+  const int64_t blocks_per_sequence_;
+  engine::KvCache kv_;
+  engine::ModelRunner runner_;
+};
+
+void Report(std::ostream& out, const std::vector<Round>& rounds, const Cost& cost,
+            const StepBenchOptions& options) {
   const auto median = [&](auto figure) {
     std::vector<double> values;
     values.reserve(rounds.size());
@@ -148,12 +170,8 @@ int RunStepBench(std::ostream& out, const StepBenchOptions& options) {
     return Median(values);
   };
   const double prompt = static_cast<double>(options.prompt_tokens);
-  const double flops = 2 * prompt * layer_elements;
+  const double flops = 2 * prompt * cost.layer_elements;
   char line[256];
-  std::snprintf(line, sizeof line, "%s, %s, %d threads, %s; medians of %d rounds\n",
-                model->config().family.c_str(), model->weights_type().c_str(), pool.n_threads(),
-                std::string(ops.kernels().key).c_str(), options.rounds);
-  out << line;
   std::snprintf(
       line, sizeof line,
       "prefill %lld: %.1f tokens/s, %.0f GFLOP/s of the layers = %.1f %% of the peak\n",
@@ -162,12 +180,13 @@ int RunStepBench(std::ostream& out, const StepBenchOptions& options) {
       median([&](const Round& r) { return flops / r.prefill_seconds / 1e9; }),
       median([&](const Round& r) { return 100 * flops / r.prefill_seconds / r.peak_flops; }));
   out << line;
-  std::snprintf(
-      line, sizeof line,
-      "one stream: %.1f tokens/s, %.1f GB/s of weights = %.1f %% of the read loop\n",
-      median([&](const Round& r) { return 1 / r.one_seconds; }),
-      median([&](const Round& r) { return weight_bytes / r.one_seconds / 1e9; }),
-      median([&](const Round& r) { return 100 * weight_bytes / r.one_seconds / r.read_bytes; }));
+  std::snprintf(line, sizeof line,
+                "one stream: %.1f tokens/s, %.1f GB/s of weights = %.1f %% of the read loop\n",
+                median([&](const Round& r) { return 1 / r.one_seconds; }),
+                median([&](const Round& r) { return cost.weight_bytes / r.one_seconds / 1e9; }),
+                median([&](const Round& r) {
+                  return 100 * cost.weight_bytes / r.one_seconds / r.read_bytes;
+                }));
   out << line;
   std::snprintf(line, sizeof line, "%lld sequences: %.1f tokens/s = %.2f x one stream\n",
                 static_cast<long long>(options.batch), median([&](const Round& r) {
@@ -177,6 +196,27 @@ int RunStepBench(std::ostream& out, const StepBenchOptions& options) {
                   return static_cast<double>(options.batch) * r.one_seconds / r.batch_seconds;
                 }));
   out << line;
+}
+
+}  // namespace
+
+int RunStepBench(std::ostream& out, const StepBenchOptions& options) {
+  ThreadPool pool(options.threads);
+  engine::OpsContext ops(engine::Kernels(), pool);
+  const auto model =
+      engine::Model::Load(engine::ModelDir::Open(ModelOf(options, out)),
+                          {.block = options.block, .cache_dir = options.cache_dir}, ops);
+  StepBench bench(model, ops, options);
+  bench.Run();  // faults pages in
+  std::vector<Round> rounds;
+  for (int i = 0; i < options.rounds; ++i) rounds.push_back(bench.Run());
+
+  char line[256];
+  std::snprintf(line, sizeof line, "%s, %s, %d threads, %s; medians of %d rounds\n",
+                model->config().family.c_str(), model->weights_type().c_str(), pool.n_threads(),
+                std::string(ops.kernels().key).c_str(), options.rounds);
+  out << line;
+  Report(out, rounds, CostOf(*model), options);
   return 0;
 }
 
