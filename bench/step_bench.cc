@@ -82,7 +82,7 @@ struct Round {
 fs::path ModelOf(const StepBenchOptions& options, std::ostream& out) {
   if (!options.model.empty()) return options.model;
   TANDEM_CHECK(!options.cache_dir.empty());
-  const fs::path dir = options.cache_dir / "random-llama-1b";
+  fs::path dir = options.cache_dir / "random-llama-1b";
   if (!fs::exists(dir)) {
     out << "writing a random model of the Llama-3.2-1B shape to " << dir.string() << "\n"
         << std::flush;
@@ -209,6 +209,7 @@ int RunStepBench(std::ostream& out, const StepBenchOptions& options) {
   StepBench bench(model, ops, options);
   bench.Run();  // faults pages in
   std::vector<Round> rounds;
+  rounds.reserve(static_cast<size_t>(options.rounds));
   for (int i = 0; i < options.rounds; ++i) rounds.push_back(bench.Run());
 
   char line[256];
