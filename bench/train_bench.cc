@@ -66,7 +66,7 @@ int RunTrainBench(std::ostream& out, const TrainBenchOptions& options) {
   training::TrainerOptions trainer_options;
   trainer_options.rows_per_batch = options.batch;
   trainer_options.row_length = options.context;
-  trainer_options.schedule = {.learning_rate = 1e-3, .constant = true};
+  trainer_options.schedule = {.learning_rate = 1e-3, .kind = training::ScheduleKind::kConstant};
   training::Trainer trainer(engine::FindFamilyByName(options.family), ConfigOf(options),
                             options.bf16 ? engine::DType::kBF16 : engine::DType::kF32,
                             trainer_options, ops);

@@ -15,6 +15,7 @@
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "training/checkpoint/checkpoint_store.h"
+#include "training/checkpoint/checkpoint_writer.h"
 #include "training/data/sample_maker.h"
 #include "training/flops.h"
 #include "training/lora/lora.h"
@@ -60,6 +61,7 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec, const ModelFiles& files) 
   options.max_segments = spec.data.max_segments_per_seq;
   options.optimizer = spec.train.optimizer;
   options.schedule = spec.train.schedule;
+  options.spikes = spec.train.spikes;
   options.dropout_seed = spec.data.seed;
   options.trained = TrainedWeights(spec, files.family->list_weights(files.config));
   return options;
@@ -160,7 +162,8 @@ class Run {
         maker_(corpus_, *files_.tokenizer, SampleOptionsOf(spec, files_)),
         packer_(PackerOptionsOf(spec, maker_.size()), [this](int64_t i) { return maker_.Make(i); }),
         trainer_(MakeTrainer(spec, files_, context.cache_dir, ops_)),
-        checkpoints_(context.dir / "checkpoints", spec.checkpoint.keep) {
+        checkpoints_(context.dir / "checkpoints", spec.checkpoint.keep),
+        writer_(checkpoints_) {
     if (!spec.data.eval.empty()) validation_.emplace(spec, files_);
     batches_.resize(static_cast<size_t>(spec.train.gradient_accumulation_steps));
   }
@@ -169,14 +172,17 @@ class Run {
     for (const std::string& note : spec_.notes) Warn(note);
     Begin();
     OpenMetrics();
+    // So that there is something to go back to.
+    if (spec_.train.on_nan == OnNan::kRollback && outcome_.checkpoint.empty()) Save(Wait::kYes);
     while (outcome_.step < spec_.train.steps) {
       if (context_.stop.stop_requested()) return Stop();
+      TakeSaved(Wait::kNo);
       if (!OneStep()) break;
       const int64_t done = outcome_.step;
       const bool last = done == spec_.train.steps;
       if (Due(spec_.train.eval_interval) && !last && Evaluate()) break;
       if (Due(spec_.train.sample.every) && !last) Sample();
-      if (Due(spec_.checkpoint.period) && !last) Save();
+      if (Due(spec_.checkpoint.period) && !last) Save(Wait::kNo);
     }
     Finish();
     return outcome_;
@@ -195,6 +201,8 @@ class Run {
     std::optional<FoundCheckpoint> found;
     if (spec_.checkpoint.resume) {
       found = checkpoints_.FindNewest([this](const std::string& what) { Warn(what); });
+    } else if (const fs::path aside = checkpoints_.SetAside(); !aside.empty()) {
+      Warn("checkpoints of an earlier run are now in " + aside.string());
     }
     if (found) {
       Restore(*found);
@@ -271,6 +279,11 @@ class Run {
     const double data_seconds = Seconds(start);
     const StepResult step = trainer_.Step(batches_);
     const double seconds = Seconds(start);
+    if (!step.finite) {
+      LeaveOut(step);
+      return true;
+    }
+    if (step.spike) Warn("a spike, " + Shown(step) + ": the weights were not updated");
 
     outcome_.loss = step.loss;
     losses_.push_back(step.loss);
@@ -279,6 +292,52 @@ class Run {
     Log(step, seconds, data_seconds);
     ++outcome_.step;
     return true;
+  }
+
+  std::string Shown(const StepResult& step) const {
+    char text[160];
+    std::snprintf(text, sizeof text, "loss %g with gradient norm %g at step %lld", step.loss,
+                  step.raw_grad_norm, static_cast<long long>(outcome_.step));
+    return text;
+  }
+
+  // A step whose loss or gradient is not finite; the weights are as they were before it.
+  void LeaveOut(const StepResult& step) {
+    if (spec_.train.on_nan == OnNan::kRollback) return RollBack(step);
+    if (spec_.train.on_nan == OnNan::kAbort) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  Shown(step) + ": the weights were not updated; lower the learning rate, check " +
+                      "the data, or see train.on_nan");
+    }
+    Warn(Shown(step) + ": the step is left out");
+    WriteMetrics({{"step", outcome_.step},
+                  {"learning/total_weights", step.total_weights},
+                  {"learning/updated", false},
+                  {"learning/finite", false}});
+    ++outcome_.step;
+  }
+
+  // To the last checkpoint, which is then written anew: with the data behind this step's, and so
+  // that a run killed now does not meet that again.
+  void RollBack(const StepResult& step) {
+    const std::string what = Shown(step);
+    TakeSaved(Wait::kYes);
+    const auto found = checkpoints_.FindNewest([this](const std::string& text) { Warn(text); });
+    if (!found || rollbacks_ >= spec_.train.max_rollbacks) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  what + (found ? ", after " + std::to_string(rollbacks_) + " rollbacks"
+                                : ", and there is no checkpoint to go back to"));
+    }
+    const int64_t rollbacks = rollbacks_ + 1;
+    Warn(what + ": rollback " + std::to_string(rollbacks) + " of at most " +
+         std::to_string(spec_.train.max_rollbacks) + " to step " + std::to_string(found->step) +
+         "; the data up to here is skipped");
+    const PackerState ahead = packer_.state();
+    Restore(*found);
+    rollbacks_ = rollbacks;
+    packer_.Restore(ahead);
+    trainer_.MastersChanged();
+    Save(Wait::kYes);
   }
 
   void Log(const StepResult& step, double seconds, double data_seconds) {
@@ -429,6 +488,10 @@ class Run {
         {"exported_best_step", exported_best_step_},
         {"evaluations_without_gain", evaluations_without_gain_},
         {"losses", losses_},
+        {"rollbacks", rollbacks_},
+        {"spikes",
+         {{"losses", trainer_.spikes().state().losses},
+          {"norms", trainer_.spikes().state().norms}}},
         {"base", trainer_.base() ? trainer_.base()->content_hash() : ""},
         {"settings", Settings()}};
   }
@@ -446,6 +509,8 @@ class Run {
             {"per_device_batch_size", t.per_device_batch_size},
             {"gradient_accumulation_steps", t.gradient_accumulation_steps},
             {"optimizer", static_cast<int>(t.optimizer.kind)},
+            {"optimizer_state", static_cast<int>(t.optimizer.state)},
+            {"momentum", t.optimizer.momentum},
             {"b1", t.optimizer.b1},
             {"b2", t.optimizer.b2},
             {"eps", t.optimizer.eps},
@@ -455,7 +520,11 @@ class Run {
             {"schedule_steps", t.schedule.schedule_steps},
             {"warmup_fraction", t.schedule.warmup_fraction},
             {"final_fraction", t.schedule.final_fraction},
-            {"constant", t.schedule.constant}};
+            {"schedule", static_cast<int>(t.schedule.kind)},
+            {"warmup_steps", t.schedule.warmup_steps},
+            {"decay_fraction", t.schedule.decay_fraction},
+            {"decay_steps", t.schedule.decay_steps},
+            {"decay_style", static_cast<int>(t.schedule.decay_style)}};
   }
 
   [[noreturn]] static void ThrowOther(const FoundCheckpoint& found, const std::string& what) {
@@ -506,7 +575,8 @@ class Run {
     const ordered_json settings = Settings();
     for (const auto& [key, value] : settings.items()) {
       const ordered_json there = state.at("settings").value(key, ordered_json());
-      if (there != value) {
+      // Checkpoints of earlier versions do not know every setting.
+      if (there != value && !there.is_null()) {
         Warn("resuming with another " + key + ": " + there.dump() + " became " + value.dump());
       }
     }
@@ -540,6 +610,10 @@ class Run {
     evaluations_without_gain_ =
         engine::JsonInt(state, "evaluations_without_gain", 0, INT64_MAX, source);
     losses_ = state.at("losses").get<std::deque<double>>();
+    rollbacks_ = engine::JsonIntOr(state, "rollbacks", 0, 0, INT64_MAX, source);
+    const ordered_json spikes = state.value("spikes", ordered_json::object());
+    trainer_.spikes().Restore({spikes.value("losses", std::deque<double>()),
+                               spikes.value("norms", std::deque<double>())});
     if (!losses_.empty()) outcome_.loss = losses_.back();
     outcome_.checkpoint = found.dir;
     Report("message", "resumed after step " + std::to_string(outcome_.step));
@@ -561,28 +635,56 @@ class Run {
     return false;
   }
 
-  bool Save() {
-    return Guarded("saving a checkpoint", [&] {
-      CheckpointContents contents;
-      contents.step = outcome_.step;
-      contents.arch = std::string(files_.family->name);
-      contents.isa_key = std::string(ops_.kernels().key);
-      contents.texts = files_.texts;
-      contents.texts["train_state.json"] = StateJson().dump(2) + "\n";
-      if (trainer_.base()) contents.texts["adapter_config.json"] = AdapterConfig();
-      std::vector<std::vector<std::byte>> bytes;
-      contents.tensor_files.push_back(
-          {WeightsFile(), ExportedTensors(trainer_.parameters(), &bytes)});
-      if (trainer_.base()) contents.tensor_files.back().metadata = AdapterMetadata();
-      contents.tensor_files.push_back(
-          {"optim.safetensors", trainer_.parameters().OptimizerTensors()});
-      outcome_.checkpoint = checkpoints_.Save(contents);
-      Report("checkpoint", outcome_.checkpoint.string());
+  enum class Wait { kNo, kYes };
+
+  void Saved(const fs::path& checkpoint) {
+    outcome_.checkpoint = checkpoint;
+    Report("checkpoint", checkpoint.string());
+  }
+
+  // The outcome of the save in flight, if there is one and it is done or waited for.
+  void TakeSaved(Wait wait) {
+    const auto result = writer_.Take(wait == Wait::kYes);
+    if (!result) return;
+    Guarded("saving a checkpoint", [&] {
+      if (result->failure) std::rethrow_exception(result->failure);
+      Saved(result->dir);
     });
   }
 
+  // One at a time: a save waits for the one before it.
+  void Save(Wait wait) {
+    TakeSaved(Wait::kYes);
+    Guarded("saving a checkpoint", [&] {
+      CheckpointSnapshot snapshot;
+      FillSnapshot(&snapshot);
+      if (wait == Wait::kNo && spec_.checkpoint.async) {
+        if (CopyTensors(snapshot.contents.tensor_files.back(), &snapshot.copies)) {
+          return writer_.Start(std::move(snapshot));
+        }
+        Warn("no memory for a copy of the moments: training waits for this checkpoint");
+      }
+      Saved(checkpoints_.Save(snapshot.contents));
+    });
+  }
+
+  void FillSnapshot(CheckpointSnapshot* snapshot) const {
+    CheckpointContents& contents = snapshot->contents;
+    contents.step = outcome_.step;
+    contents.arch = std::string(files_.family->name);
+    contents.isa_key = std::string(ops_.kernels().key);
+    contents.texts = files_.texts;
+    contents.texts["train_state.json"] = StateJson().dump(2) + "\n";
+    if (trainer_.base()) contents.texts["adapter_config.json"] = AdapterConfig();
+    contents.tensor_files.push_back(
+        {WeightsFile(), ExportedTensors(trainer_.parameters(), &snapshot->bytes)});
+    if (trainer_.base()) contents.tensor_files.back().metadata = AdapterMetadata();
+    contents.tensor_files.push_back(
+        {"optim.safetensors", trainer_.parameters().OptimizerTensors()});
+  }
+
   TrainOutcome Stop() {
-    Save();
+    Save(Wait::kYes);
     outcome_.status = TrainOutcome::Status::kStopped;
     return outcome_;
   }
@@ -595,7 +697,7 @@ class Run {
   // the last.
   void Finish() {
     if (evaluated_step_ != outcome_.step) Evaluate();
-    Save();
+    Save(Wait::kYes);
     if (spec_.train.sample.every > 0) Sample();
     if (!spec_.checkpoint.export_model) return;
     const bool is_adapter = trainer_.base() != nullptr;
@@ -629,6 +731,7 @@ class Run {
   Packer packer_;
   Trainer trainer_;
   CheckpointStore checkpoints_;
+  CheckpointWriter writer_;
   std::optional<ValidationSet> validation_;
   std::vector<MicroBatch> batches_;
   std::ofstream metrics_;
@@ -637,6 +740,7 @@ class Run {
   std::deque<double> losses_;  // of the last steps
   double tokens_seen_ = 0;
   double tflop_per_step_ = 0;
+  int64_t rollbacks_ = 0;
   int64_t best_step_ = -1;
   int64_t exported_best_step_ = -1;  // whose weights best/ holds; -1: none of this run's
   int64_t evaluated_step_ = -1;
