@@ -20,6 +20,7 @@
 #include "engine/model/random_model.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
+#include "training/plan.h"
 
 namespace tandem::training {
 namespace {
@@ -172,18 +173,26 @@ TEST_F(RunTrainingTest, AFullDiskDoesNotEndTheRun) {
   getrlimit(RLIMIT_FSIZE, &old);
   const rlimit small{16 << 10, old.rlim_max};
 
-  const TrainOutcome outcome =
-      Run(Spec({"checkpoint_period=4"}), "run", [&](const ProgressEvent& event) {
-        if (event.kind == "step" && event.step == 6) setrlimit(RLIMIT_FSIZE, &small);
-        if (event.kind == "warning") setrlimit(RLIMIT_FSIZE, &old);
-      });
-  setrlimit(RLIMIT_FSIZE, &old);
+  for (const std::string async : {"true", "false"}) {
+    events_.clear();
+    // Full from the first checkpoint on, until that is complained of.
+    const TrainOutcome outcome =
+        Run(Spec({"checkpoint_period=4", "checkpoint.async=" + async}), "run-" + async,
+            [&](const ProgressEvent& event) {
+              if (event.kind == "checkpoint" && event.message.ends_with("000000000004")) {
+                setrlimit(RLIMIT_FSIZE, &small);
+              }
+              if (event.kind == "warning") setrlimit(RLIMIT_FSIZE, &old);
+            });
+    setrlimit(RLIMIT_FSIZE, &old);
 
-  EXPECT_EQ(outcome.step, 12);
-  EXPECT_EQ(CountEvents("warning", "saving a checkpoint failed, training goes on"), 1);
-  EXPECT_TRUE(fs::exists(dir_.path() / "run" / "checkpoints" / "000000000004"));
-  EXPECT_FALSE(fs::exists(dir_.path() / "run" / "checkpoints" / "000000000008"));
-  EXPECT_TRUE(fs::exists(dir_.path() / "run" / "checkpoints" / "000000000012"));
+    const fs::path checkpoints = dir_.path() / ("run-" + async) / "checkpoints";
+    EXPECT_EQ(outcome.step, 12);
+    EXPECT_EQ(CountEvents("warning", "saving a checkpoint failed, training goes on"), 1);
+    EXPECT_TRUE(fs::exists(checkpoints / "000000000004"));
+    EXPECT_FALSE(fs::exists(checkpoints / "000000000008"));
+    EXPECT_TRUE(fs::exists(checkpoints / "000000000012"));
+  }
 }
 
 TEST_F(RunTrainingTest, ResumingAnotherModelIsRefused) {
