@@ -178,10 +178,18 @@ class SpecReader {
     if (spec.train.early_stopping_patience > 0 && spec.train.eval_interval == 0) {
       Fault("train.eval_interval: must be set for early_stopping_patience");
     }
-    if (spec.train.schedule.schedule_steps == 0) {
-      spec.train.schedule.schedule_steps = spec.train.steps;
-    }
+    CheckSchedule(spec.train.schedule);
     if (spec.data.max_segments_per_seq == 0) spec.data.max_segments_per_seq = 64;
+  }
+
+  void CheckSchedule(ScheduleSpec& schedule) {
+    if (schedule.schedule_steps == 0) schedule.schedule_steps = spec.train.steps;
+    if (schedule.kind != ScheduleKind::kWsd) return;
+    const int64_t phases = WarmupSteps(schedule) + DecaySteps(schedule);
+    if (phases > schedule.schedule_steps) {
+      Fault("train.schedule: warm-up and decay take " + std::to_string(phases) + " of " +
+            std::to_string(schedule.schedule_steps) + " steps");
+    }
   }
 
   static constexpr const char* kCommandLine = "command line";
