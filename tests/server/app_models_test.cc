@@ -299,6 +299,18 @@ TEST_F(AppModelsTest, StartIsInterruptedWhileModelsLoad) {
   }
 }
 
+TEST_F(AppModelsTest, MetricsSayWhetherPrefixesAreCached) {
+  for (const bool cached : {true, false}) {
+    AppOptions options = WithAdmin();
+    options.engine.prefix_cache = cached;
+    StartApp(options);
+    const std::string says =
+        std::string("enable_prefix_caching=\"") + (cached ? "True" : "False") + "\"";
+    EXPECT_NE(Get("/metrics").body.find(says), std::string::npos) << says;
+    app_.reset();
+  }
+}
+
 // For the thread sanitizer above all.
 TEST_F(AppModelsTest, LoadsUnloadsAndRequestsInAnyOrder) {
   StartApp(WithAdmin());
