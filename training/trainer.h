@@ -67,6 +67,7 @@ class Trainer {
   EvaluationResult Evaluate(std::span<const MicroBatch> batches);
 
   ParameterStore& parameters() { return parameters_; }
+  const ParameterStore& parameters() const { return parameters_; }
   // After the masters were changed from outside (loading, resuming).
   void MastersChanged() { parameters_.Repack(ops_); }
   Executor& executor() { return *executor_; }
