@@ -27,8 +27,9 @@ void AddGemmBench(CLI::App& command, int& exit_code, bool roof_only) {
   command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
   command.add_option("--seconds", options->seconds, "per case")->check(CLI::Range(0.05, 60.0));
   if (!roof_only) {
-    command.add_option("--types", options->types, "of the weights: bf16, f32, int8, int4, q4_k")
-        ->check(CLI::IsMember({"bf16", "f32", "int8", "int4", "q4_k"}))
+    command
+        .add_option("--types", options->types, "of the weights: bf16, f32, int8, int4, int6, q4_k")
+        ->check(CLI::IsMember({"bf16", "f32", "int8", "int4", "int6", "q4_k"}))
         ->delimiter(',')
         ->capture_default_str();
     command.add_flag("--gradients,!--no-gradients", options->gradients,
