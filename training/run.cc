@@ -20,6 +20,7 @@
 #include "training/lora/lora.h"
 #include "training/model_files.h"
 #include "training/name_pattern.h"
+#include "training/plan.h"
 #include "training/sample.h"
 #include "training/trainer.h"
 
@@ -61,7 +62,13 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec, const ModelFiles& files) 
   options.optimizer = spec.train.optimizer;
   options.schedule = spec.train.schedule;
   options.dropout_seed = spec.data.seed;
-  options.trained = TrainedWeights(spec, files.family->list_weights(files.config));
+  const std::vector<engine::WeightSpec> weights = files.family->list_weights(files.config);
+  options.trained = TrainedWeights(spec, weights);
+  std::vector<engine::WeightSpec> adapters;
+  if (spec.lora.enable) {
+    adapters = LoraSpecs(weights, ChooseLoraTargets(spec.lora, *files.family, files.config));
+  }
+  options.remat = RematFor(spec, weights, options.trained, adapters);
   return options;
 }
 
@@ -219,7 +226,10 @@ class Run {
                           ? static_cast<double>(trainer_.program().training_flops()) / 1e12
                           : TflopPerStep(files_.config, gated, spec_.train.per_device_batch_size,
                                          spec_.data.max_target_length);
-    tflop_per_step_ *= static_cast<double>(spec_.train.gradient_accumulation_steps);
+    const auto micro_batches = static_cast<double>(spec_.train.gradient_accumulation_steps);
+    tflop_per_step_ *= micro_batches;
+    recomputed_tflop_ =
+        static_cast<double>(trainer_.program().recompute_flops()) / 1e12 * micro_batches;
 
     char base[64] = "";
     if (trainer_.base()) {
@@ -306,6 +316,7 @@ class Run {
                   {"perf/data_wait_seconds", data_seconds},
                   {"perf/per_device_tflops", tflop_per_step_},
                   {"perf/per_device_tflops_per_sec", tflop_per_step_ / seconds},
+                  {"perf/hardware_tflops", tflop_per_step_ + recomputed_tflop_},
                   {"perf/per_device_tokens", tokens},
                   {"perf/per_device_tokens_per_sec", tokens / seconds},
                   {"perf/real_tokens_per_sec", step.total_weights / seconds},
@@ -637,6 +648,7 @@ class Run {
   std::deque<double> losses_;  // of the last steps
   double tokens_seen_ = 0;
   double tflop_per_step_ = 0;
+  double recomputed_tflop_ = 0;  // of rematerialisation, no part of tflop_per_step_
   int64_t best_step_ = -1;
   int64_t exported_best_step_ = -1;  // whose weights best/ holds; -1: none of this run's
   int64_t evaluated_step_ = -1;
@@ -662,6 +674,8 @@ std::string DescribePlan(const TrainSpec& spec) {
   } else {
     record.trained = TrainedWeights(spec, files.family->list_weights(files.config));
   }
+  const std::vector<engine::WeightSpec> weights = files.family->list_weights(files.config);
+  record.remat = RematFor(spec, weights, record.trained, LoraSpecs(weights, record.lora));
   const Program program = Record(*files.family, files.config, record);
 
   int64_t parameters = 0;
@@ -671,11 +685,7 @@ std::string DescribePlan(const TrainSpec& spec) {
     parameters += elements;
     if (program.trained[i]) trained += elements;
   }
-  // Master (4 bytes, split or whole), panels, and for trained weights m, v and gradient. The base
-  // of an adapter has panels alone.
-  const int64_t width = static_cast<int64_t>(engine::DTypeBytes(spec.compute));
-  const int64_t masters = spec.lora.enable ? trained : parameters;
-  const int64_t bytes = parameters * width + masters * 4 + trained * 12;
+  const int64_t bytes = StateBytes(spec, program.weight_specs, program.trained);
   char text[512];
   std::snprintf(text, sizeof text,
                 "parameters %lld (%lld trained), %lld B with master, moments and gradients\n"
@@ -683,7 +693,7 @@ std::string DescribePlan(const TrainSpec& spec) {
                 static_cast<long long>(parameters), static_cast<long long>(trained),
                 static_cast<long long>(bytes), static_cast<long long>(program.arena_bytes),
                 static_cast<long long>(spec.train.gradient_accumulation_steps));
-  return Print(program) + text;
+  return Print(program) + text + DescribePolicies(*files.family, files.config, record);
 }
 
 }  // namespace tandem::training

@@ -11,6 +11,7 @@
 #include "training/data/packer.h"
 #include "training/lora/lora_options.h"
 #include "training/optim/optimizer.h"
+#include "training/program/remat_options.h"
 
 namespace tandem::training {
 
@@ -73,6 +74,7 @@ struct TrainSection {
   int64_t gradient_accumulation_steps = 1;
   ScheduleSpec schedule;  // schedule_steps 0: steps
   OptimizerSpec optimizer;
+  RematOptions remat;         // kAuto without max_bytes: what resources.memory_max_bytes leaves
   int64_t eval_interval = 0;  // steps; 0: never
   int64_t eval_steps = 0;     // micro-batches; 0: all of the validation text
   double target_eval_loss = 0;
