@@ -306,6 +306,34 @@ TEST_F(RunTrainingTest, ThePlanNamesParametersAndMemory) {
   EXPECT_NE(plan.find("parameters "), std::string::npos);
 }
 
+// The numbers of the plan are those of the run, and a policy changes neither losses nor weights.
+TEST_F(RunTrainingTest, RecomputedActivationsTrainTheSameModelInLessMemory) {
+  Run(Spec(), "plain");
+  const auto losses = Losses("plain");
+  ASSERT_EQ(losses.size(), 12u);
+  for (const std::string policy : {"minimal", "full", "every_k", "auto"}) {
+    const TrainSpec spec = Spec({"train.remat=" + policy, "train.remat_max_bytes=500000"});
+    Run(spec, policy);
+    EXPECT_EQ(Losses(policy), losses) << policy;
+    EXPECT_EQ(Weights(policy), Weights("plain")) << policy;
+    const std::string plan = DescribePlan(spec);
+    EXPECT_NE(plan.find("remat " + policy + ": "), std::string::npos);
+    EXPECT_NE(plan.find("* " + policy), std::string::npos);
+  }
+}
+
+TEST_F(RunTrainingTest, AnAutomaticPolicyRefusesWithNumbersWhatCannotFit) {
+  std::string message;
+  try {
+    DescribePlan(Spec({"train.remat=auto", "resources.memory_max_bytes=1000000"}));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+    message = error.what();
+  }
+  EXPECT_NE(message.find("1000000 leaves nothing for activations"), std::string::npos) << message;
+  EXPECT_THROW(DescribePlan(Spec({"train.remat=auto", "train.remat_max_bytes=1000"})), Error);
+}
+
 // ---- Adapters
 
 std::string AdapterWeights(const fs::path& dir) {
