@@ -20,7 +20,12 @@ int64_t StateBytes(const TrainSpec& spec, const std::vector<engine::WeightSpec>&
   int64_t bytes = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const bool has_master = trained[i] || !spec.lora.enable;
-    bytes += weights[i].n * weights[i].k * (width + (has_master ? 4 : 0) + (trained[i] ? 12 : 0));
+    const int64_t elements = weights[i].n * weights[i].k;
+    bytes += elements * (width + (has_master ? 4 : 0));
+    if (!trained[i]) continue;
+    const bool may_be_coded = weights[i].kind == engine::WeightKind::kMatrix;
+    bytes += elements * 4 +
+             MomentBytes(MomentsOf(spec.train.optimizer, elements, may_be_coded), elements);
   }
   return bytes;
 }

@@ -8,12 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
-#include "training/checkpoint/checkpoint_store.h"
-#include "training/checkpoint/checkpoint_writer.h"
 #include "training/flops.h"
 #include "training/run_checkpoint.h"
 #include "training/run_export.h"
 #include "training/run_parts.h"
+#include "training/run_saver.h"
 #include "training/validation_set.h"
 
 namespace tandem::training {
@@ -29,13 +28,16 @@ double Seconds(std::chrono::steady_clock::time_point from) {
 }
 
 class Run {
+  using Wait = RunSaver::Wait;
+
  public:
   Run(const TrainSpec& spec, const JobContext& context)
       : spec_(spec),
         context_(context),
         parts_(spec, context),
-        checkpoints_(context.dir / "checkpoints", spec.checkpoint.keep),
-        writer_(checkpoints_) {
+        checkpoints_(parts_, context.dir / "checkpoints",
+                     {[this](const fs::path& dir) { Report("checkpoint", dir.string()); },
+                      [this](const std::string& what) { Warn(what); }}) {
     if (!spec.data.eval.empty()) validation_.emplace(spec, parts_.files);
     batches_.resize(static_cast<size_t>(spec.train.gradient_accumulation_steps));
   }
@@ -46,10 +48,10 @@ class Run {
     Announce();
     OpenMetrics();
     // So that there is something to go back to.
-    if (spec_.train.on_nan == OnNan::kRollback && outcome_.checkpoint.empty()) Save(Wait::kYes);
+    if (spec_.train.on_nan == OnNan::kRollback && !checkpoints_.has_checkpoint()) Save(Wait::kYes);
     while (progress_.step < spec_.train.steps) {
       if (context_.stop.stop_requested()) return Stop();
-      TakeSaved(Wait::kNo);
+      checkpoints_.Take(Wait::kNo);
       if (!OneStep()) break;
       const bool last = progress_.step == spec_.train.steps;
       if (Due(spec_.train.eval_interval) && !last && Evaluate()) break;
@@ -72,26 +74,15 @@ class Run {
   TrainOutcome Outcome() {
     outcome_.step = progress_.step;
     outcome_.best_eval_loss = progress_.best_eval_loss;
+    outcome_.checkpoint = checkpoints_.newest();
     return outcome_;
   }
 
-  void Resume(const FoundCheckpoint& found, const WarnFunction& warn) {
-    progress_ = RestoreRun(parts_, found, warn);
-    if (!progress_.losses.empty()) outcome_.loss = progress_.losses.back();
-    outcome_.checkpoint = found.dir;
-    Report("message", "resumed after step " + std::to_string(progress_.step));
-  }
-
   void Begin() {
-    std::optional<FoundCheckpoint> found;
-    const WarnFunction warn = [this](const std::string& what) { Warn(what); };
-    if (spec_.checkpoint.resume) {
-      found = checkpoints_.FindNewest(warn);
-    } else if (const fs::path aside = checkpoints_.SetAside(); !aside.empty()) {
-      Warn("checkpoints of an earlier run are now in " + aside.string());
-    }
-    if (found) {
-      Resume(*found, warn);
+    if (const auto found = checkpoints_.Begin()) {
+      progress_ = RestoreRun(parts_, *found, [this](const std::string& what) { Warn(what); });
+      if (!progress_.losses.empty()) outcome_.loss = progress_.losses.back();
+      Report("message", "resumed after step " + std::to_string(progress_.step));
     } else {
       InitialWeights(parts_);
     }
@@ -187,7 +178,7 @@ class Run {
 
   // A step whose loss or gradient is not finite; the weights are as they were before it.
   void LeaveOut(const StepResult& step) {
-    if (spec_.train.on_nan == OnNan::kRollback) return RollBack(step);
+    if (spec_.train.on_nan == OnNan::kRollback) return GoBack(step);
     if (spec_.train.on_nan == OnNan::kAbort) {
       throw Error(ErrorCode::kFailedPrecondition,
                   Shown(step) + ": the weights were not updated; lower the learning rate, check " +
@@ -201,27 +192,21 @@ class Run {
     ++progress_.step;
   }
 
-  // To the last checkpoint, which is then written anew: with the data behind this step's, and so
-  // that a run killed now does not meet that again.
-  void RollBack(const StepResult& step) {
-    const std::string what = Shown(step);
-    TakeSaved(Wait::kYes);
-    const WarnFunction warn = [this](const std::string& text) { Warn(text); };
-    const auto found = checkpoints_.FindNewest(warn);
-    if (!found || progress_.rollbacks >= spec_.train.max_rollbacks) {
-      throw Error(ErrorCode::kFailedPrecondition,
-                  what + (found ? ", after " + std::to_string(progress_.rollbacks) + " rollbacks"
-                                : ", and there is no checkpoint to go back to"));
-    }
+  // To the last checkpoint, which is then written anew: a run killed now does not meet this data
+  // again, and has the count.
+  void GoBack(const StepResult& step) {
+    const auto found = checkpoints_.FindNewest();
     const int64_t rollbacks = progress_.rollbacks + 1;
-    Warn(what + ": rollback " + std::to_string(rollbacks) + " of at most " +
+    if (!found || rollbacks > spec_.train.max_rollbacks) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  Shown(step) + (found ? ", after " + std::to_string(rollbacks - 1) + " rollbacks"
+                                       : ", and there is no checkpoint to go back to"));
+    }
+    Warn(Shown(step) + ": rollback " + std::to_string(rollbacks) + " of at most " +
          std::to_string(spec_.train.max_rollbacks) + " to step " + std::to_string(found->step) +
          "; the data up to here is skipped");
-    const PackerState ahead = parts_.packer.state();
-    Resume(*found, warn);
+    progress_ = RollBack(parts_, *found, [this](const std::string& what) { Warn(what); });
     progress_.rollbacks = rollbacks;
-    parts_.packer.Restore(ahead);
-    parts_.trainer.MastersChanged();
     Save(Wait::kYes);
   }
 
@@ -302,7 +287,8 @@ class Run {
       progress_.best_step = progress_.step;
       progress_.evaluations_without_gain = 0;
       if (spec_.checkpoint.export_best &&
-          Guarded("exporting the best model", [&] { ExportRun(parts_, context_.dir / "best"); })) {
+          Guarded([this](const std::string& what) { Warn(what); }, "exporting the best model",
+                  [&] { ExportRun(parts_, context_.dir / "best"); })) {
         progress_.exported_best_step = progress_.best_step;
       }
     } else {
@@ -325,54 +311,7 @@ class Run {
                  [this](const std::string& text) { Report("sample", text); });
   }
 
-  // A disk that is full must not end a run that may yet find room: what was saved before is still
-  // there. Returns whether it worked.
-  template <class Action>
-  bool Guarded(const std::string& what, const Action& action) {
-    try {
-      action();
-      return true;
-    } catch (const fs::filesystem_error& error) {
-      Warn(what + " failed, training goes on: " + error.what());
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kIo) throw;
-      Warn(what + " failed, training goes on: " + error.what());
-    }
-    return false;
-  }
-
-  enum class Wait { kNo, kYes };
-
-  void Saved(const fs::path& checkpoint) {
-    outcome_.checkpoint = checkpoint;
-    Report("checkpoint", checkpoint.string());
-  }
-
-  // The outcome of the save in flight, if there is one and it is done or waited for.
-  void TakeSaved(Wait wait) {
-    const auto result = writer_.Take(wait == Wait::kYes);
-    if (!result) return;
-    Guarded("saving a checkpoint", [&] {
-      if (result->failure) std::rethrow_exception(result->failure);
-      Saved(result->dir);
-    });
-  }
-
-  // One at a time: a save waits for the one before it.
-  void Save(Wait wait) {
-    TakeSaved(Wait::kYes);
-    Guarded("saving a checkpoint", [&] {
-      CheckpointSnapshot snapshot;
-      snapshot.contents = ContentsOf(parts_, progress_, &snapshot.bytes);
-      if (wait == Wait::kNo && spec_.checkpoint.async) {
-        if (CopyTensors(snapshot.contents.tensor_files.back(), &snapshot.copies)) {
-          return writer_.Start(std::move(snapshot));
-        }
-        Warn("no memory for a copy of the moments: training waits for this checkpoint");
-      }
-      Saved(checkpoints_.Save(snapshot.contents));
-    });
-  }
+  void Save(Wait wait) { checkpoints_.Save(progress_, wait); }
 
   TrainOutcome Stop() {
     Save(Wait::kYes);
@@ -407,8 +346,7 @@ class Run {
   const TrainSpec& spec_;
   const JobContext& context_;
   RunParts parts_;
-  CheckpointStore checkpoints_;
-  CheckpointWriter writer_;
+  RunSaver checkpoints_;
   std::optional<ValidationSet> validation_;
   std::vector<MicroBatch> batches_;
   std::ofstream metrics_;

@@ -53,6 +53,7 @@ ordered_json Settings(const RunParts& parts) {
 
 ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
   const PackerState& packer = parts.packer.state();
+  const SpikeGuard::State& spikes = parts.trainer.spikes().state();
   return {
       {"version", kStateVersion},
       {"step", progress.step},
@@ -63,11 +64,9 @@ ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
       {"best_step", progress.best_step},
       {"exported_best_step", progress.exported_best_step},
       {"evaluations_without_gain", progress.evaluations_without_gain},
-      {"losses", progress.losses},
       {"rollbacks", progress.rollbacks},
-      {"spikes",
-       {{"losses", parts.trainer.spikes().state().losses},
-        {"norms", parts.trainer.spikes().state().norms}}},
+      {"spikes", {{"losses", spikes.losses}, {"norms", spikes.norms}}},
+      {"losses", progress.losses},
       {"base", parts.trainer.base() ? parts.trainer.base()->content_hash() : ""},
       {"settings", Settings(parts)}};
 }
@@ -177,11 +176,11 @@ RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const Warn
       engine::JsonIntOr(state, "exported_best_step", -1, -1, INT64_MAX, source);
   progress.evaluations_without_gain =
       engine::JsonInt(state, "evaluations_without_gain", 0, INT64_MAX, source);
-  progress.losses = state.at("losses").get<std::deque<double>>();
   progress.rollbacks = engine::JsonIntOr(state, "rollbacks", 0, 0, INT64_MAX, source);
   const ordered_json spikes = state.value("spikes", ordered_json::object());
   parts.trainer.spikes().Restore(
       {spikes.value("losses", std::deque<double>()), spikes.value("norms", std::deque<double>())});
+  progress.losses = state.at("losses").get<std::deque<double>>();
   return progress;
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -137,29 +138,40 @@ class ExactResume : public testing::Test {
     return losses;
   }
 
+  void ExpectKillsChangeNothing(std::vector<std::string> words, int n_kills);
+
   tests::TemporaryDir dir_;
 };
 
-TEST_F(ExactResume, TwentyKillsChangeNoBitOfAnyLoss) {
-  ASSERT_EQ(TrainProcess(TrainWords("whole")).Wait(), 0);
+// `n_kills` of a run with these words, one after the other, against the same run left alone.
+void ExactResume::ExpectKillsChangeNothing(std::vector<std::string> words, int n_kills) {
+  // A process that is killed comes less than 10 steps far, and half of that on average.
+  const int steps = 6 * n_kills + 30;
+  words.push_back("steps=" + std::to_string(steps));
+  const auto start = [&](const std::string& name) {
+    std::vector<std::string> all = TrainWords(name);
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  };
+  ASSERT_EQ(TrainProcess(start("whole")).Wait(), 0);
 
   const auto seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   int kills = 0;
-  for (int attempt = 0; attempt < 20; ++attempt) {
-    TrainProcess process(TrainWords("killed"));
+  for (int attempt = 0; attempt < n_kills; ++attempt) {
+    TrainProcess process(start("killed"));
     if (!process.ReadLines(1 + static_cast<int>(random() % 10))) break;
     // Half of the kills come at once, half somewhere in the work between two lines.
     if (random() % 2 != 0) process.WaitForOutput(static_cast<int>(random() % 20));
     process.Kill(SIGKILL);
     ++kills;
   }
-  EXPECT_EQ(kills, 20);
-  ASSERT_EQ(TrainProcess(TrainWords("killed")).Wait(), 0);
+  EXPECT_EQ(kills, n_kills);
+  ASSERT_EQ(TrainProcess(start("killed")).Wait(), 0);
 
   const auto undisturbed = Losses("whole");
-  ASSERT_EQ(undisturbed.size(), 120u);
+  ASSERT_EQ(undisturbed.size(), static_cast<size_t>(steps));
   const auto killed = Losses("killed");
   for (const auto& [step, loss] : killed) {
     EXPECT_EQ(loss, undisturbed.find(step)->second) << "step " << step;
@@ -170,6 +182,41 @@ TEST_F(ExactResume, TwentyKillsChangeNoBitOfAnyLoss) {
   };
   EXPECT_EQ(weights("killed"), weights("whole"));
 }
+
+// With TANDEM_SLOW_TESTS=1 fifty of every kind.
+int NumberOfKills(int usually) {
+  const char* slow = std::getenv("TANDEM_SLOW_TESTS");
+  return slow != nullptr && std::string(slow) == "1" ? 50 : usually;
+}
+
+TEST_F(ExactResume, TwentyKillsChangeNoBitOfAnyLoss) {
+  ExpectKillsChangeNothing({}, NumberOfKills(20));
+}
+
+struct RunKind {
+  const char* name;
+  std::vector<std::string> words;
+};
+
+class ExactResumeOf : public ExactResume, public testing::WithParamInterface<RunKind> {};
+
+TEST_P(ExactResumeOf, KillsChangeNoBitOfAnyLoss) {
+  ExpectKillsChangeNothing(GetParam().words, NumberOfKills(6));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Runs, ExactResumeOf,
+    testing::Values(
+        RunKind{"EightBitMoments", {"train.optimizer.state=8bit", "hidden_size=64"}},
+        RunKind{"Sgd", {"opt_type=sgd", "train.optimizer.momentum=0.9"}},
+        RunKind{"Packed", {"grain_packing_type=concat_then_split", "data.overflow=split"}},
+        RunKind{"Unpacked", {"packing=false", "dtype=float32"}},
+        RunKind{"Accumulated", {"per_device_batch_size=1", "gradient_accumulation_steps=5"}},
+        RunKind{"Guarded",
+                {"skip_step_on_spikes=true", "skip_step_interval=8", "skip_step_scaling_factor=1",
+                 "train.on_nan=rollback"}},
+        RunKind{"Waiting", {"checkpoint.async=false", "lr_schedule_type=wsd"}}),
+    [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_F(ExactResume, SigtermSavesAndSaysTryAgain) {
   TrainProcess process(TrainWords("stopped"));

@@ -279,7 +279,7 @@ TEST(Trainer, ABatchWithNothingToTrainCountsButMovesNothing) {
   EXPECT_TRUE(SameBits(fixture.trainer->parameters().Master(1), before));
 }
 
-TEST(Trainer, ANanLossStopsWithAClearErrorAndLeavesTheWeights) {
+TEST(Trainer, ANanLossIsSaidAndLeavesTheWeights) {
   const Model model = Models()[0];
   const auto samples = Samples(kLengths, model.config.vocab_size);
   const MicroBatch batch = BatchOf(samples, 0, 0);
@@ -291,14 +291,9 @@ TEST(Trainer, ANanLossStopsWithAClearErrorAndLeavesTheWeights) {
   fixture.trainer->MastersChanged();
   const std::vector<float> before = parameters.Master(2);
 
-  std::string message;
-  try {
-    fixture.trainer->Step({&batch, 1});
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
-    message = error.what();
-  }
-  EXPECT_NE(message.find("nan"), std::string::npos) << message;
+  const StepResult step = fixture.trainer->Step({&batch, 1});
+  EXPECT_FALSE(step.finite);
+  EXPECT_FALSE(step.updated);
   EXPECT_TRUE(SameBits(parameters.Master(2), before));
 }
 
