@@ -96,7 +96,10 @@ class Run {
         trainer.base() ? static_cast<double>(trainer.program().training_flops()) / 1e12
                        : TflopPerStep(parts_.files.config, gated, spec_.train.per_device_batch_size,
                                       spec_.data.max_target_length);
-    tflop_per_step_ *= static_cast<double>(spec_.train.gradient_accumulation_steps);
+    const auto micro_batches = static_cast<double>(spec_.train.gradient_accumulation_steps);
+    tflop_per_step_ *= micro_batches;
+    recomputed_tflop_ =
+        static_cast<double>(trainer.program().recompute_flops()) / 1e12 * micro_batches;
   }
 
   void Announce() {
@@ -232,6 +235,7 @@ class Run {
                   {"perf/data_wait_seconds", data_seconds},
                   {"perf/per_device_tflops", tflop_per_step_},
                   {"perf/per_device_tflops_per_sec", tflop_per_step_ / seconds},
+                  {"perf/hardware_tflops", tflop_per_step_ + recomputed_tflop_},
                   {"perf/per_device_tokens", tokens},
                   {"perf/per_device_tokens_per_sec", tokens / seconds},
                   {"perf/real_tokens_per_sec", step.total_weights / seconds},
@@ -350,6 +354,7 @@ class Run {
   RunProgress progress_;
   TrainOutcome outcome_;
   double tflop_per_step_ = 0;
+  double recomputed_tflop_ = 0;  // of rematerialisation, no part of tflop_per_step_
   int64_t evaluated_step_ = -1;
 };
 

@@ -4,6 +4,7 @@
 #include "engine/model/model.h"
 #include "training/lora/lora.h"
 #include "training/name_pattern.h"
+#include "training/plan.h"
 
 namespace tandem::training {
 namespace {
@@ -19,7 +20,13 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec, const ModelFiles& files) 
   options.schedule = spec.train.schedule;
   options.spikes = spec.train.spikes;
   options.dropout_seed = spec.data.seed;
-  options.trained = TrainedWeights(spec, files.family->list_weights(files.config));
+  const std::vector<engine::WeightSpec> weights = files.family->list_weights(files.config);
+  options.trained = TrainedWeights(spec, weights);
+  std::vector<engine::WeightSpec> adapters;
+  if (spec.lora.enable) {
+    adapters = LoraSpecs(weights, ChooseLoraTargets(spec.lora, *files.family, files.config));
+  }
+  options.remat = RematFor(spec, weights, options.trained, adapters);
   return options;
 }
 

@@ -172,6 +172,10 @@ class SpecReader {
         Fault("model.trainable: cannot be set with lora, which trains its adapter alone");
       }
     }
+    if (spec.train.remat.policy == RematPolicy::kAuto && spec.train.remat.max_bytes == 0 &&
+        spec.resources.memory_max_bytes == 0) {
+      Fault("train.remat: auto needs train.remat_max_bytes or resources.memory_max_bytes");
+    }
     if (spec.train.eval_interval > 0 && spec.data.eval.empty()) {
       Fault("data.eval: must name a text file when eval_interval is set");
     }

@@ -12,6 +12,7 @@
 #include "training/lora/lora_options.h"
 #include "training/optim/guards.h"
 #include "training/optim/optimizer.h"
+#include "training/program/remat_options.h"
 
 namespace tandem::training {
 
@@ -77,6 +78,7 @@ struct TrainSection {
   SpikeOptions spikes;
   OnNan on_nan = OnNan::kAbort;
   int64_t max_rollbacks = 3;
+  RematOptions remat;         // kAuto without max_bytes: what resources.memory_max_bytes leaves
   int64_t eval_interval = 0;  // steps; 0: never
   int64_t eval_steps = 0;     // micro-batches; 0: all of the validation text
   double target_eval_loss = 0;

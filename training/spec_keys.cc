@@ -258,6 +258,26 @@ std::vector<SpecKey> GuardKeys() {
   };
 }
 
+SpecValue Remat() {
+  std::vector<std::pair<std::string, RematPolicy>> policies;
+  for (const std::string_view name : RematPolicyNames()) {
+    policies.emplace_back(name, *FindRematPolicy(name));
+  }
+  return Choice<RematPolicy>(FIELD(train.remat.policy), policies);
+}
+
+std::vector<SpecKey> RematKeys() {
+  return {
+    {{"train.remat", "remat_policy"}, Remat(),
+     "what of a layer is kept for the backward pass; the rest is computed twice, see below"},
+    {{"train.remat_every"}, Integer(FIELD(train.remat.every), 1, 1000),
+     "layers of which every_k keeps one input"},
+    {{"train.remat_max_bytes"}, Integer(FIELD(train.remat.max_bytes), 0, 0x1p52),
+     "what auto may let activations have",
+     "what `resources.memory_max_bytes` leaves after the parameters"},
+  };
+}
+
 std::vector<SpecKey> SampleKeys() {
   return {
     {{"train.sample.every", "sample_period"}, Integer(FIELD(train.sample.every), 0, kBig),
@@ -324,8 +344,8 @@ std::vector<SpecKey> MachineKeys() {
 
 std::vector<SpecKey> AllKeys() {
   std::vector<SpecKey> all;
-  for (const auto section : {RunKeys, ModelKeys, LoraKeys, DataKeys, TrainKeys, GuardKeys, OptimizerKeys,
-                             SampleKeys, CheckpointKeys, MachineKeys}) {
+  for (const auto section : {RunKeys, ModelKeys, LoraKeys, DataKeys, TrainKeys, GuardKeys,
+                             OptimizerKeys, RematKeys, SampleKeys, CheckpointKeys, MachineKeys}) {
     for (SpecKey& key : section()) all.push_back(std::move(key));
   }
   return all;
@@ -372,7 +392,6 @@ bool IsIgnoredSpecKey(const std::string& name) {
       "enable_checkpointing",
       "scan_layers",
       "attention",
-      "remat_policy",
       "ici_fsdp_parallelism",
       "dcn_data_parallelism",
       "jax_cache_dir",

@@ -27,6 +27,7 @@ struct TrainerOptions {
   uint64_t dropout_seed = 0;
   bool dropout = true;        // false: as if the model's config had none
   std::vector<bool> trained;  // per weight; empty: all
+  RematOptions remat;
 };
 
 struct StepResult {

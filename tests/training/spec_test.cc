@@ -201,6 +201,23 @@ TEST(SpecKeys, EveryKeyHasItsRowInTheReadme) {
   EXPECT_TRUE(missing.empty()) << "training/README.md must hold these rows:\n" << missing;
 }
 
+TEST(TrainSpec, RematPoliciesHaveMaxTextsNames) {
+  EXPECT_EQ(Parse(kMinimal).train.remat.policy, RematPolicy::kNone);
+  EXPECT_EQ(Parse(kMinimal + "remat_policy: full\n").train.remat.policy, RematPolicy::kFull);
+  EXPECT_EQ(Parse(kMinimal, {"train.remat=save_qkv_proj"}).train.remat.policy,
+            RematPolicy::kSaveQkvProj);
+  const TrainSpec every = Parse(kMinimal, {"train.remat=every_k", "train.remat_every=4"});
+  EXPECT_EQ(every.train.remat.policy, RematPolicy::kEveryK);
+  EXPECT_EQ(every.train.remat.every, 4);
+
+  const std::string faults = FaultsOf(kMinimal, {"remat_policy=minimal_offloaded"});
+  for (const std::string_view name : RematPolicyNames()) {
+    EXPECT_NE(faults.find(name), std::string::npos) << faults;
+  }
+  EXPECT_NE(FaultsOf(kMinimal, {"train.remat=auto"}).find("memory_max_bytes"), std::string::npos);
+  EXPECT_EQ(FaultsOf(kMinimal, {"train.remat=auto", "train.remat_max_bytes=1e9"}), "");
+}
+
 TEST(TrainSpec, SayingWhatAdapterAsksForOne) {
   const std::string base = kMinimal + "load_parameters_path: base\n";
   EXPECT_FALSE(Parse(base).lora.enable);

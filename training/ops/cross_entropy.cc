@@ -17,14 +17,18 @@ using engine::ConstMatrix;
 using engine::DType;
 using engine::OpsContext;
 
-// Logits of a tile take at most this much memory; the tile's rows follow from the vocabulary alone,
-// so that sums over rows have one order.
-constexpr int64_t kTileBytes = 192 << 20;
 constexpr int64_t kMaxTileRows = 1024;
 constexpr int64_t kMinTileRows = 64;
 
-int64_t TileRows(int64_t vocab) {
-  const int64_t rows = kTileBytes / (vocab * static_cast<int64_t>(sizeof(float)));
+// Follows from shapes alone, so that sums over rows have one order.
+int64_t TileRows(const CrossEntropyArgs& args) {
+  if (args.tile_rows > 0) return args.tile_rows;
+  const auto element = static_cast<int64_t>(engine::DTypeBytes(args.hidden.dtype));
+  const auto f32 = static_cast<int64_t>(sizeof(float));
+  const int64_t vocab = args.head.n;
+  const int64_t of_row = vocab * f32 + engine::RowStride(args.hidden.dtype, vocab) * element +
+                         args.hidden.cols * f32 + args.hidden.stride * element + f32;
+  const int64_t rows = kCrossEntropyBytes / of_row;
   return std::clamp(rows / kMinTileRows * kMinTileRows, kMinTileRows, kMaxTileRows);
 }
 
@@ -58,85 +62,125 @@ void FormGradientRow(const engine::TrainingKernelTable& kernels, const float* lo
   }
 }
 
+std::vector<int64_t> TrainedRows(const CrossEntropyArgs& args) {
+  std::vector<int64_t> trained;
+  trained.reserve(static_cast<size_t>(args.hidden.rows));
+  for (int64_t row = 0; row < args.hidden.rows; ++row) {
+    const auto i = static_cast<size_t>(row);
+    if (args.weights[i] != 0 && args.targets[i] >= 0) {
+      TANDEM_CHECK(args.targets[i] < args.head.n);
+      trained.push_back(row);
+    }
+  }
+  return trained;
+}
+
+// Some trained rows, from their hidden states to their gradients.
+class Tile {
+ public:
+  Tile(OpsContext& ops, CrossEntropyWorkspace& workspace, const CrossEntropyArgs& args,
+       std::span<const int64_t> row_of)
+      : ops_(ops),
+        workspace_(workspace),
+        args_(args),
+        row_of_(row_of),
+        rows_(static_cast<int64_t>(row_of.size())),
+        vocab_(args.head.n) {
+    const ConstMatrix& hidden = args.hidden;
+    const auto row_bytes = static_cast<size_t>(hidden.stride) * engine::DTypeBytes(hidden.dtype);
+    std::byte* gathered =
+        Reserve<std::byte>(workspace.hidden, rows_ * static_cast<int64_t>(row_bytes));
+    for (size_t r = 0; r < row_of.size(); ++r) {
+      std::memcpy(
+          gathered + r * row_bytes,
+          static_cast<const std::byte*>(hidden.data) + static_cast<size_t>(row_of[r]) * row_bytes,
+          row_bytes);
+    }
+    hidden_ = {gathered, hidden.dtype, rows_, hidden.cols, hidden.stride};
+  }
+
+  void Forward(CrossEntropyResult* result, float* token_logprobs) {
+    logits_ = Reserve<float>(workspace_.logits, rows_ * vocab_);
+    lse_ = Reserve<float>(workspace_.lse, rows_);
+    engine::MatMul(ops_, hidden_, args_.head, args_.bias, logits_, vocab_);
+    if (args_.soft_cap > 0) engine::SoftCap(ops_, args_.soft_cap, rows_ * vocab_, logits_);
+    engine::LogSumExp(ops_, logits_, rows_, vocab_, vocab_, lse_);
+    for (int64_t r = 0; r < rows_; ++r) {
+      const auto i = static_cast<size_t>(row_of_[static_cast<size_t>(r)]);
+      const float logprob = logits_[r * vocab_ + args_.targets[i]] - lse_[r];
+      const auto weight = static_cast<double>(args_.weights[i]);
+      result->weighted_loss -= weight * static_cast<double>(logprob);
+      result->weight += weight;
+      if (token_logprobs != nullptr) token_logprobs[i] = logprob;
+    }
+  }
+
+  void Backward(float* dhidden, float* dhead, float* dbias) {
+    const engine::Matrix dz = FormGradient();
+    const int64_t dim = hidden_.cols;
+    float* tile_dhidden = Reserve<float>(workspace_.dhidden, rows_ * dim);
+    engine::MatMulInputGrad(ops_, dz, args_.head, tile_dhidden, dim, false);
+    for (int64_t r = 0; r < rows_; ++r) {
+      std::memcpy(dhidden + row_of_[static_cast<size_t>(r)] * dim, tile_dhidden + r * dim,
+                  static_cast<size_t>(dim) * sizeof(float));
+    }
+    if (dhead != nullptr) engine::MatMulWeightGrad(ops_, dz, hidden_, dhead, true);
+    if (dbias == nullptr) return;
+    if (dz.dtype == DType::kBF16) {
+      engine::TrainingKernels(ops_.kernels())
+          .column_sums_bf16(static_cast<const engine::Bf16*>(dz.data), dz.stride, rows_, vocab_,
+                            dbias);
+    } else {
+      ColumnSums(ops_, static_cast<const float*>(dz.data), rows_, vocab_, dbias);
+    }
+  }
+
+ private:
+  engine::Matrix FormGradient() {
+    const int64_t stride = engine::RowStride(hidden_.dtype, vocab_);
+    const auto element = static_cast<int64_t>(engine::DTypeBytes(hidden_.dtype));
+    engine::Matrix dz{Reserve<std::byte>(workspace_.gradient, rows_ * stride * element),
+                      hidden_.dtype, rows_, vocab_, stride};
+    const auto& kernels = engine::TrainingKernels(ops_.kernels());
+    ops_.pool().ParallelFor(rows_, [&](int64_t r, int) {
+      const auto i = static_cast<size_t>(row_of_[static_cast<size_t>(r)]);
+      FormGradientRow(kernels, logits_ + r * vocab_, vocab_, lse_[r], args_.targets[i],
+                      args_.weights[i] * args_.scale, args_.soft_cap, dz, r);
+    });
+    return dz;
+  }
+
+  OpsContext& ops_;
+  CrossEntropyWorkspace& workspace_;
+  const CrossEntropyArgs& args_;
+  std::span<const int64_t> row_of_;
+  int64_t rows_;
+  int64_t vocab_;
+  ConstMatrix hidden_;
+  float* logits_ = nullptr;
+  float* lse_ = nullptr;
+};
+
 }  // namespace
 
 CrossEntropyResult CrossEntropy(OpsContext& ops, CrossEntropyWorkspace& workspace,
                                 const CrossEntropyArgs& args, float* dhidden, float* dhead,
                                 float* dbias, float* token_logprobs) {
-  const ConstMatrix& hidden = args.hidden;
-  const int64_t vocab = args.head.n;
-  const int64_t dim = hidden.cols;
-  TANDEM_CHECK(static_cast<int64_t>(args.targets.size()) == hidden.rows);
-  TANDEM_CHECK(static_cast<int64_t>(args.weights.size()) == hidden.rows);
-  const auto& kernels = engine::TrainingKernels(ops.kernels());
-
-  std::vector<int64_t> trained;
-  trained.reserve(static_cast<size_t>(hidden.rows));
-  for (int64_t row = 0; row < hidden.rows; ++row) {
-    const size_t i = static_cast<size_t>(row);
-    if (args.weights[i] != 0 && args.targets[i] >= 0) {
-      TANDEM_CHECK(args.targets[i] < vocab);
-      trained.push_back(row);
-    }
-  }
+  TANDEM_CHECK(static_cast<int64_t>(args.targets.size()) == args.hidden.rows);
+  TANDEM_CHECK(static_cast<int64_t>(args.weights.size()) == args.hidden.rows);
+  const std::vector<int64_t> trained = TrainedRows(args);
   if (dhidden != nullptr) {
-    std::memset(dhidden, 0, static_cast<size_t>(hidden.rows * dim) * sizeof(float));
+    const int64_t elements = args.hidden.rows * args.hidden.cols;
+    std::memset(dhidden, 0, static_cast<size_t>(elements) * sizeof(float));
   }
 
-  const size_t element = engine::DTypeBytes(hidden.dtype);
-  const int64_t tile_rows = TileRows(vocab);
-  const int64_t dz_stride = engine::RowStride(hidden.dtype, vocab);
+  const auto tile_rows = static_cast<size_t>(TileRows(args));
   CrossEntropyResult result;
-  for (size_t first = 0; first < trained.size(); first += static_cast<size_t>(tile_rows)) {
-    const int64_t rows = std::min<int64_t>(tile_rows, static_cast<int64_t>(trained.size() - first));
-    const int64_t* row_of = trained.data() + first;
-    float* logits = Reserve<float>(workspace.logits, rows * vocab);
-    float* lse = Reserve<float>(workspace.lse, rows);
-    std::byte* gathered =
-        Reserve<std::byte>(workspace.hidden, rows * hidden.stride * static_cast<int64_t>(element));
-    for (int64_t r = 0; r < rows; ++r) {
-      std::memcpy(gathered + static_cast<size_t>(r * hidden.stride) * element,
-                  static_cast<const std::byte*>(hidden.data) +
-                      static_cast<size_t>(row_of[r] * hidden.stride) * element,
-                  static_cast<size_t>(hidden.stride) * element);
-    }
-    const ConstMatrix tile{gathered, hidden.dtype, rows, dim, hidden.stride};
-    engine::MatMul(ops, tile, args.head, args.bias, logits, vocab);
-    if (args.soft_cap > 0) engine::SoftCap(ops, args.soft_cap, rows * vocab, logits);
-    engine::LogSumExp(ops, logits, rows, vocab, vocab, lse);
-
-    for (int64_t r = 0; r < rows; ++r) {
-      const size_t i = static_cast<size_t>(row_of[r]);
-      const float logprob = logits[r * vocab + args.targets[i]] - lse[r];
-      result.weighted_loss -= static_cast<double>(args.weights[i]) * static_cast<double>(logprob);
-      result.weight += static_cast<double>(args.weights[i]);
-      if (token_logprobs != nullptr) token_logprobs[i] = logprob;
-    }
-    if (dhidden == nullptr) continue;
-
-    std::byte* dz_bytes =
-        Reserve<std::byte>(workspace.gradient, rows * dz_stride * static_cast<int64_t>(element));
-    engine::Matrix dz{dz_bytes, hidden.dtype, rows, vocab, dz_stride};
-    ops.pool().ParallelFor(rows, [&](int64_t r, int) {
-      const size_t i = static_cast<size_t>(row_of[r]);
-      FormGradientRow(kernels, logits + r * vocab, vocab, lse[r], args.targets[i],
-                      args.weights[i] * args.scale, args.soft_cap, dz, r);
-    });
-    float* tile_dhidden = Reserve<float>(workspace.dhidden, rows * dim);
-    engine::MatMulInputGrad(ops, dz, args.head, tile_dhidden, dim, false);
-    for (int64_t r = 0; r < rows; ++r) {
-      std::memcpy(dhidden + row_of[r] * dim, tile_dhidden + r * dim,
-                  static_cast<size_t>(dim) * sizeof(float));
-    }
-    if (dhead != nullptr) engine::MatMulWeightGrad(ops, dz, tile, dhead, true);
-    if (dbias != nullptr) {
-      if (dz.dtype == DType::kBF16) {
-        kernels.column_sums_bf16(static_cast<const engine::Bf16*>(dz.data), dz_stride, rows, vocab,
-                                 dbias);
-      } else {
-        ColumnSums(ops, static_cast<const float*>(dz.data), rows, vocab, dbias);
-      }
-    }
+  for (size_t first = 0; first < trained.size(); first += tile_rows) {
+    const size_t rows = std::min(tile_rows, trained.size() - first);
+    Tile tile(ops, workspace, args, std::span(trained).subspan(first, rows));
+    tile.Forward(&result, token_logprobs);
+    if (dhidden != nullptr) tile.Backward(dhidden, dhead, dbias);
   }
   return result;
 }

@@ -16,7 +16,11 @@ struct CrossEntropyArgs {
   std::span<const TokenId> targets;  // [rows]; -1 where the row is not trained
   std::span<const float> weights;    // [rows]; 0 where the row is not trained
   float scale = 1;                   // 1 / sum of the weights of the whole (accumulated) batch
+  int64_t tile_rows = 0;             // 0: as many as kCrossEntropyBytes allow
 };
+
+// What CrossEntropy may take besides its arguments, unless 64 rows of logits take more.
+constexpr int64_t kCrossEntropyBytes = 256 << 20;
 
 // Buffers of CrossEntropy that outlive a call: they grow to their largest use and stay.
 struct CrossEntropyWorkspace {
@@ -25,6 +29,11 @@ struct CrossEntropyWorkspace {
   AlignedBuffer hidden;
   AlignedBuffer dhidden;
   AlignedBuffer lse;
+
+  int64_t bytes() const {
+    return static_cast<int64_t>(logits.size() + gradient.size() + hidden.size() + dhidden.size() +
+                                lse.size());
+  }
 };
 
 struct CrossEntropyResult {
@@ -36,8 +45,9 @@ struct CrossEntropyResult {
 // product, logits of a tile live only inside it. Log-likelihoods go through engine::LogSumExp, the
 // op that serving's log-probabilities use. When `dhidden` is not null the gradient of
 // scale * loss is formed in the same pass: dhidden [rows, hidden_dim] (f32, written, zero for
-// untrained rows), dhead [vocab, hidden_dim] += (null: frozen), dbias += (null: none).
-// `token_logprobs` [rows] may be null.
+// untrained rows), dhead [vocab, hidden_dim] += (null: frozen, no product is made for it), dbias +=
+// (null: none). The size of the tiles moves no bit of losses and dhidden; dhead and dbias sum tile
+// by tile. `token_logprobs` [rows] may be null.
 CrossEntropyResult CrossEntropy(engine::OpsContext& ops, CrossEntropyWorkspace& workspace,
                                 const CrossEntropyArgs& args, float* dhidden, float* dhead,
                                 float* dbias, float* token_logprobs);

@@ -33,7 +33,14 @@ CrossEntropyResult Executor::Train(const ProgramBatch& batch, float scale) {
   Check(batch);
   Forward(batch, true);
   const CrossEntropyResult result = Head(batch, scale, true, nullptr);
-  for (const BackwardStep& step : program_.backward) BackwardNode(step, batch);
+  in_backward_ = true;
+  for (const BackwardStep& step : program_.backward) {
+    if (step.remake) {
+      ForwardNode(program_.nodes[step.node], batch, true);
+    } else {
+      BackwardNode(step, batch);
+    }
+  }
   return result;
 }
 
@@ -69,6 +76,7 @@ void Executor::Check(const ProgramBatch& batch) const {
 }
 
 void Executor::Forward(const ProgramBatch& batch, bool dropout) {
+  in_backward_ = false;
   for (size_t i = 0; i + 1 < program_.nodes.size(); ++i) {
     ForwardNode(program_.nodes[i], batch, dropout);
   }
@@ -78,47 +86,28 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
   const Matrix y = MatrixOf(node.outputs[0]);
   switch (node.op) {
     case OpKind::kEmbed:
-      engine::GatherRows(ops_, weights_[node.weights[0]].panels, batch.tokens,
-                         F32Of(node.outputs[0]), y.stride);
-      return;
     case OpKind::kEmbedPositions:
-      engine::GatherRows(ops_, weights_[node.weights[0]].panels, batch.positions,
+      engine::GatherRows(ops_, weights_[node.weights[0]].panels,
+                         node.op == OpKind::kEmbed ? batch.tokens : batch.positions,
                          F32Of(node.outputs[0]), y.stride);
       return;
     case OpKind::kRmsNorm:
-      if (const int64_t length = program_.weight_specs[node.weights[0]].n; length < y.cols) {
-        engine::RmsNormRuns(ops_, F32Of(node.inputs[0]), VectorOf(node, 0), length, node.eps, y,
-                            Floats(node.saved));
-      } else {
-        engine::RmsNorm(ops_, F32Of(node.inputs[0]), y.cols, VectorOf(node, 0), node.eps, y,
-                        Floats(node.saved));
-      }
-      return;
     case OpKind::kLayerNorm:
-      engine::LayerNorm(ops_, F32Of(node.inputs[0]), y.cols, VectorOf(node, 0), VectorOf(node, 1),
-                        node.eps, y, Floats(node.saved));
+      ForwardNorm(node);
       return;
     case OpKind::kRound:
       engine::RoundRows(ops_, F32Of(node.inputs[0]), y.cols, y);
       return;
     case OpKind::kLinear:
-      engine::MatMul(ops_, MatrixOf(node.inputs[0]), weights_[node.weights[0]].panels,
-                     VectorOf(node, 1), F32Of(node.outputs[0]), y.stride);
-      if (node.lora.a >= 0) {
-        const engine::LoraMatrices lora{weights_[node.lora.a].panels, weights_[node.lora.b].panels,
-                                        node.lora.scale};
-        const engine::LoraRows all{&lora, 0, program_.rows};
-        const Matrix hidden = HiddenOf(node);
-        engine::AddLora(ops_, MatrixOf(node.inputs[0]), {&all, 1}, F32Of(node.outputs[0]), y.stride,
-                        &hidden);
-      }
+      ForwardLinear(node);
       return;
     case OpKind::kRope:
       engine::Rope(ops_, F32Of(node.inputs[0]), y.cols, batch.positions, ropes_[node.rope], y);
       return;
     case OpKind::kAttention:
       AttentionForward(ops_, node.attention, MatrixOf(node.inputs[0]), MatrixOf(node.inputs[1]),
-                       MatrixOf(node.inputs[2]), batch.segments, At(node.forward_scratch), y,
+                       MatrixOf(node.inputs[2]), batch.segments,
+                       At(in_backward_ ? node.remake_scratch : node.forward_scratch), y,
                        Floats(node.saved));
       return;
     case OpKind::kGatedActivation:
@@ -152,6 +141,36 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
       break;
   }
   TANDEM_CHECK(false);
+}
+
+void Executor::ForwardNorm(const Node& node) {
+  const Matrix y = MatrixOf(node.outputs[0]);
+  const float* x = F32Of(node.inputs[0]);
+  const float* gamma = VectorOf(node, 0);
+  float* statistics = Floats(node.saved);
+  if (node.op == OpKind::kLayerNorm) {
+    engine::LayerNorm(ops_, x, y.cols, gamma, VectorOf(node, 1), node.eps, y, statistics);
+    return;
+  }
+  const int64_t length = program_.weight_specs[node.weights[0]].n;  // of a row, or of a head
+  if (length < y.cols) {
+    engine::RmsNormRuns(ops_, x, gamma, length, node.eps, y, statistics);
+  } else {
+    engine::RmsNorm(ops_, x, y.cols, gamma, node.eps, y, statistics);
+  }
+}
+
+void Executor::ForwardLinear(const Node& node) {
+  const Matrix x = MatrixOf(node.inputs[0]);
+  float* y = F32Of(node.outputs[0]);
+  const int64_t stride = program_.values[node.outputs[0]].stride;
+  engine::MatMul(ops_, x, weights_[node.weights[0]].panels, VectorOf(node, 1), y, stride);
+  if (node.lora.a < 0) return;
+  const engine::LoraMatrices lora{weights_[node.lora.a].panels, weights_[node.lora.b].panels,
+                                  node.lora.scale};
+  const engine::LoraRows all{&lora, 0, program_.rows};
+  const Matrix hidden = HiddenOf(node);
+  engine::AddLora(ops_, x, {&all, 1}, y, stride, &hidden);
 }
 
 CrossEntropyResult Executor::Head(const ProgramBatch& batch, float scale, bool train,
@@ -188,16 +207,9 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
     case OpKind::kEmbedPositions:
       EmbedBackward(ops_, batch.positions, dy, out.cols, WeightGradient(node.weights[0]));
       return;
-    case OpKind::kRmsNorm: {
-      const int64_t length = program_.weight_specs[node.weights[0]].n;  // of a row, or of a head
-      RmsNormBackward(ops_, F32Of(node.inputs[0]), VectorOf(node, 0), Floats(node.saved), dy,
-                      elements / length, length, dx, WeightGradient(node.weights[0]));
-      return;
-    }
+    case OpKind::kRmsNorm:
     case OpKind::kLayerNorm:
-      LayerNormBackward(ops_, F32Of(node.inputs[0]), VectorOf(node, 0), Floats(node.saved), dy,
-                        rows, out.cols, dx, WeightGradient(node.weights[0]),
-                        WeightGradient(node.weights[1]));
+      BackwardNorm(node, dy, dx);
       return;
     case OpKind::kLinear:
       BackwardLinear(step);
@@ -225,12 +237,7 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
       AccumulateScaled(ops_, dy, node.factor, elements, dx);
       return;
     case OpKind::kAdd:
-      for (size_t side = 0; side < 2; ++side) {
-        if (!step.copy[side]) continue;
-        float* into = GradientOf(node.inputs[side]);
-        if (step.overwrite[side]) Zero(program_.values[node.inputs[side]].gradient);
-        Accumulate(ops_, dy, elements, into);
-      }
+      BackwardAdd(step, dy);
       return;
     case OpKind::kDropout:
       Dropout(ops_, dy, batch.sources, out.cols, node.rate, KeyOf(node, batch), dx,
@@ -241,6 +248,32 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
       break;
   }
   TANDEM_CHECK(false);
+}
+
+void Executor::BackwardNorm(const Node& node, const float* dy, float* dx) {
+  const int64_t cols = program_.values[node.outputs[0]].cols;
+  const float* x = F32Of(node.inputs[0]);
+  const float* statistics = Floats(node.saved);
+  float* dgamma = WeightGradient(node.weights[0]);
+  if (node.op == OpKind::kLayerNorm) {
+    LayerNormBackward(ops_, x, VectorOf(node, 0), statistics, dy, program_.rows, cols, dx, dgamma,
+                      WeightGradient(node.weights[1]));
+    return;
+  }
+  const int64_t length = program_.weight_specs[node.weights[0]].n;  // of a row, or of a head
+  RmsNormBackward(ops_, x, VectorOf(node, 0), statistics, dy, program_.rows * cols / length, length,
+                  dx, dgamma);
+}
+
+void Executor::BackwardAdd(const BackwardStep& step, const float* dy) {
+  const Node& node = program_.nodes[step.node];
+  const int64_t elements = program_.rows * program_.values[node.outputs[0]].cols;
+  for (size_t side = 0; side < 2; ++side) {
+    if (!step.copy[side]) continue;
+    float* into = GradientOf(node.inputs[side]);
+    if (step.overwrite[side]) Zero(program_.values[node.inputs[side]].gradient);
+    Accumulate(ops_, dy, elements, into);
+  }
 }
 
 void Executor::BackwardLinear(const BackwardStep& step) {
@@ -294,9 +327,14 @@ void Executor::Zero(int32_t buffer) {
   });
 }
 
+int32_t Executor::BufferOf(int32_t value) const {
+  const Value& v = program_.values[value];
+  return in_backward_ ? BackwardBuffer(v) : v.buffer;
+}
+
 Matrix Executor::MatrixOf(int32_t value) {
   const Value& v = program_.values[value];
-  return {At(v.buffer), v.dtype, program_.rows, v.cols, v.stride};
+  return {At(BufferOf(value)), v.dtype, program_.rows, v.cols, v.stride};
 }
 
 Matrix Executor::HiddenOf(const Node& node) {
@@ -305,7 +343,7 @@ Matrix Executor::HiddenOf(const Node& node) {
           engine::RowStride(program_.dtype, rank)};
 }
 
-float* Executor::F32Of(int32_t value) { return Floats(program_.values[value].buffer); }
+float* Executor::F32Of(int32_t value) { return Floats(BufferOf(value)); }
 
 float* Executor::GradientOf(int32_t value) {
   const int32_t buffer = program_.values[value].gradient;

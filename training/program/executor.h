@@ -49,15 +49,21 @@ class Executor {
   void Check(const ProgramBatch& batch) const;
   void Forward(const ProgramBatch& batch, bool dropout);
   void ForwardNode(const Node& node, const ProgramBatch& batch, bool dropout);
+  void ForwardLinear(const Node& node);
+  void ForwardNorm(const Node& node);
   CrossEntropyResult Head(const ProgramBatch& batch, float scale, bool train,
                           float* token_logprobs);
   void BackwardNode(const BackwardStep& step, const ProgramBatch& batch);
+  void BackwardNorm(const Node& node, const float* dy, float* dx);
+  void BackwardAdd(const BackwardStep& step, const float* dy);
   void BackwardLinear(const BackwardStep& step);
   void BackwardLora(const Node& node, const engine::Matrix& dy, float* dx);
   void Zero(int32_t buffer);
 
   std::byte* At(int32_t buffer) { return arena_.data() + program_.buffers[buffer].offset; }
   float* Floats(int32_t buffer) { return reinterpret_cast<float*>(At(buffer)); }
+  // Where a value lies now: in the backward pass recomputed ones have moved.
+  int32_t BufferOf(int32_t value) const;
   engine::Matrix MatrixOf(int32_t value);
   engine::Matrix HiddenOf(const Node& node);  // h of a node's adapter
   float* F32Of(int32_t value);
@@ -72,6 +78,7 @@ class Executor {
   const engine::Weights& weights_;
   std::vector<float*> gradients_;
   AlignedBuffer arena_;
+  bool in_backward_ = false;
   CrossEntropyWorkspace head_workspace_;
 };
 

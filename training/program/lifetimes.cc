@@ -18,7 +18,13 @@ class Lifetimes {
     const auto n_forward = static_cast<int32_t>(p_->nodes.size());
     for (int32_t i = 0; i < n_forward; ++i) Forward(i);
     for (size_t i = 0; i < p_->backward.size(); ++i) {
-      Backward(p_->backward[i], n_forward + static_cast<int32_t>(i));
+      const BackwardStep& step = p_->backward[i];
+      const int32_t time = n_forward + static_cast<int32_t>(i);
+      if (step.remake) {
+        Remake(p_->nodes[step.node], time);
+      } else {
+        Backward(step, time);
+      }
     }
   }
 
@@ -39,16 +45,27 @@ class Lifetimes {
     if (node.op == OpKind::kCrossEntropy) Touch(p_->values[node.inputs[0]].gradient, step);
   }
 
+  void TouchRead(int32_t value, int32_t step) { Touch(BackwardBuffer(p_->values[value]), step); }
+
+  // What the node saves is written again, with the same bits, to where it was.
+  void Remake(const Node& node, int32_t step) {
+    for (const int32_t v : node.inputs) TouchRead(v, step);
+    for (const int32_t v : node.outputs) TouchRead(v, step);
+    Touch(node.saved, step);
+    Touch(node.remake_scratch, step);
+  }
+
   void Backward(const BackwardStep& backward, int32_t step) {
     const Node& node = p_->nodes[backward.node];
     const OpDescription& op = Describe(node.op);
+    const bool reads_inputs = ReadsInputsBackward(*p_, node);
     for (size_t side = 0; side < node.inputs.size(); ++side) {
       const Value& value = p_->values[node.inputs[side]];
-      if (op.reads_inputs_backward) Touch(value.buffer, step);
+      if (reads_inputs) TouchRead(node.inputs[side], step);
       if (node.op != OpKind::kAdd || backward.copy[side]) Touch(value.gradient, step);
     }
     for (const int32_t v : node.outputs) {
-      if (op.reads_outputs_backward) Touch(p_->values[v].buffer, step);
+      if (op.reads_outputs_backward) TouchRead(v, step);
       Touch(p_->values[v].gradient, step);
     }
     Touch(node.saved, step);

@@ -71,4 +71,9 @@ constexpr std::array<OpDescription, 15> kOps = {{
 
 const OpDescription& Describe(OpKind op) { return kOps[static_cast<size_t>(op)]; }
 
+bool ReadsInputsBackward(const Program& program, const Node& node) {
+  if (!Describe(node.op).reads_inputs_backward) return false;
+  return node.op != OpKind::kLinear || node.lora.a >= 0 || program.trained[node.weights[0]];
+}
+
 }  // namespace tandem::training

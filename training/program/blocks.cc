@@ -1,0 +1,57 @@
+#include <algorithm>
+
+#include "training/program/passes.h"
+
+namespace tandem::training {
+namespace {
+
+// After each node, the value that alone is still needed; -1 where there are several.
+std::vector<int32_t> FindCuts(const Program& program) {
+  std::vector<int32_t> last_use(program.values.size(), -1);
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    for (const int32_t v : program.nodes[i].inputs) last_use[v] = static_cast<int32_t>(i);
+  }
+  std::vector<int32_t> cuts(program.nodes.size(), -1);
+  std::vector<int32_t> live;
+  for (size_t i = 0; i + 1 < program.nodes.size(); ++i) {
+    const auto here = static_cast<int32_t>(i);
+    std::erase_if(live, [&](int32_t v) { return last_use[v] <= here; });
+    for (const int32_t v : program.nodes[i].outputs) {
+      if (last_use[v] > here) live.push_back(v);
+    }
+    if (live.size() == 1) cuts[i] = live[0];
+  }
+  return cuts;
+}
+
+}  // namespace
+
+std::vector<Block> FindBlocks(const Program& program) {
+  const std::vector<int32_t> cuts = FindCuts(program);
+  const auto n = static_cast<int32_t>(program.nodes.size());
+  std::vector<Block> blocks;
+  int32_t cut = -1;   // node of the last cut so far
+  int32_t tail = -1;  // of the last one that is an Add's
+  for (int32_t i = 0; i < n; ++i) {
+    if (program.nodes[i].op == OpKind::kAttention) {
+      if (cut < 0) return {};
+      if (blocks.empty() || blocks.back().first != cut + 1) {
+        blocks.push_back({cuts[cut], -1, cut + 1, -1});
+      }
+      tail = -1;
+    }
+    if (cuts[i] < 0) continue;
+    cut = i;
+    if (program.nodes[i].op == OpKind::kAdd) tail = i;
+  }
+  if (blocks.empty() || (tail < 0 && cut < blocks.back().first)) return {};
+  for (size_t b = 0; b + 1 < blocks.size(); ++b) {
+    blocks[b].exit = blocks[b + 1].entry;
+    blocks[b].last = blocks[b + 1].first;
+  }
+  blocks.back().last = (tail >= 0 ? tail : cut) + 1;
+  blocks.back().exit = cuts[blocks.back().last - 1];
+  return blocks;
+}
+
+}  // namespace tandem::training
