@@ -10,22 +10,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TrainerOptions TrainerOptionsOf(const TrainSpec& spec, const ModelFiles& files) {
-  TrainerOptions options;
-  options.rows_per_batch = spec.train.per_device_batch_size;
-  options.row_length = spec.data.max_target_length;
-  options.max_segments = spec.data.max_segments_per_seq;
-  options.optimizer = spec.train.optimizer;
-  options.schedule = spec.train.schedule;
-  options.spikes = spec.train.spikes;
-  options.dropout_seed = spec.data.seed;
-  options.trained = TrainedWeights(spec, files.family->list_weights(files.config));
-  return options;
-}
-
 Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const fs::path& cache_dir,
                     engine::OpsContext& ops) {
-  const TrainerOptions options = TrainerOptionsOf(spec, files);
+  TrainerOptions options = TrainerOptionsOf(spec);
+  options.trained = TrainedWeights(spec, files.family->list_weights(files.config));
   if (!spec.lora.enable) {
     return Trainer(*files.family, files.config, spec.compute, options, ops);
   }
@@ -59,6 +47,18 @@ std::vector<bool> TrainedWeights(const TrainSpec& spec,
   }
   if (!any) throw Error(ErrorCode::kInvalidArgument, "model.trainable: matches no weight");
   return trained;
+}
+
+TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
+  TrainerOptions options;
+  options.rows_per_batch = spec.train.per_device_batch_size;
+  options.row_length = spec.data.max_target_length;
+  options.max_segments = spec.data.max_segments_per_seq;
+  options.optimizer = spec.train.optimizer;
+  options.schedule = spec.train.schedule;
+  options.spikes = spec.train.spikes;
+  options.dropout_seed = spec.data.seed;
+  return options;
 }
 
 SampleOptions SampleOptionsOf(const TrainSpec& spec, const ModelFiles& files) {

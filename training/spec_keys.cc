@@ -1,7 +1,5 @@
 #include "training/spec_keys.h"
 
-#include <set>
-
 #include "engine/base/edit_distance.h"
 
 namespace tandem::training {
@@ -317,6 +315,11 @@ std::vector<SpecKey> MachineKeys() {
      "ceiling of the process's data, with lower_priority", "none"},
     {{"observe.log_period", "log_period"}, Integer(FIELD(log_period), 1, kBig),
      "steps between log lines"},
+    {{"metrics.csv"}, Bool(FIELD(metrics.csv)), "metrics.csv: one row per step and evaluation"},
+    {{"metrics.tensorboard", "enable_tensorboard"}, Bool(FIELD(metrics.tensorboard)),
+     "tensorboard/: event files with the same scalars"},
+    {{"metrics.plot"}, Bool(FIELD(metrics.plot)),
+     "loss.svg: training and validation loss, drawn at evaluations and at the end"},
   };
 }
 // clang-format on
@@ -324,8 +327,8 @@ std::vector<SpecKey> MachineKeys() {
 
 std::vector<SpecKey> AllKeys() {
   std::vector<SpecKey> all;
-  for (const auto section : {RunKeys, ModelKeys, LoraKeys, DataKeys, TrainKeys, GuardKeys, OptimizerKeys,
-                             SampleKeys, CheckpointKeys, MachineKeys}) {
+  for (const auto section : {RunKeys, ModelKeys, LoraKeys, DataKeys, TrainKeys, GuardKeys,
+                             OptimizerKeys, SampleKeys, CheckpointKeys, MachineKeys}) {
     for (SpecKey& key : section()) all.push_back(std::move(key));
   }
   return all;
@@ -363,29 +366,6 @@ std::string DefaultOf(const SpecKey& key) {
   if (!key.default_text.empty()) return key.default_text;
   const std::string shown = key.value.show(TrainSpec{});
   return shown.empty() ? "none" : shown;
-}
-
-bool IsIgnoredSpecKey(const std::string& name) {
-  static const std::set<std::string> keys = {
-      "hardware",
-      "dataset_type",
-      "enable_checkpointing",
-      "scan_layers",
-      "attention",
-      "remat_policy",
-      "ici_fsdp_parallelism",
-      "dcn_data_parallelism",
-      "jax_cache_dir",
-      "enable_goodput_recording",
-      "monitor_goodput",
-      "weight_dtype",
-      "tokenizer_type",
-      "model_name",
-      "base_config",
-      "compiled_trainstep_file",
-      "steps_per_eval",
-  };
-  return keys.contains(name);
 }
 
 std::string MarkdownRow(const SpecKey& key) {

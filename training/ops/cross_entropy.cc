@@ -58,6 +58,22 @@ void FormGradientRow(const engine::TrainingKernelTable& kernels, const float* lo
   }
 }
 
+// Of equal logits the first is the model's choice, as in serving's greedy sampling.
+double CorrectWeight(OpsContext& ops, const CrossEntropyArgs& args, const float* logits,
+                     const int64_t* row_of, int64_t rows) {
+  const int64_t vocab = args.head.n;
+  std::vector<float> weights(static_cast<size_t>(rows), 0.0f);
+  ops.pool().ParallelFor(rows, [&](int64_t r, int) {
+    const size_t i = static_cast<size_t>(row_of[r]);
+    const float* row = logits + r * vocab;
+    if (std::max_element(row, row + vocab) - row != args.targets[i]) return;
+    weights[static_cast<size_t>(r)] = args.weights[i];
+  });
+  double sum = 0;
+  for (const float weight : weights) sum += static_cast<double>(weight);
+  return sum;
+}
+
 }  // namespace
 
 CrossEntropyResult CrossEntropy(OpsContext& ops, CrossEntropyWorkspace& workspace,
@@ -112,7 +128,10 @@ CrossEntropyResult CrossEntropy(OpsContext& ops, CrossEntropyWorkspace& workspac
       result.weight += static_cast<double>(args.weights[i]);
       if (token_logprobs != nullptr) token_logprobs[i] = logprob;
     }
-    if (dhidden == nullptr) continue;
+    if (dhidden == nullptr) {
+      result.correct_weight += CorrectWeight(ops, args, logits, row_of, rows);
+      continue;
+    }
 
     std::byte* dz_bytes =
         Reserve<std::byte>(workspace.gradient, rows * dz_stride * static_cast<int64_t>(element));
