@@ -15,11 +15,11 @@
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "training/checkpoint/checkpoint_store.h"
-#include "training/data/sample_maker.h"
 #include "training/flops.h"
 #include "training/lora/lora.h"
 #include "training/model_files.h"
 #include "training/name_pattern.h"
+#include "training/open_data.h"
 #include "training/sample.h"
 #include "training/trainer.h"
 
@@ -65,15 +65,6 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec, const ModelFiles& files) 
   return options;
 }
 
-SampleOptions SampleOptionsOf(const TrainSpec& spec, const ModelFiles& files) {
-  SampleOptions options;
-  if (spec.data.add_bos) options.bos = files.bos;
-  if (spec.data.add_eos) options.eos = files.eos;
-  options.content_word_header = spec.data.header == Header::kContentWords;
-  options.seed = spec.data.seed;
-  return options;
-}
-
 PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples) {
   PackerOptions options;
   options.row_length = spec.data.max_target_length;
@@ -110,17 +101,16 @@ double Seconds(std::chrono::steady_clock::time_point from) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
 }
 
-// The validation text as micro-batches, packed once: in order, nothing cut off.
+// The validation data as micro-batches, packed once: in order, nothing cut off.
 class ValidationSet {
  public:
-  ValidationSet(const TrainSpec& spec, const ModelFiles& files)
-      : corpus_(TextCorpus::Open(spec.data.eval, spec.data.delimiter)) {
-    const SampleMaker maker(corpus_, *files.tokenizer, SampleOptionsOf(spec, files));
-    PackerOptions options = PackerOptionsOf(spec, maker.size());
+  ValidationSet(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool) {
+    const OpenedData data = OpenData(spec, files, pool, {.split = DataSplit::kEval});
+    PackerOptions options = PackerOptionsOf(spec, data.source->size());
     options.overflow = Overflow::kSplit;
     options.shuffle = false;
     options.n_epochs = 1;
-    Packer packer(options, [&](int64_t i) { return maker.Make(i); });
+    Packer packer(options, [&](int64_t i) { return data.source->Make(i); });
     PackedRow row;
     bool more = packer.Next(&row);
     while (more) {
@@ -143,7 +133,6 @@ class ValidationSet {
   double bytes() const { return bytes_; }  // of the predicted text
 
  private:
-  TextCorpus corpus_;
   std::vector<MicroBatch> batches_;
   double bytes_ = 0;
 };
@@ -156,12 +145,15 @@ class Run {
         pool_(static_cast<int>(spec.resources.threads)),
         ops_(engine::Kernels(), pool_),
         files_(LoadModelFiles(spec)),
-        corpus_(TextCorpus::Open(spec.data.train, spec.data.delimiter)),
-        maker_(corpus_, *files_.tokenizer, SampleOptionsOf(spec, files_)),
-        packer_(PackerOptionsOf(spec, maker_.size()), [this](int64_t i) { return maker_.Make(i); }),
+        data_(OpenData(spec, files_, pool_)),
+        packer_(PackerOptionsOf(spec, data_.source->size()),
+                [this](int64_t i) { return data_.source->Make(i); }),
         trainer_(MakeTrainer(spec, files_, context.cache_dir, ops_)),
         checkpoints_(context.dir / "checkpoints", spec.checkpoint.keep) {
-    if (!spec.data.eval.empty()) validation_.emplace(spec, files_);
+    if (!spec.data.eval.empty()) validation_.emplace(spec, files_, pool_);
+    if (spec.kind == "train.sft") {
+      turn_ends_ = AddEndTokens(TurnEnds(*data_.source, *files_.tokenizer), &files_);
+    }
     batches_.resize(static_cast<size_t>(spec.train.gradient_accumulation_steps));
   }
 
@@ -238,10 +230,22 @@ class Run {
         "activations %.1f MiB",
         static_cast<long long>(trainer_.parameters().parameter_count()),
         std::string(engine::DTypeName(spec_.compute)).c_str(),
-        static_cast<long long>(corpus_.size()), std::string(ops_.kernels().key).c_str(), base,
+        static_cast<long long>(data_.source->size()), std::string(ops_.kernels().key).c_str(), base,
         static_cast<double>(trainer_.parameters().bytes()) / 0x1p20,
         static_cast<double>(trainer_.program().arena_bytes) / 0x1p20);
     Report("message", text);
+    if (data_.format != RowFormat::kPlain || data_.is_prepared) {
+      Report("message", Summary(spec_, data_));
+    }
+    for (const TokenId end : turn_ends_) {
+      const std::string what = "answers end with " + Quoted(files_.tokenizer->TokenBytes(end), 40);
+      if (trainer_.base()) {
+        Warn(what + ", which is no end token of the base model: served over it, answers go on");
+      } else {
+        Report("message", what + ", an end token of the exported model from now on");
+      }
+    }
+    if (data_.report.bad_rows > 0) Warn(data_.report.BadRows(spec_.data.train.string()));
   }
 
   // The next micro-batches of a step; false at the end of the data.
@@ -436,7 +440,7 @@ class Run {
   // What a resumed run must share with the one it continues, or at least be warned about.
   ordered_json Settings() const {
     const TrainSection& t = spec_.train;
-    return {{"samples", corpus_.size()},
+    return {{"samples", data_.source->size()},
             {"max_target_length", spec_.data.max_target_length},
             {"packing", static_cast<int>(spec_.data.packing)},
             {"overflow", static_cast<int>(spec_.data.overflow)},
@@ -624,12 +628,12 @@ class Run {
   ThreadPool pool_;
   engine::OpsContext ops_;
   ModelFiles files_;
-  TextCorpus corpus_;
-  SampleMaker maker_;
+  OpenedData data_;
   Packer packer_;
   Trainer trainer_;
   CheckpointStore checkpoints_;
   std::optional<ValidationSet> validation_;
+  std::vector<TokenId> turn_ends_;  // that were no end tokens before
   std::vector<MicroBatch> batches_;
   std::ofstream metrics_;
 

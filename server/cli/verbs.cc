@@ -8,6 +8,7 @@ constexpr Verb kVerbs[] = {
     {"generate", "print a model's continuation of a prompt", AddGenerate},
     {"pull", "fetch a model from the Hugging Face hub into its cache", AddPull},
     {"train", "train a model as a spec says", AddTrain},
+    {"data", "check, show, measure or prepare what a training spec would train on", AddData},
     {"plan", "print what a training spec would run: program, bytes, FLOPs", AddPlan},
     {"quantize", "round a model's weights, and say what that changes", AddQuantize},
     {"tokenizer", "train a tokenizer, encode or decode with one", AddTokenizer},
