@@ -123,6 +123,8 @@ class ExactResume : public testing::Test {
     return {"train", (dir_.path() / "spec.yaml").string(), "run_name=" + run_name};
   }
 
+  void KillAndCompare(int n_kills, const std::vector<std::string>& words);
+
   fs::path Run(const std::string& name) const { return dir_.path() / "runs" / name; }
 
   // Every loss that was ever recorded for a step, in order.
@@ -140,23 +142,29 @@ class ExactResume : public testing::Test {
   tests::TemporaryDir dir_;
 };
 
-TEST_F(ExactResume, TwentyKillsChangeNoBitOfAnyLoss) {
-  ASSERT_EQ(TrainProcess(TrainWords("whole")).Wait(), 0);
+// Runs with `words` undisturbed and with this many kills; every loss and weight must be the same.
+void ExactResume::KillAndCompare(int n_kills, const std::vector<std::string>& words) {
+  const auto train = [&](const std::string& run_name) {
+    std::vector<std::string> all = TrainWords(run_name);
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  };
+  ASSERT_EQ(TrainProcess(train("whole")).Wait(), 0);
 
   const auto seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   int kills = 0;
-  for (int attempt = 0; attempt < 20; ++attempt) {
-    TrainProcess process(TrainWords("killed"));
+  for (int attempt = 0; attempt < n_kills; ++attempt) {
+    TrainProcess process(train("killed"));
     if (!process.ReadLines(1 + static_cast<int>(random() % 10))) break;
     // Half of the kills come at once, half somewhere in the work between two lines.
     if (random() % 2 != 0) process.WaitForOutput(static_cast<int>(random() % 20));
     process.Kill(SIGKILL);
     ++kills;
   }
-  EXPECT_EQ(kills, 20);
-  ASSERT_EQ(TrainProcess(TrainWords("killed")).Wait(), 0);
+  EXPECT_EQ(kills, n_kills);
+  ASSERT_EQ(TrainProcess(train("killed")).Wait(), 0);
 
   const auto undisturbed = Losses("whole");
   ASSERT_EQ(undisturbed.size(), 120u);
@@ -169,6 +177,21 @@ TEST_F(ExactResume, TwentyKillsChangeNoBitOfAnyLoss) {
     return engine::ReadWholeFile(Run(name) / "hf" / "model.safetensors", 1 << 28);
   };
   EXPECT_EQ(weights("killed"), weights("whole"));
+}
+
+TEST_F(ExactResume, TwentyKillsChangeNoBitOfAnyLoss) { KillAndCompare(20, {}); }
+
+TEST_F(ExactResume, KillsChangeNothingOfFineTuningOnChats) {
+  std::ofstream rows(dir_.path() / "rows.jsonl");
+  for (int i = 0; i < 50; ++i) {
+    rows << R"({"messages":[{"role":"user","content":")" << i
+         << R"("},{"role":"assistant","content":"A )" << (i % 3 != 0 ? "dog" : "cat")
+         << R"("},{"role":"user","content":"?"},{"role":"assistant","content":"Yes"}]})"
+         << "\n";
+  }
+  rows.close();
+  KillAndCompare(6, {"kind=train.sft", "data.train=" + (dir_.path() / "rows.jsonl").string(),
+                     "max_target_length=64"});
 }
 
 TEST_F(ExactResume, SigtermSavesAndSaysTryAgain) {
