@@ -60,7 +60,7 @@ Evaluation EvaluateModel(const TrainSpec& given, const fs::path& adapter,
     spec.data.max_target_length = std::min(spec.data.max_target_length, context);
   }
   const ModelFiles files = LoadModelFiles(spec);
-  const ValidationSet validation(spec, files);
+  const ValidationSet validation(spec, files, pool);
 
   const auto model = engine::Model::Load(dir, load, ops);
   const EvaluationResult result =

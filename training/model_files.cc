@@ -1,5 +1,6 @@
 #include "training/model_files.h"
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <functional>
@@ -171,6 +172,30 @@ ordered_json TokenizerConfig(const TrainSpec& spec, const ModelFiles& files) {
   return json;
 }
 
+// What a server will find in the exported model and give to its template.
+void ChooseTemplate(const TrainSpec& spec, const engine::TokenizerFiles& tokenizer,
+                    ModelFiles* files) {
+  if (!spec.model.chat_template.empty()) {
+    files->template_source = engine::ReadWholeFile(spec.model.chat_template, kMaxTextBytes);
+  } else {
+    files->template_source = tokenizer.chat_template.value_or("");
+  }
+  std::optional<TokenId> bos = tokenizer.bos;
+  if (spec.data.add_bos && files->bos) bos = files->bos;
+  if (!bos && files->config.bos_token >= 0) bos = files->config.bos_token;
+  std::optional<TokenId> eos = files->eos;
+  if (!eos && !files->config.eos_tokens.empty()) eos = files->config.eos_tokens.front();
+  if (bos) files->bos_text = files->tokenizer->TokenBytes(*bos);
+  if (eos) files->eos_text = files->tokenizer->TokenBytes(*eos);
+}
+
+std::string GenerationConfig(const ModelFiles& files, const std::vector<TokenId>& end_tokens) {
+  ordered_json generation = ordered_json::object();
+  if (files.config.bos_token >= 0) generation["bos_token_id"] = files.config.bos_token;
+  if (!end_tokens.empty()) generation["eos_token_id"] = end_tokens;
+  return generation.dump(2) + "\n";
+}
+
 void WriteText(const fs::path& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);
   out << text;
@@ -230,13 +255,25 @@ ModelFiles LoadModelFiles(const TrainSpec& spec) {
                     std::to_string(files.config.max_context_len));
   }
 
+  ChooseTemplate(spec, tokenizer, &files);
+
   files.texts["tokenizer_config.json"] = TokenizerConfig(spec, files).dump(2) + "\n";
   if (!spec.model.chat_template.empty()) files.texts.erase("chat_template.jinja");
-  ordered_json generation = ordered_json::object();
-  if (files.config.bos_token >= 0) generation["bos_token_id"] = files.config.bos_token;
-  if (!files.config.eos_tokens.empty()) generation["eos_token_id"] = files.config.eos_tokens;
-  files.texts["generation_config.json"] = generation.dump(2) + "\n";
+  files.texts["generation_config.json"] = GenerationConfig(files, files.config.eos_tokens);
   return files;
+}
+
+std::vector<TokenId> AddEndTokens(const std::vector<TokenId>& ends, ModelFiles* files) {
+  std::vector<TokenId> all(files->config.eos_tokens);
+  std::vector<TokenId> added;
+  // The tokenizer's EOS ends answers whether it stands there or not.
+  for (const TokenId end : ends) {
+    if (end == files->eos || std::find(all.begin(), all.end(), end) != all.end()) continue;
+    all.push_back(end);
+    added.push_back(end);
+  }
+  files->texts["generation_config.json"] = GenerationConfig(*files, all);
+  return added;
 }
 
 std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameters,

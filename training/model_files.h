@@ -22,6 +22,10 @@ struct ModelFiles {
   std::unique_ptr<engine::Tokenizer> tokenizer;
   std::optional<TokenId> bos;  // as the spec decides; begins samples when data.add_bos
   std::optional<TokenId> eos;  // ends samples when data.add_eos
+  // As a server that opens the exported model renders chats.
+  std::string template_source;  // empty: no template
+  std::string bos_text;
+  std::string eos_text;
   // File name -> text: config.json, generation_config.json, tokenizer files.
   std::map<std::string, std::string> texts;
 };
@@ -29,6 +33,10 @@ struct ModelFiles {
 // Reads and checks all of it. Throws kInvalidArgument / kDataLoss / kNotFound naming the file or
 // the key of the spec.
 ModelFiles LoadModelFiles(const TrainSpec& spec);
+
+// Makes these end tokens of the exported model (generation_config.json) and returns those that were
+// none before.
+std::vector<TokenId> AddEndTokens(const std::vector<TokenId>& ends, ModelFiles* files);
 
 // A Hugging Face model directory with these weights, published atomically; one that is there
 // already is replaced. Returns `dir`.

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/base/error.h"
+#include "engine/base/quoted.h"
 #include "training/run_checkpoint.h"
 #include "training/run_export.h"
 #include "training/run_metrics.h"
@@ -35,7 +36,7 @@ class Run {
         checkpoints_(parts_, context.dir / "checkpoints",
                      {[this](const fs::path& dir) { Report("checkpoint", dir.string()); },
                       [this](const std::string& what) { Warn(what); }}) {
-    if (!spec.data.eval.empty()) validation_.emplace(spec, parts_.files);
+    if (!spec.data.eval.empty()) validation_.emplace(spec, parts_.files, parts_.pool);
     batches_.resize(static_cast<size_t>(spec.train.gradient_accumulation_steps));
   }
 
@@ -105,10 +106,29 @@ class Run {
         "activations %.1f MiB",
         static_cast<long long>(trainer.parameters().parameter_count()),
         std::string(engine::DTypeName(spec_.compute)).c_str(),
-        static_cast<long long>(parts_.corpus.size()), std::string(parts_.ops.kernels().key).c_str(),
-        base, static_cast<double>(trainer.parameters().bytes()) / 0x1p20,
+        static_cast<long long>(parts_.data.source->size()),
+        std::string(parts_.ops.kernels().key).c_str(), base,
+        static_cast<double>(trainer.parameters().bytes()) / 0x1p20,
         static_cast<double>(trainer.program().arena_bytes) / 0x1p20);
     Report("message", text);
+    AnnounceData();
+  }
+
+  void AnnounceData() {
+    const OpenedData& data = parts_.data;
+    if (data.format != RowFormat::kPlain || data.is_prepared) {
+      Report("message", Summary(spec_, data));
+    }
+    for (const TokenId end : parts_.turn_ends) {
+      const std::string what =
+          "answers end with " + Quoted(parts_.files.tokenizer->TokenBytes(end), 40);
+      if (parts_.is_adapter()) {
+        Warn(what + ", which is no end token of the base model: served over it, answers go on");
+      } else {
+        Report("message", what + ", an end token of the exported model from now on");
+      }
+    }
+    if (data.report.bad_rows > 0) Warn(data.report.BadRows(spec_.data.train.string()));
   }
 
   // The next micro-batches of a step; false at the end of the data.

@@ -23,7 +23,7 @@ std::string Shortened(const ordered_json& value) { return Quoted(value.dump()); 
 // What a resumed run must share with the one it continues, or at least be warned about.
 ordered_json Settings(const RunParts& parts) {
   const TrainSection& t = parts.spec.train;
-  return {{"samples", parts.corpus.size()},
+  return {{"samples", parts.data.source->size()},
           {"max_target_length", parts.spec.data.max_target_length},
           {"packing", static_cast<int>(parts.spec.data.packing)},
           {"overflow", static_cast<int>(parts.spec.data.overflow)},

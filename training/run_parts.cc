@@ -68,15 +68,6 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   return options;
 }
 
-SampleOptions SampleOptionsOf(const TrainSpec& spec, const ModelFiles& files) {
-  SampleOptions options;
-  if (spec.data.add_bos) options.bos = files.bos;
-  if (spec.data.add_eos) options.eos = files.eos;
-  options.content_word_header = spec.data.header == Header::kContentWords;
-  options.seed = spec.data.seed;
-  return options;
-}
-
 PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples) {
   PackerOptions options;
   options.row_length = spec.data.max_target_length;
@@ -95,10 +86,14 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context)
       pool(static_cast<int>(spec.resources.threads)),
       ops(engine::Kernels(), pool),
       files(LoadModelFiles(spec)),
-      corpus(TextCorpus::Open(spec.data.train, spec.data.delimiter)),
-      maker(corpus, *files.tokenizer, SampleOptionsOf(spec, files)),
-      packer(PackerOptionsOf(spec, maker.size()), [this](int64_t i) { return maker.Make(i); }),
-      trainer(MakeTrainer(spec, files, context.cache_dir, ops)) {}
+      data(OpenData(spec, files, pool)),
+      packer(PackerOptionsOf(spec, data.source->size()),
+             [this](int64_t i) { return data.source->Make(i); }),
+      trainer(MakeTrainer(spec, files, context.cache_dir, ops)) {
+  if (spec.kind == "train.sft") {
+    turn_ends = AddEndTokens(TurnEnds(*data.source, *files.tokenizer), &files);
+  }
+}
 
 void InitialWeights(RunParts& parts) {
   const TrainSpec& spec = parts.spec;

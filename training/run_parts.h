@@ -4,9 +4,8 @@
 #include "engine/base/thread_pool.h"
 #include "engine/ops/ops_context.h"
 #include "training/data/packer.h"
-#include "training/data/sample_maker.h"
-#include "training/data/text_corpus.h"
 #include "training/model_files.h"
+#include "training/open_data.h"
 #include "training/spec.h"
 #include "training/trainer.h"
 
@@ -20,10 +19,10 @@ struct RunParts {
   ThreadPool pool;
   engine::OpsContext ops;
   ModelFiles files;
-  TextCorpus corpus;
-  SampleMaker maker;
+  OpenedData data;
   Packer packer;
   Trainer trainer;
+  std::vector<TokenId> turn_ends;  // of answers, that were no end tokens before
 
   bool is_adapter() const { return trainer.base() != nullptr; }
 };
@@ -33,7 +32,6 @@ std::vector<bool> TrainedWeights(const TrainSpec& spec,
                                  const std::vector<engine::WeightSpec>& weights);
 // All of it but which weights are trained.
 TrainerOptions TrainerOptionsOf(const TrainSpec& spec);
-SampleOptions SampleOptionsOf(const TrainSpec& spec, const ModelFiles& files);
 PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples);
 
 // The masters as a run that resumes nothing begins with them: read or drawn.

@@ -157,7 +157,7 @@ class SpecReader {
   // What no single key can see.
   void CheckWhole() {
     if (spec.train.steps <= 0) Fault("train.steps: must be given");
-    if (spec.data.train.empty()) Fault("data.train: must name a text file");
+    if (spec.data.train.empty()) Fault("data.train: must name a file");
     if (spec.model.tokenizer_path.empty() && spec.model.load_parameters_path.empty()) {
       Fault("model.tokenizer_path: must be given when load_parameters_path is not");
     }
@@ -186,7 +186,7 @@ class SpecReader {
       Fault("train.remat: auto needs train.remat_max_bytes or resources.memory_max_bytes");
     }
     if (spec.train.eval_interval > 0 && spec.data.eval.empty()) {
-      Fault("data.eval: must name a text file when eval_interval is set");
+      Fault("data.eval: must name a file when eval_interval is set");
     }
     if (spec.train.early_stopping_patience > 0 && spec.train.eval_interval == 0) {
       Fault("train.eval_interval: must be set for early_stopping_patience");

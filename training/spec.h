@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/tensor/dtype.h"
 #include "training/data/packer.h"
+#include "training/data/row_source.h"
 #include "training/lora/lora_options.h"
 #include "training/optim/guards.h"
 #include "training/optim/optimizer.h"
@@ -36,15 +38,31 @@ struct ModelSection {
   double init_std = 0.02;
   uint64_t init_seed = 0;
   std::filesystem::path tokenizer_path;  // directory or file; empty: load_parameters_path
-  std::filesystem::path chat_template;   // file; goes into the exported tokenizer_config.json
+  std::filesystem::path chat_template;   // file; for chats, and goes into the exported model
   std::vector<std::string> trainable;    // regular expressions on weight names; empty: all
 };
 
 enum class Header { kNone, kContentWords };
 
+// Whether instructions and plain prompts are put to the model by its chat template.
+enum class ApplyTemplate { kAuto, kAlways, kNever };
+
+// What the clock of a chat template shows when nobody says: the day that templates with a clock
+// fall back to themselves (26 July 2024).
+inline constexpr int64_t kTemplateUnixS = 1721952000;
+
 struct DataSection {
   std::filesystem::path train;
   std::filesystem::path eval;  // empty: none
+  RowFormat format = RowFormat::kAuto;
+  std::vector<std::string> columns;       // empty: the format's own names
+  std::vector<std::string> eval_columns;  // empty: as columns
+  // Absent: true for train.sft, false for train.pretrain.
+  std::optional<bool> train_on_completion_only;
+  ApplyTemplate apply_template = ApplyTemplate::kAuto;
+  Turns turns = Turns::kTogether;
+  OnBadRow on_bad_row = OnBadRow::kError;
+  int64_t template_unix_s = kTemplateUnixS;
   std::string delimiter = "<|endoftext|>";
   Header header = Header::kNone;
   bool add_bos = false;

@@ -18,8 +18,16 @@ std::vector<SpecKey> RunKeys() {
         if (ParseInteger(Scalar(given)) != 1) throw BadValue("must be 1");
       }, nullptr, "1"},
      "format of the spec; must be 1", "1"},
-    {{"kind"}, Choice<std::string>(FIELD(kind), {{"train.pretrain", "train.pretrain"}}),
-     "what the run does"},
+    {{"kind"}, Choice<std::string>(FIELD(kind), {{"train.pretrain", "train.pretrain"},
+                                                 {"pretrain", "train.pretrain"},
+                                                 {"train.sft", "train.sft"},
+                                                 {"sft", "train.sft"}}),
+     "what the run does: of text all is learned, fine-tuning (sft) learns the answers in rows"},
+    {{"use_sft"},
+     {[](TrainSpec& spec, const GivenValue& given) {
+        spec.kind = ParseBool(Scalar(given)) ? "train.sft" : "train.pretrain";
+      }, nullptr, "true or false"},
+     "MaxText's switch: true is `kind` train.sft", "false"},
     {{"run_name"}, Text(FIELD(run_name)),
      "the run works in `base_output_directory`/`run_name` and resumes from the checkpoints there"},
     {{"base_output_directory"}, Path(FIELD(base_output_directory)), "see `run_name`"},
@@ -69,7 +77,8 @@ std::vector<SpecKey> ModelKeys() {
     {{"model.tokenizer_path", "tokenizer_path"}, Path(FIELD(model.tokenizer_path)),
      "directory or file of the tokenizer; exported with the model", "load_parameters_path"},
     {{"model.chat_template", "chat_template_path", "data.chat_template"},
-     Path(FIELD(model.chat_template)), "Jinja file that is exported with the model", "none"},
+     Path(FIELD(model.chat_template)), "Jinja file for chats; exported with the model",
+     "the tokenizer's"},
     {{"model.trainable", "trainable_parameters_mask"}, List(FIELD(model.trainable)),
      "regular expressions on weight names; the others stay as they are", "all"},
   };
@@ -100,9 +109,46 @@ std::vector<SpecKey> LoraKeys() {
 std::vector<SpecKey> DataKeys() {
   return {
     {{"data.train", "dataset_path", "train_files", "data.path"}, Path(FIELD(data.train)),
-     "text file, samples between delimiter lines", "must be given"},
+     "text file with samples between delimiter lines, file of rows (JSONL, JSON), or prepared file "
+     "(`tandem data prepare`)", "must be given"},
     {{"data.eval", "eval_dataset_path", "eval_files"}, Path(FIELD(data.eval)),
-     "text file for evaluations", "none"},
+     "the same for evaluations", "none"},
+    {{"data.format"},
+     Choice<RowFormat>(FIELD(data.format), {{"auto", RowFormat::kAuto},
+                                            {"plain", RowFormat::kPlain},
+                                            {"text", RowFormat::kText},
+                                            {"messages", RowFormat::kMessages},
+                                            {"sharegpt", RowFormat::kShareGpt},
+                                            {"alpaca", RowFormat::kInstruction},
+                                            {"prompt_completion", RowFormat::kPromptCompletion}}),
+     "what a row holds, see data/README.md; auto: by name and first rows"},
+    {{"data.columns", "train_data_columns"}, Names(FIELD(data.columns)),
+     "names of the format's columns, in its order", "the format's"},
+    {{"data.eval_columns", "eval_data_columns"}, Names(FIELD(data.eval_columns)),
+     "the same of data.eval", "data.columns"},
+    {{"data.train_on_completion_only", "sft_train_on_completion_only"},
+     {[](TrainSpec& spec, const GivenValue& given) {
+        spec.data.train_on_completion_only = ParseBool(Scalar(given));
+      }, [](const TrainSpec& spec) {
+        const auto& value = spec.data.train_on_completion_only;
+        return std::string(!value ? "" : *value ? "true" : "false");
+      }, "true or false"},
+     "only answers are learned, prompts are read", "true for train.sft"},
+    {{"data.apply_template"},
+     Choice<ApplyTemplate>(FIELD(data.apply_template), {{"auto", ApplyTemplate::kAuto},
+                                                        {"always", ApplyTemplate::kAlways},
+                                                        {"never", ApplyTemplate::kNever}}),
+     "alpaca rows and plain prompts as chats; auto: alpaca, where there is a chat template"},
+    {{"data.turns"},
+     Choice<Turns>(FIELD(data.turns), {{"together", Turns::kTogether}, {"apart", Turns::kApart}}),
+     "a chat is one sample, or each of its answers is one"},
+    {{"data.on_bad_row"},
+     Choice<OnBadRow>(FIELD(data.on_bad_row), {{"error", OnBadRow::kError},
+                                               {"skip", OnBadRow::kSkip}}),
+     "bad rows end the run before step 0, or are left out"},
+    {{"data.template_unix_s"}, Integer(FIELD(data.template_unix_s), 0, 0x1p40),
+     "what the clock of a chat template shows, in seconds since 1970; fixed, so that samples never "
+     "change"},
     {{"data.delimiter"}, Text(FIELD(data.delimiter)), "line between samples"},
     {{"data.header"},
      Choice<Header>(FIELD(data.header),

@@ -1,5 +1,6 @@
 #include "training/spec_value.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -54,6 +55,28 @@ std::string ShowList(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text.append(text.empty() ? "[" : ", ").append(word);
   return text.empty() ? "" : text + "]";
+}
+
+std::vector<std::string> ParseNames(const GivenValue& given) {
+  constexpr std::string_view kPadding = " \t'\"";
+  std::vector<std::string> names = given.words;
+  if (!given.is_list && names[0].starts_with("[")) {
+    if (!names[0].ends_with("]")) throw BadValue("must be a list of names, got " + names[0]);
+    const std::string inside = names[0].substr(1, names[0].size() - 2);
+    names.clear();
+    for (size_t from = 0; from <= inside.size();) {
+      const size_t comma = std::min(inside.find(',', from), inside.size());
+      std::string name = inside.substr(from, comma - from);
+      name.erase(0, std::min(name.find_first_not_of(kPadding), name.size()));
+      name.erase(name.find_last_not_of(kPadding) + 1);
+      names.push_back(std::move(name));
+      from = comma + 1;
+    }
+  }
+  for (const std::string& name : names) {
+    if (name.empty()) throw BadValue("must be names of columns, one is empty");
+  }
+  return names;
 }
 
 }  // namespace tandem::training

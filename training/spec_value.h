@@ -108,6 +108,17 @@ SpecValue List(Field field) {
           "a text, or a list of them"};
 }
 
+// Names of columns: a list, or MaxText's spelling of one as a text: "['prompt', 'completion']".
+std::vector<std::string> ParseNames(const GivenValue& given);
+
+template <class Field>
+SpecValue Names(Field field) {
+  SpecValue value = List(field);
+  value.set = [=](TrainSpec& spec, const GivenValue& given) { field(spec) = ParseNames(given); };
+  value.allowed = "a name, or a list of them";
+  return value;
+}
+
 // `choices` are pairs of a spelling and a value; of spellings of one value the first is shown.
 template <class Enum, class Field>
 SpecValue Choice(Field field, std::vector<std::pair<std::string, Enum>> choices) {

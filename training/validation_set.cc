@@ -1,18 +1,18 @@
 #include "training/validation_set.h"
 
 #include "training/data/packer.h"
+#include "training/open_data.h"
 #include "training/run_parts.h"
 
 namespace tandem::training {
 
-ValidationSet::ValidationSet(const TrainSpec& spec, const ModelFiles& files)
-    : corpus_(TextCorpus::Open(spec.data.eval, spec.data.delimiter)) {
-  const SampleMaker maker(corpus_, *files.tokenizer, SampleOptionsOf(spec, files));
-  PackerOptions options = PackerOptionsOf(spec, maker.size());
+ValidationSet::ValidationSet(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool) {
+  const OpenedData data = OpenData(spec, files, pool, {.split = DataSplit::kEval});
+  PackerOptions options = PackerOptionsOf(spec, data.source->size());
   options.overflow = Overflow::kSplit;
   options.shuffle = false;
   options.n_epochs = 1;
-  Packer packer(options, [&](int64_t i) { return maker.Make(i); });
+  Packer packer(options, [&](int64_t i) { return data.source->Make(i); });
   PackedRow row;
   bool more = packer.Next(&row);
   while (more) {

@@ -3,23 +3,22 @@
 #include <span>
 #include <vector>
 
-#include "training/data/text_corpus.h"
+#include "engine/base/thread_pool.h"
 #include "training/micro_batch.h"
 #include "training/model_files.h"
 #include "training/spec.h"
 
 namespace tandem::training {
 
-// The validation text as micro-batches, packed once: in order, nothing cut off.
+// The validation data as micro-batches, packed once: in order, nothing cut off.
 class ValidationSet {
  public:
-  ValidationSet(const TrainSpec& spec, const ModelFiles& files);
+  ValidationSet(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool);
 
   std::span<const MicroBatch> batches() const { return batches_; }
   double bytes() const { return bytes_; }  // of the predicted text
 
  private:
-  TextCorpus corpus_;
   std::vector<MicroBatch> batches_;
   double bytes_ = 0;
 };

@@ -131,16 +131,22 @@ class JinjaChatTemplate : public ChatTemplate {
       : source_(source), body_(ParseTemplate(source)) {}
 
   std::vector<RenderedPiece> Render(const RenderInput& input) const override {
+    return Render(input, nullptr);
+  }
+
+  std::vector<RenderedPiece> Render(
+      const RenderInput& input,
+      std::vector<std::pair<size_t, size_t>>* generations) const override {
     if (input.messages == nullptr || !input.messages->is_array()) {
       throw Error(ErrorCode::kInvalidArgument, "messages must be an array").WithParam("messages");
     }
     const int64_t now = input.now_unix_s.has_value() ? *input.now_unix_s : SystemTimeUnixS();
-    const TextPtr text = RenderText(input, now, nullptr);
+    const TextPtr text = RenderText(input, now, nullptr, generations);
     if (input.learned_messages == nullptr) return ToPieces(*text);
     // Origin changes nothing but itself. So where the text is a client's in one rendering and
     // nobody's in the other, it is what those messages say, however the template trimmed or split
     // it.
-    const TextPtr without = RenderText(input, now, input.learned_messages);
+    const TextPtr without = RenderText(input, now, input.learned_messages, nullptr);
     TANDEM_CHECK(text->bytes() == without->bytes());
     return ToMarkedPieces(*text, *without);
   }
@@ -151,7 +157,8 @@ class JinjaChatTemplate : public ChatTemplate {
 
  private:
   TextPtr RenderText(const RenderInput& input, int64_t now,
-                     const std::vector<bool>* learned_messages) const {
+                     const std::vector<bool>* learned_messages,
+                     std::vector<std::pair<size_t, size_t>>* generations) const {
     Runtime rt(now);
     Evaluator evaluator(rt);
     // Templates are given these two even where there are none, as transformers does: some ask
@@ -168,7 +175,16 @@ class JinjaChatTemplate : public ChatTemplate {
     evaluator.Define("add_generation_prompt", Value::Bool(input.add_generation_prompt));
     evaluator.Define("bos_token", Value::Literal(input.bos_token));
     evaluator.Define("eos_token", Value::Literal(input.eos_token));
-    return evaluator.Render(body_);
+    TextPtr text = evaluator.Render(body_);
+    if (generations != nullptr) {
+      if (evaluator.lost_a_generation()) {
+        throw Error(ErrorCode::kUnsupported,
+                    "the chat template has {% generation %} inside a macro or a {% set %} block, "
+                    "where its place in the text is unknown");
+      }
+      *generations = evaluator.generations();
+    }
+    return text;
   }
 
   const std::string source_;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tandem::engine {
@@ -46,6 +47,12 @@ class ChatTemplate {
   // is "messages"), when `extra` shadows a reserved name, and for undefined operations or exhausted
   // budgets (with line and column).
   virtual std::vector<RenderedPiece> Render(const RenderInput& input) const = 0;
+
+  // The same, and where the blocks {% generation %} stand in the text: [begin, end) in bytes, in
+  // order. Throws kUnsupported where such a block stands in a macro or a {% set %}, so that nobody
+  // knows where its text ends up.
+  virtual std::vector<RenderedPiece> Render(
+      const RenderInput& input, std::vector<std::pair<size_t, size_t>>* generations) const = 0;
 
   // Whether the source contains these words: tells if a template knows the role "developer", the
   // variable "enable_thinking" or the mark "<think>".

@@ -121,7 +121,7 @@ Value Evaluator::MakeNamespace(const Arguments& arguments) {
 
 TextPtr Evaluator::Render(const Block& body) {
   TextBuilder out(rt_);
-  out_ = &out;
+  out_ = outermost_ = &out;
   // Templates may assign to the names of the input; those stay visible around their scope.
   const ScopeGuard scope(*this);
   Run(body);
@@ -244,7 +244,14 @@ Evaluator::Flow Evaluator::RunNode(const WithStmt& s) {
 
 Evaluator::Flow Evaluator::RunNode(const GenerationStmt& s) {
   const ScopeGuard scope(*this);
-  return Run(s.body);
+  const size_t begin = out_->size();
+  const Flow flow = Run(s.body);
+  if (out_ != outermost_) {
+    lost_a_generation_ = true;
+  } else if (out_->size() > begin) {
+    generations_.emplace_back(begin, out_->size());
+  }
+  return flow;
 }
 
 Evaluator::Flow Evaluator::RunNode(const BreakStmt&) { return Flow::kBreak; }

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/chat/jinja_ast.h"
@@ -28,6 +29,10 @@ class Evaluator {
 
   void Define(std::string_view name, Value value);
   TextPtr Render(const Block& body);
+  // Of the last Render: where the blocks {% generation %} stand in its text, in order.
+  const std::vector<std::pair<size_t, size_t>>& generations() const { return generations_; }
+  // Whether such a block wrote into a string (a macro, a {% set %} block) whose place is unknown.
+  bool lost_a_generation() const { return lost_a_generation_; }
 
  private:
   enum class Flow { kNext, kBreak, kContinue };
@@ -95,6 +100,9 @@ class Evaluator {
   Runtime& rt_;
   std::shared_ptr<Scope> scope_;
   TextBuilder* out_ = nullptr;  // where statements write at present
+  TextBuilder* outermost_ = nullptr;
+  std::vector<std::pair<size_t, size_t>> generations_;
+  bool lost_a_generation_ = false;
   // Namespaces are mutable and macros hold the scope that holds them: both can form cycles and
   // chains of any length, so they live until the end of the rendering and are emptied there.
   std::vector<std::shared_ptr<Namespace>> namespaces_;

@@ -8,6 +8,7 @@ constexpr Verb kVerbs[] = {
     {"generate", "print a model's continuation of a prompt", AddGenerate},
     {"pull", "fetch a model from the Hugging Face hub into its cache", AddPull},
     {"train", "train a model as a spec says", AddTrain},
+    {"data", "check, show, measure or prepare what a training spec would train on", AddData},
     {"plan", "print what a training spec would run: program, bytes, FLOPs", AddPlan},
     {"eval", "predict a text with a model: loss, perplexity, accuracy", AddEval},
     {"config", "explain keys of training specs, show a spec's values", AddConfig},

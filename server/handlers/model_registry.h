@@ -17,7 +17,7 @@
 
 #include "engine/base/memory_ledger.h"
 #include "engine/engine.h"
-#include "server/handlers/control_tokens.h"
+#include "engine/tokenizer/control_tokens.h"
 
 namespace tandem::server {
 
@@ -38,7 +38,7 @@ struct ServedModel {
   std::shared_ptr<const engine::Adapter> adapter;
   std::shared_ptr<const ServedModel> base;  // with an adapter: the lease that keeps the base
   std::string fingerprint;  // of its answers, where an adapter makes it another than the engine's
-  ControlTokens control_tokens;
+  engine::ControlTokens control_tokens;
 
   const engine::LoadedModel& loaded() const { return engine->loaded(); }
   // Made here by a job, and may be deleted. Everything else belongs to whoever started the server.

@@ -1,9 +1,9 @@
 #include "server/handlers/prompt.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/tokenizer/control_tokens.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/wire/field_reader.h"
 
@@ -23,54 +23,21 @@ const Tokenizer& RequireTokenizer(const ServedModel& model) {
   return *model.loaded().tokenizer;
 }
 
-// Whether the template's own text may form a control token there.
-class ClientSpans {
- public:
-  explicit ClientSpans(const std::vector<RenderedPiece>& pieces) {
-    size_t at = 0;
-    for (const RenderedPiece& piece : pieces) {
-      if (piece.from_client && !piece.text.empty()) spans_.push_back({at, at + piece.text.size()});
-      at += piece.text.size();
-    }
-  }
-  bool Overlaps(size_t begin, size_t end) const {
-    return std::any_of(spans_.begin(), spans_.end(),
-                       [&](const auto& span) { return begin < span.second && span.first < end; });
-  }
-
- private:
-  std::vector<std::pair<size_t, size_t>> spans_;
-};
-
 void Append(std::vector<TokenId>& ids, const std::vector<TokenId>& more) {
   ids.insert(ids.end(), more.begin(), more.end());
 }
 
-std::vector<TokenId> EncodePieces(const Tokenizer& tokenizer, const ControlTokens& control_tokens,
+std::vector<TokenId> EncodePieces(const Tokenizer& tokenizer,
+                                  const engine::ControlTokens& control_tokens,
                                   const std::vector<RenderedPiece>& pieces) {
-  const std::string text = engine::JoinPieces(pieces);
-  const std::vector<ControlTokens::Occurrence> occurrences = control_tokens.FindIn(text);
-  const ClientSpans client(pieces);
-  const bool is_spelled_by_client = std::any_of(
-      occurrences.begin(), occurrences.end(),
-      [&](const auto& occurrence) { return client.Overlaps(occurrence.begin, occurrence.end); });
-  if (!is_spelled_by_client) return tokenizer.Encode(text, SpecialTokens::kParseSpecial);
-
-  // Only the template's own control tokens count; all between them is plain text.
-  std::vector<TokenId> ids;
-  size_t done = 0;
-  const auto add_text_up_to = [&](size_t end) {
-    const std::string_view part = std::string_view(text).substr(done, end - done);
-    if (!part.empty()) Append(ids, tokenizer.Encode(part, SpecialTokens::kPlainText));
-  };
-  for (const ControlTokens::Occurrence& occurrence : occurrences) {
-    if (client.Overlaps(occurrence.begin, occurrence.end)) continue;
-    add_text_up_to(occurrence.begin);
-    ids.push_back(occurrence.id);
-    done = occurrence.end;
+  std::vector<std::pair<size_t, size_t>> client;
+  size_t at = 0;
+  for (const RenderedPiece& piece : pieces) {
+    if (piece.from_client) client.emplace_back(at, at + piece.text.size());
+    at += piece.text.size();
   }
-  add_text_up_to(text.size());
-  return ids;
+  return engine::EncodeWithClientText(tokenizer, control_tokens, engine::JoinPieces(pieces),
+                                      client);
 }
 
 std::string_view Trim(std::string_view text) {

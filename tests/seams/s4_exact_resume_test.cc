@@ -124,6 +124,8 @@ class ExactResume : public testing::Test {
     return {"train", (dir_.path() / "spec.yaml").string(), "run_name=" + run_name};
   }
 
+  void KillAndCompare(int n_kills, const std::vector<std::string>& words);
+
   fs::path Run(const std::string& name) const { return dir_.path() / "runs" / name; }
 
   // Every loss that was ever recorded for a step, in order.
@@ -217,6 +219,20 @@ INSTANTIATE_TEST_SUITE_P(
                  "train.on_nan=rollback"}},
         RunKind{"Waiting", {"checkpoint.async=false", "lr_schedule_type=wsd"}}),
     [](const auto& instance) { return std::string(instance.param.name); });
+
+TEST_F(ExactResume, KillsChangeNothingOfFineTuningOnChats) {
+  std::ofstream rows(dir_.path() / "rows.jsonl");
+  for (int i = 0; i < 50; ++i) {
+    rows << R"({"messages":[{"role":"user","content":")" << i
+         << R"("},{"role":"assistant","content":"A )" << (i % 3 != 0 ? "dog" : "cat")
+         << R"("},{"role":"user","content":"?"},{"role":"assistant","content":"Yes"}]})"
+         << "\n";
+  }
+  rows.close();
+  ExpectKillsChangeNothing({"kind=train.sft", "data.train=" + (dir_.path() / "rows.jsonl").string(),
+                            "max_target_length=64"},
+                           NumberOfKills(6));
+}
 
 TEST_F(ExactResume, SigtermSavesAndSaysTryAgain) {
   TrainProcess process(TrainWords("stopped"));

@@ -81,8 +81,10 @@ void Packer::Fill(size_t wanted) {
     }
     const bool drop = too_long && options_.packing != Packing::kConcatThenSplit &&
                       options_.overflow == Overflow::kDrop;
-    const auto trained = std::count(sample.trained.begin() + (sample.trained.empty() ? 0 : 1),
-                                    sample.trained.end(), 1);
+    // Of a sample that is cut off only what is left counts.
+    const bool is_cut = too_long && options_.packing != Packing::kConcatThenSplit &&
+                        options_.overflow == Overflow::kTruncate;
+    const int64_t trained = TrainedTokens(sample, is_cut ? options_.row_length + 1 : 0);
     if (!drop && trained > 0) {
       fruitless_ = 0;
       continue;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -8,7 +9,7 @@
 namespace tandem::training {
 
 // One training text as tokens. trained[i] says whether predicting tokens[i] counts; tokens[0] is
-// never predicted. Every format ends here (text today, chat messages later).
+// never predicted. Every format ends here.
 struct Sample {
   std::vector<TokenId> tokens;
   std::vector<uint8_t> trained;  // as long as tokens
@@ -18,5 +19,13 @@ struct Sample {
     trained.insert(trained.end(), ids.size(), train ? 1 : 0);
   }
 };
+
+// How many tokens of the sample's first `max_tokens` (0: of all) are trained; the first never is.
+inline int64_t TrainedTokens(const Sample& sample, int64_t max_tokens = 0) {
+  const auto n = static_cast<int64_t>(sample.trained.size());
+  const int64_t seen = max_tokens > 0 ? std::min(n, max_tokens) : n;
+  if (seen < 2) return 0;
+  return std::count(sample.trained.begin() + 1, sample.trained.begin() + seen, 1);
+}
 
 }  // namespace tandem::training

@@ -27,6 +27,34 @@ using Pieces = std::vector<RenderedPiece>;
 
 const Json kUser = Json::parse(R"([{"role": "user", "content": " <|im_end|> A,b "}])");
 
+// ---- generation blocks
+
+TEST(ChatTemplate, TellsWhereGenerationBlocksStand) {
+  const auto compiled = ChatTemplate::Compile(
+      "{% for m in messages %}{{ m.role }}{% generation %}{{ m.content | trim }}{% endgeneration %}"
+      "{% generation %}{% endgeneration %}.{% endfor %}");
+  const Json messages =
+      Json::parse(R"([{"role":"a","content":" xy "},{"role":"b","content":"z"}])");
+  RenderInput input;
+  input.messages = &messages;
+  std::vector<std::pair<size_t, size_t>> places;
+
+  EXPECT_EQ(JoinPieces(compiled->Render(input, &places)), "axy.bz.");
+  EXPECT_EQ(places, (std::vector<std::pair<size_t, size_t>>{{1, 3}, {5, 6}}));
+}
+
+TEST(ChatTemplate, KnowsNoPlaceOfAGenerationBlockInAString) {
+  const auto compiled =
+      ChatTemplate::Compile("{% set x %}{% generation %}a{% endgeneration %}{% endset %}{{ x }}");
+  const Json messages = Json::array();
+  RenderInput input;
+  input.messages = &messages;
+  std::vector<std::pair<size_t, size_t>> places;
+
+  EXPECT_EQ(JoinPieces(compiled->Render(input)), "a");
+  EXPECT_THROW(compiled->Render(input, &places), Error);
+}
+
 // ---- origin of the text
 
 TEST(ChatTemplate, MessageTextIsKeptApartFromTheTemplates) {

@@ -1,0 +1,39 @@
+// A file of rows for training: lines of JSON, or an array. Every row is read and understood in
+// every format; only Error is thrown, in one short line.
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "tests/fuzz/strangers_file.h"
+#include "training/data/example.h"
+#include "training/data/json_rows.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace tandem::training;
+  using tandem::engine::ReadStrangersFile;
+  using tandem::engine::Require;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  ReadStrangersFile([&] {
+    const auto rows = JsonRows::Of(text, "fuzz");
+    for (int64_t i = 0; i < rows->size(); ++i) {
+      Require(rows->Where(i).starts_with("line "));
+      for (const RowFormat format : {RowFormat::kMessages, RowFormat::kShareGpt, RowFormat::kText,
+                                     RowFormat::kInstruction, RowFormat::kPromptCompletion}) {
+        ReadStrangersFile([&] {
+          ExampleOptions options;
+          options.format = format;
+          options.columns = ColumnsOf(format, {});
+          const Example example = ParseExample(rows->Read(i), options);
+          if (!example.is_chat()) return;
+          Require(example.chat.learned.size() == example.chat.messages->size());
+          Require(example.chat.messages->back().at("role") == "assistant");
+        });
+      }
+    }
+    ReadStrangersFile([&] { DetectFormat(*rows, {}); });
+  });
+  return 0;
+}

@@ -1,0 +1,210 @@
+// Rows as numbered samples, and the prepared file made of them.
+
+#include "training/data/row_source.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "tests/support/temporary_dir.h"
+#include "tests/training/data/chat_tokenizer.h"
+#include "training/data/json_rows.h"
+#include "training/data/tok_file.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Row(const std::string& question, const std::string& answer) {
+  return R"({"messages":[{"role":"user","content":")" + question +
+         R"("},{"role":"assistant","content":")" + answer + "\"}]}\n";
+}
+
+class RowSourceTest : public testing::Test {
+ protected:
+  RowSourceTest() { options_.example.columns = ColumnsOf(RowFormat::kMessages, {}); }
+
+  std::unique_ptr<RowSource> Open(const std::string& text, const RowSource::Visit& visit = {}) {
+    text_ = text;
+    return RowSource::Open(
+        JsonRows::Of(text_, "rows"),
+        std::make_shared<const SampleEncoder>(engine::ChatTemplate::Compile(tests::kChatMl),
+                                              *tokenizer_, EncoderOptions{}),
+        options_, pool_, &report_, visit);
+  }
+
+  std::string Fault(const std::string& text) {
+    try {
+      Open(text);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  std::unique_ptr<engine::Tokenizer> tokenizer_ = tests::ChatTokenizer();
+  ThreadPool pool_{2};
+  RowOptions options_;
+  DataReport report_;
+  std::string text_;
+};
+
+TEST_F(RowSourceTest, ListsBadRowsUpToFifty) {
+  std::string text = Row("a", "b");
+  for (int i = 0; i < 60; ++i) text += "{}\n";
+  const std::string fault = Fault(text);
+
+  EXPECT_TRUE(fault.starts_with("rows: 60 of 61 rows are bad\n  line 2: 'messages' is missing\n"))
+      << fault;
+  EXPECT_NE(fault.find("\n  line 51: "), std::string::npos);
+  EXPECT_EQ(fault.find("\n  line 52: "), std::string::npos);
+  EXPECT_NE(fault.find("\n  and 10 more"), std::string::npos);
+}
+
+TEST_F(RowSourceTest, LeavesBadRowsOutWhenToldTo) {
+  options_.on_bad_row = OnBadRow::kSkip;
+  const auto source = Open("{}\n" + Row("a", "b") + "nonsense\n" + Row("c", "d"));
+
+  ASSERT_EQ(source->size(), 2);
+  EXPECT_EQ(source->Where(0), "line 2");
+  EXPECT_EQ(source->Where(1), "line 4");
+  EXPECT_EQ(report_.bad_rows, 2);
+  EXPECT_NE(Fault("{}\n{}\n").find("no sample to train on is left of 2 rows"), std::string::npos);
+}
+
+TEST_F(RowSourceTest, SamplesThatAreTruncatedToNothingAreLeftOut) {
+  options_.max_tokens = 40;
+  options_.overflow = Overflow::kTruncate;
+  const auto source = Open(Row("a", "b") + Row(std::string(60, 'x'), "y") + Row("c", "d"));
+
+  ASSERT_EQ(source->size(), 2);
+  EXPECT_EQ(source->Where(1), "line 3");
+  EXPECT_EQ(report_.over_length, 1);
+  EXPECT_EQ(report_.zero_loss, 1);
+}
+
+TEST_F(RowSourceTest, LongSamplesAreDroppedOrRefusedAsTheSpecSays) {
+  options_.max_tokens = 40;
+  const std::string text = Row("a", "b") + Row("c", std::string(60, 'y'));
+  options_.overflow = Overflow::kDrop;
+  EXPECT_EQ(Open(text)->size(), 1);
+  options_.overflow = Overflow::kError;
+  EXPECT_NE(Fault(text).find("line 2: has 82 tokens, and a row holds 40"), std::string::npos)
+      << Fault(text);
+}
+
+TEST_F(RowSourceTest, MakesTheSameSamplesAsItChecked) {
+  options_.turns = Turns::kApart;
+  options_.on_bad_row = OnBadRow::kSkip;
+  std::string text;
+  for (int i = 0; i < 700; ++i) {
+    text += i % 5 == 3
+                ? "{}\n"
+                : R"({"messages":[{"role":"user","content":"c)" + std::to_string(i) +
+                      R"("},{"role":"assistant","content":"d"},{"role":"user","content":"e"},)" +
+                      R"({"role":"assistant","content":"f"}]})" + "\n";
+  }
+  std::vector<std::vector<TokenId>> seen;
+  const auto source = Open(text, [&](const Sample& sample) { seen.push_back(sample.tokens); });
+
+  ASSERT_EQ(source->size(), 2 * 560);
+  ASSERT_EQ(seen.size(), 2u * 560);
+  for (int64_t i = 0; i < source->size(); ++i) {
+    const Sample sample = source->Make(i);
+    EXPECT_EQ(sample.tokens, seen[static_cast<size_t>(i)]) << i;
+    EXPECT_EQ(TrainedTokens(sample), 2);  // a letter and the end
+  }
+  EXPECT_EQ(source->Where(0), "line 1, answer 1");
+  EXPECT_EQ(source->Where(1), "line 1, answer 2");
+}
+
+class TokFileTest : public testing::Test {
+ protected:
+  static TokIdentity Identity() { return {"t", "c", R"({"turns":0,"eos":1})", 300}; }
+
+  static Sample Numbered(TokenId from, int n) {
+    Sample sample;
+    for (int i = 0; i < n; ++i) sample.Append({from + i}, i % 3 == 1);
+    return sample;
+  }
+
+  fs::path Write(const TokIdentity& identity) {
+    const fs::path path = dir_ / "data.tok";
+    TokWriter writer(path, identity);
+    for (int i = 0; i < 20; ++i) writer.Add(Numbered(i, 1 + i * 7 % 13));
+    writer.Finish();
+    return path;
+  }
+
+  static std::string Fault(const fs::path& path, const TokIdentity& identity) {
+    try {
+      TokFile::Open(path, identity);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  tests::TemporaryDir dir_;
+};
+
+TEST_F(TokFileTest, GivesBackWhatWasWritten) {
+  for (const int64_t vocabulary : {300, 100000}) {
+    TokIdentity identity = Identity();
+    identity.vocab_size = vocabulary;
+    const fs::path path = Write(identity);
+    ASSERT_TRUE(TokFile::IsTokFile(path));
+    const auto file = TokFile::Open(path, identity);
+
+    ASSERT_EQ(file->size(), 20);
+    for (int i = 0; i < 20; ++i) {
+      const Sample expected = Numbered(i, 1 + i * 7 % 13);
+      EXPECT_EQ(file->Make(i).tokens, expected.tokens);
+      EXPECT_EQ(file->Make(i).trained, expected.trained);
+    }
+  }
+}
+
+TEST_F(TokFileTest, IsRefusedForAnotherTokenizerTemplateOrOption) {
+  const fs::path path = Write(Identity());
+  TokIdentity other = Identity();
+  other.tokenizer_sha256 = "u";
+  EXPECT_NE(Fault(path, other).find("with another tokenizer"), std::string::npos);
+  other = Identity();
+  other.template_sha256 = "d";
+  EXPECT_NE(Fault(path, other).find("with another chat template"), std::string::npos);
+  other = Identity();
+  other.options = R"({"turns":1,"eos":1})";
+  EXPECT_NE(Fault(path, other).find("with other options (turns '0', now '1')"), std::string::npos)
+      << Fault(path, other);
+}
+
+TEST_F(TokFileTest, ABrokenFileIsRefusedWhereverItIsBroken) {
+  const std::string whole = engine::ReadWholeFile(Write(Identity()), 1 << 20);
+  const fs::path path = dir_ / "broken.tok";
+  const auto write = [&](const std::string& bytes) {
+    std::ofstream(path, std::ios::binary) << bytes;
+  };
+  for (size_t at = 8; at < whole.size(); at += at < 4096 ? 97 : 1) {
+    std::string bytes = whole;
+    bytes[at] = static_cast<char>(bytes[at] ^ 0x10);
+    write(bytes);
+    EXPECT_NE(Fault(path, Identity()), "") << "byte " << at;
+  }
+  for (const size_t n : {size_t{10}, size_t{4000}, size_t{4096}, whole.size() - 1}) {
+    write(whole.substr(0, n));
+    EXPECT_NE(Fault(path, Identity()), "") << n << " bytes";
+  }
+}
+
+TEST_F(TokFileTest, WhatIsNotFinishedLeavesNothing) {
+  { TokWriter writer(dir_ / "data.tok", Identity()); }
+
+  EXPECT_TRUE(fs::is_empty(dir_.path()));
+}
+
+}  // namespace
+}  // namespace tandem::training

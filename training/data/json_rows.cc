@@ -1,0 +1,166 @@
+#include "training/data/json_rows.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/check.h"
+#include "engine/base/error.h"
+#include "engine/io/json.h"
+
+namespace tandem::training {
+namespace {
+
+constexpr int64_t kStride = 32;
+constexpr size_t kLookedAt = 4096;
+constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kUtf8Mark = "\xEF\xBB\xBF";
+
+struct Kind {
+  std::string_view magic;
+  const char* what;
+};
+constexpr Kind kOtherKinds[] = {
+    {"PAR1", "a Parquet file"},
+    {"\x1f\x8b", "compressed (gzip); unpack it first"},
+    {"\x28\xb5\x2f\xfd", "compressed (zstd); unpack it first"},
+    {"BZh", "compressed (bzip2); unpack it first"},
+    {"\xFD"
+     "7zXZ",
+     "compressed (xz); unpack it first"},
+    {"PK\x03\x04", "a zip archive; unpack it first"},
+    {"\xFF\xFE", "UTF-16; convert it to UTF-8"},
+    {"\xFE\xFF", "UTF-16; convert it to UTF-8"},
+};
+
+}  // namespace
+
+JsonRows::JsonRows(std::shared_ptr<const engine::MappedFile> file, std::string_view text,
+                   std::string name)
+    : file_(std::move(file)), text_(text), name_(std::move(name)) {
+  RefuseOtherKinds();
+  if (text_.starts_with(kUtf8Mark)) begin_.offset = kUtf8Mark.size();
+  const size_t first = text_.find_first_not_of(kSpace, begin_.offset);
+  if (first == std::string_view::npos) {
+    throw Error(ErrorCode::kDataLoss, name_ + ": the file is empty");
+  }
+  is_array_ = text_[first] == '[';
+  if (is_array_) {
+    begin_.line +=
+        std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(first), '\n');
+    begin_.offset = first + 1;
+  }
+  Index();
+}
+
+std::shared_ptr<const JsonRows> JsonRows::Open(const std::filesystem::path& path) {
+  auto file = engine::MappedFile::Open(path);
+  const std::span<const std::byte> bytes = file->bytes();
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return std::shared_ptr<const JsonRows>(new JsonRows(std::move(file), text, path.string()));
+}
+
+std::shared_ptr<const JsonRows> JsonRows::Of(std::string_view text, const std::string& name) {
+  return std::shared_ptr<const JsonRows>(new JsonRows(nullptr, text, name));
+}
+
+void JsonRows::RefuseOtherKinds() const {
+  for (const Kind& kind : kOtherKinds) {
+    if (!text_.starts_with(kind.magic)) continue;
+    throw Error(ErrorCode::kDataLoss, name_ + ": not JSON, the file is " + kind.what);
+  }
+  if (text_.substr(0, kLookedAt).find('\0') != std::string_view::npos) {
+    throw Error(ErrorCode::kDataLoss, name_ + ": not JSON, the file is binary");
+  }
+}
+
+void JsonRows::Index() {
+  Cursor at = begin_;
+  Row row;
+  while (true) {
+    const Cursor before = at;
+    if (!Next(&at, &row)) break;
+    if (n_rows_ % kStride == 0) places_.push_back(before);
+    ++n_rows_;
+  }
+  if (n_rows_ == 0) throw Error(ErrorCode::kDataLoss, name_ + ": the file has no rows");
+}
+
+bool JsonRows::Next(Cursor* at, Row* row) const {
+  return is_array_ ? NextElement(at, row) : NextLine(at, row);
+}
+
+// Lines of nothing but white space are no rows.
+bool JsonRows::NextLine(Cursor* at, Row* row) const {
+  while (at->offset < text_.size()) {
+    const size_t end = std::min(text_.find('\n', at->offset), text_.size());
+    const std::string_view line = text_.substr(at->offset, end - at->offset);
+    const int64_t number = at->line++;
+    at->offset = end + 1;
+    if (line.find_first_not_of(kSpace) == std::string_view::npos) continue;
+    *row = {line, number};
+    return true;
+  }
+  return false;
+}
+
+// The elements between the commas of the outermost array. What is no JSON is found when the element
+// is read; here only brackets and strings count.
+bool JsonRows::NextElement(Cursor* at, Row* row) const {
+  size_t i = at->offset;
+  while (i < text_.size() && (kSpace.find(text_[i]) != std::string_view::npos || text_[i] == ',')) {
+    at->line += text_[i++] == '\n' ? 1 : 0;
+  }
+  at->offset = i;
+  if (i == text_.size() || text_[i] == ']') return false;
+  const size_t begin = i;
+  const int64_t line = at->line;
+  int64_t depth = 0;
+  bool in_string = false;
+  for (; i < text_.size(); ++i) {
+    const char c = text_[i];
+    if (c == '\n') ++at->line;
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if (c == '}' || c == ']') {
+      if (depth-- == 0) break;
+    } else if (c == ',' && depth == 0) {
+      break;
+    }
+  }
+  i = std::min(i, text_.size());
+  *row = {text_.substr(begin, i - begin), line};
+  at->offset = i;
+  return true;
+}
+
+JsonRows::Row JsonRows::Find(int64_t i) const {
+  TANDEM_CHECK(i >= 0 && i < n_rows_);
+  Cursor at = places_[static_cast<size_t>(i / kStride)];
+  Row row;
+  for (int64_t skipped = 0; skipped <= i % kStride; ++skipped) TANDEM_CHECK(Next(&at, &row));
+  return row;
+}
+
+nlohmann::ordered_json JsonRows::Read(int64_t i) const {
+  const Row row = Find(i);
+  if (row.text.size() > kMaxRowBytes) {
+    throw Error(ErrorCode::kInvalidArgument, "has " + std::to_string(row.text.size()) +
+                                                 " bytes, at most " + std::to_string(kMaxRowBytes) +
+                                                 " are read");
+  }
+  nlohmann::ordered_json json = engine::ParseUntrustedJson(row.text, "JSON");
+  if (!json.is_object()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string("must be a JSON object, is ") + json.type_name());
+  }
+  return json;
+}
+
+std::string JsonRows::Where(int64_t i) const { return "line " + std::to_string(Find(i).line); }
+
+}  // namespace tandem::training

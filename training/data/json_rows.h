@@ -1,0 +1,59 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "engine/io/mapped_file.h"
+#include "training/data/row_file.h"
+
+namespace tandem::training {
+
+// Rows of a file of JSON: an object a line, or one array of objects. The file is mapped; of the
+// rows only every 32nd place is kept, so ten million lines take 5 MB.
+class JsonRows final : public RowFile {
+ public:
+  static constexpr size_t kMaxRowBytes = size_t{16} << 20;
+
+  // Throws kNotFound / kIo, and kDataLoss for a file without rows or of another kind
+  // (compressed, Parquet, binary).
+  static std::shared_ptr<const JsonRows> Open(const std::filesystem::path& path);
+  // Of bytes that outlive the object, for tests.
+  static std::shared_ptr<const JsonRows> Of(std::string_view text, const std::string& name);
+
+  int64_t size() const override { return n_rows_; }
+  nlohmann::ordered_json Read(int64_t i) const override;
+  std::string Where(int64_t i) const override;
+  const std::string& name() const override { return name_; }
+
+ private:
+  // A place between two rows.
+  struct Cursor {
+    size_t offset = 0;
+    int64_t line = 1;
+  };
+  struct Row {
+    std::string_view text;
+    int64_t line = 0;  // on which it begins, from 1
+  };
+
+  JsonRows(std::shared_ptr<const engine::MappedFile> file, std::string_view text, std::string name);
+  void RefuseOtherKinds() const;
+  void Index();
+  // The next row behind the cursor, which moves; false at the end.
+  bool Next(Cursor* at, Row* row) const;
+  bool NextLine(Cursor* at, Row* row) const;
+  bool NextElement(Cursor* at, Row* row) const;
+  Row Find(int64_t i) const;
+
+  std::shared_ptr<const engine::MappedFile> file_;
+  std::string_view text_;
+  std::string name_;
+  bool is_array_ = false;
+  Cursor begin_;
+  std::vector<Cursor> places_;  // before rows 0, 32, 64, …
+  int64_t n_rows_ = 0;
+};
+
+}  // namespace tandem::training

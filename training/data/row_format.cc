@@ -1,0 +1,133 @@
+#include "training/data/row_format.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+
+namespace tandem::training {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kRowsLookedAt = 20;
+constexpr size_t kColumnsNamed = 12;
+
+struct FormatColumns {
+  RowFormat format;
+  std::string_view name;
+  size_t needed;
+  std::vector<std::string> columns;
+};
+
+const std::vector<FormatColumns>& Formats() {
+  static const std::vector<FormatColumns> formats = {
+      {RowFormat::kMessages, "messages", 1, {"messages", "tools"}},
+      {RowFormat::kShareGpt, "sharegpt", 1, {"conversations", "system", "tools"}},
+      {RowFormat::kPromptCompletion, "prompt_completion", 2, {"prompt", "completion", "tools"}},
+      {RowFormat::kInstruction, "alpaca", 2, {"instruction", "output", "input", "system"}},
+      {RowFormat::kText, "text", 1, {"text"}},
+  };
+  return formats;
+}
+
+const FormatColumns& Find(RowFormat format) {
+  for (const FormatColumns& known : Formats()) {
+    if (known.format == format) return known;
+  }
+  throw Error(ErrorCode::kInternal, "a format without columns");
+}
+
+std::optional<RowFormat> FormatOf(const Json& row) {
+  for (const FormatColumns& known : Formats()) {
+    const auto needed = known.columns.begin() + static_cast<std::ptrdiff_t>(known.needed);
+    if (std::all_of(known.columns.begin(), needed,
+                    [&](const std::string& column) { return row.contains(column); })) {
+      return known.format;
+    }
+  }
+  return std::nullopt;
+}
+
+// By what the columns named by the user hold.
+std::optional<RowFormat> FormatOf(const Json& row, const std::vector<std::string>& columns) {
+  if (!row.contains(columns[0])) return std::nullopt;
+  const Json& first = row.at(columns[0]);
+  if (columns.size() == 2) return RowFormat::kPromptCompletion;
+  if (columns.size() == 3) return RowFormat::kInstruction;
+  if (first.is_string()) return RowFormat::kText;
+  if (!first.is_array() || first.empty() || !first.front().is_object()) return std::nullopt;
+  if (first.front().contains("from")) return RowFormat::kShareGpt;
+  return RowFormat::kMessages;
+}
+
+}  // namespace
+
+std::string_view NameOf(RowFormat format) {
+  if (format == RowFormat::kAuto) return "auto";
+  return format == RowFormat::kPlain ? "plain" : Find(format).name;
+}
+
+std::vector<std::string> ColumnsOf(RowFormat format, const std::vector<std::string>& given) {
+  const FormatColumns& known = Find(format);
+  if (given.empty()) return known.columns;
+  if (given.size() > known.columns.size() || given.size() < known.needed) {
+    std::string names;
+    for (const std::string& column : known.columns) {
+      names.append(names.empty() ? "" : ", ").append(column);
+    }
+    throw Error(ErrorCode::kInvalidArgument,
+                "data.columns: the format " + std::string(known.name) + " has the columns " +
+                    names + ", of which the first " + std::to_string(known.needed) +
+                    " are needed; got " + std::to_string(given.size()));
+  }
+  std::vector<std::string> columns = given;
+  // Everybody lists Alpaca's as instruction, input, output.
+  if (format == RowFormat::kInstruction && columns.size() > 2) std::swap(columns[1], columns[2]);
+  // An optional column that the user named is that one; the others keep their names, where no
+  // given name has taken them.
+  for (size_t i = given.size(); i < known.columns.size(); ++i) {
+    const bool is_taken = std::find(given.begin(), given.end(), known.columns[i]) != given.end();
+    columns.push_back(is_taken ? std::string() : known.columns[i]);
+  }
+  return columns;
+}
+
+RowFormat DetectFormat(const RowFile& rows, const std::vector<std::string>& columns) {
+  std::string seen;
+  std::string fault;
+  for (int64_t i = 0; i < std::min(rows.size(), kRowsLookedAt); ++i) {
+    Json row;
+    try {
+      row = rows.Read(i);
+    } catch (const Error& error) {  // told with its number when all rows are checked
+      if (fault.empty()) fault = rows.Where(i) + ": " + error.what();
+      continue;
+    }
+    const auto format = columns.empty() ? FormatOf(row) : FormatOf(row, columns);
+    if (format) return *format;
+    if (row.contains("chosen")) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  rows.name() +
+                      ": rows of preferences (chosen, rejected) are no examples to "
+                      "imitate");
+    }
+    if (seen.empty()) {
+      size_t n = 0;
+      for (const auto& [name, value] : row.items()) {
+        if (++n > kColumnsNamed) break;
+        seen.append(seen.empty() ? "" : ", ").append(Quoted(name, 40));
+      }
+    }
+  }
+  if (seen.empty() && !fault.empty()) {
+    throw Error(ErrorCode::kDataLoss, rows.name() + ": no row can be read; " + fault);
+  }
+  throw Error(ErrorCode::kInvalidArgument, rows.name() + ": no known format among the columns " +
+                                               seen +
+                                               "; name it with data.format and data.columns");
+}
+
+}  // namespace tandem::training

@@ -1,0 +1,201 @@
+#include "training/data/row_source.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/check.h"
+#include "engine/base/error.h"
+#include "training/data/permutation.h"
+
+namespace tandem::training {
+namespace {
+
+// Rows that are checked at one time: enough for the workers, few enough to hold their tokens.
+constexpr int64_t kRowsAtOnce = 512;
+
+// The place of a turn among the learned ones.
+std::vector<size_t> LearnedMessages(const Conversation& chat) {
+  std::vector<size_t> learned;
+  for (size_t i = 0; i < chat.learned.size(); ++i) {
+    if (chat.learned[i]) learned.push_back(i);
+  }
+  return learned;
+}
+
+// The chat up to one of its answers, which alone is learned.
+Conversation UpTo(const Conversation& chat, size_t message) {
+  Conversation part = chat;
+  auto messages = std::make_shared<nlohmann::ordered_json>(nlohmann::ordered_json::array());
+  for (size_t i = 0; i <= message; ++i) messages->push_back((*chat.messages)[i]);
+  part.messages = std::move(messages);
+  part.learned.assign(message + 1, false);
+  part.learned[message] = true;
+  return part;
+}
+
+bool IsLong(const Sample& sample, const RowOptions& options) {
+  return options.max_tokens > 0 && static_cast<int64_t>(sample.tokens.size()) > options.max_tokens;
+}
+
+}  // namespace
+
+uint64_t HashOf(const Sample& sample) {
+  uint64_t hash = sample.tokens.size();
+  for (size_t i = 0; i < sample.tokens.size(); ++i) {
+    hash = HashCounter(hash, static_cast<uint64_t>(sample.tokens[i]) * 2 + sample.trained[i]);
+  }
+  return hash;
+}
+
+std::string DataReport::BadRows(const std::string& file) const {
+  std::string text = file + ": " + std::to_string(bad_rows) + " of " + std::to_string(rows) +
+                     (rows == 1 ? " row is bad" : " rows are bad");
+  for (const BadRow& bad : listed) text += "\n  " + bad.where + ": " + bad.reason;
+  const auto more = bad_rows - static_cast<int64_t>(listed.size());
+  if (more > 0) text += "\n  and " + std::to_string(more) + " more";
+  return text;
+}
+
+struct RowSource::Checked {
+  std::vector<Sample> samples;
+  std::string fault;  // empty: the row is good
+};
+
+RowSource::RowSource(std::shared_ptr<const RowFile> rows,
+                     std::shared_ptr<const SampleEncoder> encoder, const RowOptions& options)
+    : rows_(std::move(rows)), encoder_(std::move(encoder)), options_(options) {}
+
+std::unique_ptr<RowSource> RowSource::Open(std::shared_ptr<const RowFile> rows,
+                                           std::shared_ptr<const SampleEncoder> encoder,
+                                           const RowOptions& options, ThreadPool& pool,
+                                           DataReport* report, const Visit& visit) {
+  std::unique_ptr<RowSource> source(new RowSource(std::move(rows), std::move(encoder), options));
+  source->CheckAll(pool, report, visit);
+  const std::string& name = source->rows_->name();
+  if (report->bad_rows > 0 && options.on_bad_row == OnBadRow::kError) {
+    throw Error(ErrorCode::kDataLoss,
+                report->BadRows(name) + "\nmend them, or leave them out with data.on_bad_row=skip");
+  }
+  if (source->size() == 0) {
+    throw Error(ErrorCode::kDataLoss,
+                name + ": no sample to train on is left of " + std::to_string(report->rows) +
+                    " rows (" + std::to_string(report->bad_rows) + " bad; of the samples " +
+                    std::to_string(report->over_length) + " longer than a row, " +
+                    std::to_string(report->zero_loss) + " truncated to nothing that is learned)" +
+                    (report->bad_rows > 0 ? "\n" + report->BadRows(name) : ""));
+  }
+  return source;
+}
+
+void RowSource::CheckAll(ThreadPool& pool, DataReport* report, const Visit& visit) {
+  *report = {};
+  report->rows = rows_->size();
+  std::vector<Checked> checked;
+  for (int64_t from = 0; from < rows_->size(); from += kRowsAtOnce) {
+    const int64_t n = std::min(kRowsAtOnce, rows_->size() - from);
+    checked.assign(static_cast<size_t>(n), {});
+    pool.ParallelFor(n, [&](int64_t i, int) { checked[static_cast<size_t>(i)] = Check(from + i); });
+    for (int64_t i = 0; i < n; ++i) {
+      Count(from + i, checked[static_cast<size_t>(i)], report, visit);
+    }
+  }
+  report->samples = n_samples_;
+}
+
+// One of the few places that catch: a bad row is a finding, and all of them are wanted.
+RowSource::Checked RowSource::Check(int64_t row) const {
+  Checked checked;
+  try {
+    checked.samples = MakeAll(row);
+    for (const Sample& sample : checked.samples) {
+      if (options_.overflow != Overflow::kError || !IsLong(sample, options_)) continue;
+      checked.fault = "has " + std::to_string(sample.tokens.size()) + " tokens, and a row holds " +
+                      std::to_string(options_.max_tokens);
+    }
+  } catch (const Error& error) {
+    checked.fault = error.what();
+  }
+  return checked;
+}
+
+void RowSource::Count(int64_t row, const Checked& checked, DataReport* report, const Visit& visit) {
+  if (!checked.fault.empty()) {
+    ++report->bad_rows;
+    if (report->listed.size() < DataReport::kMaxListed) {
+      report->listed.push_back({rows_->Where(row), checked.fault});
+    }
+    return;
+  }
+  for (size_t k = 0; k < checked.samples.size(); ++k) {
+    const Sample& sample = checked.samples[k];
+    if (!IsKept(sample, report)) continue;
+    const auto length = static_cast<int64_t>(sample.tokens.size());
+    report->tokens += length;
+    report->trained_tokens += TrainedTokens(sample);
+    if (options_.keep_lengths) {
+      report->lengths.push_back(static_cast<int32_t>(length));
+      report->hashes.push_back(HashOf(sample));
+    }
+    Keep({row, options_.turns == Turns::kApart ? static_cast<int32_t>(k) : -1});
+    if (visit) visit(sample);
+  }
+}
+
+bool RowSource::IsKept(const Sample& sample, DataReport* report) const {
+  report->longest = std::max(report->longest, static_cast<int64_t>(sample.tokens.size()));
+  const bool is_long = IsLong(sample, options_);
+  if (is_long) ++report->over_length;
+  if (is_long && options_.overflow == Overflow::kDrop) return false;
+  const bool is_cut = is_long && options_.overflow == Overflow::kTruncate;
+  if (TrainedTokens(sample, is_cut ? options_.max_tokens : 0) > 0) return true;
+  ++report->zero_loss;
+  return false;
+}
+
+void RowSource::Keep(const Place& place) {
+  const bool is_identity = places_.empty() && place.row == n_samples_ && place.turn < 0;
+  if (!is_identity) {
+    // The first that is not: those before it are kept by themselves.
+    for (auto i = static_cast<int64_t>(places_.size()); i < n_samples_; ++i) {
+      places_.push_back({i, -1});
+    }
+    places_.push_back(place);
+  }
+  ++n_samples_;
+}
+
+RowSource::Place RowSource::PlaceOf(int64_t i) const {
+  TANDEM_CHECK(i >= 0 && i < n_samples_);
+  return places_.empty() ? Place{i, -1} : places_[static_cast<size_t>(i)];
+}
+
+std::vector<Sample> RowSource::MakeAll(int64_t row) const {
+  const Example example = ParseExample(rows_->Read(row), options_.example);
+  std::vector<Sample> samples;
+  if (options_.turns == Turns::kTogether || !example.is_chat()) {
+    samples.push_back(encoder_->Encode(example));
+    return samples;
+  }
+  const auto n = static_cast<int32_t>(LearnedMessages(example.chat).size());
+  for (int32_t turn = 0; turn < n; ++turn) samples.push_back(MakeTurn(example, turn));
+  return samples;
+}
+
+Sample RowSource::MakeTurn(const Example& example, int32_t turn) const {
+  if (turn < 0 || !example.is_chat()) return encoder_->Encode(example);
+  const size_t message = LearnedMessages(example.chat).at(static_cast<size_t>(turn));
+  return encoder_->EncodeChat(UpTo(example.chat, message));
+}
+
+Sample RowSource::Make(int64_t i) const {
+  const Place place = PlaceOf(i);
+  return MakeTurn(ParseExample(rows_->Read(place.row), options_.example), place.turn);
+}
+
+std::string RowSource::Where(int64_t i) const {
+  const Place place = PlaceOf(i);
+  return rows_->Where(place.row) +
+         (place.turn < 0 ? "" : ", answer " + std::to_string(place.turn + 1));
+}
+
+}  // namespace tandem::training

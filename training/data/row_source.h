@@ -1,0 +1,107 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/thread_pool.h"
+#include "training/data/example.h"
+#include "training/data/packer.h"
+#include "training/data/sample_encoder.h"
+#include "training/data/sample_source.h"
+
+namespace tandem::training {
+
+enum class Turns {
+  kTogether,  // a chat is one sample, all its answers are learned in it
+  kApart,     // every learned answer is a sample of its own, behind what came before it
+};
+enum class OnBadRow { kError, kSkip };
+
+struct RowOptions {
+  ExampleOptions example;
+  Turns turns = Turns::kTogether;
+  OnBadRow on_bad_row = OnBadRow::kError;
+  int64_t max_tokens = 0;  // what fits into a row; 0: no limit
+  // Samples of more: kTruncate counts only what is left as trained, kDrop leaves them out, kError
+  // makes their rows bad, kSplit keeps them as they are.
+  Overflow overflow = Overflow::kSplit;
+  bool keep_lengths = false;  // lengths and hashes of all samples, for statistics: 12 bytes each
+};
+
+struct BadRow {
+  std::string where;  // "line 7"
+  std::string reason;
+};
+
+// What a look at every row has found.
+struct DataReport {
+  static constexpr size_t kMaxListed = 50;
+
+  int64_t rows = 0;
+  int64_t samples = 0;  // that a run trains on
+  int64_t bad_rows = 0;
+  std::vector<BadRow> listed;  // the first of them
+  int64_t tokens = 0;
+  int64_t trained_tokens = 0;
+  int64_t longest = 0;
+  int64_t over_length = 0;  // samples of more than max_tokens; with kDrop they are left out
+  int64_t zero_loss = 0;    // samples left out: truncation has taken all that is trained
+  std::vector<int32_t> lengths;
+  std::vector<uint64_t> hashes;
+
+  // The bad rows as lines of text, and how many more there are.
+  std::string BadRows(const std::string& file) const;
+};
+
+// Equal for equal samples, and almost never else.
+uint64_t HashOf(const Sample& sample);
+
+// The rows of a file as samples. Opening reads, renders and tokenises every row, so that nothing
+// can go wrong with them later; what is wrong then is told all at once.
+class RowSource final : public SampleSource {
+ public:
+  // Called for every sample that is kept, in order, by the caller's thread.
+  using Visit = std::function<void(const Sample& sample)>;
+
+  // Throws kDataLoss with every bad row (the first 50) unless on_bad_row is kSkip, and when
+  // no sample is left. `report` is filled in either case. Borrows the pool while it runs, and
+  // through the encoder the tokenizer.
+  static std::unique_ptr<RowSource> Open(std::shared_ptr<const RowFile> rows,
+                                         std::shared_ptr<const SampleEncoder> encoder,
+                                         const RowOptions& options, ThreadPool& pool,
+                                         DataReport* report, const Visit& visit = {});
+
+  int64_t size() const override { return n_samples_; }
+  Sample Make(int64_t i) const override;
+  std::string Where(int64_t i) const override;
+
+ private:
+  // A sample: a row, and which of its answers where turns are apart.
+  struct Place {
+    int64_t row = 0;
+    int32_t turn = -1;  // -1: all of them
+  };
+  struct Checked;
+
+  RowSource(std::shared_ptr<const RowFile> rows, std::shared_ptr<const SampleEncoder> encoder,
+            const RowOptions& options);
+  void CheckAll(ThreadPool& pool, DataReport* report, const Visit& visit);
+  Checked Check(int64_t row) const;
+  void Count(int64_t row, const Checked& checked, DataReport* report, const Visit& visit);
+  bool IsKept(const Sample& sample, DataReport* report) const;
+  void Keep(const Place& place);
+  Place PlaceOf(int64_t i) const;
+  std::vector<Sample> MakeAll(int64_t row) const;
+  Sample MakeTurn(const Example& example, int32_t turn) const;
+
+  std::shared_ptr<const RowFile> rows_;
+  std::shared_ptr<const SampleEncoder> encoder_;
+  RowOptions options_;
+  int64_t n_samples_ = 0;
+  // Empty as long as sample i is row i, which is how it usually stays.
+  std::vector<Place> places_;
+};
+
+}  // namespace tandem::training

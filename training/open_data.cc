@@ -1,0 +1,213 @@
+#include "training/open_data.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/chat/chat_template.h"
+#include "engine/io/sha256.h"
+#include "training/data/json_rows.h"
+#include "training/data/text_source.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+std::string ExtensionOf(const fs::path& path) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension;
+}
+
+// Pre-training reads text unless the file's name says otherwise; fine-tuning reads rows unless it
+// says that it is text.
+bool IsPlain(const TrainSpec& spec, const fs::path& path) {
+  if (spec.data.format != RowFormat::kAuto) return spec.data.format == RowFormat::kPlain;
+  const std::string extension = ExtensionOf(path);
+  if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") return false;
+  return extension == ".txt" || spec.kind == "train.pretrain";
+}
+
+bool CompletionOnly(const TrainSpec& spec) {
+  return spec.data.train_on_completion_only.value_or(spec.kind == "train.sft");
+}
+
+SampleOptions SampleOptionsOf(const TrainSpec& spec, const ModelFiles& files) {
+  SampleOptions options;
+  if (spec.data.add_bos) options.bos = files.bos;
+  if (spec.data.add_eos) options.eos = files.eos;
+  options.content_word_header = spec.data.header == Header::kContentWords;
+  options.seed = spec.data.seed;
+  return options;
+}
+
+EncoderOptions EncoderOptionsOf(const TrainSpec& spec, const ModelFiles& files) {
+  EncoderOptions options;
+  options.completion_only = CompletionOnly(spec);
+  if (spec.data.add_bos) options.bos = files.bos;
+  if (spec.data.add_eos) options.eos = files.eos;
+  options.bos_text = files.bos_text;
+  options.eos_text = files.eos_text;
+  options.now_unix_s = spec.data.template_unix_s;
+  return options;
+}
+
+// Instructions are a chat where the model has a template; texts of prompts are what they are.
+bool AsChat(const TrainSpec& spec, const ModelFiles& files, RowFormat format) {
+  if (spec.data.apply_template != ApplyTemplate::kAuto) {
+    return spec.data.apply_template == ApplyTemplate::kAlways;
+  }
+  return format == RowFormat::kInstruction && !files.template_source.empty();
+}
+
+std::string Sha256Hex(const std::string& text) {
+  return engine::ToHex(engine::Sha256Of(std::as_bytes(std::span(text))));
+}
+
+std::string TokenizerHash(const ModelFiles& files) {
+  engine::Sha256 hash;
+  for (const auto& [name, text] : files.texts) {
+    // What is made anew for every export, and what chats look like, have their own place.
+    if (name == "config.json" || name == "generation_config.json" ||
+        name == "tokenizer_config.json" || name == "chat_template.jinja") {
+      continue;
+    }
+    hash.Update(name + " " + std::to_string(text.size()) + "\n");
+    hash.Update(text);
+  }
+  return engine::ToHex(hash.Finish());
+}
+
+const std::vector<std::string>& GivenColumns(const TrainSpec& spec, DataSplit split) {
+  const bool own = split == DataSplit::kEval && !spec.data.eval_columns.empty();
+  return own ? spec.data.eval_columns : spec.data.columns;
+}
+
+RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
+  RowOptions options;
+  options.turns = spec.data.turns;
+  options.on_bad_row = spec.data.on_bad_row;
+  options.max_tokens = spec.data.max_target_length + 1;
+  options.overflow = spec.data.overflow;
+  // Validation cuts nothing off, and a stream has no long samples.
+  if (wanted.split == DataSplit::kEval || spec.data.packing == Packing::kConcatThenSplit) {
+    options.overflow = Overflow::kSplit;
+  }
+  options.keep_lengths = wanted.keep_lengths;
+  return options;
+}
+
+void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& path,
+              ThreadPool& pool, const OpenDataOptions& wanted, OpenedData* data) {
+  if (spec.data.header != Header::kNone) {
+    throw Error(ErrorCode::kInvalidArgument, "data.header: is for plain text, not for rows");
+  }
+  const auto rows = JsonRows::Open(path);
+  const std::vector<std::string>& given = GivenColumns(spec, wanted.split);
+  data->format =
+      spec.data.format == RowFormat::kAuto ? DetectFormat(*rows, given) : spec.data.format;
+
+  RowOptions options = RowOptionsOf(spec, wanted);
+  options.example.format = data->format;
+  options.example.columns = ColumnsOf(data->format, given);
+  options.example.instructions_as_chat = AsChat(spec, files, data->format);
+  const bool is_chat = data->format == RowFormat::kMessages ||
+                       data->format == RowFormat::kShareGpt || options.example.instructions_as_chat;
+  if (is_chat && files.template_source.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "model.chat_template: must name a file, the rows of " + path.string() +
+                    " are chats and the tokenizer brings no chat template");
+  }
+  std::shared_ptr<const engine::ChatTemplate> chat_template;
+  if (!files.template_source.empty()) {
+    chat_template = engine::ChatTemplate::Compile(files.template_source);
+  }
+  const auto encoder = std::make_shared<const SampleEncoder>(
+      std::move(chat_template), *files.tokenizer, EncoderOptionsOf(spec, files));
+  options.example.developer_as_system = encoder->developer_as_system();
+  data->source = RowSource::Open(rows, encoder, options, pool, &data->report, wanted.visit);
+}
+
+}  // namespace
+
+TokIdentity IdentityOf(const TrainSpec& spec, const ModelFiles& files) {
+  TokIdentity identity;
+  identity.tokenizer_sha256 = TokenizerHash(files);
+  identity.template_sha256 = Sha256Hex(files.template_source);
+  const EncoderOptions encoder = EncoderOptionsOf(spec, files);
+  identity.options = ordered_json{{"format", NameOf(spec.data.format)},
+                                  {"columns", spec.data.columns},
+                                  {"train_on_completion_only", encoder.completion_only},
+                                  {"apply_template", static_cast<int>(spec.data.apply_template)},
+                                  {"turns", static_cast<int>(spec.data.turns)},
+                                  {"bos", encoder.bos.value_or(-1)},
+                                  {"eos", encoder.eos.value_or(-1)},
+                                  {"bos_text", encoder.bos_text},
+                                  {"eos_text", encoder.eos_text},
+                                  {"template_unix_s", encoder.now_unix_s}}
+                         .dump();
+  identity.vocab_size = files.tokenizer->vocab_size();
+  return identity;
+}
+
+OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool,
+                    const OpenDataOptions& options) {
+  const fs::path& path = options.split == DataSplit::kTrain ? spec.data.train : spec.data.eval;
+  OpenedData data;
+  if (TokFile::IsTokFile(path)) {
+    auto tok = TokFile::Open(path, IdentityOf(spec, files));
+    data.is_prepared = true;
+    data.report.tokens = tok->tokens();
+    data.source = std::move(tok);
+  } else if (IsPlain(spec, path)) {
+    data.source = std::make_unique<TextSource>(TextCorpus::Open(path, spec.data.delimiter),
+                                               *files.tokenizer, SampleOptionsOf(spec, files));
+  } else {
+    OpenRows(spec, files, path, pool, options, &data);
+  }
+  data.report.samples = data.source->size();
+  return data;
+}
+
+std::vector<TokenId> TurnEnds(const SampleSource& source, const engine::Tokenizer& tokenizer) {
+  constexpr int64_t kLookedAt = 64;
+  std::set<TokenId> ends;
+  for (int64_t i = 0; i < std::min(source.size(), kLookedAt); ++i) {
+    const Sample sample = source.Make(i);
+    const size_t n = sample.tokens.size();
+    for (size_t t = 0; t < n; ++t) {
+      const bool is_last = sample.trained[t] != 0 && (t + 1 == n || sample.trained[t + 1] == 0);
+      if (is_last && tokenizer.IsSpecial(sample.tokens[t])) ends.insert(sample.tokens[t]);
+    }
+  }
+  return {ends.begin(), ends.end()};
+}
+
+std::string Summary(const TrainSpec& spec, const OpenedData& data) {
+  std::string text = std::to_string(data.source->size()) + " samples";
+  if (data.is_prepared) return text + " of a prepared file";
+  if (data.format == RowFormat::kPlain) return text + " of plain text";
+  const DataReport& report = data.report;
+  char share[64];
+  std::snprintf(share, sizeof share, ", %.1f %% of %lld tokens are trained",
+                100.0 * static_cast<double>(report.trained_tokens) /
+                    static_cast<double>(std::max<int64_t>(report.tokens, 1)),
+                static_cast<long long>(report.tokens));
+  text += " of " + std::to_string(report.rows) + " rows (" + std::string(NameOf(data.format)) +
+          ")" + share;
+  const auto add = [&](int64_t n, const std::string& what) {
+    if (n > 0) text += ", " + std::to_string(n) + " " + what;
+  };
+  add(report.over_length, "longer than a row (data.overflow)");
+  add(report.zero_loss, "left out, truncated to nothing that is trained");
+  if (spec.data.on_bad_row == OnBadRow::kSkip) add(report.bad_rows, "bad rows left out");
+  return text;
+}
+
+}  // namespace tandem::training
