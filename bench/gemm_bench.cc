@@ -15,6 +15,7 @@
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/thread_pool.h"
 #include "engine/kernels/kernels.h"
+#include "engine/kernels/peak.h"
 #include "engine/ops/matmul.h"
 
 namespace tandem::bench {
@@ -49,53 +50,6 @@ double MedianSeconds(int64_t cycle, double seconds, const std::function<void(int
     }
   } while (Since(start) < seconds);
   return Median(std::move(times));
-}
-
-// One step of peak arithmetic: 12 independent accumulators, as many as cover the latency of two
-// units. Assembly, since the compiler would fold the loop away.
-constexpr int64_t kPeakLoops = 20'000;
-constexpr int64_t kPeakAccumulators = 12;
-
-#define TANDEM_PEAK_TWELVE(op) \
-  op(0) op(1) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11)
-#define TANDEM_PEAK_CLOBBERS                                                               \
-  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
-      "xmm11", "xmm15"
-#define TANDEM_PEAK(function, instruction)                                   \
-  void function() {                                                          \
-    asm volatile("vxorps %%xmm15,%%xmm15,%%xmm15" ::: "xmm15");              \
-    for (int64_t i = 0; i < kPeakLoops; ++i) {                               \
-      asm volatile(TANDEM_PEAK_TWELVE(instruction)::: TANDEM_PEAK_CLOBBERS); \
-    }                                                                        \
-    asm volatile("vzeroupper" ::: TANDEM_PEAK_CLOBBERS);                     \
-  }
-#define TANDEM_PEAK_FMA256(i) "vfmadd231ps %%ymm15,%%ymm15,%%ymm" #i "\n\t"
-#define TANDEM_PEAK_FMA512(i) "vfmadd231ps %%zmm15,%%zmm15,%%zmm" #i "\n\t"
-#define TANDEM_PEAK_DOT512(i) "vdpbf16ps %%zmm15,%%zmm15,%%zmm" #i "\n\t"
-#define TANDEM_PEAK_BYTES512(i) "vpdpbusd %%zmm15,%%zmm15,%%zmm" #i "\n\t"
-#define TANDEM_PEAK_WORDS512(i) "vpmaddwd %%zmm15,%%zmm15,%%zmm" #i "\n\t"
-#define TANDEM_PEAK_WORDS256(i) "vpmaddwd %%ymm15,%%ymm15,%%ymm" #i "\n\t"
-TANDEM_PEAK(RunFma256, TANDEM_PEAK_FMA256)
-TANDEM_PEAK(RunFma512, TANDEM_PEAK_FMA512)
-TANDEM_PEAK(RunDot512, TANDEM_PEAK_DOT512)
-TANDEM_PEAK(RunBytes512, TANDEM_PEAK_BYTES512)
-TANDEM_PEAK(RunWords512, TANDEM_PEAK_WORDS512)
-TANDEM_PEAK(RunWords256, TANDEM_PEAK_WORDS256)
-#undef TANDEM_PEAK
-#undef TANDEM_PEAK_TWELVE
-#undef TANDEM_PEAK_CLOBBERS
-#undef TANDEM_PEAK_FMA256
-#undef TANDEM_PEAK_FMA512
-#undef TANDEM_PEAK_DOT512
-#undef TANDEM_PEAK_BYTES512
-#undef TANDEM_PEAK_WORDS512
-#undef TANDEM_PEAK_WORDS256
-
-double PeakFlops(ThreadPool& pool, double seconds, void (*run)(), double flops_each) {
-  const auto task = [&](int64_t, int) { run(); };
-  const double step = MedianSeconds(
-      1, seconds, [&](int64_t) { pool.ParallelFor(pool.n_threads(), std::cref(task)); });
-  return flops_each * static_cast<double>(kPeakLoops * kPeakAccumulators) * pool.n_threads() / step;
 }
 
 // Sums bytes so that every load must happen.
@@ -289,15 +243,9 @@ Roof PrintRoof(std::ostream& out, const GemmBenchOptions& options) {
 Roof MeasureRoof(int threads, double seconds) {
   ThreadPool pool(threads);
   Roof roof;
-  const bool wide = engine::Kernels().isa == "avx512";
-  const bool dot = engine::Kernels().key.find("bf16") != std::string_view::npos;
-  const bool bytes = engine::Kernels().key.find("vnni") != std::string_view::npos;
-  roof.f32_flops =
-      wide ? PeakFlops(pool, seconds, RunFma512, 32) : PeakFlops(pool, seconds, RunFma256, 16);
-  roof.bf16_flops = dot ? PeakFlops(pool, seconds, RunDot512, 64) : roof.f32_flops;
-  roof.int8_ops = bytes  ? PeakFlops(pool, seconds, RunBytes512, 128)
-                  : wide ? PeakFlops(pool, seconds, RunWords512, 64)
-                         : PeakFlops(pool, seconds, RunWords256, 32);
+  roof.f32_flops = engine::PeakRate(pool, engine::PeakKind::kF32, seconds);
+  roof.bf16_flops = engine::PeakRate(pool, engine::PeakKind::kBf16, seconds);
+  roof.int8_ops = engine::PeakRate(pool, engine::PeakKind::kBytes, seconds);
   AlignedBuffer buffer(size_t{1} << 30);
   Fill(buffer);
   roof.read_bytes = ReadRate(pool, buffer, seconds);

@@ -1,16 +1,14 @@
 #include "training/run.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "engine/base/error.h"
-#include "training/flops.h"
 #include "training/run_checkpoint.h"
 #include "training/run_export.h"
+#include "training/run_metrics.h"
 #include "training/run_parts.h"
 #include "training/run_saver.h"
 #include "training/validation_set.h"
@@ -19,7 +17,6 @@ namespace tandem::training {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::ordered_json;
 
 constexpr size_t kLossTail = 32;
 
@@ -46,7 +43,6 @@ class Run {
     for (const std::string& note : spec_.notes) Warn(note);
     Begin();
     Announce();
-    OpenMetrics();
     // So that there is something to go back to.
     if (spec_.train.on_nan == OnNan::kRollback && !checkpoints_.has_checkpoint()) Save(Wait::kYes);
     while (progress_.step < spec_.train.steps) {
@@ -86,20 +82,8 @@ class Run {
     } else {
       InitialWeights(parts_);
     }
-    Trainer& trainer = parts_.trainer;
-    trainer.MastersChanged();
-    const bool gated =
-        std::any_of(trainer.program().nodes.begin(), trainer.program().nodes.end(),
-                    [](const Node& node) { return node.op == OpKind::kGatedActivation; });
-    // MaxText's count is of all weights; what adapters save of it, the program knows.
-    tflop_per_step_ =
-        trainer.base() ? static_cast<double>(trainer.program().training_flops()) / 1e12
-                       : TflopPerStep(parts_.files.config, gated, spec_.train.per_device_batch_size,
-                                      spec_.data.max_target_length);
-    const auto micro_batches = static_cast<double>(spec_.train.gradient_accumulation_steps);
-    tflop_per_step_ *= micro_batches;
-    recomputed_tflop_ =
-        static_cast<double>(trainer.program().recompute_flops()) / 1e12 * micro_batches;
+    parts_.trainer.MastersChanged();
+    metrics_.emplace(parts_, context_.dir, progress_.step);
   }
 
   void Announce() {
@@ -151,9 +135,10 @@ class Run {
       Report("message", "all epochs are done");
       return false;
     }
-    const double data_seconds = Seconds(start);
+    StepTimes times;
+    times.data_seconds = Seconds(start);
     const StepResult step = parts_.trainer.Step(batches_);
-    const double seconds = Seconds(start);
+    times.seconds = Seconds(start);
     if (!step.finite) {
       LeaveOut(step);
       return true;
@@ -164,7 +149,11 @@ class Run {
     progress_.losses.push_back(step.loss);
     if (progress_.losses.size() > kLossTail) progress_.losses.pop_front();
     progress_.tokens_seen += step.total_weights;
-    Log(step, seconds, data_seconds);
+    const int64_t number = progress_.step;
+    if (number % spec_.log_period == 0 || number + 1 == spec_.train.steps) {
+      Report("step", metrics_->LogLine(number, step, times), step.loss);
+    }
+    metrics_->Step(number, step, times);
     ++progress_.step;
     return true;
   }
@@ -185,10 +174,7 @@ class Run {
                       "the data, or see train.on_nan");
     }
     Warn(Shown(step) + ": the step is left out");
-    WriteMetrics({{"step", progress_.step},
-                  {"learning/total_weights", step.total_weights},
-                  {"learning/updated", false},
-                  {"learning/finite", false}});
+    metrics_->LeftOut(progress_.step, step);
     ++progress_.step;
   }
 
@@ -207,79 +193,28 @@ class Run {
          "; the data up to here is skipped");
     progress_ = RollBack(parts_, *found, [this](const std::string& what) { Warn(what); });
     progress_.rollbacks = rollbacks;
+    metrics_.emplace(parts_, context_.dir, progress_.step);
     Save(Wait::kYes);
-  }
-
-  void Log(const StepResult& step, double seconds, double data_seconds) {
-    const double tokens =
-        static_cast<double>(spec_.train.per_device_batch_size * spec_.data.max_target_length *
-                            spec_.train.gradient_accumulation_steps);
-    if (progress_.step % spec_.log_period == 0 || progress_.step + 1 == spec_.train.steps) {
-      char line[256];
-      std::snprintf(line, sizeof line,
-                    "completed step: %lld, seconds: %.3f, TFLOP/s/device: %.3f, "
-                    "Tokens/s/device: %.3f, total_weights: %lld, loss: %.3f",
-                    static_cast<long long>(progress_.step), seconds, tflop_per_step_ / seconds,
-                    tokens / seconds, static_cast<long long>(step.total_weights), step.loss);
-      Report("step", line, step.loss);
-    }
-    WriteMetrics({{"step", progress_.step},
-                  {"learning/loss", step.loss},
-                  {"learning/perplexity", std::exp(step.loss)},
-                  {"learning/total_weights", step.total_weights},
-                  {"learning/grad_norm", step.grad_norm},
-                  {"learning/raw_grad_norm", step.raw_grad_norm},
-                  {"learning/current_learning_rate", step.learning_rate},
-                  {"learning/updated", step.updated},
-                  {"perf/step_time_seconds", seconds},
-                  {"perf/data_wait_seconds", data_seconds},
-                  {"perf/per_device_tflops", tflop_per_step_},
-                  {"perf/per_device_tflops_per_sec", tflop_per_step_ / seconds},
-                  {"perf/hardware_tflops", tflop_per_step_ + recomputed_tflop_},
-                  {"perf/per_device_tokens", tokens},
-                  {"perf/per_device_tokens_per_sec", tokens / seconds},
-                  {"perf/real_tokens_per_sec", step.total_weights / seconds},
-                  {"data/epoch", parts_.packer.epoch()}});
-  }
-
-  // A killed predecessor may have left half a line.
-  void OpenMetrics() {
-    const fs::path path = context_.dir / "metrics.jsonl";
-    std::ifstream old(path, std::ios::binary | std::ios::ate);
-    bool half_line = false;
-    if (old && old.tellg() > 0) {
-      old.seekg(-1, std::ios::end);
-      half_line = old.get() != '\n';
-    }
-    metrics_.open(path, std::ios::app);
-    if (half_line) metrics_ << '\n';
-  }
-
-  // One line, flushed: a crash loses nothing. Metrics are not worth failing for: after a full disk
-  // they go on where there is room again.
-  void WriteMetrics(const ordered_json& line) {
-    metrics_.clear();
-    metrics_ << line.dump() << '\n' << std::flush;
   }
 
   // True when training should end.
   bool Evaluate() {
     if (!validation_) return false;
+    const auto start = std::chrono::steady_clock::now();
     const EvaluationResult result = parts_.trainer.Evaluate(validation_->batches());
     outcome_.eval_loss = result.loss;
     evaluated_step_ = progress_.step;
     const double bits_per_byte =
         validation_->bytes() > 0 ? result.weighted_loss / std::log(2.0) / validation_->bytes() : 0;
-    char text[160];
-    std::snprintf(
-        text, sizeof text, "eval after step: %lld, loss: %.4f, perplexity: %.3f, bits/byte: %.4f",
-        static_cast<long long>(progress_.step), result.loss, std::exp(result.loss), bits_per_byte);
+    char text[200];
+    std::snprintf(text, sizeof text,
+                  "eval after step: %lld, loss: %.4f, perplexity: %.3f, accuracy: %.4f, "
+                  "bits/byte: %.4f",
+                  static_cast<long long>(progress_.step), result.loss, std::exp(result.loss),
+                  result.accuracy, bits_per_byte);
     Report("eval", text, result.loss);
-    WriteMetrics({{"step", progress_.step},
-                  {"eval/avg_loss", result.loss},
-                  {"eval/avg_perplexity", std::exp(result.loss)},
-                  {"eval/bits_per_byte", bits_per_byte},
-                  {"eval/total_weights", result.total_weights}});
+    metrics_->Evaluation(progress_.step, result, bits_per_byte, Seconds(start));
+    FlushMetrics();
 
     const bool better = progress_.best_step < 0 || result.loss < progress_.best_eval_loss;
     if (better) {
@@ -311,10 +246,20 @@ class Run {
                  [this](const std::string& text) { Report("sample", text); });
   }
 
-  void Save(Wait wait) { checkpoints_.Save(progress_, wait); }
+  void Save(Wait wait) {
+    const auto start = std::chrono::steady_clock::now();
+    checkpoints_.Save(progress_, wait);
+    metrics_->Checkpoint(progress_.step, Seconds(start));
+  }
+
+  void FlushMetrics() {
+    Guarded([this](const std::string& what) { Warn(what); }, "writing metrics",
+            [this] { metrics_->Flush(); });
+  }
 
   TrainOutcome Stop() {
     Save(Wait::kYes);
+    FlushMetrics();
     outcome_.status = TrainOutcome::Status::kStopped;
     return Outcome();
   }
@@ -324,6 +269,7 @@ class Run {
   void Finish() {
     if (evaluated_step_ != progress_.step) Evaluate();
     Save(Wait::kYes);
+    FlushMetrics();
     if (spec_.train.sample.every > 0) Sample();
     if (!spec_.checkpoint.export_model) return;
     const bool is_adapter = parts_.is_adapter();
@@ -349,12 +295,10 @@ class Run {
   RunSaver checkpoints_;
   std::optional<ValidationSet> validation_;
   std::vector<MicroBatch> batches_;
-  std::ofstream metrics_;
+  std::optional<RunMetrics> metrics_;
 
   RunProgress progress_;
   TrainOutcome outcome_;
-  double tflop_per_step_ = 0;
-  double recomputed_tflop_ = 0;  // of rematerialisation, no part of tflop_per_step_
   int64_t evaluated_step_ = -1;
 };
 

@@ -11,15 +11,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TrainerOptions TrainerOptionsOf(const TrainSpec& spec, const ModelFiles& files) {
-  TrainerOptions options;
-  options.rows_per_batch = spec.train.per_device_batch_size;
-  options.row_length = spec.data.max_target_length;
-  options.max_segments = spec.data.max_segments_per_seq;
-  options.optimizer = spec.train.optimizer;
-  options.schedule = spec.train.schedule;
-  options.spikes = spec.train.spikes;
-  options.dropout_seed = spec.data.seed;
+Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const fs::path& cache_dir,
+                    engine::OpsContext& ops) {
+  TrainerOptions options = TrainerOptionsOf(spec);
   const std::vector<engine::WeightSpec> weights = files.family->list_weights(files.config);
   options.trained = TrainedWeights(spec, weights);
   std::vector<engine::WeightSpec> adapters;
@@ -27,12 +21,6 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec, const ModelFiles& files) 
     adapters = LoraSpecs(weights, ChooseLoraTargets(spec.lora, *files.family, files.config));
   }
   options.remat = RematFor(spec, weights, options.trained, adapters);
-  return options;
-}
-
-Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const fs::path& cache_dir,
-                    engine::OpsContext& ops) {
-  const TrainerOptions options = TrainerOptionsOf(spec, files);
   if (!spec.lora.enable) {
     return Trainer(*files.family, files.config, spec.compute, options, ops);
   }
@@ -66,6 +54,18 @@ std::vector<bool> TrainedWeights(const TrainSpec& spec,
   }
   if (!any) throw Error(ErrorCode::kInvalidArgument, "model.trainable: matches no weight");
   return trained;
+}
+
+TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
+  TrainerOptions options;
+  options.rows_per_batch = spec.train.per_device_batch_size;
+  options.row_length = spec.data.max_target_length;
+  options.max_segments = spec.data.max_segments_per_seq;
+  options.optimizer = spec.train.optimizer;
+  options.schedule = spec.train.schedule;
+  options.spikes = spec.train.spikes;
+  options.dropout_seed = spec.data.seed;
+  return options;
 }
 
 SampleOptions SampleOptionsOf(const TrainSpec& spec, const ModelFiles& files) {

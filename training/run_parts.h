@@ -31,6 +31,8 @@ struct RunParts {
 // Which weights `model.trainable` names; empty: all.
 std::vector<bool> TrainedWeights(const TrainSpec& spec,
                                  const std::vector<engine::WeightSpec>& weights);
+// All of it but which weights are trained.
+TrainerOptions TrainerOptionsOf(const TrainSpec& spec);
 SampleOptions SampleOptionsOf(const TrainSpec& spec, const ModelFiles& files);
 PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples);
 

@@ -3,10 +3,12 @@
 #include <yaml-cpp/yaml.h>
 
 #include <cstdlib>
+#include <optional>
 #include <set>
 
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
+#include "training/spec_foreign.h"
 #include "training/spec_keys.h"
 
 namespace tandem::training {
@@ -93,11 +95,7 @@ class SpecReader {
   void Set(const std::string& name, GivenValue given, std::string origin) {
     const SpecKey* key = FindSpecKey(name);
     if (key == nullptr) {
-      if (IsIgnoredSpecKey(name)) {
-        spec.notes.push_back(name + " has no effect here");
-      } else {
-        Fault(name + ": unknown key; did you mean " + NearestSpecKey(name) + "?");
-      }
+      SetForeign(name, given);
       return;
     }
     if (!seen_.insert(key->names[0]).second) {
@@ -115,6 +113,17 @@ class SpecReader {
       spec.origins[key->names[0]] = origin;
     } catch (const BadValue& bad) {
       Fault(name + ": " + bad.what());
+    }
+  }
+
+  void SetForeign(const std::string& name, const GivenValue& given) {
+    const std::optional<ForeignKey> foreign = FindForeignKey(name);
+    if (!foreign) {
+      Fault(name + ": unknown key; did you mean " + NearestSpecKey(name) + "?");
+    } else if (AcceptsForeignValue(*foreign, given.is_list ? "[]" : given.words[0])) {
+      spec.notes.push_back(name + " has no effect here: " + foreign->note);
+    } else {
+      Fault(name + ": cannot be followed here: " + foreign->note);
     }
   }
 

@@ -95,6 +95,13 @@ struct CheckpointSection {
   bool export_best = true;  // of the best evaluation, to best/
 };
 
+// What is written beside metrics.jsonl.
+struct MetricsSection {
+  bool csv = false;
+  bool tensorboard = false;
+  bool plot = true;
+};
+
 struct ResourceSection {
   int64_t threads = 0;  // 0: one per physical core
   // Ask the system to prefer everything else to this job.
@@ -112,6 +119,7 @@ struct TrainSpec {
   DataSection data;
   TrainSection train;
   CheckpointSection checkpoint;
+  MetricsSection metrics;
   ResourceSection resources;
   engine::DType compute = engine::DType::kBF16;
   int64_t log_period = 1;

@@ -1,7 +1,5 @@
 #include "training/spec_keys.h"
 
-#include <set>
-
 #include "engine/base/edit_distance.h"
 
 namespace tandem::training {
@@ -337,6 +335,11 @@ std::vector<SpecKey> MachineKeys() {
      "ceiling of the process's data, with lower_priority", "none"},
     {{"observe.log_period", "log_period"}, Integer(FIELD(log_period), 1, kBig),
      "steps between log lines"},
+    {{"metrics.csv"}, Bool(FIELD(metrics.csv)), "metrics.csv: one row per step and evaluation"},
+    {{"metrics.tensorboard", "enable_tensorboard"}, Bool(FIELD(metrics.tensorboard)),
+     "tensorboard/: event files with the same scalars"},
+    {{"metrics.plot"}, Bool(FIELD(metrics.plot)),
+     "loss.svg: training and validation loss, drawn at evaluations and at the end"},
   };
 }
 // clang-format on
@@ -383,28 +386,6 @@ std::string DefaultOf(const SpecKey& key) {
   if (!key.default_text.empty()) return key.default_text;
   const std::string shown = key.value.show(TrainSpec{});
   return shown.empty() ? "none" : shown;
-}
-
-bool IsIgnoredSpecKey(const std::string& name) {
-  static const std::set<std::string> keys = {
-      "hardware",
-      "dataset_type",
-      "enable_checkpointing",
-      "scan_layers",
-      "attention",
-      "ici_fsdp_parallelism",
-      "dcn_data_parallelism",
-      "jax_cache_dir",
-      "enable_goodput_recording",
-      "monitor_goodput",
-      "weight_dtype",
-      "tokenizer_type",
-      "model_name",
-      "base_config",
-      "compiled_trainstep_file",
-      "steps_per_eval",
-  };
-  return keys.contains(name);
 }
 
 std::string MarkdownRow(const SpecKey& key) {

@@ -23,10 +23,6 @@ std::string NearestSpecKey(const std::string& name);
 
 std::string DefaultOf(const SpecKey& key);
 
-// A key of MaxText's that steers its backend and means nothing here: accepted with a note, so that
-// its files can be used as they are.
-bool IsIgnoredSpecKey(const std::string& name);
-
 // The row of this key in README.md.
 std::string MarkdownRow(const SpecKey& key);
 

@@ -8,6 +8,13 @@
 namespace tandem::training {
 namespace {
 
+engine::ModelConfig ConfigOf(engine::ModelConfig config, const TrainerOptions& options) {
+  if (!options.dropout) config.dropout = config.embedding_dropout = 0;
+  return config;
+}
+
+}  // namespace
+
 RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
                           std::vector<LoraTarget> targets) {
   RecordOptions record;
@@ -20,13 +27,6 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
   record.remat = options.remat;
   return record;
 }
-
-engine::ModelConfig ConfigOf(engine::ModelConfig config, const TrainerOptions& options) {
-  if (!options.dropout) config.dropout = config.embedding_dropout = 0;
-  return config;
-}
-
-}  // namespace
 
 Trainer::Trainer(const engine::FamilySpec& family, const engine::ModelConfig& config,
                  engine::DType dtype, const TrainerOptions& options, engine::OpsContext& ops)
@@ -98,14 +98,18 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
   return result;
 }
 
-EvaluationResult Trainer::Evaluate(std::span<const MicroBatch> batches) {
+EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches) {
   EvaluationResult result;
   for (const MicroBatch& batch : batches) {
-    const CrossEntropyResult one = executor_->Evaluate(batch.View(0), nullptr);
+    const CrossEntropyResult one = executor.Evaluate(batch.View(0), nullptr);
     result.weighted_loss += one.weighted_loss;
     result.total_weights += one.weight;
+    result.accuracy += one.correct_weight;
   }
-  if (result.total_weights > 0) result.loss = result.weighted_loss / result.total_weights;
+  if (result.total_weights > 0) {
+    result.loss = result.weighted_loss / result.total_weights;
+    result.accuracy /= result.total_weights;
+  }
   return result;
 }
 

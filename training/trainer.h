@@ -47,7 +47,14 @@ struct EvaluationResult {
   double loss = 0;  // mean over tokens
   double weighted_loss = 0;
   double total_weights = 0;
+  double accuracy = 0;  // share of tokens that the model holds for the likeliest
 };
+
+// What Record is told for these options.
+RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
+                          std::vector<LoraTarget> targets);
+
+EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches);
 
 // A model being trained: program, parameters and optimiser count. Knows no files and no data
 // source; one thread. Borrows `ops`.
@@ -71,7 +78,9 @@ class Trainer {
   StepResult Step(std::span<const MicroBatch> batches);
   // Forward and backward without the update: the gradients stay in parameters().gradients().
   StepResult Gradients(std::span<const MicroBatch> batches);
-  EvaluationResult Evaluate(std::span<const MicroBatch> batches);
+  EvaluationResult Evaluate(std::span<const MicroBatch> batches) {
+    return EvaluateBatches(*executor_, batches);
+  }
 
   ParameterStore& parameters() { return parameters_; }
   const ParameterStore& parameters() const { return parameters_; }

@@ -9,6 +9,8 @@ constexpr Verb kVerbs[] = {
     {"pull", "fetch a model from the Hugging Face hub into its cache", AddPull},
     {"train", "train a model as a spec says", AddTrain},
     {"plan", "print what a training spec would run: program, bytes, FLOPs", AddPlan},
+    {"eval", "predict a text with a model: loss, perplexity, accuracy", AddEval},
+    {"config", "explain keys of training specs, show a spec's values", AddConfig},
     {"quantize", "round a model's weights, and say what that changes", AddQuantize},
     {"tokenizer", "train a tokenizer, encode or decode with one", AddTokenizer},
     {"doctor", "say what this machine offers and what would be used", AddDoctor},

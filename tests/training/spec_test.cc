@@ -9,6 +9,8 @@
 
 #include "engine/base/error.h"
 #include "tests/support/paths.h"
+#include "training/explain.h"
+#include "training/spec_foreign.h"
 #include "training/spec_keys.h"
 
 namespace tandem::training {
@@ -128,6 +130,17 @@ TEST(TrainSpec, EnvironmentVariablesAreReplaced) {
 TEST(TrainSpec, KeysOfMaxTextsBackendAreNotedAndIgnored) {
   const TrainSpec spec = Parse(kMinimal + "hardware: tpu\nscan_layers: true\n");
   EXPECT_EQ(spec.notes.size(), 2u);
+  EXPECT_EQ(Parse(kMinimal + "jax_cache_dir: x\nmesh_axes: [data, fsdp]\n").notes.size(), 2u);
+}
+
+// Passing over these would give the user something else than was asked for.
+TEST(TrainSpec, KeysThatCannotBeFollowedAreRefusedUnlessTheyAreOff) {
+  EXPECT_EQ(Parse(kMinimal + "enable_wandb: false\nz_loss_multiplier: 0\n").notes.size(), 2u);
+  EXPECT_NE(FaultsOf(kMinimal + "enable_wandb: true\n").find("metrics.tensorboard"),
+            std::string::npos);
+  EXPECT_NE(FaultsOf(kMinimal + "z_loss_multiplier: 1e-4\n").find("cannot be followed"),
+            std::string::npos);
+  EXPECT_NE(FaultsOf(kMinimal + "enable_dropout: false\n").find("dropout_rate"), std::string::npos);
 }
 
 TEST(TrainSpec, BrokenYamlIsOneFaultNotACrash) {
@@ -185,6 +198,36 @@ TEST(SpecKeys, WhatIsShownCanBeWritten) {
   for (const SpecKey& key : SpecKeys()) {
     if (!key.value.show) continue;
     EXPECT_EQ(key.value.show(again), key.value.show(spec)) << key.names[0];
+  }
+}
+
+TEST(SpecKeys, NoKeyIsAlsoAForeignOne) {
+  for (const SpecKey& key : SpecKeys()) {
+    for (const std::string& name : key.names) EXPECT_FALSE(FindForeignKey(name)) << name;
+  }
+}
+
+TEST(SpecKeys, AKeyIsExplainedWithItsValueAndOrigin) {
+  const TrainSpec spec = Parse(kMinimal + "adam_b1: 0.5\n", {"eval_steps=3", "hardware=tpu"});
+  const std::string b1 = ExplainKey("adam_b1", &spec);
+  for (const char* part : {"train.optimizer.b1: ", "a number from 0 to 1", "default  0.9",
+                           "adam_b1", "here     0.5 (spec:4)"}) {
+    EXPECT_NE(b1.find(part), std::string::npos) << part << " in " << b1;
+  }
+  EXPECT_NE(ExplainKey("train.eval_steps", &spec).find("3 (command line)"), std::string::npos);
+  EXPECT_NE(ExplainKey("run_name", &spec).find("run (default)"), std::string::npos);
+  EXPECT_EQ(ExplainKey("run_name", nullptr).find("  here "), std::string::npos);
+  EXPECT_NE(ExplainKey("hardware", nullptr).find("no effect here"), std::string::npos);
+  EXPECT_THROW(ExplainKey("adam_b4", nullptr), Error);
+
+  const std::string shown = ShowSpec(spec);
+  EXPECT_NE(shown.find("# hardware has no effect"), std::string::npos);
+  for (const SpecKey& key : SpecKeys()) {
+    EXPECT_EQ(shown.find("\n" + key.names[0] + ":") != std::string::npos ||
+                  shown.starts_with(key.names[0] + ":"),
+              key.value.show != nullptr)
+        << key.names[0];
+    EXPECT_NE(ListKeys().find(key.names[0]), std::string::npos);
   }
 }
 

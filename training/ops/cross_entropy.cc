@@ -115,6 +115,20 @@ class Tile {
     }
   }
 
+  // Of equal logits the first is the model's choice, as in serving's greedy sampling.
+  double CorrectWeight() const {
+    std::vector<float> weights(static_cast<size_t>(rows_), 0.0f);
+    ops_.pool().ParallelFor(rows_, [&](int64_t r, int) {
+      const auto i = static_cast<size_t>(row_of_[static_cast<size_t>(r)]);
+      const float* row = logits_ + r * vocab_;
+      if (std::max_element(row, row + vocab_) - row != args_.targets[i]) return;
+      weights[static_cast<size_t>(r)] = args_.weights[i];
+    });
+    double sum = 0;
+    for (const float weight : weights) sum += static_cast<double>(weight);
+    return sum;
+  }
+
   void Backward(float* dhidden, float* dhead, float* dbias) {
     const engine::Matrix dz = FormGradient();
     const int64_t dim = hidden_.cols;
@@ -180,7 +194,11 @@ CrossEntropyResult CrossEntropy(OpsContext& ops, CrossEntropyWorkspace& workspac
     const size_t rows = std::min(tile_rows, trained.size() - first);
     Tile tile(ops, workspace, args, std::span(trained).subspan(first, rows));
     tile.Forward(&result, token_logprobs);
-    if (dhidden != nullptr) tile.Backward(dhidden, dhead, dbias);
+    if (dhidden != nullptr) {
+      tile.Backward(dhidden, dhead, dbias);
+    } else {
+      result.correct_weight += tile.CorrectWeight();
+    }
   }
   return result;
 }

@@ -1,0 +1,182 @@
+// What a run leaves for those who watch it, and what `tandem eval` makes of its model.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stop_token>
+
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "engine/model/random_model.h"
+#include "tests/support/temporary_dir.h"
+#include "training/evaluate.h"
+#include "training/run.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ObservedRun : public testing::Test {
+ protected:
+  ObservedRun() {
+    engine::RandomModelSpec model;
+    model.config = engine::TinyLlamaConfig();
+    model.with_tokenizer = true;
+    engine::WriteRandomModel(model, dir_.path() / "base");
+    std::ofstream text(dir_.path() / "train.txt");
+    for (int i = 0; i < 40; ++i) {
+      text << "The " << (i % 2 != 0 ? "dog" : "cat") << " number " << i
+           << " ran to the river and back.\n<|endoftext|>\n";
+    }
+  }
+
+  TrainSpec Spec(const std::vector<std::string>& overrides = {}) const {
+    const std::string base = (dir_.path() / "base").string();
+    const std::string text = (dir_.path() / "train.txt").string();
+    std::vector<std::string> words = {"model.tokenizer_path=" + base, "data.train=" + text,
+                                      "data.eval=" + text};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    return ParseTrainSpec(
+        "model: {n_layers: 2, hidden_dim: 32, n_heads: 2, n_kv_heads: 1}\n"
+        "data: {max_target_length: 64, eos_token: \"<|endoftext|>\"}\n"
+        "train: {steps: 12, per_device_batch_size: 2, learning_rate: 3e-3, eval_interval: 4}\n"
+        "metrics: {csv: true, tensorboard: true}\n"
+        "resources: {threads: 1}\n",
+        "spec", words);
+  }
+
+  TrainOutcome Run(const TrainSpec& spec, int64_t stop_after = -1) {
+    std::stop_source stop;
+    JobContext context;
+    context.dir = dir_.path() / "run";
+    context.stop = stop.get_token();
+    context.report = [&](const ProgressEvent& event) {
+      if (event.kind == "step" && event.step == stop_after) stop.request_stop();
+    };
+    return RunTraining(spec, context);
+  }
+
+  std::vector<nlohmann::json> Rows(const char* name) const {
+    std::vector<nlohmann::json> rows;
+    std::ifstream file(dir_.path() / "run" / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      auto row = nlohmann::json::parse(line);
+      if (row.contains(name)) rows.push_back(std::move(row));
+    }
+    return rows;
+  }
+
+  tests::TemporaryDir dir_;
+};
+
+TEST_F(ObservedRun, EveryStepHasItsFigures) {
+  Run(Spec());
+
+  const auto steps = Rows("learning/loss");
+  ASSERT_EQ(steps.size(), 12u);
+  for (const auto& row : steps) {
+    EXPECT_GT(row["perf/mfu"], 0);
+    EXPECT_GT(row["perf/goodput"], 0);
+    EXPECT_LE(row["perf/goodput"], 1);
+    EXPECT_GE(row["perf/step_time_seconds"], row["perf/data_wait_seconds"]);
+    EXPECT_EQ(row["perf/per_device_tokens"], 128);
+  }
+  const auto evaluations = Rows("eval/avg_loss");
+  ASSERT_EQ(evaluations.size(), 3u);
+  for (const auto& row : evaluations) {
+    EXPECT_NEAR(row["eval/avg_perplexity"], std::exp(row["eval/avg_loss"].get<double>()), 1e-6);
+    EXPECT_GE(row["eval/accuracy"], 0);
+    EXPECT_LE(row["eval/accuracy"], 1);
+  }
+  EXPECT_GT(evaluations[2]["eval/accuracy"], evaluations[0]["eval/accuracy"]);
+  EXPECT_FALSE(Rows("checkpoint/seconds").empty());
+}
+
+TEST_F(ObservedRun, AStopLosesAndRepeatsNothing) {
+  Run(Spec(), 5);
+  EXPECT_TRUE(fs::exists(dir_.path() / "run" / "loss.svg"));
+  Run(Spec());
+
+  const auto cells_of = [](const std::string& line) {
+    std::vector<std::string> cells;
+    std::istringstream rest(line);
+    for (std::string cell; std::getline(rest, cell, ',');) cells.push_back(cell);
+    cells.resize(std::max<size_t>(cells.size(), 40));  // empty cells at the end
+    return cells;
+  };
+  std::ifstream csv(dir_.path() / "run" / "metrics.csv");
+  std::string line;
+  std::getline(csv, line);
+  const auto names = cells_of(line);
+  const auto column = [&](const char* name) {
+    return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+  };
+  std::vector<std::string> steps;
+  std::vector<std::string> evaluations;
+  while (std::getline(csv, line)) {
+    const auto cells = cells_of(line);
+    if (!cells[column("learning/loss")].empty()) steps.push_back(cells[0]);
+    if (!cells[column("eval/avg_loss")].empty()) evaluations.push_back(cells[0]);
+  }
+  EXPECT_EQ(steps, (std::vector<std::string>{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10",
+                                             "11"}));
+  EXPECT_EQ(evaluations, (std::vector<std::string>{"4", "8", "12"}));
+  EXPECT_EQ(Rows("learning/loss").size(), 12u);
+}
+
+TEST_F(ObservedRun, TheRoofIsMeasuredOnce) {
+  Run(Spec({"steps=1"}));
+  const fs::path path = dir_.path() / "run" / "roof.json";
+  auto roof = nlohmann::json::parse(engine::ReadWholeFile(path, 1 << 20));
+  EXPECT_GT(roof["flops"], 1e8);
+  roof["flops"] = 1e9;
+  std::ofstream(path) << roof.dump();
+  Run(Spec({"steps=2"}));
+  EXPECT_EQ(nlohmann::json::parse(engine::ReadWholeFile(path, 1 << 20))["flops"], 1e9);
+  const auto last = Rows("perf/mfu").back();
+  EXPECT_NEAR(last["perf/mfu"], last["perf/per_device_tflops_per_sec"].get<double>() * 1000,
+              1e-9 * last["perf/mfu"].get<double>());
+}
+
+TEST_F(ObservedRun, EvaluationOfTheExportIsTheRunsOwn) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    fs::remove_all(dir_.path() / "run");
+    const TrainSpec spec = Spec({std::string("dtype=") + dtype});
+    const TrainOutcome outcome = Run(spec);
+    TrainSpec exported = spec;
+    exported.model = {};
+    exported.model.load_parameters_path = outcome.model_dir;
+    const Evaluation evaluation = EvaluateModel(exported, {}, {});
+    EXPECT_EQ(evaluation.loss, outcome.best_eval_loss) << dtype;
+    const auto rows = Rows("eval/avg_loss");
+    EXPECT_EQ(evaluation.accuracy, rows.back()["eval/accuracy"].get<double>());
+    EXPECT_EQ(evaluation.tokens, rows.back()["eval/total_weights"].get<int64_t>());
+  }
+}
+
+TEST_F(ObservedRun, AnAdapterIsEvaluatedOnItsBase) {
+  const std::string base = "model.load_parameters_path=" + (dir_.path() / "base").string();
+  const TrainSpec spec = Spec({base, "lora.rank=4", "learning_rate=1e-2"});
+  const TrainOutcome outcome = Run(spec);
+  const Evaluation with = EvaluateModel(spec, outcome.adapter_dir, {});
+  const Evaluation without = EvaluateModel(spec, {}, {});
+  EXPECT_EQ(with.loss, outcome.best_eval_loss);
+  EXPECT_LT(with.loss, without.loss);
+}
+
+TEST_F(ObservedRun, ATextWithoutTokensIsNoEvaluation) {
+  std::ofstream(dir_.path() / "empty.txt") << "\n";
+  TrainSpec spec = Spec();
+  spec.model = {};
+  spec.model.load_parameters_path = dir_.path() / "base";
+  spec.data.eval = dir_.path() / "empty.txt";
+  EXPECT_THROW(EvaluateModel(spec, {}, {}), Error);
+}
+
+}  // namespace
+}  // namespace tandem::training

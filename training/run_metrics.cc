@@ -1,0 +1,137 @@
+#include "training/run_metrics.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "training/flops.h"
+#include "training/observe/history.h"
+#include "training/observe/roof.h"
+
+namespace tandem::training {
+namespace {
+
+double UnixSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double TokensPerStep(const TrainSpec& spec) {
+  return static_cast<double>(spec.train.per_device_batch_size * spec.data.max_target_length *
+                             spec.train.gradient_accumulation_steps);
+}
+
+double RecomputedTflop(const RunParts& parts) {
+  return static_cast<double>(parts.trainer.program().recompute_flops()) / 1e12 *
+         static_cast<double>(parts.spec.train.gradient_accumulation_steps);
+}
+
+}  // namespace
+
+double StepTflop(const RunParts& parts) {
+  const Trainer& trainer = parts.trainer;
+  const TrainSpec& spec = parts.spec;
+  const auto& nodes = trainer.program().nodes;
+  const bool gated = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
+    return node.op == OpKind::kGatedActivation;
+  });
+  // MaxText's count is of all weights; what adapters save of it, the program knows.
+  const double tflop =
+      trainer.base() ? static_cast<double>(trainer.program().training_flops()) / 1e12
+                     : TflopPerStep(parts.files.config, gated, spec.train.per_device_batch_size,
+                                    spec.data.max_target_length);
+  return tflop * static_cast<double>(spec.train.gradient_accumulation_steps);
+}
+
+RunMetrics::RunMetrics(RunParts& parts, const std::filesystem::path& dir, int64_t first_step)
+    : parts_(parts),
+      tflop_per_step_(StepTflop(parts)),
+      recomputed_tflop_(RecomputedTflop(parts)),
+      tokens_per_step_(TokensPerStep(parts.spec)),
+      roof_tflops_(RoofFlops(parts.ops, parts.spec.compute, dir / "roof.json") / 1e12) {
+  const std::filesystem::path lines = dir / "metrics.jsonl";
+  const MetricsHistory history = ReadHistory(lines, first_step);
+  started_unix_ = history.started_unix > 0 ? history.started_unix : UnixSeconds();
+  productive_seconds_ = history.productive_seconds;
+  const MetricsSection& wanted = parts.spec.metrics;
+  if (wanted.plot) sinks_.push_back(MakeLossPlot(dir / "loss.svg", lines, first_step));
+  sinks_.push_back(MakeJsonLines(lines));
+  if (wanted.csv) sinks_.push_back(MakeCsv(dir / "metrics.csv", first_step));
+  if (wanted.tensorboard) sinks_.push_back(MakeTensorBoard(dir / "tensorboard", first_step));
+}
+
+// The share of the time since the first step began that went into steps which count: not into
+// evaluations, checkpoints, starts, standing still, or steps that a restart did once more.
+double RunMetrics::Goodput() const {
+  const double elapsed = UnixSeconds() - started_unix_;
+  return elapsed > 0 ? std::min(1.0, productive_seconds_ / elapsed) : 1;
+}
+
+std::string RunMetrics::LogLine(int64_t step, const StepResult& result,
+                                const StepTimes& times) const {
+  char line[256];
+  std::snprintf(line, sizeof line,
+                "completed step: %lld, seconds: %.3f, TFLOP/s/device: %.3f, "
+                "Tokens/s/device: %.3f, total_weights: %lld, loss: %.3f",
+                static_cast<long long>(step), times.seconds, tflop_per_step_ / times.seconds,
+                tokens_per_step_ / times.seconds, static_cast<long long>(result.total_weights),
+                result.loss);
+  return line;
+}
+
+void RunMetrics::Step(int64_t step, const StepResult& result, const StepTimes& times) {
+  productive_seconds_ += times.seconds;
+  const double tflops = tflop_per_step_ / times.seconds;
+  Write(MetricsRow::Kind::kStep, step,
+        {{"learning/total_weights", result.total_weights},
+         {"learning/loss", result.loss},
+         {"learning/perplexity", std::exp(result.loss)},
+         {"learning/grad_norm", result.grad_norm},
+         {"learning/raw_grad_norm", result.raw_grad_norm},
+         {"learning/current_learning_rate", result.learning_rate},
+         {"learning/updated", result.updated ? 1.0 : 0.0},
+         {"perf/step_time_seconds", times.seconds},
+         {"perf/data_wait_seconds", times.data_seconds},
+         {"perf/per_device_tflops", tflop_per_step_},
+         {"perf/per_device_tflops_per_sec", tflops},
+         {"perf/hardware_tflops", tflop_per_step_ + recomputed_tflop_},
+         {"perf/per_device_tokens", tokens_per_step_},
+         {"perf/per_device_tokens_per_sec", tokens_per_step_ / times.seconds},
+         {"perf/real_tokens_per_sec", result.total_weights / times.seconds},
+         {"perf/mfu", tflops / roof_tflops_},
+         {"perf/goodput", Goodput()},
+         {"data/epoch", static_cast<double>(parts_.packer.epoch())}});
+}
+
+void RunMetrics::LeftOut(int64_t step, const StepResult& result) {
+  Write(MetricsRow::Kind::kStep, step,
+        {{"learning/total_weights", result.total_weights},
+         {"learning/updated", 0},
+         {"learning/finite", 0}});
+}
+
+void RunMetrics::Evaluation(int64_t steps_done, const EvaluationResult& result,
+                            double bits_per_byte, double seconds) {
+  Write(MetricsRow::Kind::kBetweenSteps, steps_done,
+        {{"eval/avg_loss", result.loss},
+         {"eval/avg_perplexity", std::exp(result.loss)},
+         {"eval/accuracy", result.accuracy},
+         {"eval/bits_per_byte", bits_per_byte},
+         {"eval/total_weights", result.total_weights},
+         {"eval/seconds", seconds}});
+}
+
+void RunMetrics::Checkpoint(int64_t steps_done, double seconds) {
+  Write(MetricsRow::Kind::kBetweenSteps, steps_done, {{"checkpoint/seconds", seconds}});
+}
+
+void RunMetrics::Write(MetricsRow::Kind kind, int64_t step, std::vector<Scalar> scalars) {
+  const MetricsRow row{kind, step, UnixSeconds(), std::move(scalars)};
+  for (const auto& sink : sinks_) sink->Write(row);
+}
+
+void RunMetrics::Flush() {
+  for (const auto& sink : sinks_) sink->Flush();
+}
+
+}  // namespace tandem::training
