@@ -18,6 +18,7 @@
 #include "training/data/sample_maker.h"
 #include "training/flops.h"
 #include "training/lora/lora.h"
+#include "training/lora_base.h"
 #include "training/model_files.h"
 #include "training/name_pattern.h"
 #include "training/sample.h"
@@ -61,6 +62,7 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec, const ModelFiles& files) 
   options.optimizer = spec.train.optimizer;
   options.schedule = spec.train.schedule;
   options.dropout_seed = spec.data.seed;
+  options.lora_dropout = static_cast<float>(spec.lora.dropout);
   options.trained = TrainedWeights(spec, files.family->list_weights(files.config));
   return options;
 }
@@ -94,13 +96,9 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const fs::pa
     return Trainer(*files.family, files.config, spec.compute, options, ops);
   }
   // The base as it is served, from the same packed file where there is one.
-  engine::LoadOptions load;
-  load.dtype = spec.compute;
-  load.cache_dir = cache_dir;
   const engine::ModelDir dir = engine::ModelDir::Open(spec.model.load_parameters_path);
-  RefuseBlocks(dir, files.family->list_weights(files.config),
-               "which a server computes with as they are and training would decode, so that the "
-               "adapter would belong to other weights than it is served with");
+  engine::LoadOptions load = BaseLoadOptions(spec, dir, files.family->list_weights(files.config));
+  load.cache_dir = cache_dir;
   auto base = engine::Model::Load(dir, load, ops);
   std::vector<LoraTarget> targets = ChooseLoraTargets(spec.lora, base->family(), base->config());
   return Trainer(std::move(base), std::move(targets), options, ops);
@@ -229,7 +227,8 @@ class Run {
       Report("message", "an adapter of rank " + std::to_string(spec_.lora.rank) + " for " +
                             std::to_string(trainer_.lora_targets().size()) +
                             " linear layers of a model of " +
-                            std::to_string(trainer_.base()->parameter_count()) + " parameters");
+                            std::to_string(trainer_.base()->parameter_count()) + " parameters in " +
+                            trainer_.base()->weights_type());
     }
     char text[320];
     std::snprintf(
@@ -381,7 +380,8 @@ class Run {
   }
 
   std::map<std::string, std::string> AdapterMetadata() const {
-    return engine::LoraMetadata(trainer_.base()->content_hash(), trainer_.base()->dtype());
+    return engine::LoraMetadata(trainer_.base()->content_hash(), trainer_.base()->dtype(),
+                                trainer_.base()->weights_type());
   }
 
   // The model or the adapter as it stands.
@@ -430,32 +430,35 @@ class Run {
         {"evaluations_without_gain", evaluations_without_gain_},
         {"losses", losses_},
         {"base", trainer_.base() ? trainer_.base()->content_hash() : ""},
+        {"base_weights", trainer_.base() ? trainer_.base()->weights_type() : ""},
         {"settings", Settings()}};
   }
 
   // What a resumed run must share with the one it continues, or at least be warned about.
   ordered_json Settings() const {
     const TrainSection& t = spec_.train;
-    return {{"samples", corpus_.size()},
-            {"max_target_length", spec_.data.max_target_length},
-            {"packing", static_cast<int>(spec_.data.packing)},
-            {"overflow", static_cast<int>(spec_.data.overflow)},
-            {"header", static_cast<int>(spec_.data.header)},
-            {"shuffle", spec_.data.shuffle},
-            {"data_seed", spec_.data.seed},
-            {"per_device_batch_size", t.per_device_batch_size},
-            {"gradient_accumulation_steps", t.gradient_accumulation_steps},
-            {"optimizer", static_cast<int>(t.optimizer.kind)},
-            {"b1", t.optimizer.b1},
-            {"b2", t.optimizer.b2},
-            {"eps", t.optimizer.eps},
-            {"weight_decay", t.optimizer.weight_decay},
-            {"clip_norm", t.optimizer.clip_norm},
-            {"learning_rate", t.schedule.learning_rate},
-            {"schedule_steps", t.schedule.schedule_steps},
-            {"warmup_fraction", t.schedule.warmup_fraction},
-            {"final_fraction", t.schedule.final_fraction},
-            {"constant", t.schedule.constant}};
+    ordered_json settings = {{"samples", corpus_.size()},
+                             {"max_target_length", spec_.data.max_target_length},
+                             {"packing", static_cast<int>(spec_.data.packing)},
+                             {"overflow", static_cast<int>(spec_.data.overflow)},
+                             {"header", static_cast<int>(spec_.data.header)},
+                             {"shuffle", spec_.data.shuffle},
+                             {"data_seed", spec_.data.seed},
+                             {"per_device_batch_size", t.per_device_batch_size},
+                             {"gradient_accumulation_steps", t.gradient_accumulation_steps},
+                             {"optimizer", static_cast<int>(t.optimizer.kind)},
+                             {"b1", t.optimizer.b1},
+                             {"b2", t.optimizer.b2},
+                             {"eps", t.optimizer.eps},
+                             {"weight_decay", t.optimizer.weight_decay},
+                             {"clip_norm", t.optimizer.clip_norm},
+                             {"learning_rate", t.schedule.learning_rate},
+                             {"schedule_steps", t.schedule.schedule_steps},
+                             {"warmup_fraction", t.schedule.warmup_fraction},
+                             {"final_fraction", t.schedule.final_fraction},
+                             {"constant", t.schedule.constant}};
+    if (trainer_.base()) settings["lora_dropout"] = spec_.lora.dropout;
+    return settings;
   }
 
   [[noreturn]] static void ThrowOther(const FoundCheckpoint& found, const std::string& what) {
@@ -465,7 +468,8 @@ class Run {
   }
 
   // What makes the adapter another one is compared; the base may have moved since.
-  void CheckSameAdapter(const FoundCheckpoint& found, const std::string& base_hash) const {
+  void CheckSameAdapter(const FoundCheckpoint& found, const ordered_json& state,
+                        const std::string& source) const {
     const fs::path path = found.dir / "adapter_config.json";
     if (fs::exists(path) != (trainer_.base() != nullptr)) {
       ThrowOther(found, trainer_.base() ? "the checkpoint is of a model, lora asks for an adapter"
@@ -482,9 +486,15 @@ class Run {
                             "' than lora asks for: " + Shortened(there) + ", now " +
                             Shortened(ours.at(field)));
     }
-    if (base_hash != trainer_.base()->content_hash()) {
+    const engine::Model& base = *trainer_.base();
+    if (engine::JsonStringOr(state, "base", "", source) != base.content_hash()) {
       ThrowOther(found, "the checkpoint's adapter belongs to another model than " +
                             spec_.model.load_parameters_path.string() + " holds now");
+    }
+    const std::string held = engine::JsonStringOr(state, "base_weights", "", source);
+    if (!held.empty() && held != base.weights_type()) {
+      ThrowOther(found, "the checkpoint's adapter was trained beside weights in " + held +
+                            ", lora.base_dtype now asks for " + base.weights_type());
     }
   }
 
@@ -498,7 +508,7 @@ class Run {
     if (engine::JsonInt(state, "version", 0, INT64_MAX, source) != kStateVersion) {
       throw Error(ErrorCode::kUnsupported, source + ": unknown version");
     }
-    CheckSameAdapter(found, engine::JsonStringOr(state, "base", "", source));
+    CheckSameAdapter(found, state, source);
     if (found.isa_key != ops_.kernels().key) {
       Warn("the checkpoint was written with arithmetic " + found.isa_key + ", this is " +
            std::string(ops_.kernels().key) + ": losses will differ in the last digits");
@@ -653,12 +663,17 @@ TrainOutcome RunTraining(const TrainSpec& spec, const JobContext& context) {
 std::string DescribePlan(const TrainSpec& spec) {
   const ModelFiles files = LoadModelFiles(spec);
   RecordOptions record;
+  int64_t base_bytes = 0;
   record.rows = spec.train.per_device_batch_size * spec.data.max_target_length;
   record.row_length = spec.data.max_target_length;
   record.max_segments = spec.train.per_device_batch_size * (spec.data.max_segments_per_seq + 1);
   record.dtype = spec.compute;
   if (spec.lora.enable) {
     record.lora = ChooseLoraTargets(spec.lora, *files.family, files.config);
+    record.lora_dropout = static_cast<float>(spec.lora.dropout);
+    const auto dir = engine::ModelDir::Open(spec.model.load_parameters_path);
+    const auto load = BaseLoadOptions(spec, dir, files.family->list_weights(files.config));
+    base_bytes = engine::OutlineModel(dir, load).weight_bytes;
   } else {
     record.trained = TrainedWeights(spec, files.family->list_weights(files.config));
   }
@@ -672,10 +687,10 @@ std::string DescribePlan(const TrainSpec& spec) {
     if (program.trained[i]) trained += elements;
   }
   // Master (4 bytes, split or whole), panels, and for trained weights m, v and gradient. The base
-  // of an adapter has panels alone.
+  // of an adapter is as it is served.
   const int64_t width = static_cast<int64_t>(engine::DTypeBytes(spec.compute));
-  const int64_t masters = spec.lora.enable ? trained : parameters;
-  const int64_t bytes = parameters * width + masters * 4 + trained * 12;
+  const int64_t ours = spec.lora.enable ? trained : parameters;
+  const int64_t bytes = base_bytes + ours * (width + 4) + trained * 12;
   char text[512];
   std::snprintf(text, sizeof text,
                 "parameters %lld (%lld trained), %lld B with master, moments and gradients\n"

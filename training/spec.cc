@@ -136,7 +136,26 @@ Setter Compute(Field field) {
     const std::string& word = Scalar(given);
     if (word == "int8" || word == "int4") {
       throw BadValue(word + " weights can be served but not trained: train in bf16 and serve the " +
-                     "result with --dtype " + word);
+                     "result with --dtype " + word +
+                     ", or train an adapter beside them with lora.base_dtype: " + word);
+    }
+    choice(spec, given);
+  };
+}
+
+template <class Field>
+Setter BaseType(Field field) {
+  const Setter choice =
+      Choice(field, std::vector<std::pair<std::string, LoraBase>>{{"auto", LoraBase::kAuto},
+                                                                  {"f32", LoraBase::kF32},
+                                                                  {"float32", LoraBase::kF32},
+                                                                  {"bf16", LoraBase::kBF16},
+                                                                  {"bfloat16", LoraBase::kBF16},
+                                                                  {"int8", LoraBase::kInt8},
+                                                                  {"int4", LoraBase::kInt4}});
+  return [=](TrainSpec& spec, const Given& given) {
+    if (Scalar(given) == "nf4") {
+      throw BadValue("nf4 is no format here; int4 takes as much memory and is served as well");
     }
     choice(spec, given);
   };
@@ -223,6 +242,15 @@ const std::vector<Key>& Keys() {
                       std::vector<std::pair<std::string, LoraInit>>{
                           {"kaiming_uniform", LoraInit::kKaimingUniform},
                           {"he_uniform", LoraInit::kHeUniform}})},
+              {{"lora.dropout", "lora.lora_dropout"}, Number(FIELD(lora.dropout), 0, 0.99)},
+              {{"lora.base_dtype", "lora.base_qtype", "lora.lora_weight_qtype"},
+               BaseType(FIELD(lora.base))},
+              {{"lora.lora_tile_size"},
+               [](TrainSpec&, const Given& given) {
+                 if (ParseInteger(Scalar(given)) != 32) {
+                   throw BadValue("must be 32: groups of weights that share a scale have that size");
+                 }
+               }},
 
               {{"data.train", "data.path", "dataset_path", "train_files"}, Text(FIELD(data.train))},
               {{"data.eval", "eval_dataset_path", "eval_files"}, Text(FIELD(data.eval))},
@@ -539,6 +567,7 @@ class SpecReader {
       if (!m.trainable.empty()) {
         Fault("model.trainable: cannot be set with lora, which trains its adapter alone");
       }
+      CheckBaseType();
     }
     if (spec.train.eval_interval > 0 && spec.data.eval.empty()) {
       Fault("data.eval: must name a text file when eval_interval is set");
@@ -550,6 +579,17 @@ class SpecReader {
       spec.train.schedule.schedule_steps = spec.train.steps;
     }
     if (spec.data.max_segments_per_seq == 0) spec.data.max_segments_per_seq = 64;
+  }
+
+  void CheckBaseType() {
+    const bool wants_f32 = spec.lora.base == LoraBase::kF32;
+    if (spec.lora.base == LoraBase::kAuto || wants_f32 == (spec.compute == engine::DType::kF32)) {
+      return;
+    }
+    Fault(wants_f32 ? "lora.base_dtype: f32 weights are computed with in f32: set "
+                      "precision.compute to f32"
+                    : "lora.base_dtype: bf16, int8 and int4 weights are computed with in bf16, "
+                      "precision.compute is f32");
   }
 
   std::vector<std::string> faults_;

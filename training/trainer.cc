@@ -17,6 +17,7 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
   record.dtype = dtype;
   record.trained = options.trained;
   record.lora = std::move(targets);
+  record.lora_dropout = options.dropout ? options.lora_dropout : 0;
   return record;
 }
 

@@ -23,7 +23,8 @@ struct TrainerOptions {
   OptimizerSpec optimizer;
   ScheduleSpec schedule;
   uint64_t dropout_seed = 0;
-  bool dropout = true;        // false: as if the model's config had none
+  bool dropout = true;        // false: as if the model's config and the adapters had none
+  float lora_dropout = 0;     // on what adapters read
   std::vector<bool> trained;  // per weight; empty: all
 };
 

@@ -36,6 +36,7 @@ struct LoraOrigin {
   // Of adapters that we trained; else empty.
   std::string base_hash;  // Model::content_hash
   std::string compute;    // the dtype of its arithmetic: "f32" or "bf16"
+  std::string weights;    // Model::weights_type: "bf16", "int4"
 };
 
 // A LoRA adapter as PEFT stores it: adapter_config.json and adapter_model.safetensors. The tensors
@@ -86,7 +87,8 @@ struct LoraConfig {
 };
 std::string LoraConfigText(const LoraConfig& config);
 // The metadata of its adapter_model.safetensors, which PEFT passes over: LoraOrigin's second half.
-std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute);
+std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute,
+                                                const std::string& weights_type);
 
 // What target_modules may call a module, the ends of its path: "a.b.c", "b.c" and "c". They borrow.
 std::vector<std::string_view> PathEnds(std::string_view path);

@@ -123,6 +123,16 @@ class ExactResume : public testing::Test {
     return {"train", (dir_.path() / "spec.yaml").string(), "run_name=" + run_name};
   }
 
+  // An adapter of the tiny llama.
+  std::vector<std::string> AdapterWords(std::vector<std::string> more) const {
+    more.push_back("model.load_parameters_path=" + (dir_.path() / "base").string());
+    more.push_back("lora.rank=4");
+    return more;
+  }
+
+  void ExpectKillsChangeNothing(int n_kills, const std::vector<std::string>& words,
+                                const fs::path& weights_file);
+
   fs::path Run(const std::string& name) const { return dir_.path() / "runs" / name; }
 
   // Every loss that was ever recorded for a step, in order.
@@ -140,23 +150,30 @@ class ExactResume : public testing::Test {
   tests::TemporaryDir dir_;
 };
 
-TEST_F(ExactResume, TwentyKillsChangeNoBitOfAnyLoss) {
-  ASSERT_EQ(TrainProcess(TrainWords("whole")).Wait(), 0);
+// Runs once undisturbed and once killed this often, with the same words.
+void ExactResume::ExpectKillsChangeNothing(int n_kills, const std::vector<std::string>& words,
+                                           const fs::path& weights_file) {
+  const auto train = [&](const std::string& name) {
+    std::vector<std::string> all = TrainWords(name);
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  };
+  ASSERT_EQ(TrainProcess(train("whole")).Wait(), 0);
 
   const auto seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   int kills = 0;
-  for (int attempt = 0; attempt < 20; ++attempt) {
-    TrainProcess process(TrainWords("killed"));
+  for (int attempt = 0; attempt < n_kills; ++attempt) {
+    TrainProcess process(train("killed"));
     if (!process.ReadLines(1 + static_cast<int>(random() % 10))) break;
     // Half of the kills come at once, half somewhere in the work between two lines.
     if (random() % 2 != 0) process.WaitForOutput(static_cast<int>(random() % 20));
     process.Kill(SIGKILL);
     ++kills;
   }
-  EXPECT_EQ(kills, 20);
-  ASSERT_EQ(TrainProcess(TrainWords("killed")).Wait(), 0);
+  EXPECT_EQ(kills, n_kills);
+  ASSERT_EQ(TrainProcess(train("killed")).Wait(), 0);
 
   const auto undisturbed = Losses("whole");
   ASSERT_EQ(undisturbed.size(), 120u);
@@ -166,9 +183,23 @@ TEST_F(ExactResume, TwentyKillsChangeNoBitOfAnyLoss) {
   }
   for (const auto& [step, loss] : undisturbed) EXPECT_GE(killed.count(step), 1u) << step;
   const auto weights = [&](const char* name) {
-    return engine::ReadWholeFile(Run(name) / "hf" / "model.safetensors", 1 << 28);
+    return engine::ReadWholeFile(Run(name) / weights_file, 1 << 28);
   };
   EXPECT_EQ(weights("killed"), weights("whole"));
+}
+
+TEST_F(ExactResume, TwentyKillsChangeNoBitOfAnyLoss) {
+  ExpectKillsChangeNothing(20, {}, "hf/model.safetensors");
+}
+
+TEST_F(ExactResume, KillsChangeNoBitOfAnAdapterWithDropout) {
+  ExpectKillsChangeNothing(8, AdapterWords({"lora.dropout=0.2"}),
+                           "adapter/adapter_model.safetensors");
+}
+
+TEST_F(ExactResume, KillsChangeNoBitOfAnAdapterBesideWeightsOfFourBits) {
+  ExpectKillsChangeNothing(8, AdapterWords({"lora.dropout=0.1", "lora.base_dtype=int4"}),
+                           "adapter/adapter_model.safetensors");
 }
 
 TEST_F(ExactResume, SigtermSavesAndSaysTryAgain) {

@@ -85,6 +85,7 @@ std::string LoraConfigOf(const LoraOptions& options, const std::vector<LoraTarge
   config.rank = options.rank;
   config.alpha = options.alpha;
   config.rank_stabilized = options.rank_stabilized;
+  config.dropout = options.dropout;
   for (const LoraTarget& target : targets) {
     const engine::WeightSpec& spec = base_specs[static_cast<size_t>(target.weight)];
     config.target_modules.push_back(engine::ModulePath(spec));

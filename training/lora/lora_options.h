@@ -11,6 +11,15 @@ enum class LoraInit {
   kHeUniform,       // qwix's: uniform within sqrt(6 / in)
 };
 
+// What the frozen base is held in.
+enum class LoraBase {
+  kAuto,  // what precision.compute says; a file's own blocks of integers where it has them
+  kF32,
+  kBF16,
+  kInt8,  // blocks of integers (QLoRA); compute is bf16
+  kInt4,
+};
+
 // Adapters (LoRA) instead of the model's own weights.
 struct LoraOptions {
   bool enable = false;
@@ -22,6 +31,8 @@ struct LoraOptions {
   std::string module_path;
   bool full_match = false;  // of the whole path instead of a part
   LoraInit init = LoraInit::kKaimingUniform;
+  double dropout = 0;  // on what the adapter reads, while training
+  LoraBase base = LoraBase::kAuto;
 };
 
 }  // namespace tandem::training

@@ -104,14 +104,7 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
     case OpKind::kLinear:
       engine::MatMul(ops_, MatrixOf(node.inputs[0]), weights_[node.weights[0]].panels,
                      VectorOf(node, 1), F32Of(node.outputs[0]), y.stride);
-      if (node.lora.a >= 0) {
-        const engine::LoraMatrices lora{weights_[node.lora.a].panels, weights_[node.lora.b].panels,
-                                        node.lora.scale};
-        const engine::LoraRows all{&lora, 0, program_.rows};
-        const Matrix hidden = HiddenOf(node);
-        engine::AddLora(ops_, MatrixOf(node.inputs[0]), {&all, 1}, F32Of(node.outputs[0]), y.stride,
-                        &hidden);
-      }
+      if (node.lora.a >= 0) ForwardLora(node, batch, dropout);
       return;
     case OpKind::kRope:
       engine::Rope(ops_, F32Of(node.inputs[0]), y.cols, batch.positions, ropes_[node.rope], y);
@@ -152,6 +145,17 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
       break;
   }
   TANDEM_CHECK(false);
+}
+
+void Executor::ForwardLora(const Node& node, const ProgramBatch& batch, bool dropout) {
+  const engine::LoraMatrices lora{weights_[node.lora.a].panels, weights_[node.lora.b].panels,
+                                  node.lora.scale};
+  const engine::LoraRows all{&lora, 0, program_.rows};
+  const Matrix hidden = HiddenOf(node);
+  const Matrix x =
+      dropout ? LoraInput(node, batch, node.lora.forward_scratch) : MatrixOf(node.inputs[0]);
+  engine::AddLora(ops_, x, {&all, 1}, F32Of(node.outputs[0]),
+                  program_.values[node.outputs[0]].stride, &hidden);
 }
 
 CrossEntropyResult Executor::Head(const ProgramBatch& batch, float scale, bool train,
@@ -200,7 +204,7 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
                         WeightGradient(node.weights[1]));
       return;
     case OpKind::kLinear:
-      BackwardLinear(step);
+      BackwardLinear(step, batch);
       return;
     case OpKind::kRope:
       RopeBackward(ops_, dy, batch.positions, ropes_[node.rope], rows, out.cols, dx);
@@ -243,7 +247,7 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
   TANDEM_CHECK(false);
 }
 
-void Executor::BackwardLinear(const BackwardStep& step) {
+void Executor::BackwardLinear(const BackwardStep& step, const ProgramBatch& batch) {
   const Node& node = program_.nodes[step.node];
   const engine::PanelMatrix& w = weights_[node.weights[0]].panels;
   const float* dy32 = GradientOf(node.outputs[0]);
@@ -258,7 +262,7 @@ void Executor::BackwardLinear(const BackwardStep& step) {
 
   float* dx = GradientOf(node.inputs[0]);
   if (dx != nullptr) engine::MatMulInputGrad(ops_, dy, w, dx, w.k, !step.overwrite[0]);
-  if (node.lora.a >= 0) BackwardLora(node, dy, dx);
+  if (node.lora.a >= 0) BackwardLora(node, dy, batch, dx);
   if (float* dw = WeightGradient(node.weights[0])) {
     engine::MatMulWeightGrad(ops_, dy, MatrixOf(node.inputs[0]), dw, true);
   }
@@ -267,8 +271,10 @@ void Executor::BackwardLinear(const BackwardStep& step) {
   }
 }
 
-// y += B . h, h = scale * (A . x). dh is rounded like every gradient that enters a matrix product.
-void Executor::BackwardLora(const Node& node, const Matrix& dy, float* dx) {
+// y += B . h, h = scale * (A . drop(x)). dh is rounded like every gradient that enters a matrix
+// product.
+void Executor::BackwardLora(const Node& node, const Matrix& dy, const ProgramBatch& batch,
+                            float* dx) {
   const engine::PanelMatrix& a = weights_[node.lora.a].panels;
   const engine::PanelMatrix& b = weights_[node.lora.b].panels;
   const int64_t rows = program_.rows;
@@ -281,8 +287,16 @@ void Executor::BackwardLora(const Node& node, const Matrix& dy, float* dx) {
   const Matrix dh{dh32 + rows * rank, program_.dtype, rows, rank,
                   engine::RowStride(program_.dtype, rank)};
   engine::RoundRows(ops_, dh32, rank, dh);
-  engine::MatMulWeightGrad(ops_, dh, MatrixOf(node.inputs[0]), WeightGradient(node.lora.a), true);
-  if (dx != nullptr) engine::MatMulInputGrad(ops_, dh, a, dx, a.k, true);
+  const Matrix x = LoraInput(node, batch, node.lora.dropout_scratch);
+  engine::MatMulWeightGrad(ops_, dh, x, WeightGradient(node.lora.a), true);
+  if (dx == nullptr) return;
+  if (node.lora.rate == 0) {
+    engine::MatMulInputGrad(ops_, dh, a, dx, a.k, true);
+    return;
+  }
+  float* through_a = Floats(node.lora.dropout_scratch);  // drop(x) has been read
+  engine::MatMulInputGrad(ops_, dh, a, through_a, a.k, false);
+  Dropout(ops_, through_a, batch.sources, a.k, node.lora.rate, KeyOf(node, batch), dx, true);
 }
 
 void Executor::Zero(int32_t buffer) {
@@ -303,6 +317,14 @@ Matrix Executor::HiddenOf(const Node& node) {
   const int64_t rank = program_.weight_specs[node.lora.a].n;
   return {At(node.saved), program_.dtype, program_.rows, rank,
           engine::RowStride(program_.dtype, rank)};
+}
+
+Matrix Executor::LoraInput(const Node& node, const ProgramBatch& batch, int32_t scratch) {
+  const Matrix x = MatrixOf(node.inputs[0]);
+  if (node.lora.rate == 0) return x;
+  const Matrix dropped{At(scratch), x.dtype, x.rows, x.cols, x.stride};
+  DropoutRounded(ops_, x, batch.sources, node.lora.rate, KeyOf(node, batch), dropped);
+  return dropped;
 }
 
 float* Executor::F32Of(int32_t value) { return Floats(program_.values[value].buffer); }

@@ -36,6 +36,7 @@ class Lifetimes {
     for (const int32_t v : node.outputs) Touch(p_->values[v].buffer, step);
     Touch(node.saved, step);
     Touch(node.forward_scratch, step);
+    Touch(node.lora.forward_scratch, step);
     if (node.op == OpKind::kCrossEntropy) Touch(p_->values[node.inputs[0]].gradient, step);
   }
 
@@ -54,6 +55,7 @@ class Lifetimes {
     Touch(node.saved, step);
     Touch(node.backward_scratch, step);
     Touch(node.lora.backward_scratch, step);
+    Touch(node.lora.dropout_scratch, step);
   }
 
   Program* p_;
