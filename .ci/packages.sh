@@ -4,6 +4,7 @@ BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config
   libboost-dev libssl-dev nlohmann-json3-dev libspdlog-dev libyaml-cpp-dev libcli11-dev
   libpcre2-dev libicu-dev libsqlite3-dev libsimdjson-dev prometheus-cpp-dev
+  libsnappy-dev libzstd-dev zlib1g-dev
 )
 # openssl: the end-to-end tests of TLS make their certificates with it.
 TEST_PACKAGES=(

@@ -1,15 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <iosfwd>
 #include <string>
 
 namespace tandem::bench {
 
 // `tandem bench train`: optimiser steps on random tokens, in tokens/s and as model-FLOP
-// utilisation. With a peer's command (which prints "… N tokens/s") the two alternate and the ratio
-// is printed.
+// utilisation: the products that the step cannot do without, nothing for what is recomputed. With a
+// peer's command (which prints "… N tokens/s") the two alternate and the ratio is printed.
 struct TrainBenchOptions {
+  std::filesystem::path model;      // directory whose weights are trained; empty: the shape below
+  std::filesystem::path cache_dir;  // packed weights of `model` as the base of adapters
+  int64_t lora_rank = 0;            // adapters of all linear layers of `model`; 0: its weights
   std::string family = "minigpt";
   int64_t n_layers = 8;
   int64_t hidden_dim = 256;

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string>
 
 #include "engine/base/job_context.h"
 #include "training/spec.h"
@@ -27,8 +26,5 @@ struct TrainOutcome {
 // go to context.report: "step" events carry MaxText's log line as their message. When
 // context.stop is requested it saves a checkpoint at the next step's end and returns kStopped.
 TrainOutcome RunTraining(const TrainSpec& spec, const JobContext& context);
-
-// What `tandem plan` prints: the program with bytes and FLOPs, the parameters, the memory.
-std::string DescribePlan(const TrainSpec& spec);
 
 }  // namespace tandem::training

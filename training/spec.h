@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -108,6 +109,9 @@ struct TrainSpec {
   engine::DType compute = engine::DType::kBF16;
   int64_t log_period = 1;
   std::vector<std::string> notes;  // keys that were accepted and have no effect here
+  // Where values came from ("spec.yaml:3", "command line"), by the key's first name; others are
+  // defaults.
+  std::map<std::string, std::string> origins;
 
   std::filesystem::path run_dir() const { return base_output_directory / run_name; }
 };

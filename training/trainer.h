@@ -55,6 +55,9 @@ class Trainer {
   // base's own. `options.trained` must be empty.
   Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarget> targets,
           const TrainerOptions& options, engine::OpsContext& ops);
+  // The executor refers to what stands beside it.
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   // One optimiser step over micro-batches whose gradients are summed; the loss is divided by the
   // weight of them all. A loss that is NaN or infinite leaves the weights alone and throws
@@ -65,6 +68,7 @@ class Trainer {
   EvaluationResult Evaluate(std::span<const MicroBatch> batches);
 
   ParameterStore& parameters() { return parameters_; }
+  const ParameterStore& parameters() const { return parameters_; }
   // After the masters were changed from outside (loading, resuming).
   void MastersChanged() { parameters_.Repack(ops_); }
   Executor& executor() { return *executor_; }

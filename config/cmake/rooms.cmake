@@ -16,6 +16,10 @@ find_package(ICU REQUIRED COMPONENTS uc)
 find_package(prometheus-cpp REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+# The compressions of Parquet files.
+find_package(ZLIB REQUIRED)
+pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 add_library(tandem_options INTERFACE)
 target_include_directories(tandem_options INTERFACE ${CMAKE_SOURCE_DIR})

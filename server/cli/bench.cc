@@ -126,6 +126,12 @@ void AddTemplateBench(CLI::App& command, int& exit_code) {
 void AddTrainBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::TrainBenchOptions>();
   command.add_option("--family", options->family, "minigpt, gpt2 or llama");
+  command.add_option("--model", options->model,
+                     "Hugging Face directory to train instead of fresh weights of a shape");
+  command
+      .add_option("--lora-rank", options->lora_rank, "train adapters of all linear layers of it")
+      ->check(CLI::Range(1, 1024))
+      ->needs("--model");
   command.add_option("--layers", options->n_layers, "blocks")->check(CLI::Range(1, 128));
   command.add_option("--width", options->hidden_dim, "hidden size")->check(CLI::Range(16, 8192));
   command.add_option("--ffn", options->ffn_dim, "feed-forward size")->check(CLI::Range(16, 32768));
@@ -139,8 +145,10 @@ void AddTrainBench(CLI::App& command, int& exit_code) {
   command.add_option("--steps", options->steps, "steps per round")->check(CLI::Range(1, 100));
   command.add_option("--peer", options->peer,
                      "shell command that trains the same and prints 'N tokens/s'; alternates");
-  command.callback(
-      [options, &exit_code] { exit_code = bench::RunTrainBench(std::cout, *options); });
+  command.callback([options, &exit_code] {
+    options->cache_dir = ToEngineOptions(ModelFlags{}).cache_dir;
+    exit_code = bench::RunTrainBench(std::cout, *options);
+  });
 }
 
 void AddSide(CLI::App& command, bench::LoadOptions::Side& side, bool is_peer) {

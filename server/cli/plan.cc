@@ -6,7 +6,7 @@
 
 #include "server/cli/verbs.h"
 #include "server/hub/pull.h"
-#include "training/run.h"
+#include "training/plan.h"
 
 namespace tandem::server {
 

@@ -142,7 +142,10 @@ inline constexpr std::array kCli{Names("server/cli")};
 inline constexpr std::array kPrometheus{Names("server/metrics")};
 inline constexpr std::array kYaml{Names("config"), Names("training/spec"), Names("convert/spec")};
 inline constexpr std::array kUnicode{Names("engine/tokenizer")};
-inline constexpr std::array kZstd{Names("engine/io"), Names("convert")};
+inline constexpr std::array kZstd{Names("engine/io"), Names("convert"),
+                                  Names("training/data/parquet/codecs")};
+// The compressions of Parquet pages; zlib is also the CRC of pages.
+inline constexpr std::array kPageCodecs{Names("training/data/parquet/codecs")};
 inline constexpr std::array kMpi{Names("training/dist")};
 inline constexpr std::array kEigen{Names("training"), Names("tests")};
 // bench measures the machine's roof, which has to be written in its own instructions.
@@ -153,7 +156,7 @@ inline constexpr std::array kGoogleTest{Names("tests")};
 inline constexpr std::array kGoogleBenchmark{Names("bench")};
 }  // namespace doors
 
-inline constexpr std::array<DoorRule, 20> kDoorRules{{
+inline constexpr std::array<DoorRule, 22> kDoorRules{{
     {"nlohmann/json_fwd.hpp", doors::kAnywhere},
     {"nlohmann/", doors::kAnywhere, true},
     {"simdjson.h", doors::kAnywhere, true},
@@ -167,6 +170,8 @@ inline constexpr std::array<DoorRule, 20> kDoorRules{{
     {"pcre2.h", doors::kUnicode, true},
     {"unicode/", doors::kUnicode, true},
     {"zstd.h", doors::kZstd},
+    {"snappy.h", doors::kPageCodecs},
+    {"zlib.h", doors::kPageCodecs},
     {"mpi.h", doors::kMpi},
     {"Eigen/", doors::kEigen},
     {"immintrin.h", doors::kIntrinsics},

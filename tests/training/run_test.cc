@@ -20,6 +20,7 @@
 #include "engine/model/random_model.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
+#include "training/plan.h"
 
 namespace tandem::training {
 namespace {

@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
 
 #include "engine/base/error.h"
 #include "tests/support/paths.h"
+#include "training/spec_keys.h"
 
 namespace tandem::training {
 namespace {
@@ -150,6 +154,58 @@ TEST(TrainSpec, TheMiniGptPresetIsTheTutorials) {
   EXPECT_EQ(spec.train.per_device_batch_size * spec.train.gradient_accumulation_steps, 144);
   EXPECT_EQ(spec.train.optimizer.kind, OptimizerKind::kAdam);
   EXPECT_EQ(spec.train.schedule.learning_rate, 1e-3);
+}
+
+TEST(TrainSpec, ValuesKnowWhereTheyCameFrom) {
+  setenv("TANDEM_TEST_NAME", "r", 1);
+  const TrainSpec spec =
+      Parse(kMinimal + "run_name: ${TANDEM_TEST_NAME}\ntrain:\n  eval_steps: 2\n",
+            {"train.learning_rate=1", "prompt=[a, b]"});
+  unsetenv("TANDEM_TEST_NAME");
+
+  EXPECT_EQ(spec.origins.at("train.steps"), "spec:1");
+  EXPECT_EQ(spec.origins.at("run_name"), "spec:4, environment variable TANDEM_TEST_NAME");
+  EXPECT_EQ(spec.origins.at("train.eval_steps"), "spec:6");
+  EXPECT_EQ(spec.origins.at("train.learning_rate"), "command line");
+  EXPECT_EQ(spec.origins.at("train.sample.prompts"), "command line");
+  EXPECT_FALSE(spec.origins.contains("train.optimizer.b1"));
+}
+
+TEST(SpecKeys, NamesAreUnique) {
+  std::set<std::string> names;
+  for (const SpecKey& key : SpecKeys()) {
+    for (const std::string& name : key.names) EXPECT_TRUE(names.insert(name).second) << name;
+    EXPECT_FALSE(key.effect.empty()) << key.names[0];
+    EXPECT_FALSE(DefaultOf(key).empty()) << key.names[0];
+  }
+}
+
+// What is shown can be written: reading it back gives the same spec.
+TEST(SpecKeys, WhatIsShownCanBeWritten) {
+  const TrainSpec spec = Parse(kMinimal, {"model.trainable=[a, b]", "adam_b1=0.5"});
+  std::vector<std::string> words;
+  for (const SpecKey& key : SpecKeys()) {
+    const std::string shown = key.value.show ? key.value.show(spec) : "";
+    if (!shown.empty()) words.push_back(key.names[0] + "=" + shown);
+  }
+  const TrainSpec again = Parse(kMinimal, words);
+  for (const SpecKey& key : SpecKeys()) {
+    if (!key.value.show) continue;
+    EXPECT_EQ(key.value.show(again), key.value.show(spec)) << key.names[0];
+  }
+}
+
+TEST(SpecKeys, EveryKeyHasItsRowInTheReadme) {
+  std::ifstream file(tests::SourceDir() / "training" / "README.md");
+  std::ostringstream text;
+  text << file.rdbuf();
+  std::string missing;
+  for (const SpecKey& key : SpecKeys()) {
+    if (text.str().find(MarkdownRow(key) + "\n") == std::string::npos) {
+      missing += MarkdownRow(key) + "\n";
+    }
+  }
+  EXPECT_TRUE(missing.empty()) << "training/README.md must hold these rows:\n" << missing;
 }
 
 TEST(TrainSpec, SayingWhatAdapterAsksForOne) {

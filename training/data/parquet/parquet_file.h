@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/io/mapped_file.h"
+#include "training/data/parquet/metadata.h"
+#include "training/data/parquet/place.h"
+#include "training/data/parquet/schema.h"
+
+namespace tandem::training {
+
+// An Apache Parquet file, mapped: its schema and where its row groups lie. All of the footer is
+// checked in Open; pages are read by ParquetRows. Immutable, safe from any thread.
+class ParquetFile {
+ public:
+  // Throws kNotFound, kIo, kDataLoss for what is no Parquet file or a broken one, and kUnsupported
+  // for an encrypted one and beyond the limits (README.md). A column that cannot be read is no
+  // error here: it is one when it is asked for.
+  static std::shared_ptr<const ParquetFile> Open(const std::filesystem::path& path);
+  // `bytes` must outlive the file.
+  static std::shared_ptr<const ParquetFile> FromBytes(std::span<const std::byte> bytes,
+                                                      const std::string& name);
+
+  const std::string& name() const { return place_.text; }
+  int64_t n_rows() const { return metadata_.n_rows; }
+  const ParquetSchema& schema() const { return schema_; }
+  // Of the columns at the top, in the file's order.
+  std::vector<std::string> column_names() const;
+  // "messages: list<struct<content: string, role: string>>, prompt: string"
+  std::string DescribeColumns() const;
+
+  // For ParquetRows.
+  std::span<const std::byte> bytes() const { return bytes_; }
+  const FileMetadata& metadata() const { return metadata_; }
+
+ private:
+  ParquetFile(std::span<const std::byte> bytes, const std::string& name);
+
+  ParquetPlace place_;
+  std::span<const std::byte> bytes_;
+  std::shared_ptr<const engine::MappedFile> mapped_;  // null: the bytes are somebody else's
+  FileMetadata metadata_;
+  ParquetSchema schema_;
+};
+
+}  // namespace tandem::training

@@ -1,0 +1,182 @@
+#include "training/run_checkpoint.h"
+
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/json.h"
+#include "training/run_export.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr size_t kMaxStateBytes = 64 << 20;
+constexpr int64_t kStateVersion = 1;
+
+// Of lists of hundreds of modules the beginning is enough.
+std::string Shortened(const ordered_json& value) { return Quoted(value.dump()); }
+
+// What a resumed run must share with the one it continues, or at least be warned about.
+ordered_json Settings(const RunParts& parts) {
+  const TrainSection& t = parts.spec.train;
+  ordered_json settings = {{"samples", parts.corpus.size()},
+                           {"max_target_length", parts.spec.data.max_target_length},
+                           {"packing", static_cast<int>(parts.spec.data.packing)},
+                           {"overflow", static_cast<int>(parts.spec.data.overflow)},
+                           {"header", static_cast<int>(parts.spec.data.header)},
+                           {"shuffle", parts.spec.data.shuffle},
+                           {"data_seed", parts.spec.data.seed},
+                           {"per_device_batch_size", t.per_device_batch_size},
+                           {"gradient_accumulation_steps", t.gradient_accumulation_steps},
+                           {"optimizer", static_cast<int>(t.optimizer.kind)},
+                           {"b1", t.optimizer.b1},
+                           {"b2", t.optimizer.b2},
+                           {"eps", t.optimizer.eps},
+                           {"weight_decay", t.optimizer.weight_decay},
+                           {"clip_norm", t.optimizer.clip_norm},
+                           {"learning_rate", t.schedule.learning_rate},
+                           {"schedule_steps", t.schedule.schedule_steps},
+                           {"warmup_fraction", t.schedule.warmup_fraction},
+                           {"final_fraction", t.schedule.final_fraction},
+                           {"constant", t.schedule.constant}};
+  if (parts.is_adapter()) settings["lora_dropout"] = parts.spec.lora.dropout;
+  return settings;
+}
+
+ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
+  const PackerState& packer = parts.packer.state();
+  return {
+      {"version", kStateVersion},
+      {"step", progress.step},
+      {"optimizer_steps", parts.trainer.optimizer_steps()},
+      {"tokens_seen", progress.tokens_seen},
+      {"packer", {{"next", packer.next}, {"pending", packer.pending}, {"offset", packer.offset}}},
+      {"best_eval_loss", progress.best_eval_loss},
+      {"best_step", progress.best_step},
+      {"exported_best_step", progress.exported_best_step},
+      {"evaluations_without_gain", progress.evaluations_without_gain},
+      {"losses", progress.losses},
+      {"base", parts.trainer.base() ? parts.trainer.base()->content_hash() : ""},
+      {"base_weights", parts.trainer.base() ? parts.trainer.base()->weights_type() : ""},
+      {"settings", Settings(parts)}};
+}
+
+[[noreturn]] void ThrowOther(const FoundCheckpoint& found, const std::string& what) {
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      found.dir.string() + ": " + what + "; choose another run_name, or checkpoint.resume=false");
+}
+
+// What makes the adapter another one is compared; the base may have moved since.
+void CheckSameAdapter(const RunParts& parts, const FoundCheckpoint& found,
+                      const ordered_json& state, const std::string& source) {
+  const fs::path path = found.dir / "adapter_config.json";
+  if (fs::exists(path) != (parts.trainer.base() != nullptr)) {
+    ThrowOther(found, parts.trainer.base()
+                          ? "the checkpoint is of a model, lora asks for an adapter"
+                          : "the checkpoint is of an adapter, which needs lora");
+  }
+  if (!parts.trainer.base()) return;
+  const auto theirs =
+      engine::ParseUntrustedJson(engine::ReadWholeFile(path, kMaxStateBytes), path.string());
+  const auto ours = engine::ParseUntrustedJson(AdapterConfig(parts), "lora");
+  for (const char* field : {"r", "lora_alpha", "use_rslora", "target_modules"}) {
+    const ordered_json there = theirs.is_object() ? theirs.value(field, ordered_json()) : nullptr;
+    if (there == ours.at(field)) continue;
+    ThrowOther(found, "the checkpoint's adapter has another '" + std::string(field) +
+                          "' than lora asks for: " + Shortened(there) + ", now " +
+                          Shortened(ours.at(field)));
+  }
+  const engine::Model& base = *parts.trainer.base();
+  if (engine::JsonStringOr(state, "base", "", source) != base.content_hash()) {
+    ThrowOther(found, "the checkpoint's adapter belongs to another model than " +
+                          parts.spec.model.load_parameters_path.string() + " holds now");
+  }
+  const std::string held = engine::JsonStringOr(state, "base_weights", "", source);
+  if (!held.empty() && held != base.weights_type()) {
+    ThrowOther(found, "the checkpoint's adapter was trained beside weights in " + held +
+                          ", lora.base_dtype now asks for " + base.weights_type());
+  }
+}
+
+// Throws when the checkpoint is of another run than this; what may differ is warned about.
+void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ordered_json& state,
+                  const std::string& source, const WarnFunction& warn) {
+  const std::string config = engine::ReadWholeFile(found.dir / "config.json", kMaxStateBytes);
+  if (config != parts.files.texts.at("config.json")) {
+    ThrowOther(found, "the checkpoint is of another model configuration or precision");
+  }
+  if (engine::JsonInt(state, "version", 0, INT64_MAX, source) != kStateVersion) {
+    throw Error(ErrorCode::kUnsupported, source + ": unknown version");
+  }
+  CheckSameAdapter(parts, found, state, source);
+  if (found.isa_key != parts.ops.kernels().key) {
+    warn("the checkpoint was written with arithmetic " + found.isa_key + ", this is " +
+         std::string(parts.ops.kernels().key) + ": losses will differ in the last digits");
+  }
+  const ordered_json settings = Settings(parts);
+  for (const auto& [key, value] : settings.items()) {
+    const ordered_json there = state.at("settings").value(key, ordered_json());
+    if (there != value) {
+      warn("resuming with another " + key + ": " + there.dump() + " became " + value.dump());
+    }
+  }
+}
+
+}  // namespace
+
+CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress,
+                              std::vector<std::vector<std::byte>>* bytes) {
+  CheckpointContents contents;
+  contents.step = progress.step;
+  contents.arch = std::string(parts.files.family->name);
+  contents.isa_key = std::string(parts.ops.kernels().key);
+  contents.texts = parts.files.texts;
+  contents.texts["train_state.json"] = StateJson(parts, progress).dump(2) + "\n";
+  if (parts.trainer.base()) contents.texts["adapter_config.json"] = AdapterConfig(parts);
+  contents.tensor_files.push_back(
+      {WeightsFile(parts), ExportedTensors(parts.trainer.parameters(), bytes)});
+  if (parts.trainer.base()) contents.tensor_files.back().metadata = AdapterMetadata(parts);
+  contents.tensor_files.push_back(
+      {"optim.safetensors", parts.trainer.parameters().OptimizerTensors()});
+  return contents;
+}
+
+RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const WarnFunction& warn) {
+  const std::string source = (found.dir / "train_state.json").string();
+  const ordered_json state =
+      engine::ParseUntrustedJson(engine::ReadWholeFile(source, kMaxStateBytes), source);
+  CheckSameRun(parts, found, state, source, warn);
+  RunProgress progress;
+
+  if (parts.trainer.base()) {
+    const fs::path weights = found.dir / "adapter_model.safetensors";
+    parts.trainer.parameters().LoadFrom(engine::SafetensorsFile::Open(weights), weights.string());
+  } else {
+    parts.trainer.parameters().LoadFrom(engine::ModelDir::Open(found.dir));
+  }
+  const fs::path optim = found.dir / "optim.safetensors";
+  parts.trainer.parameters().RestoreOptimizer(engine::SafetensorsFile::Open(optim), optim.string());
+  parts.trainer.set_optimizer_steps(
+      engine::JsonInt(state, "optimizer_steps", 0, INT64_MAX, source));
+  const ordered_json& packer = state.at("packer");
+  parts.packer.Restore({.next = packer.at("next").get<int64_t>(),
+                        .pending = packer.at("pending").get<std::vector<int64_t>>(),
+                        .offset = packer.at("offset").get<int64_t>()});
+  progress.step = engine::JsonInt(state, "step", 0, INT64_MAX, source);
+  progress.tokens_seen = engine::JsonNumberOr(state, "tokens_seen", 0, 0, 1e300, source);
+  progress.best_eval_loss = engine::JsonNumberOr(state, "best_eval_loss", 0, -1e300, 1e300, source);
+  progress.best_step = engine::JsonInt(state, "best_step", -1, INT64_MAX, source);
+  progress.exported_best_step =
+      engine::JsonIntOr(state, "exported_best_step", -1, -1, INT64_MAX, source);
+  progress.evaluations_without_gain =
+      engine::JsonInt(state, "evaluations_without_gain", 0, INT64_MAX, source);
+  progress.losses = state.at("losses").get<std::deque<double>>();
+  return progress;
+}
+
+}  // namespace tandem::training

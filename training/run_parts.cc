@@ -1,0 +1,108 @@
+#include "training/run_parts.h"
+
+#include "engine/kernels/kernels.h"
+#include "engine/model/model.h"
+#include "training/lora/lora.h"
+#include "training/lora_base.h"
+#include "training/name_pattern.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+TrainerOptions TrainerOptionsOf(const TrainSpec& spec, const ModelFiles& files) {
+  TrainerOptions options;
+  options.rows_per_batch = spec.train.per_device_batch_size;
+  options.row_length = spec.data.max_target_length;
+  options.max_segments = spec.data.max_segments_per_seq;
+  options.optimizer = spec.train.optimizer;
+  options.schedule = spec.train.schedule;
+  options.dropout_seed = spec.data.seed;
+  options.lora_dropout = static_cast<float>(spec.lora.dropout);
+  options.trained = TrainedWeights(spec, files.family->list_weights(files.config));
+  return options;
+}
+
+Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const fs::path& cache_dir,
+                    engine::OpsContext& ops) {
+  const TrainerOptions options = TrainerOptionsOf(spec, files);
+  if (!spec.lora.enable) {
+    return Trainer(*files.family, files.config, spec.compute, options, ops);
+  }
+  // The base as it is served, from the same packed file where there is one.
+  const engine::ModelDir dir = engine::ModelDir::Open(spec.model.load_parameters_path);
+  engine::LoadOptions load = BaseLoadOptions(spec, dir, files.family->list_weights(files.config));
+  load.cache_dir = cache_dir;
+  auto base = engine::Model::Load(dir, load, ops);
+  std::vector<LoraTarget> targets = ChooseLoraTargets(spec.lora, base->family(), base->config());
+  return Trainer(std::move(base), std::move(targets), options, ops);
+}
+
+}  // namespace
+
+std::vector<bool> TrainedWeights(const TrainSpec& spec,
+                                 const std::vector<engine::WeightSpec>& weights) {
+  if (spec.model.trainable.empty()) return {};
+  std::vector<bool> trained(weights.size(), false);
+  bool any = false;
+  for (const std::string& pattern : spec.model.trainable) {
+    const NamePattern trainable("model.trainable", pattern);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (!trainable.IsIn(weights[i].name)) continue;
+      trained[i] = true;
+      any = true;
+    }
+  }
+  if (!any) throw Error(ErrorCode::kInvalidArgument, "model.trainable: matches no weight");
+  return trained;
+}
+
+SampleOptions SampleOptionsOf(const TrainSpec& spec, const ModelFiles& files) {
+  SampleOptions options;
+  if (spec.data.add_bos) options.bos = files.bos;
+  if (spec.data.add_eos) options.eos = files.eos;
+  options.content_word_header = spec.data.header == Header::kContentWords;
+  options.seed = spec.data.seed;
+  return options;
+}
+
+PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples) {
+  PackerOptions options;
+  options.row_length = spec.data.max_target_length;
+  options.max_segments = spec.data.max_segments_per_seq;
+  options.packing = spec.data.packing;
+  options.overflow = spec.data.overflow;
+  options.shuffle = spec.data.shuffle;
+  options.seed = spec.data.seed;
+  options.n_samples = n_samples;
+  options.n_epochs = spec.data.num_epoch;
+  return options;
+}
+
+RunParts::RunParts(const TrainSpec& given, const JobContext& context)
+    : spec(given),
+      pool(static_cast<int>(spec.resources.threads)),
+      ops(engine::Kernels(), pool),
+      files(LoadModelFiles(spec)),
+      corpus(TextCorpus::Open(spec.data.train, spec.data.delimiter)),
+      maker(corpus, *files.tokenizer, SampleOptionsOf(spec, files)),
+      packer(PackerOptionsOf(spec, maker.size()), [this](int64_t i) { return maker.Make(i); }),
+      trainer(MakeTrainer(spec, files, context.cache_dir, ops)) {}
+
+void InitialWeights(RunParts& parts) {
+  const TrainSpec& spec = parts.spec;
+  ParameterStore& parameters = parts.trainer.parameters();
+  if (parts.is_adapter()) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      parameters.SetMaster(
+          i, InitialLora(parameters.specs()[i], spec.lora.init, spec.model.init_seed));
+    }
+  } else if (!spec.model.load_parameters_path.empty()) {
+    parameters.LoadFrom(engine::ModelDir::Open(spec.model.load_parameters_path));
+  } else {
+    parameters.InitFresh(spec.model.init_seed, spec.model.init_std, parts.files.config.n_layers);
+  }
+}
+
+}  // namespace tandem::training

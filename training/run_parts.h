@@ -1,0 +1,40 @@
+#pragma once
+
+#include "engine/base/job_context.h"
+#include "engine/base/thread_pool.h"
+#include "engine/ops/ops_context.h"
+#include "training/data/packer.h"
+#include "training/data/sample_maker.h"
+#include "training/data/text_corpus.h"
+#include "training/model_files.h"
+#include "training/spec.h"
+#include "training/trainer.h"
+
+namespace tandem::training {
+
+// What a run works with, opened and made as its spec says. Borrows the spec.
+struct RunParts {
+  RunParts(const TrainSpec& spec, const JobContext& context);
+
+  const TrainSpec& spec;
+  ThreadPool pool;
+  engine::OpsContext ops;
+  ModelFiles files;
+  TextCorpus corpus;
+  SampleMaker maker;
+  Packer packer;
+  Trainer trainer;
+
+  bool is_adapter() const { return trainer.base() != nullptr; }
+};
+
+// Which weights `model.trainable` names; empty: all.
+std::vector<bool> TrainedWeights(const TrainSpec& spec,
+                                 const std::vector<engine::WeightSpec>& weights);
+SampleOptions SampleOptionsOf(const TrainSpec& spec, const ModelFiles& files);
+PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples);
+
+// The masters as a run that resumes nothing begins with them: read or drawn.
+void InitialWeights(RunParts& parts);
+
+}  // namespace tandem::training

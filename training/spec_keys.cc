@@ -1,0 +1,392 @@
+#include "training/spec_keys.h"
+
+#include <set>
+
+#include "engine/base/edit_distance.h"
+
+namespace tandem::training {
+namespace {
+
+constexpr double kBig = 1e12;
+
+#define FIELD(path) \
+  [](auto& spec) -> auto& { return spec.path; }
+
+// clang-format off
+std::vector<SpecKey> RunKeys() {
+  return {
+    {{"version"},
+     {[](TrainSpec&, const GivenValue& given) {
+        if (ParseInteger(Scalar(given)) != 1) throw BadValue("must be 1");
+      }, nullptr, "1"},
+     "format of the spec; must be 1", "1"},
+    {{"kind"}, Choice<std::string>(FIELD(kind), {{"train.pretrain", "train.pretrain"}}),
+     "what the run does"},
+    {{"run_name"}, Text(FIELD(run_name)),
+     "the run works in `base_output_directory`/`run_name` and resumes from the checkpoints there"},
+    {{"base_output_directory"}, Path(FIELD(base_output_directory)), "see `run_name`"},
+  };
+}
+
+std::vector<SpecKey> ModelKeys() {
+  return {
+    {{"model.load_parameters_path", "load_parameters_path"},
+     Path(FIELD(model.load_parameters_path)),
+     "start from this Hugging Face directory, GGUF file (F32, F16, BF16; for an adapter also in blocks) or llama2.c file",
+     "fresh weights"},
+    {{"model.config", "model.config_path"}, Path(FIELD(model.config_path)),
+     "fresh weights in the shape of this config.json", "the fields below"},
+    {{"model.family", "decoder_block"}, Text(FIELD(model.family)),
+     "llama or minigpt, for fresh weights by fields; every other family by `model.config`"},
+    {{"model.n_layers", "base_num_decoder_layers", "num_hidden_layers"},
+     Integer(FIELD(model.n_layers), 1, 1000), "layers of fresh weights"},
+    {{"model.hidden_dim", "base_emb_dim", "hidden_size"},
+     Integer(FIELD(model.hidden_dim), 1, 1 << 20), "width of fresh weights"},
+    {{"model.ffn_dim", "base_mlp_dim", "intermediate_size"},
+     Integer(FIELD(model.ffn_dim), 0, 1 << 20), "width of the feed-forward layers",
+     "8/3 of the width, of minigpt the width"},
+    {{"model.n_heads", "base_num_query_heads", "num_attention_heads"},
+     Integer(FIELD(model.n_heads), 1, 4096), "heads of attention"},
+    {{"model.n_kv_heads", "base_num_kv_heads", "num_key_value_heads"},
+     Integer(FIELD(model.n_kv_heads), 0, 4096), "heads of keys and values", "n_heads"},
+    {{"model.head_dim", "head_dim"}, Integer(FIELD(model.head_dim), 0, 4096),
+     "width of a head", "hidden_dim / n_heads"},
+    {{"model.vocab_size", "vocab_size"}, Integer(FIELD(model.vocab_size), 0, 1 << 24),
+     "rows of the embedding", "the tokenizer's"},
+    {{"model.max_context_len", "max_position_embeddings"},
+     Integer(FIELD(model.max_context_len), 0, 1 << 24),
+     "context that the exported model says it has", "max_target_length"},
+    {{"model.norm_eps", "normalization_layer_epsilon"}, Number(FIELD(model.norm_eps), 0, 1),
+     "added in norms"},
+    {{"model.rope_theta", "rope_max_timescale"}, Number(FIELD(model.rope_theta), 1, kBig),
+     "base of the rotary frequencies"},
+    {{"model.tied_embeddings", "logits_via_embedding"}, Bool(FIELD(model.tied_embeddings)),
+     "the head is the embedding"},
+    {{"model.dropout", "dropout_rate"}, Number(FIELD(model.dropout), 0, 0.99),
+     "share of activations that is zeroed in training"},
+    {{"model.init_std"}, Number(FIELD(model.init_std), 0, 1),
+     "fresh matrices are normal; ends of residual branches / sqrt(2 layers)"},
+    {{"model.init_seed", "init_weights_seed"}, Integer(FIELD(model.init_seed), 0, kBig),
+     "of fresh weights"},
+    {{"model.tokenizer_path", "tokenizer_path"}, Path(FIELD(model.tokenizer_path)),
+     "directory or file of the tokenizer; exported with the model", "load_parameters_path"},
+    {{"model.chat_template", "chat_template_path", "data.chat_template"},
+     Path(FIELD(model.chat_template)), "Jinja file that is exported with the model", "none"},
+    {{"model.trainable", "trainable_parameters_mask"}, List(FIELD(model.trainable)),
+     "regular expressions on weight names; the others stay as they are", "all"},
+  };
+}
+
+SpecValue BaseType() {
+  SpecValue value = Choice<LoraBase>(FIELD(lora.base), {{"auto", LoraBase::kAuto},
+                                                        {"f32", LoraBase::kF32},
+                                                        {"float32", LoraBase::kF32},
+                                                        {"bf16", LoraBase::kBF16},
+                                                        {"bfloat16", LoraBase::kBF16},
+                                                        {"int8", LoraBase::kInt8},
+                                                        {"int4", LoraBase::kInt4}});
+  value.set = [choose = value.set](TrainSpec& spec, const GivenValue& given) {
+    if (Scalar(given) == "nf4") {
+      throw BadValue("nf4 is no format here; int4 takes as much memory and can be served");
+    }
+    choose(spec, given);
+  };
+  return value;
+}
+
+std::vector<SpecKey> LoraKeys() {
+  return {
+    {{"lora.enable", "lora.enable_lora"}, Bool(FIELD(lora.enable)),
+     "train an adapter; the model stays as it is", "true where another `lora` key is given"},
+    {{"lora.rank", "lora.lora_rank"}, Integer(FIELD(lora.rank), 1, 4096),
+     "of every adapted layer"},
+    {{"lora.alpha", "lora.lora_alpha"}, Number(FIELD(lora.alpha), 1e-6, 1e6),
+     "A x is multiplied with alpha / rank"},
+    {{"lora.rank_stabilized", "lora.use_rslora"}, Bool(FIELD(lora.rank_stabilized)),
+     "A x is multiplied with alpha / sqrt(rank) instead"},
+    {{"lora.module_path", "lora.lora_module_path"}, Text(FIELD(lora.module_path)),
+     "regular expression on module paths", "every linear layer but the head"},
+    {{"lora.match"},
+     Choice<bool>(FIELD(lora.full_match), {{"search", false}, {"full", true}}),
+     "`full`: module_path is of the whole path"},
+    {{"lora.init"},
+     Choice<LoraInit>(FIELD(lora.init), {{"kaiming_uniform", LoraInit::kKaimingUniform},
+                                         {"he_uniform", LoraInit::kHeUniform}}),
+     "how A begins; B begins with zeros"},
+    {{"lora.dropout", "lora.lora_dropout"}, Number(FIELD(lora.dropout), 0, 0.99),
+     "share of what A reads that is zeroed in training, for every layer anew"},
+    {{"lora.base_dtype", "lora.lora_weight_qtype", "lora.base_qtype"}, BaseType(),
+     "what the frozen base is held in; auto: `precision.compute`, or a file's own blocks of integers"},
+    {{"lora.lora_tile_size"},
+     {[](TrainSpec&, const GivenValue& given) {
+        if (ParseInteger(Scalar(given)) != 32) {
+          throw BadValue("must be 32: so many weights share a scale");
+        }
+      }, nullptr, "32"},
+     "weights that share a scale; must be 32", "32"},
+  };
+}
+
+std::vector<SpecKey> DataKeys() {
+  return {
+    {{"data.train", "dataset_path", "train_files", "data.path"}, Path(FIELD(data.train)),
+     "text file, samples between delimiter lines", "must be given"},
+    {{"data.eval", "eval_dataset_path", "eval_files"}, Path(FIELD(data.eval)),
+     "text file for evaluations", "none"},
+    {{"data.delimiter"}, Text(FIELD(data.delimiter)), "line between samples"},
+    {{"data.header"},
+     Choice<Header>(FIELD(data.header),
+                    {{"none", Header::kNone}, {"content_words", Header::kContentWords}}),
+     "what is put before every sample, see data/README.md"},
+    {{"data.add_bos", "add_bos"}, Bool(FIELD(data.add_bos)), "samples begin with bos_token"},
+    {{"data.add_eos", "add_eos"}, Bool(FIELD(data.add_eos)), "samples end with eos_token"},
+    {{"data.eos_token"}, Text(FIELD(data.eos_token)), "its spelling",
+     "the tokenizer's, else the delimiter"},
+    {{"data.bos_token"}, Text(FIELD(data.bos_token)), "its spelling",
+     "the tokenizer's, else eos_token"},
+    {{"data.max_target_length", "max_target_length"},
+     Integer(FIELD(data.max_target_length), 2, 1 << 24), "tokens per packed row"},
+    {{"data.packing", "grain_packing_type"},
+     Choice<Packing>(FIELD(data.packing), {{"none", Packing::kNone},
+                                           {"concat_then_split", Packing::kConcatThenSplit},
+                                           {"first_fit", Packing::kFirstFit},
+                                           {"best_fit", Packing::kBestFit}}),
+     "how samples are laid into rows"},
+    {{"packing"},
+     {[](TrainSpec& spec, const GivenValue& given) {
+        if (!ParseBool(Scalar(given))) spec.data.packing = Packing::kNone;
+      }, nullptr, "true or false"},
+     "MaxText's switch: false is `data.packing` none", "true"},
+    {{"data.overflow"},
+     Choice<Overflow>(FIELD(data.overflow), {{"truncate", Overflow::kTruncate},
+                                             {"drop", Overflow::kDrop},
+                                             {"error", Overflow::kError},
+                                             {"split", Overflow::kSplit}}),
+     "what becomes of samples that are longer than a row"},
+    {{"data.max_segments_per_seq", "max_segments_per_seq"},
+     IntegerOrMinusOne(FIELD(data.max_segments_per_seq), 1 << 20), "samples in a row; 0: 64"},
+    {{"data.shuffle", "enable_data_shuffling"}, Bool(FIELD(data.shuffle)),
+     "samples come in another order in every epoch"},
+    {{"data.seed", "data_shuffle_seed"}, Integer(FIELD(data.seed), 0, kBig),
+     "of the order and of dropout"},
+    {{"data.num_epoch", "num_epoch"}, Integer(FIELD(data.num_epoch), 0, kBig),
+     "the run ends after them; 0: no end"},
+  };
+}
+
+std::vector<SpecKey> TrainKeys() {
+  return {
+    {{"train.steps", "steps"}, Integer(FIELD(train.steps), 1, kBig), "optimiser steps",
+     "must be given"},
+    {{"train.per_device_batch_size", "per_device_batch_size"},
+     Integer(FIELD(train.per_device_batch_size), 1, 1 << 20), "rows per micro-batch"},
+    {{"train.gradient_accumulation_steps", "gradient_accumulation_steps"},
+     Integer(FIELD(train.gradient_accumulation_steps), 1, 1 << 20), "micro-batches per step"},
+    {{"train.abort_on_nan_loss", "abort_on_nan_loss", "abort_on_inf_loss"},
+     {[](TrainSpec&, const GivenValue& given) {
+        if (ParseBool(Scalar(given))) return;
+        throw BadValue("must be true: an update from a loss that is not a number would spoil the "
+                       "weights");
+      }, nullptr, "true"},
+     "a loss that is not a number ends the run", "true"},
+    {{"train.eval_interval", "eval_interval"},
+     IntegerOrMinusOne(FIELD(train.eval_interval), kBig),
+     "steps between evaluations; 0: only at the end"},
+    {{"train.eval_steps", "eval_steps"}, IntegerOrMinusOne(FIELD(train.eval_steps), kBig),
+     "micro-batches of an evaluation; 0: all of the validation text"},
+    {{"train.target_eval_loss", "target_eval_loss"},
+     Number(FIELD(train.target_eval_loss), 0, kBig),
+     "the run ends at an evaluation as good as this; 0: off"},
+    {{"train.early_stopping_patience", "early_stopping_patience"},
+     Integer(FIELD(train.early_stopping_patience), 0, kBig),
+     "the run ends after as many evaluations without a better loss; 0: off"},
+  };
+}
+
+std::vector<SpecKey> OptimizerKeys() {
+  return {
+    {{"train.learning_rate", "learning_rate"},
+     Number(FIELD(train.schedule.learning_rate), 0, 100),
+     "peak of the schedule; step 0 has rate 0, as in MaxText"},
+    {{"train.schedule.type", "lr_schedule_type"},
+     Choice<bool>(FIELD(train.schedule.constant), {{"cosine", false}, {"constant", true}}),
+     "`constant`: no warm-up, no decay"},
+    {{"train.schedule.schedule_steps", "learning_rate_schedule_steps"},
+     IntegerOrMinusOne(FIELD(train.schedule.schedule_steps), kBig),
+     "length of the schedule, zero after it", "steps"},
+    {{"train.schedule.warmup_fraction", "warmup_steps_fraction"},
+     Number(FIELD(train.schedule.warmup_fraction), 0, 1), "share of warm-up, from 0"},
+    {{"train.schedule.final_fraction", "learning_rate_final_fraction",
+      "cosine_learning_rate_final_fraction"},
+     Number(FIELD(train.schedule.final_fraction), 0, 1), "where the cosine ends, of the peak"},
+    {{"train.optimizer.type", "opt_type"},
+     Choice<OptimizerKind>(FIELD(train.optimizer.kind), {{"adam", OptimizerKind::kAdam},
+                                                         {"adamw", OptimizerKind::kAdamW}}),
+     "the optimiser"},
+    {{"train.optimizer.b1", "adam_b1"}, Number(FIELD(train.optimizer.b1), 0, 1),
+     "decay of the first moment"},
+    {{"train.optimizer.b2", "adam_b2"}, Number(FIELD(train.optimizer.b2), 0, 1),
+     "decay of the second moment"},
+    {{"train.optimizer.eps", "adam_eps"}, Number(FIELD(train.optimizer.eps), 0, 1),
+     "added to the root of the second moment"},
+    {{"train.optimizer.eps_root", "adam_eps_root"}, Number(FIELD(train.optimizer.eps_root), 0, 1),
+     "added below the root"},
+    {{"train.optimizer.weight_decay", "adam_weight_decay"},
+     Number(FIELD(train.optimizer.weight_decay), 0, 100),
+     "of adamw, times the learning rate, on matrices"},
+    {{"train.gradient_clipping_threshold", "gradient_clipping_threshold"},
+     Number(FIELD(train.optimizer.clip_norm), 0, kBig),
+     "largest norm of all gradients together; 0: off"},
+  };
+}
+
+std::vector<SpecKey> SampleKeys() {
+  return {
+    {{"train.sample.every", "sample_period"}, Integer(FIELD(train.sample.every), 0, kBig),
+     "steps between texts through the serving path; 0: never"},
+    {{"train.sample.prompts", "prompt"}, List(FIELD(train.sample.prompts)), "what they continue"},
+    {{"train.sample.max_tokens"}, Integer(FIELD(train.sample.max_tokens), 1, 1 << 20),
+     "length of a continuation"},
+    {{"train.sample.temperature", "decode_sampling_temperature"},
+     Number(FIELD(train.sample.temperature), 0, 2), "0: the likeliest token"},
+    {{"train.sample.top_k", "decode_sampling_top_k"},
+     Integer(FIELD(train.sample.top_k), 0, 1 << 24), "0: all tokens"},
+    {{"train.sample.seed"}, Integer(FIELD(train.sample.seed), 0, kBig), "of the draws"},
+  };
+}
+
+std::vector<SpecKey> CheckpointKeys() {
+  return {
+    {{"checkpoint.period", "checkpoint_period"}, Integer(FIELD(checkpoint.period), 0, kBig),
+     "steps between checkpoints; 0: at the end and when told to stop"},
+    {{"checkpoint.keep", "max_num_checkpoints_to_keep"},
+     Integer(FIELD(checkpoint.keep), 1, 1 << 20), "newest ones that are kept"},
+    {{"checkpoint.resume"}, Bool(FIELD(checkpoint.resume)),
+     "go on from the newest valid checkpoint in the run's directory"},
+    {{"checkpoint.export"}, Bool(FIELD(checkpoint.export_model)), "hf/ or adapter/ at the end"},
+    {{"checkpoint.export_best"}, Bool(FIELD(checkpoint.export_best)),
+     "best/ whenever an evaluation is the best so far"},
+  };
+}
+
+SpecValue Compute() {
+  using engine::DType;
+  SpecValue value = Choice<DType>(FIELD(compute), {{"bf16", DType::kBF16},
+                                                   {"bfloat16", DType::kBF16},
+                                                   {"f32", DType::kF32},
+                                                   {"float32", DType::kF32}});
+  value.set = [choose = value.set](TrainSpec& spec, const GivenValue& given) {
+    const std::string& word = Scalar(given);
+    if (word == "int8" || word == "int4") {
+      throw BadValue(word + " weights can be served but not trained: train in bf16 and serve the " +
+                     "result with --dtype " + word +
+                     ", or train an adapter beside them with lora.base_dtype: " + word);
+    }
+    choose(spec, given);
+  };
+  return value;
+}
+
+std::vector<SpecKey> MachineKeys() {
+  return {
+    {{"precision.compute", "dtype"}, Compute(), "what is computed and exported in"},
+    {{"resources.threads"}, Integer(FIELD(resources.threads), 0, 1024), "compute threads",
+     "physical cores"},
+    {{"resources.lower_priority"}, Bool(FIELD(resources.lower_priority)),
+     "give way to everything else on the machine"},
+    {{"resources.memory_max_bytes"}, Integer(FIELD(resources.memory_max_bytes), 0, 0x1p52),
+     "ceiling of the process's data, with lower_priority", "none"},
+    {{"observe.log_period", "log_period"}, Integer(FIELD(log_period), 1, kBig),
+     "steps between log lines"},
+  };
+}
+// clang-format on
+#undef FIELD
+
+std::vector<SpecKey> AllKeys() {
+  std::vector<SpecKey> all;
+  for (const auto section : {RunKeys, ModelKeys, LoraKeys, DataKeys, TrainKeys, OptimizerKeys,
+                             SampleKeys, CheckpointKeys, MachineKeys}) {
+    for (SpecKey& key : section()) all.push_back(std::move(key));
+  }
+  return all;
+}
+
+}  // namespace
+
+std::span<const SpecKey> SpecKeys() {
+  static const std::vector<SpecKey> keys = AllKeys();
+  return keys;
+}
+
+const SpecKey* FindSpecKey(const std::string& name) {
+  for (const SpecKey& key : SpecKeys()) {
+    if (std::find(key.names.begin(), key.names.end(), name) != key.names.end()) return &key;
+  }
+  return nullptr;
+}
+
+std::string NearestSpecKey(const std::string& name) {
+  std::string nearest;
+  size_t best = SIZE_MAX;
+  for (const SpecKey& key : SpecKeys()) {
+    for (const std::string& known : key.names) {
+      const size_t distance = EditDistance(name, known);
+      if (distance >= best) continue;
+      best = distance;
+      nearest = known;
+    }
+  }
+  return nearest;
+}
+
+std::string DefaultOf(const SpecKey& key) {
+  if (!key.default_text.empty()) return key.default_text;
+  const std::string shown = key.value.show(TrainSpec{});
+  return shown.empty() ? "none" : shown;
+}
+
+bool IsIgnoredSpecKey(const std::string& name) {
+  static const std::set<std::string> keys = {
+      "hardware",
+      "dataset_type",
+      "async_checkpointing",
+      "enable_checkpointing",
+      "scan_layers",
+      "attention",
+      "remat_policy",
+      "ici_fsdp_parallelism",
+      "dcn_data_parallelism",
+      "jax_cache_dir",
+      "enable_goodput_recording",
+      "monitor_goodput",
+      "weight_dtype",
+      "tokenizer_type",
+      "model_name",
+      "base_config",
+      "compiled_trainstep_file",
+      "steps_per_eval",
+  };
+  return keys.contains(name);
+}
+
+std::string MarkdownRow(const SpecKey& key) {
+  const auto cell = [](const std::string& text) {
+    std::string out;
+    for (const char c : text) out.append(c == '|' ? "\\|" : std::string(1, c));
+    return out;
+  };
+  std::string others;
+  for (size_t i = 1; i < key.names.size(); ++i) {
+    others.append(i > 1 ? ", " : "").append("`" + key.names[i] + "`");
+  }
+  const std::string standard = DefaultOf(key);
+  const std::string shown =
+      key.default_text.empty() && standard != "none" ? "`" + cell(standard) + "`" : cell(standard);
+  const std::string& allowed = key.value.allowed;
+  const std::string choices = allowed.starts_with("one of") ? "; " + cell(allowed) : "";
+  return "| `" + key.names[0] + "` | " + others + " | " + shown + " | " + cell(key.effect) +
+         choices + " |";
+}
+
+}  // namespace tandem::training
