@@ -1,7 +1,12 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "engine/io/model_dir.h"
 #include "engine/model/model.h"
+#include "training/parameters.h"
+#include "training/program/program.h"
 #include "training/spec.h"
 
 namespace tandem::training {
@@ -11,5 +16,21 @@ namespace tandem::training {
 // asks to compute in f32.
 engine::LoadOptions BaseLoadOptions(const TrainSpec& spec, const engine::ModelDir& dir,
                                     const std::vector<engine::WeightSpec>& weights);
+
+// The adapter that a run trains: chosen by the spec, or that of lora.load_path.
+struct AdapterPlan {
+  LoraOptions options;  // the spec's, with what an adapter that is there says itself
+  std::vector<LoraTarget> targets;
+  std::string base_hash;  // of the weights it was trained beside, where it says so
+};
+
+// Throws as ChooseLoraTargets, LoraAdapter::Open and LoraTargetsOf; kUnsupported naming the field
+// when layers of the adapter differ in rank or scale.
+AdapterPlan PlanAdapter(const LoraOptions& lora, const engine::FamilySpec& family,
+                        const engine::ModelConfig& config);
+
+// Puts A and B of the adapter in `plan.options.load_path` into the store of `plan.targets`.
+void LoadAdapterWeights(const AdapterPlan& plan, const engine::FamilySpec& family,
+                        const engine::ModelConfig& config, ParameterStore& parameters);
 
 }  // namespace tandem::training

@@ -17,7 +17,7 @@ std::string DescribePlan(const TrainSpec& spec) {
   record.max_segments = spec.train.per_device_batch_size * (spec.data.max_segments_per_seq + 1);
   record.dtype = spec.compute;
   if (spec.lora.enable) {
-    record.lora = ChooseLoraTargets(spec.lora, *files.family, files.config);
+    record.lora = PlanAdapter(spec.lora, *files.family, files.config).targets;
     record.lora_dropout = static_cast<float>(spec.lora.dropout);
     const auto dir = engine::ModelDir::Open(spec.model.load_parameters_path);
     const auto load = BaseLoadOptions(spec, dir, files.family->list_weights(files.config));

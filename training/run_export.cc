@@ -14,7 +14,7 @@ const char* WeightsFile(const RunParts& parts) {
 }
 
 std::string AdapterConfig(const RunParts& parts) {
-  return LoraConfigOf(parts.spec.lora, parts.trainer.lora_targets(),
+  return LoraConfigOf(parts.adapter.options, parts.trainer.lora_targets(),
                       parts.trainer.base()->weight_specs(),
                       parts.spec.model.load_parameters_path.string());
 }

@@ -24,8 +24,8 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec, const ModelFiles& files) 
   return options;
 }
 
-Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const fs::path& cache_dir,
-                    engine::OpsContext& ops) {
+Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const AdapterPlan& adapter,
+                    const fs::path& cache_dir, engine::OpsContext& ops) {
   const TrainerOptions options = TrainerOptionsOf(spec, files);
   if (!spec.lora.enable) {
     return Trainer(*files.family, files.config, spec.compute, options, ops);
@@ -35,8 +35,7 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const fs::pa
   engine::LoadOptions load = BaseLoadOptions(spec, dir, files.family->list_weights(files.config));
   load.cache_dir = cache_dir;
   auto base = engine::Model::Load(dir, load, ops);
-  std::vector<LoraTarget> targets = ChooseLoraTargets(spec.lora, base->family(), base->config());
-  return Trainer(std::move(base), std::move(targets), options, ops);
+  return Trainer(std::move(base), adapter.targets, options, ops);
 }
 
 }  // namespace
@@ -88,12 +87,16 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context)
       corpus(TextCorpus::Open(spec.data.train, spec.data.delimiter)),
       maker(corpus, *files.tokenizer, SampleOptionsOf(spec, files)),
       packer(PackerOptionsOf(spec, maker.size()), [this](int64_t i) { return maker.Make(i); }),
-      trainer(MakeTrainer(spec, files, context.cache_dir, ops)) {}
+      adapter(spec.lora.enable ? PlanAdapter(spec.lora, *files.family, files.config)
+                               : AdapterPlan()),
+      trainer(MakeTrainer(spec, files, adapter, context.cache_dir, ops)) {}
 
 void InitialWeights(RunParts& parts) {
   const TrainSpec& spec = parts.spec;
   ParameterStore& parameters = parts.trainer.parameters();
-  if (parts.is_adapter()) {
+  if (parts.is_adapter() && !spec.lora.load_path.empty()) {
+    LoadAdapterWeights(parts.adapter, *parts.files.family, parts.files.config, parameters);
+  } else if (parts.is_adapter()) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       parameters.SetMaster(
           i, InitialLora(parameters.specs()[i], spec.lora.init, spec.model.init_seed));

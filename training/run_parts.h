@@ -6,6 +6,7 @@
 #include "training/data/packer.h"
 #include "training/data/sample_maker.h"
 #include "training/data/text_corpus.h"
+#include "training/lora_base.h"
 #include "training/model_files.h"
 #include "training/spec.h"
 #include "training/trainer.h"
@@ -23,6 +24,7 @@ struct RunParts {
   TextCorpus corpus;
   SampleMaker maker;
   Packer packer;
+  AdapterPlan adapter;  // empty without lora
   Trainer trainer;
 
   bool is_adapter() const { return trainer.base() != nullptr; }

@@ -172,6 +172,7 @@ class SpecReader {
         Fault("model.trainable: cannot be set with lora, which trains its adapter alone");
       }
       CheckBaseType();
+      CheckLoadPath();
     }
     if (spec.train.eval_interval > 0 && spec.data.eval.empty()) {
       Fault("data.eval: must name a text file when eval_interval is set");
@@ -183,6 +184,16 @@ class SpecReader {
       spec.train.schedule.schedule_steps = spec.train.steps;
     }
     if (spec.data.max_segments_per_seq == 0) spec.data.max_segments_per_seq = 64;
+  }
+
+  // What an adapter that is there says itself.
+  void CheckLoadPath() {
+    if (spec.lora.load_path.empty()) return;
+    for (const char* key : {"lora.rank", "lora.alpha", "lora.rank_stabilized", "lora.module_path",
+                            "lora.match", "lora.init"}) {
+      if (!spec.origins.contains(key)) continue;
+      Fault(std::string(key) + ": is that of the adapter which lora.load_path names");
+    }
   }
 
   void CheckBaseType() {

@@ -105,7 +105,8 @@ std::vector<SpecKey> LoraKeys() {
     {{"lora.rank_stabilized", "lora.use_rslora"}, Bool(FIELD(lora.rank_stabilized)),
      "A x is multiplied with alpha / sqrt(rank) instead"},
     {{"lora.module_path", "lora.lora_module_path"}, Text(FIELD(lora.module_path)),
-     "regular expression on module paths", "every linear layer but the head"},
+     "regular expression on module paths, as transformers or MaxText write them",
+     "every linear layer but the head"},
     {{"lora.match"},
      Choice<bool>(FIELD(lora.full_match), {{"search", false}, {"full", true}}),
      "`full`: module_path is of the whole path"},
@@ -117,6 +118,8 @@ std::vector<SpecKey> LoraKeys() {
      "share of what A reads that is zeroed in training, for every layer anew"},
     {{"lora.base_dtype", "lora.lora_weight_qtype", "lora.base_qtype"}, BaseType(),
      "what the frozen base is held in; auto: `precision.compute`, or a file's own blocks of integers"},
+    {{"lora.load_path", "lora.lora_restore_path"}, Path(FIELD(lora.load_path)),
+     "PEFT directory of an adapter to go on from; rank, alpha and layers are its own", "none"},
     {{"lora.lora_tile_size"},
      {[](TrainSpec&, const GivenValue& given) {
         if (ParseInteger(Scalar(given)) != 32) {

@@ -309,6 +309,9 @@ LoraAdapter LoraAdapter::FromParts(const std::string& name, const std::string& c
   const std::string config_source = (fs::path(name) / kConfigFile).string();
   const Json json = ParseUntrustedJson(config, config_source);
   const Settings settings = ReadConfig(json, config_source);
+  adapter.rank_ = settings.rank;
+  adapter.alpha_ = settings.alpha;
+  adapter.rank_stabilized_ = settings.rank_stabilized;
   adapter.file_ = std::make_shared<SafetensorsFile>(std::move(weights));
   adapter.modules_ =
       CollectModules(*adapter.file_, settings, (fs::path(name) / kWeightsFile).string());

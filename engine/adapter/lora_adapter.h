@@ -55,6 +55,10 @@ class LoraAdapter {
 
   const std::string& name() const { return name_; }  // its directory, for messages
   const std::vector<LoraModule>& modules() const { return modules_; }  // by path
+  // r, lora_alpha and use_rslora of the config; a module may have another rank or scale.
+  int64_t rank() const { return rank_; }
+  double alpha() const { return alpha_; }
+  bool rank_stabilized() const { return rank_stabilized_; }
   // Entries of a list of target_modules, ends of paths, of which there is no tensor. PEFT passes
   // over those that the base does not have either.
   const std::set<std::string, std::less<>>& targets_without_tensors() const {
@@ -68,6 +72,9 @@ class LoraAdapter {
   LoraAdapter() = default;
 
   std::string name_;
+  int64_t rank_ = 0;
+  double alpha_ = 0;
+  bool rank_stabilized_ = false;
   std::shared_ptr<const SafetensorsFile> file_;  // the views borrow from it
   std::vector<LoraModule> modules_;
   std::set<std::string, std::less<>> targets_without_tensors_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 namespace tandem::training {
@@ -33,6 +34,7 @@ struct LoraOptions {
   LoraInit init = LoraInit::kKaimingUniform;
   double dropout = 0;  // on what the adapter reads, while training
   LoraBase base = LoraBase::kAuto;
+  std::filesystem::path load_path;  // a PEFT directory to go on from; rank to init are its own
 };
 
 }  // namespace tandem::training
