@@ -319,6 +319,7 @@ int RunGemmBench(std::ostream& out, const GemmBenchOptions& options) {
   for (const WeightType& type :
        {WeightType{DType::kBF16}, WeightType{DType::kF32},
         WeightType{DType::kBF16, BlockFormat::kInt8}, WeightType{DType::kBF16, BlockFormat::kInt4},
+        WeightType{DType::kBF16, BlockFormat::kInt6},
         WeightType{DType::kBF16, BlockFormat::kInt4K}}) {
     if (!wanted(type)) continue;
     for (const GemmBenchOptions::Shape& shape : options.shapes) {

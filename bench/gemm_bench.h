@@ -20,7 +20,8 @@ struct GemmBenchOptions {
   std::vector<int64_t> rows = {1, 8, 32, 512};
   // Weights are cycled over at least this much, so that they come from memory.
   int64_t cycle_bytes = 400'000'000;
-  std::vector<std::string> types = {"bf16", "f32", "int8", "int4", "q4_k"};  // of the weights
+  std::vector<std::string> types = {"bf16", "f32",  "int8",
+                                    "int4", "int6", "q4_k"};  // of the weights
   bool gradients = true;  // also the two gradient products, at training's sizes
 };
 

@@ -67,7 +67,7 @@ std::unique_ptr<training::Trainer> MakeTrainer(const TrainBenchOptions& options,
   training::TrainerOptions trainer_options;
   trainer_options.rows_per_batch = options.batch;
   trainer_options.row_length = options.context;
-  trainer_options.schedule = {.learning_rate = 1e-3, .constant = true};
+  trainer_options.schedule = {.learning_rate = 1e-3, .kind = training::ScheduleKind::kConstant};
   const engine::DType dtype = options.bf16 ? engine::DType::kBF16 : engine::DType::kF32;
   if (options.model.empty()) {
     auto trainer = std::make_unique<training::Trainer>(

@@ -233,7 +233,6 @@ class EngineFigures {
   EngineStats stats() const;
   EngineHistograms histograms() const;
   bool has_ended() const { return status_.use_count() == 1; }  // if nobody else holds figures
-  bool operator==(const EngineFigures& other) const = default;
 
  private:
   std::shared_ptr<const LoopStatus> status_;

@@ -210,7 +210,7 @@ std::shared_ptr<const ServedModel> App::MakeModel(OpenedModel opened,
       LoadServedModel(std::move(opened), options, chat_template, std::move(settings));
   metrics_.Track({.name = model->id,
                   .figures = model->engine->figures(),
-                  .prefix_cache = true,
+                  .prefix_cache = options.prefix_cache,
                   .kv_dtype = model->loaded().kv_dtype});
   return model;
 }

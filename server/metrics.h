@@ -36,7 +36,7 @@ class Metrics {
   struct Model {
     std::string name;
     engine::EngineFigures figures;
-    bool prefix_cache = true;
+    bool prefix_cache = false;
     std::string kv_dtype;
   };
   // To be called before the model's first request: its engine is watched until that has ended,

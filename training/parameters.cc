@@ -56,7 +56,7 @@ int64_t SourceIndex(const WeightSpec& spec, int64_t n, int64_t k) {
 }  // namespace
 
 ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
-                               std::vector<bool> trained)
+                               std::vector<bool> trained, const OptimizerSpec& optimizer)
     : specs_(std::move(specs)), dtype_(dtype), trained_(std::move(trained)) {
   TANDEM_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
   if (trained_.empty()) trained_.assign(specs_.size(), true);
@@ -89,8 +89,6 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     }
 
     if (!trained_[i]) continue;
-    p.m = take(elements * sizeof(float));
-    p.v = take(elements * sizeof(float));
     p.gradient = take(elements * sizeof(float));
     gradients_[i] = p.gradient.as<float>();
     ParameterState state;
@@ -102,11 +100,29 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     } else {
       state.master = p.master.as<float>();
     }
-    state.m = p.m.as<float>();
-    state.v = p.v.as<float>();
+    TakeMoments(MomentsOf(optimizer, p.elements, spec.kind == WeightKind::kMatrix), &p, &state);
     state.gradient = p.gradient.as<float>();
     states_.push_back(state);
   }
+}
+
+void ParameterStore::TakeMoments(const MomentLayout& layout, Parameter* p, ParameterState* state) {
+  const auto elements = static_cast<size_t>(p->elements);
+  const auto n_scales = static_cast<size_t>(MomentBlocks(p->elements));
+  const auto take = [&](AlignedBuffer* moment, AlignedBuffer* scales, float** floats,
+                        uint8_t** codes, float** scale) {
+    *moment = AlignedBuffer(elements * (layout.coded ? sizeof(uint8_t) : sizeof(float)));
+    if (!layout.coded) {
+      *floats = moment->as<float>();
+      return;
+    }
+    *scales = AlignedBuffer(n_scales * sizeof(float));
+    *codes = moment->as<uint8_t>();
+    *scale = scales->as<float>();
+  };
+  if (layout.first) take(&p->m, &p->m_scales, &state->m, &state->m_codes, &state->m_scales);
+  if (layout.second) take(&p->v, &p->v_scales, &state->v, &state->v_codes, &state->v_scales);
+  bytes_ += MomentBytes(layout, p->elements);
 }
 
 void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers) {
@@ -272,8 +288,18 @@ std::vector<engine::NamedTensor> ParameterStore::OptimizerTensors() const {
     if (!trained_[i]) continue;
     const Parameter& p = parameters_[i];
     const std::vector<int64_t> shape = {specs_[i].n, specs_[i].k};
-    tensors.push_back({"m/" + specs_[i].name, {p.m.data(), DType::kF32, shape}});
-    tensors.push_back({"v/" + specs_[i].name, {p.v.data(), DType::kF32, shape}});
+    const auto add = [&](const std::string& moment, const AlignedBuffer& values,
+                         const AlignedBuffer& scales) {
+      if (values.size() == 0) return;
+      const bool coded = scales.size() > 0;
+      tensors.push_back({moment + "/" + specs_[i].name,
+                         {values.data(), coded ? DType::kU8 : DType::kF32, shape}});
+      if (!coded) return;
+      tensors.push_back({moment + "_scales/" + specs_[i].name,
+                         {scales.data(), DType::kF32, {MomentBlocks(p.elements)}}});
+    };
+    add("m", p.m, p.m_scales);
+    add("v", p.v, p.v_scales);
     if (split()) {
       tensors.push_back({"low/" + specs_[i].name, {p.low.data(), DType::kI16, shape}});
     }
@@ -287,7 +313,9 @@ void ParameterStore::RestoreOptimizer(const engine::SafetensorsFile& file,
     const engine::ConstTensorView* theirs = file.Find(mine.name);
     if (theirs == nullptr || theirs->shape != mine.view.shape || theirs->dtype != mine.view.dtype) {
       throw Error(ErrorCode::kDataLoss,
-                  source + ": optimiser tensor " + mine.name + " is missing or misshapen");
+                  source + ": optimiser tensor " + mine.name +
+                      " is missing or misshapen; a run goes on with the train.optimizer (type, " +
+                      "state, momentum) that it began with");
     }
     // The views are over this object's own buffers, which are not const here.
     std::memcpy(const_cast<std::byte*>(mine.view.data), theirs->data, theirs->bytes());

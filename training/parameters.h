@@ -25,9 +25,9 @@ void RefuseBlocks(const engine::ModelDir& dir, const std::vector<engine::WeightS
 // Repack. Owned and used by the training thread.
 class ParameterStore {
  public:
-  // `trained` per weight; empty: all.
+  // `trained` per weight; empty: all. The optimiser says which moments there are.
   ParameterStore(std::vector<engine::WeightSpec> specs, engine::DType dtype,
-                 std::vector<bool> trained);
+                 std::vector<bool> trained, const OptimizerSpec& optimizer = {});
 
   // Fresh weights, a function of the seed and each weight's name alone. Norm scales 1, biases 0,
   // everything else normal with this standard deviation; projections that end a residual branch
@@ -63,8 +63,9 @@ class ParameterStore {
   std::vector<std::byte> ExportSource(size_t i) const;
   void ImportSource(size_t i, const engine::ConstTensorView& tensor);
 
-  // What a checkpoint keeps besides ExportSource: "m/<name>", "v/<name>" and, with split masters,
-  // "low/<name>", row-major [n, k]. The views borrow.
+  // What a checkpoint keeps besides ExportSource: "m/<name>", "v/<name>" (of 8-bit moments codes,
+  // with "m_scales/<name>", "v_scales/<name>") and, with split masters, "low/<name>", row-major
+  // [n, k]; those that the optimiser has. The views borrow.
   std::vector<engine::NamedTensor> OptimizerTensors() const;
   // Copies them back; throws kDataLoss naming a tensor that is missing or misshapen.
   void RestoreOptimizer(const engine::SafetensorsFile& file, const std::string& source);
@@ -74,11 +75,14 @@ class ParameterStore {
     int64_t elements = 0;
     AlignedBuffer master;  // f32, or bf16 high half
     AlignedBuffer low;     // i16
-    AlignedBuffer m, v, gradient;
+    AlignedBuffer m, v;    // f32, or codes
+    AlignedBuffer m_scales, v_scales;
+    AlignedBuffer gradient;
     AlignedBuffer panels;
     AlignedBuffer vector;  // f32
   };
 
+  void TakeMoments(const MomentLayout& layout, Parameter* p, ParameterState* state);
   void Load(size_t i, const engine::ConstTensorView* tensor, const std::string& source);
   bool split() const { return dtype_ == engine::DType::kBF16; }
 

@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "training/checkpoint/checkpoint_store.h"
+#include "training/checkpoint/checkpoint_writer.h"
 #include "training/flops.h"
 #include "training/lora/lora.h"
 #include "training/run_checkpoint.h"
@@ -34,7 +35,8 @@ class Run {
       : spec_(spec),
         context_(context),
         parts_(spec, context),
-        checkpoints_(context.dir / "checkpoints", spec.checkpoint.keep) {
+        checkpoints_(context.dir / "checkpoints", spec.checkpoint.keep),
+        writer_(checkpoints_) {
     if (!spec.data.eval.empty()) validation_.emplace(spec, parts_.files);
     batches_.resize(static_cast<size_t>(spec.train.gradient_accumulation_steps));
   }
@@ -44,13 +46,16 @@ class Run {
     Begin();
     Announce();
     OpenMetrics();
+    // So that there is something to go back to.
+    if (spec_.train.on_nan == OnNan::kRollback && outcome_.checkpoint.empty()) Save(Wait::kYes);
     while (progress_.step < spec_.train.steps) {
       if (context_.stop.stop_requested()) return Stop();
+      TakeSaved(Wait::kNo);
       if (!OneStep()) break;
       const bool last = progress_.step == spec_.train.steps;
       if (Due(spec_.train.eval_interval) && !last && Evaluate()) break;
       if (Due(spec_.train.sample.every) && !last) Sample();
-      if (Due(spec_.checkpoint.period) && !last) Save();
+      if (Due(spec_.checkpoint.period) && !last) Save(Wait::kNo);
     }
     Finish();
     return Outcome();
@@ -71,15 +76,23 @@ class Run {
     return outcome_;
   }
 
+  void Resume(const FoundCheckpoint& found, const WarnFunction& warn) {
+    progress_ = RestoreRun(parts_, found, warn);
+    if (!progress_.losses.empty()) outcome_.loss = progress_.losses.back();
+    outcome_.checkpoint = found.dir;
+    Report("message", "resumed after step " + std::to_string(progress_.step));
+  }
+
   void Begin() {
     std::optional<FoundCheckpoint> found;
     const WarnFunction warn = [this](const std::string& what) { Warn(what); };
-    if (spec_.checkpoint.resume) found = checkpoints_.FindNewest(warn);
+    if (spec_.checkpoint.resume) {
+      found = checkpoints_.FindNewest(warn);
+    } else if (const fs::path aside = checkpoints_.SetAside(); !aside.empty()) {
+      Warn("checkpoints of an earlier run are now in " + aside.string());
+    }
     if (found) {
-      progress_ = RestoreRun(parts_, *found, warn);
-      if (!progress_.losses.empty()) outcome_.loss = progress_.losses.back();
-      outcome_.checkpoint = found->dir;
-      Report("message", "resumed after step " + std::to_string(progress_.step));
+      Resume(*found, warn);
     } else {
       InitialWeights(parts_);
     }
@@ -165,6 +178,11 @@ class Run {
     const double data_seconds = Seconds(start);
     const StepResult step = parts_.trainer.Step(batches_);
     const double seconds = Seconds(start);
+    if (!step.finite) {
+      LeaveOut(step);
+      return true;
+    }
+    if (step.spike) Warn("a spike, " + Shown(step) + ": the weights were not updated");
 
     outcome_.loss = step.loss;
     progress_.losses.push_back(step.loss);
@@ -173,6 +191,53 @@ class Run {
     Log(step, seconds, data_seconds);
     ++progress_.step;
     return true;
+  }
+
+  std::string Shown(const StepResult& step) const {
+    char text[160];
+    std::snprintf(text, sizeof text, "loss %g with gradient norm %g at step %lld", step.loss,
+                  step.raw_grad_norm, static_cast<long long>(progress_.step));
+    return text;
+  }
+
+  // A step whose loss or gradient is not finite; the weights are as they were before it.
+  void LeaveOut(const StepResult& step) {
+    if (spec_.train.on_nan == OnNan::kRollback) return RollBack(step);
+    if (spec_.train.on_nan == OnNan::kAbort) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  Shown(step) + ": the weights were not updated; lower the learning rate, check " +
+                      "the data, or see train.on_nan");
+    }
+    Warn(Shown(step) + ": the step is left out");
+    WriteMetrics({{"step", progress_.step},
+                  {"learning/total_weights", step.total_weights},
+                  {"learning/updated", false},
+                  {"learning/finite", false}});
+    ++progress_.step;
+  }
+
+  // To the last checkpoint, which is then written anew: with the data behind this step's, and so
+  // that a run killed now does not meet that again.
+  void RollBack(const StepResult& step) {
+    const std::string what = Shown(step);
+    TakeSaved(Wait::kYes);
+    const WarnFunction warn = [this](const std::string& text) { Warn(text); };
+    const auto found = checkpoints_.FindNewest(warn);
+    if (!found || progress_.rollbacks >= spec_.train.max_rollbacks) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  what + (found ? ", after " + std::to_string(progress_.rollbacks) + " rollbacks"
+                                : ", and there is no checkpoint to go back to"));
+    }
+    const int64_t rollbacks = progress_.rollbacks + 1;
+    Warn(what + ": rollback " + std::to_string(rollbacks) + " of at most " +
+         std::to_string(spec_.train.max_rollbacks) + " to step " + std::to_string(found->step) +
+         "; the data up to here is skipped");
+    const PackerState ahead = parts_.packer.state();
+    Resume(*found, warn);
+    progress_.rollbacks = rollbacks;
+    parts_.packer.Restore(ahead);
+    parts_.trainer.MastersChanged();
+    Save(Wait::kYes);
   }
 
   void Log(const StepResult& step, double seconds, double data_seconds) {
@@ -290,16 +355,41 @@ class Run {
     return false;
   }
 
-  bool Save() {
-    return Guarded("saving a checkpoint", [&] {
-      std::vector<std::vector<std::byte>> bytes;
-      outcome_.checkpoint = checkpoints_.Save(ContentsOf(parts_, progress_, &bytes));
-      Report("checkpoint", outcome_.checkpoint.string());
+  enum class Wait { kNo, kYes };
+
+  void Saved(const fs::path& checkpoint) {
+    outcome_.checkpoint = checkpoint;
+    Report("checkpoint", checkpoint.string());
+  }
+
+  // The outcome of the save in flight, if there is one and it is done or waited for.
+  void TakeSaved(Wait wait) {
+    const auto result = writer_.Take(wait == Wait::kYes);
+    if (!result) return;
+    Guarded("saving a checkpoint", [&] {
+      if (result->failure) std::rethrow_exception(result->failure);
+      Saved(result->dir);
+    });
+  }
+
+  // One at a time: a save waits for the one before it.
+  void Save(Wait wait) {
+    TakeSaved(Wait::kYes);
+    Guarded("saving a checkpoint", [&] {
+      CheckpointSnapshot snapshot;
+      snapshot.contents = ContentsOf(parts_, progress_, &snapshot.bytes);
+      if (wait == Wait::kNo && spec_.checkpoint.async) {
+        if (CopyTensors(snapshot.contents.tensor_files.back(), &snapshot.copies)) {
+          return writer_.Start(std::move(snapshot));
+        }
+        Warn("no memory for a copy of the moments: training waits for this checkpoint");
+      }
+      Saved(checkpoints_.Save(snapshot.contents));
     });
   }
 
   TrainOutcome Stop() {
-    Save();
+    Save(Wait::kYes);
     outcome_.status = TrainOutcome::Status::kStopped;
     return Outcome();
   }
@@ -308,7 +398,7 @@ class Run {
   // the last.
   void Finish() {
     if (evaluated_step_ != progress_.step) Evaluate();
-    Save();
+    Save(Wait::kYes);
     if (spec_.train.sample.every > 0) Sample();
     if (!spec_.checkpoint.export_model) return;
     const bool is_adapter = parts_.is_adapter();
@@ -332,6 +422,7 @@ class Run {
   const JobContext& context_;
   RunParts parts_;
   CheckpointStore checkpoints_;
+  CheckpointWriter writer_;
   std::optional<ValidationSet> validation_;
   std::vector<MicroBatch> batches_;
   std::ofstream metrics_;

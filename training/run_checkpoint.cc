@@ -33,6 +33,8 @@ ordered_json Settings(const RunParts& parts) {
                            {"per_device_batch_size", t.per_device_batch_size},
                            {"gradient_accumulation_steps", t.gradient_accumulation_steps},
                            {"optimizer", static_cast<int>(t.optimizer.kind)},
+                           {"optimizer_state", static_cast<int>(t.optimizer.state)},
+                           {"momentum", t.optimizer.momentum},
                            {"b1", t.optimizer.b1},
                            {"b2", t.optimizer.b2},
                            {"eps", t.optimizer.eps},
@@ -42,7 +44,11 @@ ordered_json Settings(const RunParts& parts) {
                            {"schedule_steps", t.schedule.schedule_steps},
                            {"warmup_fraction", t.schedule.warmup_fraction},
                            {"final_fraction", t.schedule.final_fraction},
-                           {"constant", t.schedule.constant}};
+                           {"schedule", static_cast<int>(t.schedule.kind)},
+                           {"warmup_steps", t.schedule.warmup_steps},
+                           {"decay_fraction", t.schedule.decay_fraction},
+                           {"decay_steps", t.schedule.decay_steps},
+                           {"decay_style", static_cast<int>(t.schedule.decay_style)}};
   if (parts.is_adapter()) settings["lora_dropout"] = parts.spec.lora.dropout;
   return settings;
 }
@@ -60,6 +66,10 @@ ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
       {"exported_best_step", progress.exported_best_step},
       {"evaluations_without_gain", progress.evaluations_without_gain},
       {"losses", progress.losses},
+      {"rollbacks", progress.rollbacks},
+      {"spikes",
+       {{"losses", parts.trainer.spikes().state().losses},
+        {"norms", parts.trainer.spikes().state().norms}}},
       {"base", parts.trainer.base() ? parts.trainer.base()->content_hash() : ""},
       {"base_weights", parts.trainer.base() ? parts.trainer.base()->weights_type() : ""},
       {"settings", Settings(parts)}};
@@ -121,7 +131,8 @@ void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ord
   const ordered_json settings = Settings(parts);
   for (const auto& [key, value] : settings.items()) {
     const ordered_json there = state.at("settings").value(key, ordered_json());
-    if (there != value) {
+    // Checkpoints of earlier versions do not know every setting.
+    if (there != value && !there.is_null()) {
       warn("resuming with another " + key + ": " + there.dump() + " became " + value.dump());
     }
   }
@@ -176,6 +187,10 @@ RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const Warn
   progress.evaluations_without_gain =
       engine::JsonInt(state, "evaluations_without_gain", 0, INT64_MAX, source);
   progress.losses = state.at("losses").get<std::deque<double>>();
+  progress.rollbacks = engine::JsonIntOr(state, "rollbacks", 0, 0, INT64_MAX, source);
+  const ordered_json spikes = state.value("spikes", ordered_json::object());
+  parts.trainer.spikes().Restore(
+      {spikes.value("losses", std::deque<double>()), spikes.value("norms", std::deque<double>())});
   return progress;
 }
 

@@ -20,6 +20,7 @@ struct RunProgress {
   int64_t best_step = -1;
   int64_t exported_best_step = -1;  // whose weights best/ holds; -1: none of this run's
   int64_t evaluations_without_gain = 0;
+  int64_t rollbacks = 0;
 };
 
 using WarnFunction = std::function<void(const std::string&)>;

@@ -18,6 +18,7 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec, const ModelFiles& files) 
   options.max_segments = spec.data.max_segments_per_seq;
   options.optimizer = spec.train.optimizer;
   options.schedule = spec.train.schedule;
+  options.spikes = spec.train.spikes;
   options.dropout_seed = spec.data.seed;
   options.lora_dropout = static_cast<float>(spec.lora.dropout);
   options.trained = TrainedWeights(spec, files.family->list_weights(files.config));

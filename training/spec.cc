@@ -180,9 +180,7 @@ class SpecReader {
     if (spec.train.early_stopping_patience > 0 && spec.train.eval_interval == 0) {
       Fault("train.eval_interval: must be set for early_stopping_patience");
     }
-    if (spec.train.schedule.schedule_steps == 0) {
-      spec.train.schedule.schedule_steps = spec.train.steps;
-    }
+    CheckSchedule(spec.train.schedule);
     if (spec.data.max_segments_per_seq == 0) spec.data.max_segments_per_seq = 64;
   }
 
@@ -205,6 +203,16 @@ class SpecReader {
                       "precision.compute to f32"
                     : "lora.base_dtype: bf16, int8 and int4 weights are computed with in bf16, "
                       "precision.compute is f32");
+  }
+
+  void CheckSchedule(ScheduleSpec& schedule) {
+    if (schedule.schedule_steps == 0) schedule.schedule_steps = spec.train.steps;
+    if (schedule.kind != ScheduleKind::kWsd) return;
+    const int64_t phases = WarmupSteps(schedule) + DecaySteps(schedule);
+    if (phases > schedule.schedule_steps) {
+      Fault("train.schedule: warm-up and decay take " + std::to_string(phases) + " of " +
+            std::to_string(schedule.schedule_steps) + " steps");
+    }
   }
 
   static constexpr const char* kCommandLine = "command line";

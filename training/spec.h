@@ -10,6 +10,7 @@
 #include "engine/tensor/dtype.h"
 #include "training/data/packer.h"
 #include "training/lora/lora_options.h"
+#include "training/optim/guards.h"
 #include "training/optim/optimizer.h"
 
 namespace tandem::training {
@@ -73,6 +74,9 @@ struct TrainSection {
   int64_t gradient_accumulation_steps = 1;
   ScheduleSpec schedule;  // schedule_steps 0: steps
   OptimizerSpec optimizer;
+  SpikeOptions spikes;
+  OnNan on_nan = OnNan::kAbort;
+  int64_t max_rollbacks = 3;
   int64_t eval_interval = 0;  // steps; 0: never
   int64_t eval_steps = 0;     // micro-batches; 0: all of the validation text
   double target_eval_loss = 0;
@@ -84,6 +88,7 @@ struct CheckpointSection {
   int64_t period = 0;  // steps; 0: only at the end or when told to stop
   int64_t keep = 3;
   bool resume = true;  // from the newest valid one, if there is any
+  bool async = true;   // written while training goes on
   bool export_model = true;
   bool export_best = true;  // of the best evaluation, to best/
 };

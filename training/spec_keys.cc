@@ -185,13 +185,6 @@ std::vector<SpecKey> TrainKeys() {
      Integer(FIELD(train.per_device_batch_size), 1, 1 << 20), "rows per micro-batch"},
     {{"train.gradient_accumulation_steps", "gradient_accumulation_steps"},
      Integer(FIELD(train.gradient_accumulation_steps), 1, 1 << 20), "micro-batches per step"},
-    {{"train.abort_on_nan_loss", "abort_on_nan_loss", "abort_on_inf_loss"},
-     {[](TrainSpec&, const GivenValue& given) {
-        if (ParseBool(Scalar(given))) return;
-        throw BadValue("must be true: an update from a loss that is not a number would spoil the "
-                       "weights");
-      }, nullptr, "true"},
-     "a loss that is not a number ends the run", "true"},
     {{"train.eval_interval", "eval_interval"},
      IntegerOrMinusOne(FIELD(train.eval_interval), kBig),
      "steps between evaluations; 0: only at the end"},
@@ -212,20 +205,41 @@ std::vector<SpecKey> OptimizerKeys() {
      Number(FIELD(train.schedule.learning_rate), 0, 100),
      "peak of the schedule; step 0 has rate 0, as in MaxText"},
     {{"train.schedule.type", "lr_schedule_type"},
-     Choice<bool>(FIELD(train.schedule.constant), {{"cosine", false}, {"constant", true}}),
-     "`constant`: no warm-up, no decay"},
+     Choice<ScheduleKind>(FIELD(train.schedule.kind), {{"cosine", ScheduleKind::kCosine},
+                                                       {"linear", ScheduleKind::kLinear},
+                                                       {"wsd", ScheduleKind::kWsd},
+                                                       {"constant", ScheduleKind::kConstant}}),
+     "`wsd`: warm-up, stable, decay; `constant`: no warm-up, no decay, no end"},
     {{"train.schedule.schedule_steps", "learning_rate_schedule_steps"},
      IntegerOrMinusOne(FIELD(train.schedule.schedule_steps), kBig),
      "length of the schedule, zero after it", "steps"},
     {{"train.schedule.warmup_fraction", "warmup_steps_fraction"},
      Number(FIELD(train.schedule.warmup_fraction), 0, 1), "share of warm-up, from 0"},
+    {{"train.schedule.warmup_steps", "warmup_steps"},
+     Integer(FIELD(train.schedule.warmup_steps), -1, kBig), "steps of warm-up, in place of a share",
+     "by the share"},
     {{"train.schedule.final_fraction", "learning_rate_final_fraction",
       "cosine_learning_rate_final_fraction"},
-     Number(FIELD(train.schedule.final_fraction), 0, 1), "where the cosine ends, of the peak"},
+     Number(FIELD(train.schedule.final_fraction), 0, 1), "where the decay ends, of the peak"},
+    {{"train.schedule.wsd_decay_fraction", "wsd_decay_steps_fraction"},
+     Number(FIELD(train.schedule.decay_fraction), 0, 1), "share of the decay of `wsd`"},
+    {{"train.schedule.wsd_decay_steps"}, Integer(FIELD(train.schedule.decay_steps), -1, kBig),
+     "steps of that decay, in place of a share", "by the share"},
+    {{"train.schedule.wsd_style", "wsd_decay_style"},
+     Choice<DecayStyle>(FIELD(train.schedule.decay_style), {{"linear", DecayStyle::kLinear},
+                                                            {"cosine", DecayStyle::kCosine}}),
+     "shape of that decay"},
     {{"train.optimizer.type", "opt_type"},
      Choice<OptimizerKind>(FIELD(train.optimizer.kind), {{"adam", OptimizerKind::kAdam},
-                                                         {"adamw", OptimizerKind::kAdamW}}),
+                                                         {"adamw", OptimizerKind::kAdamW},
+                                                         {"sgd", OptimizerKind::kSgd}}),
      "the optimiser"},
+    {{"train.optimizer.state"},
+     Choice<MomentState>(FIELD(train.optimizer.state), {{"f32", MomentState::kF32},
+                                                        {"8bit", MomentState::k8Bit}}),
+     "moments; `8bit`: a quarter of the memory, but for embeddings, norms and small matrices"},
+    {{"train.optimizer.momentum"}, Number(FIELD(train.optimizer.momentum), 0, 1),
+     "of sgd; 0: plain gradient descent, as MaxText's"},
     {{"train.optimizer.b1", "adam_b1"}, Number(FIELD(train.optimizer.b1), 0, 1),
      "decay of the first moment"},
     {{"train.optimizer.b2", "adam_b2"}, Number(FIELD(train.optimizer.b2), 0, 1),
@@ -240,6 +254,38 @@ std::vector<SpecKey> OptimizerKeys() {
     {{"train.gradient_clipping_threshold", "gradient_clipping_threshold"},
      Number(FIELD(train.optimizer.clip_norm), 0, kBig),
      "largest norm of all gradients together; 0: off"},
+  };
+}
+
+// MaxText's switches: false would go on with an update that spoils the weights; here the step is
+// left out.
+SpecValue AbortSwitch() {
+  return {[](TrainSpec& spec, const GivenValue& given) {
+            if (ParseBool(Scalar(given)) || spec.train.on_nan != OnNan::kAbort) return;
+            spec.train.on_nan = OnNan::kSkip;
+          },
+          nullptr, "true or false"};
+}
+
+std::vector<SpecKey> GuardKeys() {
+  return {
+    {{"train.on_nan", "on_nan", "train.on_nonfinite"},
+     Choice<OnNan>(FIELD(train.on_nan), {{"abort", OnNan::kAbort}, {"rollback", OnNan::kRollback},
+                                         {"skip", OnNan::kSkip}}),
+     "a loss or gradient that is NaN or infinite: end the run, go back to the last checkpoint and "
+     "behind this data, or leave the step out"},
+    {{"train.max_rollbacks"}, Integer(FIELD(train.max_rollbacks), 0, 1 << 20),
+     "after as many of them the run ends all the same"},
+    {{"abort_on_nan_loss", "train.abort_on_nan_loss"}, AbortSwitch(),
+     "MaxText's switch: false is `train.on_nan` skip", "true"},
+    {{"abort_on_inf_loss"}, AbortSwitch(), "the same", "true"},
+    {{"train.skip_step_on_spikes", "skip_step_on_spikes"}, Bool(FIELD(train.spikes.enabled)),
+     "leave out steps whose loss or gradient norm is far above those before"},
+    {{"train.skip_step_interval", "skip_step_interval"},
+     Integer(FIELD(train.spikes.window), 4, 1 << 20),
+     "steps that are compared with; the guard waits for half of them"},
+    {{"train.skip_step_scaling_factor", "skip_step_scaling_factor"},
+     Number(FIELD(train.spikes.factor), 0, kBig), "far: as many standard deviations above their mean"},
   };
 }
 
@@ -265,7 +311,9 @@ std::vector<SpecKey> CheckpointKeys() {
     {{"checkpoint.keep", "max_num_checkpoints_to_keep"},
      Integer(FIELD(checkpoint.keep), 1, 1 << 20), "newest ones that are kept"},
     {{"checkpoint.resume"}, Bool(FIELD(checkpoint.resume)),
-     "go on from the newest valid checkpoint in the run's directory"},
+     "go on from the newest valid checkpoint in the run's directory; false: put those there aside"},
+    {{"checkpoint.async", "async_checkpointing"}, Bool(FIELD(checkpoint.async)),
+     "write checkpoints while training goes on, from a copy of weights and moments"},
     {{"checkpoint.export"}, Bool(FIELD(checkpoint.export_model)), "hf/ or adapter/ at the end"},
     {{"checkpoint.export_best"}, Bool(FIELD(checkpoint.export_best)),
      "best/ whenever an evaluation is the best so far"},
@@ -308,7 +356,7 @@ std::vector<SpecKey> MachineKeys() {
 
 std::vector<SpecKey> AllKeys() {
   std::vector<SpecKey> all;
-  for (const auto section : {RunKeys, ModelKeys, LoraKeys, DataKeys, TrainKeys, OptimizerKeys,
+  for (const auto section : {RunKeys, ModelKeys, LoraKeys, DataKeys, TrainKeys, GuardKeys, OptimizerKeys,
                              SampleKeys, CheckpointKeys, MachineKeys}) {
     for (SpecKey& key : section()) all.push_back(std::move(key));
   }
@@ -353,7 +401,6 @@ bool IsIgnoredSpecKey(const std::string& name) {
   static const std::set<std::string> keys = {
       "hardware",
       "dataset_type",
-      "async_checkpointing",
       "enable_checkpointing",
       "scan_layers",
       "attention",

@@ -36,7 +36,7 @@ Trainer::Trainer(const engine::FamilySpec& family, const engine::ModelConfig& co
       ops_(ops),
       program_(Record(family, config_, RecordingOf(options, dtype, {}))),
       ropes_(engine::MakeRopeTables(family, config_, options.row_length)),
-      parameters_(program_.weight_specs, dtype, options.trained),
+      parameters_(program_.weight_specs, dtype, options.trained, options.optimizer),
       weights_(parameters_.weights()),
       executor_(
           std::make_unique<Executor>(program_, ops, ropes_, weights_, parameters_.gradients())) {}
@@ -51,7 +51,8 @@ Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarg
       ops_(ops),
       program_(Record(family_, config_, RecordingOf(options, base_->dtype(), targets_))),
       ropes_(engine::MakeRopeTables(family_, config_, options.row_length)),
-      parameters_(LoraSpecs(base_->weight_specs(), targets_), base_->dtype(), {}),
+      parameters_(LoraSpecs(base_->weight_specs(), targets_), base_->dtype(), {},
+                  options.optimizer),
       weights_(base_->weights()) {
   TANDEM_CHECK(!targets_.empty());
   weights_.insert(weights_.end(), parameters_.weights().begin(), parameters_.weights().end());
@@ -82,13 +83,10 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
 
   const double clip = options_.optimizer.clip_norm;
   result.raw_grad_norm = GlobalNorm(ops_, parameters_.states());
-  if (!std::isfinite(result.loss) || !std::isfinite(result.raw_grad_norm)) {
-    throw Error(ErrorCode::kFailedPrecondition,
-                "loss " + std::to_string(result.loss) + " with gradient norm " +
-                    std::to_string(result.raw_grad_norm) + " at optimiser step " +
-                    std::to_string(optimizer_steps_) +
-                    ": the weights were not updated; lower the learning rate or check the data");
-  }
+  result.finite = std::isfinite(result.loss) && std::isfinite(result.raw_grad_norm);
+  if (!result.finite) return result;
+  result.spike = spikes_.IsSpike(result.loss, result.raw_grad_norm);
+  if (result.spike) return result;
   const bool clips = clip > 0 && result.raw_grad_norm >= clip;
   const double scale = clips ? clip / result.raw_grad_norm : 1;
   result.grad_norm = result.raw_grad_norm * scale;

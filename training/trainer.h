@@ -11,6 +11,7 @@
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
 #include "training/micro_batch.h"
+#include "training/optim/guards.h"
 #include "training/parameters.h"
 #include "training/program/executor.h"
 
@@ -22,6 +23,7 @@ struct TrainerOptions {
   int64_t max_segments = 1;  // of one row, padding not counted
   OptimizerSpec optimizer;
   ScheduleSpec schedule;
+  SpikeOptions spikes;
   uint64_t dropout_seed = 0;
   bool dropout = true;        // false: as if the model's config and the adapters had none
   float lora_dropout = 0;     // on what adapters read
@@ -34,7 +36,11 @@ struct StepResult {
   double raw_grad_norm = 0;  // before clipping
   double grad_norm = 0;      // after
   double learning_rate = 0;
-  bool updated = false;  // false when nothing was trained: the step counts, the weights stay
+  // False when nothing was trained, or the guards say no: the step counts, the weights stay, and
+  // so does the optimiser's count.
+  bool updated = false;
+  bool finite = true;  // loss and gradients
+  bool spike = false;  // see SpikeOptions
 };
 
 struct EvaluationResult {
@@ -60,8 +66,8 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   // One optimiser step over micro-batches whose gradients are summed; the loss is divided by the
-  // weight of them all. A loss that is NaN or infinite leaves the weights alone and throws
-  // kFailedPrecondition naming the step.
+  // weight of them all. A loss or gradient that is not finite, and a spike, leave the weights
+  // alone.
   StepResult Step(std::span<const MicroBatch> batches);
   // Forward and backward without the update: the gradients stay in parameters().gradients().
   StepResult Gradients(std::span<const MicroBatch> batches);
@@ -82,6 +88,8 @@ class Trainer {
 
   int64_t optimizer_steps() const { return optimizer_steps_; }
   void set_optimizer_steps(int64_t steps) { optimizer_steps_ = steps; }
+  SpikeGuard& spikes() { return spikes_; }
+  const SpikeGuard& spikes() const { return spikes_; }
 
  private:
   const std::shared_ptr<const engine::Model> base_;  // of adapters; null: all weights are trained
@@ -96,6 +104,7 @@ class Trainer {
   engine::Weights weights_;  // what the program computes with: the base's, then the parameters
   std::unique_ptr<Executor> executor_;
   int64_t optimizer_steps_ = 0;
+  SpikeGuard spikes_{options_.spikes};
 };
 
 }  // namespace tandem::training

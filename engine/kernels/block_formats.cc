@@ -16,8 +16,8 @@ constexpr int64_t kPanelLanes = 16;
 constexpr int64_t kStepBytes = 4 * kPanelLanes;
 
 // The nibbles of a lane's 32 values: of eight k in a row the first four are the low ones.
-void PutNibbles(std::byte* panel, int64_t group, int64_t lane, const uint8_t* values) {
-  auto* bytes = reinterpret_cast<uint8_t*>(panel + group * kInt4GroupBytes + 4 * lane);
+void PutNibbles(std::byte* group, int64_t lane, const uint8_t* values) {
+  auto* bytes = reinterpret_cast<uint8_t*>(group + 4 * lane);
   for (int64_t i = 0; i < kGroupSize; i += 8) {
     for (int64_t j = 0; j < 4; ++j) {
       bytes[i / 8 * kStepBytes + j] = static_cast<uint8_t>(values[i + j] | values[i + 4 + j] << 4);
@@ -25,11 +25,34 @@ void PutNibbles(std::byte* panel, int64_t group, int64_t lane, const uint8_t* va
   }
 }
 
-void GetNibbles(const std::byte* panel, int64_t group, int64_t lane, uint8_t* values) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(panel + group * kInt4GroupBytes + 4 * lane);
+void GetNibbles(const std::byte* group, int64_t lane, uint8_t* values) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(group + 4 * lane);
   for (int64_t i = 0; i < kGroupSize; ++i) {
     const uint8_t both = bytes[i / 8 * kStepBytes + i % 4];
     values[i] = i % 8 < 4 ? both & 15 : both >> 4;
+  }
+}
+
+// Of a lane's 32 values of six bits the low four as nibbles, then the high two.
+void PutSixBits(std::byte* group, int64_t lane, const uint8_t* values) {
+  uint8_t low[kGroupSize];
+  for (int64_t i = 0; i < kGroupSize; ++i) low[i] = values[i] & 15;
+  PutNibbles(group, lane, low);
+  auto* bytes = reinterpret_cast<uint8_t*>(group + kInt4GroupBytes + 4 * lane);
+  for (int64_t i = 0; i < kGroupSize; i += 16) {
+    for (int64_t j = 0; j < 4; ++j) {
+      const auto high = [&](int64_t step) { return values[i + 4 * step + j] >> 4 << 2 * step; };
+      bytes[i / 16 * kStepBytes + j] = static_cast<uint8_t>(high(0) | high(1) | high(2) | high(3));
+    }
+  }
+}
+
+void GetSixBits(const std::byte* group, int64_t lane, uint8_t* values) {
+  GetNibbles(group, lane, values);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(group + kInt4GroupBytes + 4 * lane);
+  for (int64_t i = 0; i < kGroupSize; ++i) {
+    const uint8_t four = bytes[i / 16 * kStepBytes + i % 4];
+    values[i] = static_cast<uint8_t>(values[i] | (four >> i % 16 / 4 * 2 & 3) << 4);
   }
 }
 
@@ -49,7 +72,7 @@ SuperScales* SuperAt(std::byte* panel, int64_t k, int64_t super_block) {
 }
 
 uint16_t* ScaleAt(BlockFormat format, std::byte* panel, int64_t k, int64_t group, int64_t lane) {
-  TANDEM_DCHECK(format == BlockFormat::kInt8 || format == BlockFormat::kInt4);
+  TANDEM_DCHECK(format != BlockFormat::kNone && format != BlockFormat::kInt4K);
   return reinterpret_cast<uint16_t*>(panel + GroupsOf(k) * GroupBytes(format)) +
          group * kPanelLanes + lane;
 }
@@ -100,11 +123,11 @@ void QuantizeInt8(const float* values, BlockGroup& out) {
   for (int64_t i = 0; i < kGroupSize; ++i) out.q[i] = static_cast<int8_t>(q[i]);
 }
 
-// [-8, 7] reaches further down: the value of the largest magnitude becomes about -8, and the scale
-// has the opposite sign of it. Scales a little to both sides are tried; for each the best multiple
-// of the rounded vector is its projection, whose squared error is least where (x.q)^2 / q.q is
-// most.
-void QuantizeInt4(const float* values, BlockGroup& out) {
+// [-8, 7] reaches further down, as [-32, 31] does: the value of the largest magnitude becomes about
+// -8, and the scale has the opposite sign of it. Scales a little to both sides are tried; for each
+// the best multiple of the rounded vector is its projection, whose squared error is least where
+// (x.q)^2 / q.q is most.
+void QuantizeBySearch(const float* values, float levels, BlockGroup& out) {
   float extreme = 0;
   for (int64_t i = 0; i < kGroupSize; ++i) {
     if (std::abs(values[i]) > std::abs(extreme)) extreme = values[i];
@@ -114,17 +137,17 @@ void QuantizeInt4(const float* values, BlockGroup& out) {
     const float scale = F16ToFloat(out.scale);
     if (!std::isfinite(scale) || scale == 0) return;
     float q[kGroupSize];
-    RoundGroup(values, 1 / scale, -8, 7, q);
+    RoundGroup(values, 1 / scale, -levels, levels - 1, q);
     for (int64_t i = 0; i < kGroupSize; ++i) out.q[i] = static_cast<int8_t>(q[i]);
   };
   // The inverses below must be finite, and sums of squares neither overflow nor vanish.
-  if (std::abs(extreme) < 0x1p-40f || std::abs(extreme) > 0x1p40f) return finish(extreme / -8);
-  float best_scale = extreme / -8;
+  if (std::abs(extreme) < 0x1p-40f || std::abs(extreme) > 0x1p40f) return finish(extreme / -levels);
+  float best_scale = extreme / -levels;
   float best = -1;
   for (int step = -5; step <= 5; ++step) {
-    const float inverse = -(8 + 0.2f * static_cast<float>(step)) / extreme;
+    const float inverse = -(levels + 0.2f * static_cast<float>(step)) / extreme;
     float q[kGroupSize];
-    RoundGroup(values, inverse, -8, 7, q);
+    RoundGroup(values, inverse, -levels, levels - 1, q);
     Sums xq;
     Sums qq;
     for (int64_t i = 0; i < kGroupSize; i += 16) {
@@ -149,12 +172,20 @@ void GetSteps(BlockFormat format, const std::byte* panel, int64_t group, uint8_t
     std::memcpy(steps, panel + group * kInt8GroupBytes, kInt8GroupBytes);
     return;
   }
-  const auto* bytes = reinterpret_cast<const uint8_t*>(panel + group * kInt4GroupBytes);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(panel + group * GroupBytes(format));
   for (int64_t two = 0; two < kGroupSize / 8; ++two) {
     for (int64_t i = 0; i < kStepBytes; ++i) {
       steps[2 * two * kStepBytes + i] = bytes[two * kStepBytes + i] & 15;
       steps[(2 * two + 1) * kStepBytes + i] =
           static_cast<uint8_t>(bytes[two * kStepBytes + i] >> 4);
+    }
+  }
+  if (format != BlockFormat::kInt6) return;
+  const uint8_t* high = bytes + kInt4GroupBytes;
+  for (int64_t step = 0; step < kGroupSize / 4; ++step) {
+    for (int64_t i = 0; i < kStepBytes; ++i) {
+      const int high_bits = high[step / 4 * kStepBytes + i] >> (2 * (step % 4)) & 3;
+      steps[step * kStepBytes + i] |= static_cast<uint8_t>(high_bits << 4);
     }
   }
 }
@@ -170,6 +201,7 @@ uint32_t RoundFinite(float value) {
 const char* BlockFormatName(BlockFormat format) {
   TANDEM_CHECK(format != BlockFormat::kNone);
   if (format == BlockFormat::kInt4K) return "q4_k";
+  if (format == BlockFormat::kInt6) return "int6";
   return format == BlockFormat::kInt8 ? "int8" : "int4";
 }
 
@@ -180,12 +212,14 @@ bool FitsBlocks(BlockFormat format, int64_t k) {
 
 int64_t GroupBytes(BlockFormat format) {
   TANDEM_CHECK(format != BlockFormat::kNone);
+  if (format == BlockFormat::kInt6) return kInt6GroupBytes;
   return format == BlockFormat::kInt8 ? kInt8GroupBytes : kInt4GroupBytes;
 }
 
 int32_t BlockOffset(BlockFormat format) {
   TANDEM_CHECK(format != BlockFormat::kNone);
   if (format == BlockFormat::kInt4K) return 0;
+  if (format == BlockFormat::kInt6) return kInt6Offset;
   return format == BlockFormat::kInt8 ? kInt8Offset : kInt4Offset;
 }
 
@@ -209,11 +243,13 @@ void PutGroup(BlockFormat format, std::byte* panel, int64_t k, int64_t group, in
     }
     return;
   }
-  uint8_t nibbles[kGroupSize];
+  uint8_t stored[kGroupSize];
   for (int64_t i = 0; i < kGroupSize; ++i) {
-    nibbles[i] = static_cast<uint8_t>(values.q[i] + kInt4Offset);
+    stored[i] = static_cast<uint8_t>(values.q[i] + BlockOffset(format));
   }
-  PutNibbles(panel, group, lane, nibbles);
+  std::byte* to = panel + group * GroupBytes(format);
+  if (format == BlockFormat::kInt6) return PutSixBits(to, lane, stored);
+  PutNibbles(to, lane, stored);
 }
 
 BlockGroup GetGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
@@ -228,10 +264,15 @@ BlockGroup GetGroup(BlockFormat format, const std::byte* panel, int64_t k, int64
     }
     return values;
   }
-  uint8_t nibbles[kGroupSize];
-  GetNibbles(panel, group, lane, nibbles);
+  uint8_t stored[kGroupSize];
+  const std::byte* from = panel + group * GroupBytes(format);
+  if (format == BlockFormat::kInt6) {
+    GetSixBits(from, lane, stored);
+  } else {
+    GetNibbles(from, lane, stored);
+  }
   for (int64_t i = 0; i < kGroupSize; ++i) {
-    values.q[i] = static_cast<int8_t>(nibbles[i] - kInt4Offset);
+    values.q[i] = static_cast<int8_t>(stored[i] - BlockOffset(format));
   }
   return values;
 }
@@ -255,7 +296,7 @@ void PutQ4K(std::byte* panel, int64_t k, int64_t super_block, int64_t lane, cons
       const uint8_t both = bytes[g / 2 * kGroupSize + i];
       nibbles[i] = g % 2 == 0 ? both & 15 : both >> 4;
     }
-    PutNibbles(panel, super_block * kSuperGroups + g, lane, nibbles);
+    PutNibbles(panel + (super_block * kSuperGroups + g) * kInt4GroupBytes, lane, nibbles);
   }
 }
 
@@ -265,7 +306,7 @@ ScaledGroup GetScaledGroup(const std::byte* panel, int64_t k, int64_t group, int
   ScaledGroup values;
   values.scale = F16ToFloat(super.d[lane]) * numbers.scale[lane];
   values.minimum = F16ToFloat(super.dmin[lane]) * numbers.minimum[lane];
-  GetNibbles(panel, group, lane, values.q);
+  GetNibbles(panel + group * kInt4GroupBytes, lane, values.q);
   return values;
 }
 
@@ -323,14 +364,14 @@ void TransposeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64
 }
 
 BlockGroup QuantizeGroup(BlockFormat format, const float* values) {
-  TANDEM_CHECK(format == BlockFormat::kInt8 || format == BlockFormat::kInt4);
+  TANDEM_CHECK(format != BlockFormat::kNone && format != BlockFormat::kInt4K);
   BlockGroup out;
   if (!AllFinite(values)) {
     out.scale = 0x7e00;  // NaN
   } else if (format == BlockFormat::kInt8) {
     QuantizeInt8(values, out);
   } else {
-    QuantizeInt4(values, out);
+    QuantizeBySearch(values, static_cast<float>(BlockOffset(format)), out);
   }
   return out;
 }

@@ -15,6 +15,9 @@ namespace tandem::engine {
 //         takes them (unsigned times signed)
 //   int4: [groups][4][16 lanes][4]  two nibbles q + 8 a byte; of eight k the first four are the low
 //         nibbles and the last four the high ones, so one mask and one shift make two int8 steps
+//   int6: [groups] of [4][16 lanes][4] and [2][16 lanes][4]: of q + 32 the low four bits as int4
+//         has them, then the high two; of sixteen k in a row, byte j of a lane has those of k = j,
+//         4 + j, 8 + j and 12 + j, from its lowest bits upwards
 //   then  [groups][16 lanes]        f16 scales
 // Rows beyond n and inputs beyond k are zero: q = 0, and for rows the scale too. Panels follow one
 // another. GGUF's Q8_0 (f16 scale, 32 times int8) and Q4_0 (f16 scale, 32 nibbles of value + 8) are
@@ -26,7 +29,7 @@ namespace tandem::engine {
 // does, but as they are, then per super-block 320 bytes:
 //   [16 lanes] f16 d, [16 lanes] f16 dmin, [8 groups] of [16 lanes] u8 s, [16 lanes] u8 m
 // A byte for six bits is 2.8 % more to read than Q4_K itself, and one conversion to widen.
-enum class BlockFormat : uint8_t { kNone, kInt8, kInt4, kInt4K };
+enum class BlockFormat : uint8_t { kNone, kInt8, kInt4, kInt4K, kInt6 };
 
 // Raise it when the bytes of the same weights change.
 inline constexpr uint32_t kBlockLayoutVersion = 1;
@@ -35,6 +38,7 @@ inline constexpr int64_t kGroupSize = 32;
 // Bytes of the integers of one group of a panel.
 inline constexpr int64_t kInt8GroupBytes = 16 * kGroupSize;
 inline constexpr int64_t kInt4GroupBytes = 8 * kGroupSize;
+inline constexpr int64_t kInt6GroupBytes = 12 * kGroupSize;
 // Bytes of the scales of one group of a panel; not of q4_k.
 inline constexpr int64_t kGroupScaleBytes = 16 * 2;
 // Of q4_k: groups and elements of a super-block, and the bytes of its numbers in a panel.
@@ -46,8 +50,9 @@ inline constexpr int64_t kQ4KBytes = 2 * 2 + 12 + kSuperSize / 2;
 // What is added to q where it is stored.
 inline constexpr int32_t kInt8Offset = 128;
 inline constexpr int32_t kInt4Offset = 8;
+inline constexpr int32_t kInt6Offset = 32;
 
-// "int8", "int4" as users write them, "q4_k". REQUIRES: a format.
+// "int8", "int4" as users write them, "int6", "q4_k". REQUIRES: a format.
 const char* BlockFormatName(BlockFormat format);
 
 inline int64_t GroupsOf(int64_t k) { return (k + kGroupSize - 1) / kGroupSize; }
@@ -66,7 +71,7 @@ struct BlockGroup {
 };
 
 // Moves a group in and out of its panel. `k` is the weight's; q must lie in the format's range,
-// [-128, 127] or [-8, 7]. REQUIRES: int8 or int4.
+// [-BlockOffset, BlockOffset - 1]. REQUIRES: int8, int6 or int4.
 void PutGroup(BlockFormat format, std::byte* panel, int64_t k, int64_t group, int64_t lane,
               const BlockGroup& values);
 BlockGroup GetGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
@@ -98,9 +103,9 @@ void TransposeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64
                     int64_t pairs, int64_t halves, uint16_t* out, int64_t stride);
 
 // Rounds 32 weights. int8: the scale is absmax / 127 as f16, q the nearest integers (even at ties).
-// int4: of a few scales around absmax / 8, each with its best fit, the one with the least squared
-// error. Values that are not finite, or beyond the f16 range of the scale, give a scale that is not
-// finite. REQUIRES: int8 or int4; nothing is rounded to q4_k.
+// int4 and int6: of a few scales around absmax / 8 (/ 32), each with its best fit, the one with the
+// least squared error. Values that are not finite, or beyond the f16 range of the scale, give a
+// scale that is not finite. REQUIRES: int8, int6 or int4; nothing is rounded to q4_k.
 BlockGroup QuantizeGroup(BlockFormat format, const float* values);
 
 }  // namespace tandem::engine

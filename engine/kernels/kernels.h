@@ -236,10 +236,12 @@ struct BlockKernels {
   void (*matmul_int8)(const BlockMatMulArgs&) noexcept;
   void (*matmul_int4)(const BlockMatMulArgs&) noexcept;
   void (*matmul_q4_k)(const BlockMatMulArgs&) noexcept;
+  void (*matmul_int6)(const BlockMatMulArgs&) noexcept;
 
   // REQUIRES: a format.
   auto matmul(BlockFormat format) const {
     if (format == BlockFormat::kInt4K) return matmul_q4_k;
+    if (format == BlockFormat::kInt6) return matmul_int6;
     return format == BlockFormat::kInt8 ? matmul_int8 : matmul_int4;
   }
 };

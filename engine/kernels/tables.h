@@ -27,14 +27,18 @@ void QuantizeBlockRows(const QuantizeRowsArgs& args) noexcept;
 void MatMulInt8(const BlockMatMulArgs& args) noexcept;
 void MatMulInt4(const BlockMatMulArgs& args) noexcept;
 void MatMulQ4K(const BlockMatMulArgs& args) noexcept;
-inline constexpr BlockKernels kBlocks = {QuantizeBlockRows, MatMulInt8, MatMulInt4, MatMulQ4K};
+void MatMulInt6(const BlockMatMulArgs& args) noexcept;
+inline constexpr BlockKernels kBlocks = {QuantizeBlockRows, MatMulInt8, MatMulInt4, MatMulQ4K,
+                                         MatMulInt6};
 }  // namespace avx512_widen
 namespace avx512_vnni {
 void QuantizeBlockRows(const QuantizeRowsArgs& args) noexcept;
 void MatMulInt8(const BlockMatMulArgs& args) noexcept;
 void MatMulInt4(const BlockMatMulArgs& args) noexcept;
 void MatMulQ4K(const BlockMatMulArgs& args) noexcept;
-inline constexpr BlockKernels kBlocks = {QuantizeBlockRows, MatMulInt8, MatMulInt4, MatMulQ4K};
+void MatMulInt6(const BlockMatMulArgs& args) noexcept;
+inline constexpr BlockKernels kBlocks = {QuantizeBlockRows, MatMulInt8, MatMulInt4, MatMulQ4K,
+                                         MatMulInt6};
 }  // namespace avx512_vnni
 
 }  // namespace tandem::engine

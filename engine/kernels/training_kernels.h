@@ -107,16 +107,28 @@ struct CrossEntropyGradientArgs {
   T* dz;           // [RoundUp(vocab, 2)] for bf16: the padding column is zero
 };
 
-struct AdamArgs {
+// Moments in 8 bits: blocks of this many elements (the last may be shorter) with one f32 scale.
+// A first moment is its sign (bit 7) and (c / 127)^4 of the scale; of a second moment the root is
+// (c / 255)^4 of the scale. Rounded to the nearest code; a second moment that is not zero never
+// gets code 0.
+constexpr int64_t kMomentBlock = 256;
+
+// One step of a run of elements of one tensor. Moments are floats or, beginning at a whole block,
+// codes.
+struct UpdateArgs {
   int64_t elements;
   float* master;  // either this …
   Bf16* high;     // … or the split master (both halves)
   int16_t* low;
-  float* m;
-  float* v;
+  float* m;          // first moment; sgd: the velocity, null without momentum …
+  float* v;          // second moment; adam only
+  uint8_t* m_codes;  // … or as codes, all four (two for sgd)
+  uint8_t* v_codes;
+  float* m_scales;
+  float* v_scales;
   const float* gradient;
   float gradient_scale;
-  float b1;
+  float b1;  // sgd: the momentum
   float b2;
   float m_correction;  // 1 / (1 - b1^t)
   float v_correction;  // 1 / (1 - b2^t)
@@ -149,7 +161,13 @@ struct TrainingKernelTable {
   // Sum of squares of at most a block of 4,096 elements, in f64 (16 lanes, fixed tree).
   double (*sum_of_squares)(const float* x, int64_t elements) noexcept;
   float (*dot)(const float* a, const float* b, int64_t elements) noexcept;  // 16 lanes, fixed tree
-  void (*adam)(const AdamArgs&) noexcept;
+  void (*adam)(const UpdateArgs&) noexcept;
+  void (*sgd)(const UpdateArgs&) noexcept;  // m = b1 m + g; p -= learning_rate m
+  // f32 moments to codes and back; `square`: second moments.
+  void (*code_moment)(const float* x, int64_t elements, bool square, uint8_t* codes,
+                      float* scales) noexcept;
+  void (*decode_moment)(const uint8_t* codes, const float* scales, int64_t elements, bool square,
+                        float* x) noexcept;
 };
 
 // The training arithmetic that belongs to a forward table (same instruction set).

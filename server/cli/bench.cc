@@ -7,6 +7,7 @@
 #include "bench/gemm_bench.h"
 #include "bench/load_generator.h"
 #include "bench/make_model.h"
+#include "bench/optimizer_bench.h"
 #include "bench/sample_bench.h"
 #include "bench/step_bench.h"
 #include "bench/template_bench.h"
@@ -26,8 +27,9 @@ void AddGemmBench(CLI::App& command, int& exit_code, bool roof_only) {
   command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
   command.add_option("--seconds", options->seconds, "per case")->check(CLI::Range(0.05, 60.0));
   if (!roof_only) {
-    command.add_option("--types", options->types, "of the weights: bf16, f32, int8, int4, q4_k")
-        ->check(CLI::IsMember({"bf16", "f32", "int8", "int4", "q4_k"}))
+    command
+        .add_option("--types", options->types, "of the weights: bf16, f32, int8, int4, int6, q4_k")
+        ->check(CLI::IsMember({"bf16", "f32", "int8", "int4", "int6", "q4_k"}))
         ->delimiter(',')
         ->capture_default_str();
     command.add_flag("--gradients,!--no-gradients", options->gradients,
@@ -149,6 +151,22 @@ void AddTrainBench(CLI::App& command, int& exit_code) {
     options->cache_dir = ToEngineOptions(ModelFlags{}).cache_dir;
     exit_code = bench::RunTrainBench(std::cout, *options);
   });
+}
+
+void AddOptimizerBench(CLI::App& command, int& exit_code) {
+  auto options = std::make_shared<bench::OptimizerBenchOptions>();
+  command.add_option("--elements", options->elements, "of the tensor")
+      ->check(CLI::Range(1 << 16, 1 << 30))
+      ->capture_default_str();
+  command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
+  command.add_option("--rounds", options->rounds, "medians are taken over these")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.add_option("--steps", options->steps, "steps per round")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.callback(
+      [options, &exit_code] { exit_code = bench::RunOptimizerBench(std::cout, *options); });
 }
 
 void AddSide(CLI::App& command, bench::LoadOptions::Side& side, bool is_peer) {
@@ -303,6 +321,9 @@ void AddBench(CLI::App& command, int& exit_code) {
                false);
   AddStepBench(*command.add_subcommand("step", "prefill, one stream and a batch against the roof"),
                exit_code);
+  AddOptimizerBench(
+      *command.add_subcommand("optimizer", "optimiser steps beside the read loop, GB/s"),
+      exit_code);
   AddTrainBench(*command.add_subcommand("train", "training steps, optionally beside a peer"),
                 exit_code);
   AddSampleBench(*command.add_subcommand("sample", "drawing tokens from large vocabularies"),

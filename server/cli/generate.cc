@@ -59,12 +59,8 @@ int Generate(const GenerateFlags& flags) {
   const engine::LoadedModel& loaded = model->loaded();
 
   engine::GenerationRequest request;
-  request.prompt = flags.tokens.empty() ? EncodeText(*model, flags.prompt, true)
+  request.prompt = flags.tokens.empty() ? EncodePlainPrompt(*model, flags.prompt, true)
                                         : ParseTokens(flags.tokens, loaded.vocab_size);
-  if (request.prompt.empty()) {
-    if (!loaded.bos) throw Error(ErrorCode::kInvalidArgument, "--prompt must not be empty");
-    request.prompt.push_back(*loaded.bos);
-  }
   CheckPromptLength(*model, request.prompt.size(), "prompt");
   request.sampling.temperature = static_cast<float>(flags.temperature);
   request.sampling.top_p = static_cast<float>(flags.top_p);

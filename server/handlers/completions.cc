@@ -22,15 +22,7 @@ ReplyShape::PromptShape EncodePrompt(const ServedModel& model, const CompletionR
     return out;
   }
   out.text = std::get<std::string>(prompt);
-  out.ids = EncodeText(model, out.text, request.add_special_tokens);
-  if (out.ids.empty()) {
-    // An empty string means "from the beginning", which only BOS can say.
-    if (!model.loaded().bos) {
-      throw BadValue("prompt", "prompt must not be empty: model '" + model.id +
-                                   "' has no beginning-of-text token");
-    }
-    out.ids.push_back(*model.loaded().bos);
-  }
+  out.ids = EncodePlainPrompt(model, out.text, request.add_special_tokens);
   return out;
 }
 

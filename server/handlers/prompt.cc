@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "server/wire/field_reader.h"
 
 namespace tandem::server {
 namespace {
@@ -133,6 +135,18 @@ std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,
   const Tokenizer& tokenizer = RequireTokenizer(model);
   if (!text.empty()) Append(ids, tokenizer.Encode(text, SpecialTokens::kPlainText));
   return ids;
+}
+
+std::vector<TokenId> EncodePlainPrompt(const ServedModel& model, std::string_view text,
+                                       bool add_special_tokens) {
+  std::vector<TokenId> ids = EncodeText(model, text, add_special_tokens);
+  if (!ids.empty()) return ids;
+  const std::optional<TokenId> bos = model.loaded().bos;
+  if (!bos) {
+    throw BadValue("prompt", "prompt must not be empty: model '" + model.id +
+                                 "' has no beginning-of-text token");
+  }
+  return {*bos};
 }
 
 void CheckPromptLength(const ServedModel& model, size_t n_tokens, const std::string& param) {

@@ -26,6 +26,11 @@ EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt,
 std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,
                                 bool add_special_tokens);
 
+// The same of a prompt to go on from, which is never empty: no text means "from the beginning", and
+// only BOS can say that. Throws kInvalidArgument (prompt) where the model has none.
+std::vector<TokenId> EncodePlainPrompt(const ServedModel& model, std::string_view text,
+                                       bool add_special_tokens);
+
 // Throws kInvalidArgument (context_length_exceeded) with both counts unless the prompt leaves room
 // for a token. `param` is messages or prompt.
 void CheckPromptLength(const ServedModel& model, size_t n_tokens, const std::string& param);

@@ -135,7 +135,8 @@ TEST_P(AdapterTrainEqualsServe, LogitsOfPackedSegmentsAreBitwiseThoseOfServing) 
     training::TrainerOptions options;
     options.row_length = static_cast<int64_t>(batch.tokens.size());
     options.max_segments = 3;
-    options.schedule = {.learning_rate = 1e-2, .schedule_steps = 2, .constant = true};
+    options.schedule = {
+        .learning_rate = 1e-2, .kind = training::ScheduleKind::kConstant, .schedule_steps = 2};
     training::Trainer trainer(base, training::LoraTargetsOf(before, base->family(), base->config()),
                               options, ops);
     const std::string source = (directory.path() / "before/adapter_model.safetensors").string();

@@ -48,6 +48,19 @@ class AppModelsTest : public AppTest {
     return Json::parse(
         Ask(std::string("GET /admin/models HTTP/1.1\r\nHost: x\r\n") + kAdmin + "\r\n").body);
   }
+  static void ExpectStartIsRefused(const AppOptions& options,
+                                   const std::vector<std::string>& words) {
+    App app(options);
+    try {
+      app.Start();
+      FAIL() << "started";
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      for (const std::string& each : words) {
+        EXPECT_NE(message.find(each), std::string::npos) << message;
+      }
+    }
+  }
   static Json ChatWith(const std::string& model) {
     Json chat = Chat("hello");
     chat["model"] = model;
@@ -203,17 +216,7 @@ TEST_F(AppModelsTest, AdaptersTakeFromTheBudget) {
   const int64_t adapter_bytes = engine::PlanAdapter(base / "lora", files, options.engine).total();
   ASSERT_GT(adapter_bytes, 0);
   options.engine.memory_bytes = base_bytes + adapter_bytes - 1;
-  {
-    App app(options);
-    try {
-      app.Start();
-      FAIL() << "started";
-    } catch (const Error& error) {
-      const std::string message = error.what();
-      EXPECT_NE(message.find("model 'tuned' needs"), std::string::npos) << message;
-      EXPECT_NE(message.find("raise --memory"), std::string::npos) << message;
-    }
-  }
+  ExpectStartIsRefused(options, {"model 'tuned' needs", "raise --memory"});
   ++options.engine.memory_bytes;
   StartApp(options);
 
@@ -268,16 +271,7 @@ TEST_F(AppModelsTest, ModelsThatDoNotFitTogetherDoNotStart) {
   options.engine.kv_cache_bytes = 32 << 20;
   options.models = {{"a", (directory_->path() / "tiny").string()},
                     {"b", (directory_->path() / "tiny").string()}};
-  App app(options);
-
-  try {
-    app.Start();
-    FAIL() << "started";
-  } catch (const Error& error) {
-    const std::string message = error.what();
-    EXPECT_NE(message.find("model 'b' needs"), std::string::npos) << message;
-    EXPECT_NE(message.find("raise --memory"), std::string::npos) << message;
-  }
+  ExpectStartIsRefused(options, {"model 'b' needs", "raise --memory"});
 }
 
 TEST_F(AppModelsTest, WithoutAnAdminKeyNothingIsLoaded) {
@@ -302,6 +296,18 @@ TEST_F(AppModelsTest, StartIsInterruptedWhileModelsLoad) {
     FAIL() << "started";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kCancelled);
+  }
+}
+
+TEST_F(AppModelsTest, MetricsSayWhetherPrefixesAreCached) {
+  for (const bool cached : {true, false}) {
+    AppOptions options = WithAdmin();
+    options.engine.prefix_cache = cached;
+    StartApp(options);
+    const std::string says =
+        std::string("enable_prefix_caching=\"") + (cached ? "True" : "False") + "\"";
+    EXPECT_NE(Get("/metrics").body.find(says), std::string::npos) << says;
+    app_.reset();
   }
 }
 

@@ -24,7 +24,8 @@ class MetricsTest : public testing::Test {
   }
   std::unique_ptr<engine::Engine> StartEngine() {
     auto engine = std::make_unique<engine::Engine>(loaded_, options_);
-    metrics_.Track({.name = "m", .figures = engine->figures(), .kv_dtype = "f32"});
+    metrics_.Track(
+        {.name = "m", .figures = engine->figures(), .prefix_cache = true, .kv_dtype = "f32"});
     return engine;
   }
   static void Generate(engine::Engine& engine, int64_t n_tokens) {

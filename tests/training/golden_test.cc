@@ -63,7 +63,8 @@ class TrainingGolden : public testing::TestWithParam<std::string> {
     options.dropout = false;
     options.row_length = rows;
     options.max_segments = static_cast<int64_t>(batch.segments.size());
-    options.schedule = {.learning_rate = 1e-3, .schedule_steps = 3, .constant = true};
+    options.schedule = {
+        .learning_rate = 1e-3, .kind = ScheduleKind::kConstant, .schedule_steps = 3};
     for (const engine::KernelTable* table : engine::RunnableKernelTables()) {
       SCOPED_TRACE(table->isa);
       ThreadPool pool(2);

@@ -64,7 +64,8 @@ class AdapterOf {
     options.dropout = dropout > 0;  // the model's own draws other masks in other programs
     options.lora_dropout = dropout;
     options.dropout_seed = dropout_seed;
-    options.schedule = {.learning_rate = 1e-2, .schedule_steps = 2, .constant = true};
+    options.schedule = {
+        .learning_rate = 1e-2, .kind = ScheduleKind::kConstant, .schedule_steps = 2};
     auto targets = ChooseLoraTargets(lora, base->family(), base->config());
     trainer = std::make_unique<Trainer>(std::move(base), std::move(targets), options, ops);
     ParameterStore& parameters = trainer->parameters();
@@ -251,8 +252,8 @@ TEST_P(QloraFiles, BlocksOfAFileStayAsTheyAreAndTrainEqualsServe) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Encodings, QloraFiles,
-                         testing::Values(engine::Encoding::kQ4_K, engine::Encoding::kQ8_0,
-                                         engine::Encoding::kQ4_0),
+                         testing::Values(engine::Encoding::kQ4_K, engine::Encoding::kQ6_K,
+                                         engine::Encoding::kQ8_0, engine::Encoding::kQ4_0),
                          [](const auto& encoding) {
                            return std::string(engine::EncodingName(encoding.param));
                          });

@@ -173,11 +173,12 @@ TEST_F(RunTrainingTest, AFullDiskDoesNotEndTheRun) {
   getrlimit(RLIMIT_FSIZE, &old);
   const rlimit small{16 << 10, old.rlim_max};
 
-  const TrainOutcome outcome =
-      Run(Spec({"checkpoint_period=4"}), "run", [&](const ProgressEvent& event) {
-        if (event.kind == "step" && event.step == 6) setrlimit(RLIMIT_FSIZE, &small);
-        if (event.kind == "warning") setrlimit(RLIMIT_FSIZE, &old);
-      });
+  const TrainOutcome outcome = Run(Spec({"checkpoint_period=4", "checkpoint.async=false"}), "run",
+                                   [&](const ProgressEvent& event) {
+                                     if (event.kind == "step" && event.step == 6)
+                                       setrlimit(RLIMIT_FSIZE, &small);
+                                     if (event.kind == "warning") setrlimit(RLIMIT_FSIZE, &old);
+                                   });
   setrlimit(RLIMIT_FSIZE, &old);
 
   EXPECT_EQ(outcome.step, 12);

@@ -91,13 +91,6 @@ TEST(TrainSpec, UnknownKeysComeWithTheNearestKnownOne) {
             std::string::npos);
 }
 
-// What an update from such a loss does to the weights cannot be undone.
-TEST(TrainSpec, ALossThatIsNotANumberCannotBeIgnored) {
-  EXPECT_NE(FaultsOf(kMinimal + "abort_on_nan_loss: false\n").find("must be true"),
-            std::string::npos);
-  EXPECT_NO_THROW(Parse(kMinimal + "abort_on_nan_loss: true\n"));
-}
-
 TEST(TrainSpec, AllFaultsAreInOneMessage) {
   const std::string message = FaultsOf(
       "steps: -1\nadam_b1: nine\nmodel: {n_heads: 3, hidden_dim: 64}\ndata: {packing: tight}\n"
@@ -257,6 +250,35 @@ TEST(TrainSpec, TheBaseOfAnAdapterIsHeldInWhatIsAskedFor) {
   EXPECT_NE(FaultsOf(lora + "lora.base_dtype: f32\n").find("set precision.compute to f32"),
             std::string::npos);
   EXPECT_NE(FaultsOf(lora + "lora.base_dtype: int4\ndtype: float32\n").find("in bf16"),
+            std::string::npos);
+}
+
+TEST(TrainSpec, GuardsHaveMaxTextsSwitches) {
+  const std::string both = kMinimal + "abort_on_nan_loss: true\nabort_on_inf_loss: true\n";
+  EXPECT_EQ(Parse(kMinimal).train.on_nan, OnNan::kAbort);
+  EXPECT_EQ(Parse(both).train.on_nan, OnNan::kAbort);
+  EXPECT_EQ(Parse(both + "train: {on_nan: rollback}\n").train.on_nan, OnNan::kRollback);
+  EXPECT_EQ(Parse("train: {on_nan: rollback}\n" + both).train.on_nan, OnNan::kRollback);
+  EXPECT_EQ(Parse(kMinimal + "abort_on_nan_loss: false\n").train.on_nan, OnNan::kSkip);
+  const TrainSpec spec = Parse(kMinimal +
+                               "skip_step_on_spikes: true\nskip_step_interval: 64\n"
+                               "skip_step_scaling_factor: 4\n");
+  EXPECT_TRUE(spec.train.spikes.enabled);
+  EXPECT_EQ(spec.train.spikes.window, 64);
+  EXPECT_EQ(spec.train.spikes.factor, 4);
+}
+
+TEST(TrainSpec, SchedulesHaveMaxTextsNames) {
+  const ScheduleSpec wsd = Parse(kMinimal +
+                                 "lr_schedule_type: wsd\nwsd_decay_steps_fraction: 0.2\n"
+                                 "wsd_decay_style: cosine\nlearning_rate_final_fraction: 0\n")
+                               .train.schedule;
+  EXPECT_EQ(wsd.kind, ScheduleKind::kWsd);
+  EXPECT_EQ(wsd.schedule_steps, 10);
+  EXPECT_EQ(DecaySteps(wsd), 2);
+  EXPECT_EQ(wsd.decay_style, DecayStyle::kCosine);
+  EXPECT_NE(FaultsOf(kMinimal + "lr_schedule_type: wsd\nwarmup_steps: 10\n")
+                .find("warm-up and decay take 11 of 10 steps"),
             std::string::npos);
 }
 

@@ -1,5 +1,8 @@
 #include "training/checkpoint/checkpoint_store.h"
 
+#include <fcntl.h>
+#include <stdio.h>  // renameat2
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -22,6 +25,10 @@ using nlohmann::ordered_json;
 constexpr int64_t kVersion = 1;
 constexpr size_t kMaxManifestBytes = 16 << 20;
 constexpr const char* kManifest = "manifest.json";
+// What nobody looks for: what is being deleted, and what replaces, or was replaced by, a checkpoint
+// of the same step.
+constexpr const char* kTrash = ".trash-";
+constexpr const char* kNext = ".next-";
 
 std::string StepName(int64_t step) {
   char name[32];
@@ -32,6 +39,11 @@ std::string StepName(int64_t step) {
 bool IsStepName(const std::string& name) {
   return name.size() == 12 &&
          std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+bool IsLitter(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return name.starts_with(kTrash) || name.starts_with(kNext);
 }
 
 void WriteText(const fs::path& path, const std::string& text) {
@@ -100,12 +112,23 @@ FoundCheckpoint VerifyCheckpoint(const fs::path& dir) {
   return found;
 }
 
-CheckpointStore::CheckpointStore(fs::path dir, int64_t keep)
-    : dir_(std::move(dir)), keep_(std::max<int64_t>(keep, 1)) {
+CheckpointStore::CheckpointStore(fs::path dir, int64_t keep, std::function<int64_t()> free_bytes)
+    : dir_(std::move(dir)), keep_(std::max<int64_t>(keep, 1)), free_bytes_(std::move(free_bytes)) {
   std::error_code failed;
   fs::create_directories(dir_, failed);
   if (failed) throw Error(ErrorCode::kIo, dir_.string() + ": " + failed.message());
   engine::RemoveStaleTemporaries(dir_);
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir_)) {
+    if (IsLitter(entry.path())) fs::remove_all(entry.path(), failed);
+  }
+  if (!free_bytes_) {
+    free_bytes_ = [this] {
+      std::error_code unknown;
+      const uintmax_t free = fs::space(dir_, unknown).available;
+      constexpr auto kMost = static_cast<uintmax_t>(INT64_MAX);
+      return static_cast<int64_t>(unknown ? kMost : std::min(free, kMost));
+    };
+  }
 }
 
 std::vector<fs::path> CheckpointStore::Steps() const {
@@ -117,20 +140,53 @@ std::vector<fs::path> CheckpointStore::Steps() const {
   return steps;
 }
 
-fs::path CheckpointStore::Save(const CheckpointContents& contents) {
-  const fs::path final_dir = dir_ / StepName(contents.step);
-  if (fs::exists(final_dir)) {
-    try {
-      VerifyCheckpoint(final_dir);
-      return final_dir;
-    } catch (const Error&) {
-      // A broken one must not block its own replacement.
-      fs::rename(final_dir, dir_ / (".trash-" + StepName(contents.step)));
-      DeleteOld();
+void CheckpointStore::CheckRoom(const CheckpointContents& contents) const {
+  int64_t bytes = 0;
+  for (const auto& [name, text] : contents.texts) bytes += static_cast<int64_t>(text.size());
+  for (const CheckpointContents::TensorFile& file : contents.tensor_files) {
+    for (const engine::NamedTensor& tensor : file.tensors) {
+      bytes += static_cast<int64_t>(tensor.view.bytes());
     }
   }
+  bytes += bytes / 20;
+  const int64_t free = free_bytes_();
+  if (free >= bytes) return;
+  throw Error(ErrorCode::kIo, dir_.string() + ": a checkpoint needs " + std::to_string(bytes) +
+                                  " bytes, the disk has room for " + std::to_string(free));
+}
 
-  engine::PublishDirectory(final_dir, [&](const fs::path& temporary) {
+// What was replaced is then at `next`, as litter.
+void CheckpointStore::PutInPlace(const fs::path& next, const fs::path& final_dir) const {
+  if (renameat2(AT_FDCWD, next.c_str(), AT_FDCWD, final_dir.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS) {
+    throw Error(ErrorCode::kIo, final_dir.string() + ": " + std::strerror(errno));
+  }
+  const fs::path trash = dir_ / (kTrash + final_dir.filename().string());
+  fs::remove_all(trash);
+  fs::rename(final_dir, trash);
+  fs::rename(next, final_dir);
+}
+
+fs::path CheckpointStore::SetAside() {
+  const std::vector<fs::path> steps = Steps();
+  if (steps.empty()) return {};
+  int64_t n = 1;
+  while (fs::exists(dir_ / ("earlier-" + std::to_string(n)))) ++n;
+  const fs::path aside = dir_ / ("earlier-" + std::to_string(n));
+  fs::create_directory(aside);
+  for (const fs::path& step : steps) fs::rename(step, aside / step.filename());
+  fs::remove(dir_ / "LATEST");
+  return aside;
+}
+
+fs::path CheckpointStore::Save(const CheckpointContents& contents) {
+  CheckRoom(contents);
+  const fs::path final_dir = dir_ / StepName(contents.step);
+  const bool replaces = fs::exists(final_dir);
+  const fs::path target = replaces ? dir_ / (kNext + StepName(contents.step)) : final_dir;
+  if (replaces) fs::remove_all(target);  // of a save that failed half-way
+
+  engine::PublishDirectory(target, [&](const fs::path& temporary) {
     ordered_json files = ordered_json::array();
     const auto list = [&](const std::string& name, const std::string& sha256) {
       files.push_back({{"name", name},
@@ -154,6 +210,7 @@ fs::path CheckpointStore::Save(const CheckpointContents& contents) {
                                    {"files", files}};
     WriteText(temporary / kManifest, manifest.dump(2) + "\n");
   });
+  if (replaces) PutInPlace(target, final_dir);
   engine::WriteFileAtomically(dir_ / "LATEST", StepName(contents.step) + "\n");
   DeleteOld();
   return final_dir;
@@ -164,12 +221,10 @@ void CheckpointStore::DeleteOld() const {
   const std::vector<fs::path> steps = Steps();
   std::error_code ignored;  // what cannot be deleted now is tried again after the next save
   for (size_t i = static_cast<size_t>(keep_); i < steps.size(); ++i) {
-    fs::rename(steps[i], dir_ / (".trash-" + steps[i].filename().string()), ignored);
+    fs::rename(steps[i], dir_ / (kTrash + steps[i].filename().string()), ignored);
   }
   for (const fs::directory_entry& entry : fs::directory_iterator(dir_)) {
-    if (entry.path().filename().string().starts_with(".trash-")) {
-      fs::remove_all(entry.path(), ignored);
-    }
+    if (IsLitter(entry.path())) fs::remove_all(entry.path(), ignored);
   }
 }
 

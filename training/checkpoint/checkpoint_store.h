@@ -46,11 +46,19 @@ class CheckpointStore {
  public:
   // `keep`: how many are left after a save (at least 1). Creates `dir`; removes what killed writers
   // left behind.
-  CheckpointStore(std::filesystem::path dir, int64_t keep);
+  // `free_bytes`: how much the disk has room for; empty: as the file system says.
+  CheckpointStore(std::filesystem::path dir, int64_t keep,
+                  std::function<int64_t()> free_bytes = {});
 
-  // Writes, publishes, points LATEST at it, then deletes old ones. Throws kIo (a full disk says
-  // so). A valid checkpoint of the same step stays and counts as success.
+  // Writes, publishes, points LATEST at it, then deletes old ones. One of the same step is replaced
+  // in one atomic exchange (on file systems that have none: by two renames). Throws kIo, before the
+  // first byte when the disk has less room than the files and 5 % need.
   std::filesystem::path Save(const CheckpointContents& contents);
+
+  // Moves what there is to `earlier-<n>/`, where nobody looks for checkpoints or deletes them: a
+  // run that resumes nothing must neither mistake them for its own nor lose its own to them.
+  // Returns that directory, empty when there was nothing.
+  std::filesystem::path SetAside();
 
   // The newest checkpoint whose files are all there with the right sizes and hashes. Ones that are
   // not are passed over, `warn` being told which and why. Throws kUnsupported when the newest was
@@ -63,9 +71,12 @@ class CheckpointStore {
  private:
   std::vector<std::filesystem::path> Steps() const;  // newest first
   void DeleteOld() const;
+  void CheckRoom(const CheckpointContents& contents) const;
+  void PutInPlace(const std::filesystem::path& next, const std::filesystem::path& final_dir) const;
 
   std::filesystem::path dir_;
   int64_t keep_;
+  std::function<int64_t()> free_bytes_;
 };
 
 // Reads and checks a checkpoint directory; throws kDataLoss / kUnsupported / kNotFound saying what

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <numbers>
 #include <vector>
 
 #include "engine/base/check.h"
@@ -16,25 +15,30 @@ using engine::OpsContext;
 
 constexpr int64_t kNormBlock = 4096;
 constexpr int64_t kElementsPerTask = 1 << 16;
+static_assert(kElementsPerTask % engine::kMomentBlock == 0);
+
+template <class T>
+T* From(T* begin, int64_t first) {
+  return begin == nullptr ? nullptr : begin + first;
+}
+
+// The elements of one task, from `first` on.
+void SetRange(const ParameterState& parameter, int64_t first, engine::UpdateArgs* args) {
+  const int64_t block = first / engine::kMomentBlock;
+  args->elements = std::min(kElementsPerTask, parameter.elements - first);
+  args->master = From(parameter.master, first);
+  args->high = From(parameter.high, first);
+  args->low = From(parameter.low, first);
+  args->m = From(parameter.m, first);
+  args->v = From(parameter.v, first);
+  args->m_codes = From(parameter.m_codes, first);
+  args->v_codes = From(parameter.v_codes, first);
+  args->m_scales = From(parameter.m_scales, block);
+  args->v_scales = From(parameter.v_scales, block);
+  args->gradient = parameter.gradient + first;
+}
 
 }  // namespace
-
-double LearningRate(const ScheduleSpec& spec, int64_t t) {
-  if (spec.constant) return spec.learning_rate;
-  const int64_t steps = spec.schedule_steps;
-  if (t >= steps) return 0;
-  const auto warmup =
-      static_cast<int64_t>(std::floor(static_cast<double>(steps) * spec.warmup_fraction));
-  if (t < warmup) {
-    return spec.learning_rate * static_cast<double>(t) / static_cast<double>(warmup);
-  }
-  const int64_t cosine_steps = steps - warmup;
-  const double progress =
-      cosine_steps <= 1 ? 1.0
-                        : static_cast<double>(t - warmup) / static_cast<double>(cosine_steps - 1);
-  const double cosine = 0.5 * (std::cos(std::numbers::pi * progress) + 1.0);
-  return spec.learning_rate * (cosine + spec.final_fraction * (1.0 - cosine));
-}
 
 void SplitMaster(float value, engine::Bf16* high, int16_t* low) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -65,13 +69,35 @@ double GlobalNorm(OpsContext& ops, std::span<const ParameterState> parameters) {
   return std::sqrt(total);
 }
 
+MomentLayout MomentsOf(const OptimizerSpec& spec, int64_t elements, bool may_be_coded) {
+  MomentLayout layout;
+  layout.first = spec.kind != OptimizerKind::kSgd || spec.momentum > 0;
+  layout.second = spec.kind != OptimizerKind::kSgd;
+  layout.coded =
+      spec.state == MomentState::k8Bit && layout.first && may_be_coded && elements >= kLeastCoded;
+  return layout;
+}
+
+int64_t MomentBlocks(int64_t elements) {
+  return (elements + engine::kMomentBlock - 1) / engine::kMomentBlock;
+}
+
+int64_t MomentBytes(const MomentLayout& layout, int64_t elements) {
+  const int64_t each = layout.coded
+                           ? elements + MomentBlocks(elements) * static_cast<int64_t>(sizeof(float))
+                           : elements * static_cast<int64_t>(sizeof(float));
+  return each * (static_cast<int64_t>(layout.first) + static_cast<int64_t>(layout.second));
+}
+
 void ApplyOptimizer(OpsContext& ops, const OptimizerSpec& spec, double learning_rate, int64_t t,
                     double gradient_scale, std::span<const ParameterState> parameters) {
   const auto& kernels = engine::TrainingKernels(ops.kernels());
+  const bool sgd = spec.kind == OptimizerKind::kSgd;
+  const auto update = sgd ? kernels.sgd : kernels.adam;
   const double k = static_cast<double>(t + 1);
-  engine::AdamArgs shared{};
+  engine::UpdateArgs shared{};
   shared.gradient_scale = static_cast<float>(gradient_scale);
-  shared.b1 = static_cast<float>(spec.b1);
+  shared.b1 = static_cast<float>(sgd ? spec.momentum : spec.b1);
   shared.b2 = static_cast<float>(spec.b2);
   shared.m_correction = static_cast<float>(1.0 / (1.0 - std::pow(spec.b1, k)));
   shared.v_correction = static_cast<float>(1.0 / (1.0 - std::pow(spec.b2, k)));
@@ -83,20 +109,10 @@ void ApplyOptimizer(OpsContext& ops, const OptimizerSpec& spec, double learning_
     const bool decays = spec.kind == OptimizerKind::kAdamW && parameter.decays;
     const int64_t n_tasks = (parameter.elements + kElementsPerTask - 1) / kElementsPerTask;
     ops.pool().ParallelFor(n_tasks, [&](int64_t task, int) {
-      const int64_t first = task * kElementsPerTask;
-      engine::AdamArgs args = shared;
-      args.elements = std::min(kElementsPerTask, parameter.elements - first);
-      if (parameter.master != nullptr) {
-        args.master = parameter.master + first;
-      } else {
-        args.high = parameter.high + first;
-        args.low = parameter.low + first;
-      }
-      args.m = parameter.m + first;
-      args.v = parameter.v + first;
-      args.gradient = parameter.gradient + first;
+      engine::UpdateArgs args = shared;
       args.decay = decays ? static_cast<float>(spec.weight_decay) : 0.0f;
-      kernels.adam(args);
+      SetRange(parameter, task * kElementsPerTask, &args);
+      update(args);
     });
   }
 }

@@ -5,13 +5,21 @@
 
 #include "engine/ops/ops_context.h"
 #include "engine/tensor/bfloat16.h"
+#include "training/optim/schedule.h"
 
 namespace tandem::training {
 
-enum class OptimizerKind { kAdam, kAdamW };
+enum class OptimizerKind { kAdam, kAdamW, kSgd };
+
+// How moments are kept. In 8 bits: those of matrices of at least kLeastCoded elements; those of
+// embeddings, norms, biases and small matrices stay f32.
+enum class MomentState { kF32, k8Bit };
+constexpr int64_t kLeastCoded = 4096;
 
 struct OptimizerSpec {
   OptimizerKind kind = OptimizerKind::kAdamW;
+  MomentState state = MomentState::kF32;
+  double momentum = 0;  // kSgd; 0: no moment at all
   double b1 = 0.9;
   double b2 = 0.95;
   double eps = 1e-8;          // outside the square root
@@ -20,16 +28,16 @@ struct OptimizerSpec {
   double clip_norm = 1.0;     // 0: no clipping
 };
 
-// MaxText's schedule: linear warm-up from 0, then cosine to a fraction, then zero.
-struct ScheduleSpec {
-  double learning_rate = 3e-4;
-  int64_t schedule_steps = 0;
-  double warmup_fraction = 0.1;
-  double final_fraction = 0.1;
-  bool constant = false;  // no warm-up, no decay
+// Which moments a tensor has.
+struct MomentLayout {
+  bool first = true;
+  bool second = true;
+  bool coded = false;
 };
-// t counts optimiser steps from 0.
-double LearningRate(const ScheduleSpec& spec, int64_t t);
+// `may_be_coded`: a matrix that is no embedding.
+MomentLayout MomentsOf(const OptimizerSpec& spec, int64_t elements, bool may_be_coded);
+int64_t MomentBlocks(int64_t elements);  // scales of a moment in codes
+int64_t MomentBytes(const MomentLayout& layout, int64_t elements);
 
 // One tensor's state. The master value is f32, held either whole or split: the high half is the
 // bf16 weight that is computed with and exported, the low half a signed 16-bit remainder
@@ -40,8 +48,12 @@ struct ParameterState {
   float* master = nullptr;       // f32 compute: the weight itself
   engine::Bf16* high = nullptr;  // bf16 compute: split master
   int16_t* low = nullptr;
-  float* m = nullptr;
+  float* m = nullptr;  // moments as the optimiser has them: floats …
   float* v = nullptr;
+  uint8_t* m_codes = nullptr;  // … or codes with a scale per block
+  uint8_t* v_codes = nullptr;
+  float* m_scales = nullptr;
+  float* v_scales = nullptr;
   const float* gradient = nullptr;
 };
 

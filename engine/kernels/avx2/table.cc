@@ -32,7 +32,7 @@ namespace {
 constinit const KernelTable kTable =
     MakeTable("avx2", "avx2",
               {QuantizeRows, BlockMatMul<BlockFormat::kInt8>, BlockMatMul<BlockFormat::kInt4>,
-               BlockMatMul<BlockFormat::kInt4K>});
+               BlockMatMul<BlockFormat::kInt4K>, BlockMatMul<BlockFormat::kInt6>});
 
 }  // namespace tandem::engine::avx2
 

@@ -9,7 +9,11 @@
 namespace tandem::engine::avx2 {
 namespace {
 
+// Each file uses the ones before it.
+// clang-format off
+#include "engine/kernels/optimizer_kernels.inc"
 #include "engine/kernels/training_kernels.inc"
+// clang-format on
 
 }  // namespace
 

@@ -26,6 +26,7 @@ void QuantizeBlockRows(const QuantizeRowsArgs& args) noexcept { QuantizeRows(arg
 void MatMulInt8(const BlockMatMulArgs& args) noexcept { BlockMatMul<BlockFormat::kInt8>(args); }
 void MatMulInt4(const BlockMatMulArgs& args) noexcept { BlockMatMul<BlockFormat::kInt4>(args); }
 void MatMulQ4K(const BlockMatMulArgs& args) noexcept { BlockMatMul<BlockFormat::kInt4K>(args); }
+void MatMulInt6(const BlockMatMulArgs& args) noexcept { BlockMatMul<BlockFormat::kInt6>(args); }
 
 }  // namespace tandem::engine::avx512_vnni
 

@@ -369,7 +369,7 @@ constinit const KernelTable kTable = {
     .f32 = MakeTypedKernels<float>(),
     .bf16 = MakeTypedKernels<Bf16>(),
     .blocks = {QuantizeRows, BlockMatMul<BlockFormat::kInt8>, BlockMatMul<BlockFormat::kInt4>,
-               MatMulQ4K},
+               MatMulQ4K, BlockMatMul<BlockFormat::kInt6>},
     .attention_merge = AttentionMerge,
     .add = AddRows,
     .scale = ScaleRows,

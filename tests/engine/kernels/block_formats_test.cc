@@ -16,12 +16,12 @@
 namespace tandem::engine {
 namespace {
 
-constexpr BlockFormat kFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4};
+constexpr BlockFormat kFormats[] = {BlockFormat::kInt8, BlockFormat::kInt6, BlockFormat::kInt4};
 
 BlockGroup RandomGroup(BlockFormat format, std::mt19937& rng) {
   BlockGroup group;
   group.scale = FloatToF16(std::normal_distribution<float>(0, 0.01f)(rng));
-  const int low = format == BlockFormat::kInt8 ? -128 : -8;
+  const int low = -BlockOffset(format);
   std::uniform_int_distribution<int> q(low, -low - 1);
   for (int8_t& value : group.q) value = static_cast<int8_t>(q(rng));
   return group;
@@ -53,6 +53,7 @@ TEST(BlockFormats, APanelIsWholeCacheLines) {
   EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt8, 64), 2 * (512 + 32));
   EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt8, 65), 3 * (512 + 32) + 32);
   EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt4, 2048), 64 * (256 + 32));
+  EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt6, 2048), 64 * (384 + 32));  // 6.5 bits a weight
 }
 
 TEST(BlockFormats, StoredBytesFollowTheLayout) {
@@ -67,6 +68,22 @@ TEST(BlockFormats, StoredBytesFollowTheLayout) {
 
   PutGroup(BlockFormat::kInt4, bytes.data(), 64, 1, 3, group);
   EXPECT_EQ(static_cast<int>(bytes[256 + 1 * 64 + 3 * 4 + 1]), 9 | 13 << 4);  // k = 9 and 13
+}
+
+TEST(BlockFormats, SixBitsLieAsNibblesAndPairsOfHighBits) {
+  BlockGroup group;
+  for (int i = 0; i < kGroupSize; ++i) group.q[i] = static_cast<int8_t>(i * 5 % 64 - 32);
+  group.scale = 0x1234;
+  std::vector<std::byte> bytes(static_cast<size_t>(BlockPanelBytes(BlockFormat::kInt6, 64)));
+
+  PutGroup(BlockFormat::kInt6, bytes.data(), 64, 1, 3, group);
+
+  const auto stored = [](int k) { return k * 5 % 64; };
+  const auto at = [&](size_t i) { return static_cast<int>(bytes[384 + i]); };
+  EXPECT_EQ(at(2 * 64 + 3 * 4 + 1), (stored(17) & 15) | (stored(21) & 15) << 4);
+  EXPECT_EQ(at(256 + 64 + 3 * 4 + 1),
+            stored(17) >> 4 | stored(21) >> 4 << 2 | stored(25) >> 4 << 4 | stored(29) >> 4 << 6);
+  EXPECT_EQ(static_cast<int>(bytes[2 * 384 + 32 + 2 * 3]), 0x34);
 }
 
 // The block types of GGUF: an f16 scale, then 32 bytes, or 16 bytes of which low nibbles are the
@@ -230,6 +247,27 @@ TEST(QuantizeGroup, Int4FitsBetterThanTheRoundingOfTheLargestAlone) {
   // Measured for normal values, root mean square: 8.1 % against 8.6 %.
   EXPECT_LT(searched, 0.9 * plain);
   EXPECT_LT(std::sqrt(searched / power), 0.085);
+}
+
+TEST(QuantizeGroup, Int6IsWithinAStepOfEveryValueAndNearerOnTheWhole) {
+  std::mt19937 rng(5);
+  double squared = 0;
+  double power = 0;
+  for (int round = 0; round < 2000; ++round) {
+    float values[kGroupSize];
+    for (float& v : values) v = std::normal_distribution<float>(0, 0.02f)(rng);
+    const BlockGroup group = QuantizeGroup(BlockFormat::kInt6, values);
+    const double step = std::abs(F16ToFloat(group.scale));
+    for (int i = 0; i < kGroupSize; ++i) {
+      // Half a step, but at the ends of the range the scale that fits best may cut off a little.
+      EXPECT_LE(std::abs(F16ToFloat(group.scale) * static_cast<float>(group.q[i]) - values[i]),
+                1.2 * step);
+      power += double{values[i]} * values[i];
+    }
+    squared += SquaredError(group, values);
+  }
+  // Measured for normal values, root mean square: 1.99 %; from the largest alone 2.13 %.
+  EXPECT_LT(std::sqrt(squared / power), 0.0205);
 }
 
 TEST(QuantizeGroup, ZerosStayZeroAndWhatIsNotFiniteIsMarked) {

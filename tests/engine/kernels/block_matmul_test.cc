@@ -18,9 +18,11 @@
 namespace tandem::engine {
 namespace {
 
-constexpr BlockFormat kFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4, BlockFormat::kInt4K};
+constexpr BlockFormat kFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4, BlockFormat::kInt4K,
+                                    BlockFormat::kInt6};
 // Those whose groups can be given one by one.
-constexpr BlockFormat kPlainFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4};
+constexpr BlockFormat kPlainFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4,
+                                         BlockFormat::kInt6};
 
 // The next k that the format can hold.
 int64_t Fitting(BlockFormat format, int64_t k) {
@@ -123,7 +125,7 @@ struct Blocks {
       }
       return blocks;
     }
-    const int low = format == BlockFormat::kInt8 ? -128 : -8;
+    const int low = -BlockOffset(format);
     return Blocks(format, n, k, [&](int64_t, int64_t) {
       BlockGroup group;
       group.scale = FloatToF16(std::uniform_real_distribution<float>(-0.02f, 0.02f)(rng));
@@ -337,7 +339,7 @@ TEST_P(BlockMatMulTest, EveryTableGivesTheBitsOfTheReferenceForAnyNumberOfRows) 
 TEST_P(BlockMatMulTest, ExtremesNeverSaturate) {
   constexpr int64_t kK = 64;
   for (const BlockFormat format : kPlainFormats) {
-    const int8_t lowest = format == BlockFormat::kInt8 ? -128 : -8;
+    const auto lowest = static_cast<int8_t>(-BlockOffset(format));
     const int8_t highest = static_cast<int8_t>(-lowest - 1);
     for (const int8_t q : {lowest, highest, int8_t{0}}) {
       for (const float sign : {1.0f, -1.0f}) {

@@ -220,10 +220,10 @@ TEST_F(GgufBlocks, ATypeThatIsAskedForIsRoundedToAnew) {
   EXPECT_EQ(bf16->weights_type(), "bf16");
   EXPECT_NE(own->fingerprint(), anew->fingerprint());
   EXPECT_NE(own->fingerprint(), bf16->fingerprint());
-  // Each has a packed file of its own, and the embedding is int8 only where --dtype decides.
+  // Each has a packed file of its own, and the embedding is finer only where --dtype decides.
   EXPECT_EQ(std::distance(fs::directory_iterator(cache / "packed"), {}), 3);
   EXPECT_EQ(own->weights()[0].panels.block, BlockFormat::kInt4);
-  EXPECT_EQ(anew->weights()[0].panels.block, BlockFormat::kInt8);
+  EXPECT_EQ(anew->weights()[0].panels.block, BlockFormat::kInt6);
 }
 
 TEST_F(GgufBlocks, ThePackedFileIsMadeOnceAndMapped) {

@@ -77,23 +77,26 @@ TEST_F(ModelLoad, DTypeFollowsTheCheckpointUnlessItIsGiven) {
   EXPECT_THROW(Load(bf16, {.dtype = DType::kI8}), Error);
 }
 
-TEST_F(ModelLoad, BlocksHoldMatricesInTheirFormatAndTheHeadAndTablesInInt8) {
+TEST_F(ModelLoad, BlocksHoldMatricesInTheirFormatAndTheHeadAndTablesInAFinerOne) {
   ModelConfig tied = TinyLlamaConfig();
   tied.tied_embeddings = true;
   ModelConfig untied = tied;
   untied.tied_embeddings = false;
   for (const ModelConfig& config : {tied, untied}) {
     const std::string name = config.tied_embeddings ? "tied" : "untied";
-    const auto model = Load(WriteTiny(name, {.config = config}), {.block = BlockFormat::kInt4});
+    const fs::path dir = WriteTiny(name, {.config = config});
+    for (const auto& [block, of_head] : {std::pair{BlockFormat::kInt4, BlockFormat::kInt6},
+                                         {BlockFormat::kInt8, BlockFormat::kInt8}}) {
+      const auto model = Load(dir, {.block = block});
 
-    EXPECT_EQ(model->weights_type(), "int4");
-    EXPECT_EQ(model->dtype(), DType::kBF16);
-    for (const Weight& weight : model->weights()) {
-      const WeightSpec& spec = *weight.spec;
-      if (spec.kind == WeightKind::kVector) continue;
-      const bool in_int8 = spec.kind == WeightKind::kEmbedding || spec.name == "lm_head.weight";
-      EXPECT_EQ(weight.panels.block, in_int8 ? BlockFormat::kInt8 : BlockFormat::kInt4)
-          << spec.name;
+      EXPECT_EQ(model->weights_type(), BlockFormatName(block));
+      EXPECT_EQ(model->dtype(), DType::kBF16);
+      for (const Weight& weight : model->weights()) {
+        const WeightSpec& spec = *weight.spec;
+        if (spec.kind == WeightKind::kVector) continue;
+        const bool head = spec.kind == WeightKind::kEmbedding || spec.name == "lm_head.weight";
+        EXPECT_EQ(weight.panels.block, head ? of_head : block) << spec.name;
+      }
     }
   }
 }
@@ -284,6 +287,33 @@ TEST_F(ModelLoad, DTypesAndCheckpointsHaveFilesOfTheirOwn) {
   EXPECT_EQ(PackedFiles().size(), 5u);
   EXPECT_TRUE(Load(a, {.block = BlockFormat::kInt4, .cache_dir = path("cache")})->is_mapped());
   EXPECT_EQ(PackedFiles().size(), 5u);
+}
+
+// As when a release rounds the head of int4 to another format than the one before it did.
+TEST_F(ModelLoad, AFileWhoseHeadIsInAnotherFormatIsNotTaken) {
+  const fs::path dir = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const LoadOptions options{.block = BlockFormat::kInt4, .cache_dir = path("cache")};
+  const ModelOutline outline = OutlineModel(ModelDir::Open(dir), options);
+  PackedTypes older = outline.types;
+  for (size_t i = 0; i < older.blocks.size(); ++i) {
+    if (older.blocks[i] == BlockFormat::kInt6) older.blocks[i] = BlockFormat::kInt8;
+  }
+  const PackedLayout now = LayOutWeights(outline.specs, outline.types, "hash");
+  const PackedLayout then = LayOutWeights(outline.specs, older, "hash");
+  EXPECT_NE(now.key, then.key);
+  EXPECT_LT(now.file_bytes, then.file_bytes);
+
+  // Even in the place of ours it would be made again, since its header is not the one expected.
+  Load(dir, options);
+  const fs::path packed = PackedFiles().at(0);
+  const std::string good = ReadWholeFile(packed, 1 << 24);
+  std::string foreign = good;
+  const size_t at = foreign.find(" int6/");
+  ASSERT_NE(at, std::string::npos);
+  foreign.replace(at, 5, " int8");
+  std::ofstream(packed, std::ios::binary | std::ios::trunc) << foreign;
+  Load(dir, options);
+  EXPECT_EQ(ReadWholeFile(packed, 1 << 24), good);
 }
 
 TEST_F(ModelLoad, ADamagedFileIsMadeAgain) {

@@ -139,9 +139,10 @@ class TestWeight {
 };
 
 inline const BlockFormat kBlockFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4,
-                                            BlockFormat::kInt4K};
+                                            BlockFormat::kInt4K, BlockFormat::kInt6};
 // Those that weights can be rounded to.
-inline const BlockFormat kRoundedFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4};
+inline const BlockFormat kRoundedFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4,
+                                              BlockFormat::kInt6};
 
 // The next k that the format can hold.
 inline int64_t Fitting(BlockFormat block, int64_t k) {

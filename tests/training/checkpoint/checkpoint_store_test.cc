@@ -110,14 +110,65 @@ TEST_F(Checkpoints, AManifestMayNotNameFilesElsewhere) {
   EXPECT_EQ(warnings_.size(), 1u);
 }
 
-TEST_F(Checkpoints, SavingAStepAgainKeepsAValidOneAndReplacesASpoiledOne) {
+TEST_F(Checkpoints, SavingAStepAgainReplacesIt) {
   CheckpointStore store(Dir(), 3);
   const fs::path dir = store.Save(Contents(10));
-  EXPECT_NO_THROW(store.Save(Contents(10)));
-  Spoil(dir / "model.safetensors");
+  CheckpointContents other = Contents(10);
+  other.isa_key = "another";
+  store.Save(other);
+  EXPECT_EQ(Newest(store)->isa_key, "another");
 
+  Spoil(dir / "model.safetensors");
   store.Save(Contents(10));
+
+  EXPECT_EQ(Newest(store)->isa_key, "reference");
+  EXPECT_TRUE(warnings_.empty());
+  const auto n = std::distance(fs::directory_iterator(Dir()), fs::directory_iterator());
+  EXPECT_EQ(n, 2) << "the step and LATEST";
+}
+
+TEST_F(Checkpoints, AReplacementThatFailsLeavesTheOldOne) {
+  CheckpointStore store(Dir(), 3);
+  store.Save(Contents(10));
+  CheckpointContents broken = Contents(10);
+  broken.isa_key = "another";
+  broken.texts["no/such/directory"] = "";
+
+  EXPECT_THROW(store.Save(broken), Error);
+
+  EXPECT_EQ(Newest(store)->isa_key, "reference");
+}
+
+TEST_F(Checkpoints, WithoutRoomNothingIsWritten) {
+  int64_t free = 0;
+  CheckpointStore store(Dir(), 3, [&] { return free; });
+  free = 2000;
+  store.Save(Contents(10));
+  free = 1000;  // the tensor alone has 1,024 bytes
+  try {
+    store.Save(Contents(20));
+    ADD_FAILURE() << "was saved";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_NE(std::string(error.what()).find("room for 1000"), std::string::npos) << error.what();
+  }
   EXPECT_EQ(Newest(store)->step, 10);
+  EXPECT_FALSE(fs::exists(Dir() / "000000000020"));
+}
+
+TEST_F(Checkpoints, WhatIsSetAsideIsNeitherFoundNorDeleted) {
+  CheckpointStore store(Dir(), 1);
+  EXPECT_TRUE(store.SetAside().empty());
+  store.Save(Contents(30));
+
+  const fs::path aside = store.SetAside();
+  EXPECT_FALSE(Newest(store));
+  store.Save(Contents(10));
+  store.Save(Contents(20));
+
+  EXPECT_EQ(Newest(store)->step, 20);
+  EXPECT_EQ(VerifyCheckpoint(aside / "000000000030").step, 30);
+  EXPECT_NE(store.SetAside(), aside);
 }
 
 TEST_F(Checkpoints, AFullDiskLeavesTheOldOnesAndNoLitter) {
@@ -148,9 +199,11 @@ TEST_F(Checkpoints, AFullDiskLeavesTheOldOnesAndNoLitter) {
 TEST_F(Checkpoints, WhatAKilledWriterLeftIsRemoved) {
   { const CheckpointStore store(Dir(), 3); }
   fs::create_directories(Dir() / "000000000010.tmp-0123456789abcdef");
+  fs::create_directories(Dir() / ".next-000000000010" / "x");
+  fs::create_directories(Dir() / ".trash-000000000010" / "x");
 
   const CheckpointStore store(Dir(), 3);
-  EXPECT_FALSE(fs::exists(Dir() / "000000000010.tmp-0123456789abcdef"));
+  EXPECT_TRUE(fs::is_empty(Dir()));
   EXPECT_FALSE(Newest(store));
 }
 

@@ -13,19 +13,6 @@
 namespace tandem::training {
 namespace {
 
-TEST(LearningRate, FollowsMaxTextsSchedule) {
-  const ScheduleSpec spec{.learning_rate = 2e-5, .schedule_steps = 1000};
-
-  EXPECT_EQ(LearningRate(spec, 0), 0);
-  EXPECT_NEAR(LearningRate(spec, 1), 2e-7, 1e-15);
-  EXPECT_NEAR(LearningRate(spec, 50), 1e-5, 1e-13);
-  EXPECT_NEAR(LearningRate(spec, 99), 1.98e-5, 1e-13);
-  EXPECT_NEAR(LearningRate(spec, 100), 2e-5, 1e-13);
-  EXPECT_NEAR(LearningRate(spec, 550), 1.09842746e-5, 1e-13);
-  EXPECT_NEAR(LearningRate(spec, 999), 2e-6, 1e-14);
-  EXPECT_EQ(LearningRate(spec, 1000), 0);
-}
-
 TEST(SplitMaster, JoinsToTheSameFloatAndKeepsTheNearestBf16) {
   std::mt19937 rng(1);
   for (int i = 0; i < 200000; ++i) {

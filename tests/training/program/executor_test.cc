@@ -80,7 +80,8 @@ class Fixture {
     TrainerOptions options;
     options.row_length = rows;
     options.max_segments = 8;
-    options.schedule = {.learning_rate = 1e-3, .schedule_steps = 10, .constant = true};
+    options.schedule = {
+        .learning_rate = 1e-3, .kind = ScheduleKind::kConstant, .schedule_steps = 10};
     options.trained = std::move(trained);
     options.dropout_seed = 5;
     trainer = std::make_unique<Trainer>(engine::FindFamilyByName(model.family), model.config, dtype,

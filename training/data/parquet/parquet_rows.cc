@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -21,27 +22,39 @@ ParquetPlace ColumnPlace(const ParquetFile& file, size_t group_idx, const std::s
   return {file.name() + ": row group " + std::to_string(group_idx) + ": column " + Quoted(column)};
 }
 
-// What cannot be read by its type, somewhere in the column.
-void RefuseTypes(const ParquetFile& file, const ParquetField& field, const std::string& path) {
+// Why a column cannot be read by its type, somewhere in it.
+std::optional<Error> FaultOfType(const ParquetFile& file, const ParquetField& field,
+                                 const std::string& path) {
   if (!field.refusal.empty()) {
-    ParquetPlace{file.name() + ": column " + Quoted(path)}.Refuse(field.refusal);
+    return ParquetPlace{file.name() + ": column " + Quoted(path)}.Refusal(field.refusal);
   }
   for (const ParquetField& child : field.children) {
-    RefuseTypes(file, child, path + "." + child.name);
+    if (auto fault = FaultOfType(file, child, path + "." + child.name)) return fault;
   }
+  return std::nullopt;
 }
 
-// What the footer says of pages that cannot be read: known before the first row.
-void RefuseChunks(const ParquetFile& file, const ParquetField& column) {
+// Why it cannot be read by what the footer says of it: known before the first row.
+std::optional<Error> FaultOf(const ParquetFile& file, const ParquetField& column) {
+  if (auto fault = FaultOfType(file, column, column.name)) return fault;
   const auto& groups = file.metadata().row_groups;
   for (size_t group_idx = 0; group_idx < groups.size(); ++group_idx) {
     for (size_t i = 0; i < column.n_leaves; ++i) {
       const size_t leaf = column.first_leaf + i;
       const std::string refusal = RefusalOf(groups[group_idx].columns[leaf]);
       if (refusal.empty()) continue;
-      ColumnPlace(file, group_idx, file.schema().leaves[leaf].path).Refuse(refusal);
+      return ColumnPlace(file, group_idx, file.schema().leaves[leaf].path).Refusal(refusal);
     }
   }
+  return std::nullopt;
+}
+
+bool HasBytes(const ParquetFile& file, const ParquetField& column) {
+  for (size_t i = 0; i < column.n_leaves; ++i) {
+    const ParquetLeaf& leaf = file.schema().leaves[column.first_leaf + i];
+    if (leaf.kind == ValueKind::kString && !leaf.is_text) return true;
+  }
+  return false;
 }
 
 std::vector<const ParquetField*> Choose(const ParquetFile& file,
@@ -66,13 +79,20 @@ std::vector<const ParquetField*> Choose(const ParquetFile& file,
     columns.push_back(&*found);
   }
   for (const ParquetField* column : columns) {
-    RefuseTypes(file, *column, column->name);
-    RefuseChunks(file, *column);
+    if (const auto fault = FaultOf(file, *column)) throw *fault;
   }
   return columns;
 }
 
 }  // namespace
+
+std::vector<std::string> ReadableColumns(const ParquetFile& file) {
+  std::vector<std::string> names;
+  for (const ParquetField& column : file.schema().columns) {
+    if (!HasBytes(file, column) && !FaultOf(file, column)) names.push_back(column.name);
+  }
+  return names;
+}
 
 struct ParquetRows::DecodedGroup {
   size_t group_idx = 0;
@@ -92,6 +112,11 @@ ParquetRows::ParquetRows(std::shared_ptr<const ParquetFile> file,
 
 ParquetRows::~ParquetRows() = default;
 ParquetRows::ParquetRows(ParquetRows&&) noexcept = default;
+
+void ParquetRows::DropCache() {
+  cache_.clear();
+  cached_bytes_ = 0;
+}
 
 Json ParquetRows::JsonRow(int64_t i) {
   TANDEM_CHECK(i >= 0 && i < size());

@@ -20,6 +20,10 @@ struct ParquetOptions {
   int64_t cache_bytes = int64_t{256} << 20;
 };
 
+// The columns that can be read as far as the footer says, without those that hold bytes not
+// declared as text (images and the like), which are read only when they are named.
+std::vector<std::string> ReadableColumns(const ParquetFile& file);
+
 // Rows of some top-level columns of a file, by number. A row group is decoded when its first row is
 // asked for and kept as the cache allows; in the order of the file every page is decoded once.
 // For one thread at a time; several may read one ParquetFile through a ParquetRows each.
@@ -39,6 +43,9 @@ class ParquetRows {
   // text would write as null. Throws kDataLoss and kUnsupported, naming file, row group and column.
   // REQUIRES: 0 <= i < size().
   nlohmann::ordered_json JsonRow(int64_t i);
+
+  int64_t cached_bytes() const { return cached_bytes_; }
+  void DropCache();
 
  private:
   struct DecodedGroup;

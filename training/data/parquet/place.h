@@ -15,8 +15,9 @@ struct ParquetPlace {
     throw Error(ErrorCode::kDataLoss, text + ": " + what);
   }
   // The file is well, but this reader does not have what it asks for.
-  [[noreturn]] void Refuse(const std::string& what) const {
-    throw Error(ErrorCode::kUnsupported, text + ": " + what);
+  [[noreturn]] void Refuse(const std::string& what) const { throw Refusal(what); }
+  Error Refusal(const std::string& what) const {
+    return {ErrorCode::kUnsupported, text + ": " + what};
   }
 };
 

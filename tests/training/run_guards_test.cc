@@ -1,0 +1,356 @@
+// Runs that meet numbers that are none, spikes, full disks and earlier checkpoints; accumulation;
+// optimisers other than AdamW of floats.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/safetensors.h"
+#include "engine/model/random_model.h"
+#include "tests/support/model_harness.h"
+#include "tests/support/temporary_dir.h"
+#include "training/run.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr TokenId kPoison = '~';  // of the byte tokenizer; its embedding is not a number
+
+class RunGuardsTest : public testing::Test {
+ protected:
+  RunGuardsTest() {
+    engine::RandomModelSpec model;
+    model.config = engine::TinyLlamaConfig();
+    model.config.tied_embeddings = false;
+    model.with_tokenizer = true;
+    engine::WriteRandomModel(model, dir_.path() / "base");
+    WriteText("train.txt", {});
+  }
+
+  // Samples in order; these hold the poison.
+  void WriteText(const std::string& name, const std::vector<int>& poisoned) const {
+    std::ofstream text(dir_.path() / name);
+    for (int i = 0; i < 60; ++i) {
+      const bool bad = std::find(poisoned.begin(), poisoned.end(), i) != poisoned.end();
+      text << "The " << (i % 2 != 0 ? "dog" : "cat") << " number " << i << " ran"
+           << (bad ? "~" : "") << " to the river and back.\n<|endoftext|>\n";
+    }
+  }
+
+  // The base with an embedding of the poison that spoils all that it meets.
+  std::string Poisoned() {
+    const fs::path dir = dir_.path() / "poisoned";
+    fs::copy(dir_.path() / "base", dir);
+    const fs::path weights = dir / "model.safetensors";
+    const auto file = engine::SafetensorsFile::Open(weights);
+    std::vector<engine::NamedTensor> tensors;
+    std::vector<std::byte> embedding;
+    for (const std::string& name : file.names()) {
+      engine::ConstTensorView view = *file.Find(name);
+      if (name == "model.embed_tokens.weight") {
+        embedding.assign(view.data, view.data + view.bytes());
+        const size_t width = view.bytes() / static_cast<size_t>(view.shape[0]);
+        std::fill_n(embedding.begin() + static_cast<ptrdiff_t>(kPoison * width), width,
+                    std::byte{0xff});  // NaN in every float format
+        view.data = embedding.data();
+      }
+      tensors.push_back({name, view});
+    }
+    engine::WriteSafetensors(dir_.path() / "w", tensors, {{"format", "pt"}});
+    fs::rename(dir_.path() / "w", weights);
+    return "load_parameters_path=" + dir.string();
+  }
+
+  // Each row is one sample, and a step takes two of them.
+  TrainSpec Spec(const std::vector<std::string>& overrides = {}) const {
+    std::vector<std::string> words = {
+        "load_parameters_path=" + (dir_.path() / "base").string(),
+        "data.train=" + (dir_.path() / "train.txt").string(),
+    };
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    // The last word of a key counts.
+    std::map<std::string, std::string> last;
+    for (const std::string& word : words) last[word.substr(0, word.find('='))] = word;
+    words.clear();
+    for (const auto& [key, word] : last) words.push_back(word);
+    return ParseTrainSpec(
+        "data: {max_target_length: 64, eos_token: \"<|endoftext|>\", packing: none, "
+        "shuffle: false}\n"
+        "train: {steps: 12, per_device_batch_size: 2, learning_rate: 3e-3}\n"
+        "precision: {compute: f32}\nresources: {threads: 1}\n",
+        "spec", words);
+  }
+
+  TrainOutcome Run(const TrainSpec& spec, const std::string& name,
+                   std::function<void(const ProgressEvent&)> watch = {}) {
+    JobContext context;
+    context.dir = dir_.path() / name;
+    context.stop = stop_.get_token();
+    context.report = [&, watch](const ProgressEvent& event) {
+      events_.push_back(event);
+      if (watch) watch(event);
+    };
+    return RunTraining(spec, context);
+  }
+
+  std::vector<nlohmann::json> Metrics(const std::string& name) const {
+    std::vector<nlohmann::json> lines;
+    std::ifstream file(dir_.path() / name / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+
+  std::map<int64_t, double> Losses(const std::string& name) const {
+    std::map<int64_t, double> losses;
+    for (const auto& line : Metrics(name)) {
+      if (line.contains("learning/loss")) losses[line["step"]] = line["learning/loss"];
+    }
+    return losses;
+  }
+
+  std::string Weights(const std::string& name) const {
+    return engine::ReadWholeFile(dir_.path() / name / "hf" / "model.safetensors", 1 << 28);
+  }
+
+  int CountEvents(const std::string& kind, const std::string& part) const {
+    int count = 0;
+    for (const ProgressEvent& event : events_) {
+      if (event.kind == kind && event.message.find(part) != std::string::npos) ++count;
+    }
+    return count;
+  }
+
+  tests::TemporaryDir dir_;
+  std::stop_source stop_;
+  std::vector<ProgressEvent> events_;
+};
+
+TEST_F(RunGuardsTest, ANumberThatIsNoneEndsTheRun) {
+  WriteText("train.txt", {11});
+  try {
+    Run(Spec({Poisoned()}), "run");
+    ADD_FAILURE() << "went on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+    EXPECT_NE(std::string(error.what()).find("at step 5"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("train.on_nan"), std::string::npos);
+  }
+}
+
+TEST_F(RunGuardsTest, ANumberThatIsNoneCanBeLeftOut) {
+  WriteText("train.txt", {11, 16});
+  const TrainOutcome outcome = Run(Spec({Poisoned(), "abort_on_nan_loss=false"}), "run");
+
+  EXPECT_EQ(outcome.step, 12);
+  EXPECT_EQ(CountEvents("warning", "the step is left out"), 2);
+  const auto losses = Losses("run");
+  EXPECT_EQ(losses.size(), 10u);
+  EXPECT_FALSE(losses.contains(5));
+  EXPECT_FALSE(losses.contains(8));
+  for (const auto& [step, loss] : losses) EXPECT_TRUE(std::isfinite(loss)) << step;
+}
+
+TEST_F(RunGuardsTest, ARollbackGoesToTheLastCheckpointAndBehindTheData) {
+  WriteText("train.txt", {11});
+  const TrainOutcome outcome =
+      Run(Spec({Poisoned(), "train.on_nan=rollback", "checkpoint_period=4"}), "run");
+
+  EXPECT_EQ(outcome.step, 12);
+  EXPECT_EQ(CountEvents("warning", "rollback 1 of at most 3 to step 4"), 1);
+  // Step 4 is taken twice: with samples 8 and 9, and with those behind the bad one, 12 and 13.
+  std::vector<double> of_step_4;
+  for (const auto& line : Metrics("run")) {
+    if (line.contains("learning/loss") && line["step"] == 4) {
+      of_step_4.push_back(line["learning/loss"]);
+    }
+  }
+  ASSERT_EQ(of_step_4.size(), 2u);
+  EXPECT_NE(of_step_4[0], of_step_4[1]);
+  for (const auto& [step, loss] : Losses("run")) EXPECT_TRUE(std::isfinite(loss)) << step;
+}
+
+TEST_F(RunGuardsTest, ARollbackWithoutCheckpointsGoesToTheBeginning) {
+  WriteText("train.txt", {3});
+  Run(Spec({Poisoned(), "train.on_nan=rollback"}), "run");
+
+  EXPECT_EQ(CountEvents("warning", "rollback 1 of at most 3 to step 0"), 1);
+}
+
+TEST_F(RunGuardsTest, RollbacksAreBounded) {
+  WriteText("train.txt", {3, 5, 7});
+  try {
+    Run(Spec({Poisoned(), "train.on_nan=rollback", "train.max_rollbacks=2"}), "run");
+    ADD_FAILURE() << "went on";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("after 2 rollbacks"), std::string::npos);
+  }
+  EXPECT_EQ(CountEvents("warning", ": rollback "), 2);
+}
+
+TEST_F(RunGuardsTest, ARunStoppedAfterARollbackGoesOnBitwise) {
+  WriteText("train.txt", {11});
+  const TrainSpec spec =
+      Spec({Poisoned(), "train.on_nan=rollback", "checkpoint_period=4", "checkpoint.keep=9"});
+  Run(spec, "whole");
+  bool rolled_back = false;
+  EXPECT_THROW(Run(spec, "parts",
+                   [&](const ProgressEvent& event) {
+                     rolled_back =
+                         rolled_back || event.message.find("rollback") != std::string::npos;
+                     // As if it were killed: nothing is saved.
+                     if (rolled_back && event.kind == "step") throw std::runtime_error("killed");
+                   }),
+               std::runtime_error);
+  events_.clear();
+
+  Run(spec, "parts");
+
+  EXPECT_EQ(CountEvents("message", "resumed after step 4"), 1);
+  EXPECT_EQ(CountEvents("warning", "rollback"), 0) << "the bad data is met once";
+  EXPECT_EQ(Losses("parts"), Losses("whole"));
+  EXPECT_EQ(Weights("parts"), Weights("whole"));
+}
+
+TEST_F(RunGuardsTest, SpikesAreLeftOutAndTheirWindowIsResumed) {
+  // Nearly everything is a spike when no deviation is allowed.
+  const TrainSpec spec = Spec({"skip_step_on_spikes=true", "skip_step_interval=6",
+                               "skip_step_scaling_factor=0.1", "steps=20"});
+  Run(spec, "whole");
+  const int spikes = CountEvents("warning", "a spike, loss ");
+  EXPECT_GT(spikes, 0);
+  int left_out = 0;
+  for (const auto& line : Metrics("whole")) {
+    if (line.contains("learning/updated")) left_out += line["learning/updated"] ? 0 : 1;
+  }
+  EXPECT_EQ(left_out, spikes);
+  events_.clear();
+  Run(spec, "parts", [&](const ProgressEvent& event) {
+    if (event.kind == "step" && event.step == 9) stop_.request_stop();
+  });
+  stop_ = std::stop_source();
+  Run(spec, "parts");
+
+  EXPECT_EQ(CountEvents("warning", "a spike, loss "), spikes);
+  EXPECT_EQ(Losses("parts"), Losses("whole"));
+  EXPECT_EQ(Weights("parts"), Weights("whole"));
+}
+
+TEST_F(RunGuardsTest, CheckpointsOfAnEarlierRunArePutAside) {
+  Run(Spec({"steps=8", "checkpoint_period=4"}), "run");
+  events_.clear();
+  const TrainOutcome outcome =
+      Run(Spec({"steps=4", "learning_rate=1e-4", "checkpoint.resume=false"}), "run");
+
+  EXPECT_EQ(CountEvents("warning", "checkpoints of an earlier run are now in "), 1);
+  EXPECT_EQ(outcome.checkpoint.filename(), "000000000004");
+  events_.clear();
+  Run(Spec({"steps=5", "learning_rate=1e-4"}), "run");
+  EXPECT_EQ(CountEvents("message", "resumed after step 4"), 1) << "not the earlier run's 8";
+}
+
+TEST_F(RunGuardsTest, SavesBesideTrainingAreThoseThatItWaitsFor) {
+  const auto run = [&](const char* async, const std::string& name) {
+    Run(Spec(
+            {"checkpoint_period=3", "checkpoint.keep=9", std::string("checkpoint.async=") + async}),
+        name);
+  };
+  run("true", "beside");
+  run("false", "waiting");
+
+  EXPECT_EQ(CountEvents("checkpoint", "beside"), 4);
+  EXPECT_EQ(CountEvents("checkpoint", "waiting"), 4);
+  for (const char* step : {"000000000003", "000000000006", "000000000009", "000000000012"}) {
+    for (const char* file : {"model.safetensors", "optim.safetensors", "train_state.json"}) {
+      const auto read = [&](const char* name) {
+        return engine::ReadWholeFile(dir_.path() / name / "checkpoints" / step / file, 1 << 28);
+      };
+      EXPECT_EQ(read("beside"), read("waiting")) << step << " " << file;
+    }
+  }
+}
+
+// Two micro-batches of two rows are one of four.
+TEST_F(RunGuardsTest, AccumulationIsTheLargerBatch) {
+  for (const char* packing : {"none", "best_fit"}) {
+    const std::string pack = std::string("data.packing=") + packing;
+    const auto run = [&](const char* rows, const char* times) {
+      const std::string name = std::string(packing) + rows + "x" + times;
+      Run(Spec({pack, std::string("per_device_batch_size=") + rows, "data.shuffle=true", "steps=6",
+                std::string("gradient_accumulation_steps=") + times}),
+          name);
+      return Metrics(name);
+    };
+    const auto whole = run("4", "1");
+    for (const auto& parts : {run("2", "2"), run("1", "4")}) {
+      for (size_t i = 0; i < 6; ++i) {
+        // The same samples, so the same number of trained tokens …
+        EXPECT_EQ(parts[i]["learning/total_weights"], whole[i]["learning/total_weights"]) << i;
+        const double loss = whole[i]["learning/loss"];
+        EXPECT_NEAR(parts[i]["learning/loss"].get<double>(), loss, 1e-6 * loss) << i;
+        const double norm = whole[i]["learning/raw_grad_norm"];
+        EXPECT_NEAR(parts[i]["learning/raw_grad_norm"].get<double>(), norm, 1e-5 * norm) << i;
+      }
+    }
+  }
+}
+
+TEST_F(RunGuardsTest, MomentsInEightBitsLearnAsFloatsDo) {
+  const auto run = [&](const char* state) {
+    const std::string name = std::string("run-") + state;
+    Run(Spec({"steps=150", std::string("train.optimizer.state=") + state}), name);
+    double sum = 0;
+    const auto losses = Losses(name);
+    for (int64_t step = 130; step < 150; ++step) sum += losses.at(step);
+    return sum / 20;
+  };
+  const double f32 = run("f32");
+  const double eight = run("8bit");
+
+  EXPECT_NE(f32, eight) << "some matrix of this model is large enough for codes";
+  EXPECT_NEAR(eight / f32, 1, 0.01);
+}
+
+TEST_F(RunGuardsTest, AnotherOptimizerDoesNotGoOn) {
+  Run(Spec({"steps=2"}), "run");
+
+  EXPECT_THROW(Run(Spec({"steps=4", "train.optimizer.state=8bit"}), "run"), Error);
+}
+
+TEST_F(RunGuardsTest, EveryOptimizerLearnsAndGoesOnBitwise) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"opt_type=sgd", "learning_rate=0.5"},
+      {"opt_type=sgd", "train.optimizer.momentum=0.9", "learning_rate=0.1"},
+      {"opt_type=sgd", "train.optimizer.momentum=0.9", "train.optimizer.state=8bit",
+       "learning_rate=0.1"},
+      {"opt_type=adam"},
+      {"opt_type=adamw", "train.optimizer.state=8bit"},
+      {"opt_type=adamw", "train.optimizer.state=8bit", "dtype=bf16"}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string tag = std::to_string(i);
+    std::vector<std::string> words = cases[i];
+    words.push_back("steps=16");
+    const TrainSpec spec = Spec(words);
+    Run(spec, "whole" + tag);
+    Run(spec, "parts" + tag, [&](const ProgressEvent& event) {
+      if (event.kind == "step" && event.step == 7) stop_.request_stop();
+    });
+    stop_ = std::stop_source();
+    Run(spec, "parts" + tag);
+
+    const auto losses = Losses("whole" + tag);
+    EXPECT_LT(losses.at(15), losses.at(0) - 0.3) << tag;
+    EXPECT_EQ(Losses("parts" + tag), losses) << tag;
+    EXPECT_EQ(Weights("parts" + tag), Weights("whole" + tag)) << tag;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::training

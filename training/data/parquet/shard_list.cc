@@ -1,0 +1,178 @@
+#include "training/data/parquet/shard_list.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kExtension = ".parquet";
+constexpr std::string_view kDigits = "0123456789";
+
+// A shell's pattern, of * and ? alone. Linear in the product of the lengths.
+bool Matches(std::string_view pattern, std::string_view text) {
+  size_t p = 0;
+  size_t t = 0;
+  size_t star = std::string_view::npos;  // the last one, and where what it takes begins
+  size_t taken = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      taken = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++taken;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
+// "train_sft-00001-of-00003-a1b2" is shard 1 of 3 of train_sft.
+struct ShardName {
+  std::string split;
+  std::optional<std::pair<uint64_t, uint64_t>> number;  // which, of how many
+};
+
+ShardName ParseShardName(const std::string& stem) {
+  // Only digits: a part of a set that nobody named, 0000.parquet.
+  if (stem.find_first_not_of(kDigits) == std::string::npos) return {"", std::nullopt};
+  const size_t of = stem.rfind("-of-");
+  if (of == std::string::npos || of == 0) return {stem, std::nullopt};
+  const size_t dash = stem.find_last_not_of(kDigits, of - 1);
+  const std::string count = stem.substr(of + 4, stem.find_first_not_of(kDigits, of + 4) - (of + 4));
+  if (dash == std::string::npos || stem[dash] != '-') return {stem, std::nullopt};
+  const std::string which = stem.substr(dash + 1, of - dash - 1);
+  if (which.empty() || which.size() > 9 || count.empty() || count.size() > 9) {
+    return {stem, std::nullopt};
+  }
+  return {stem.substr(0, dash), std::pair(std::stoull(which), std::stoull(count))};
+}
+
+std::vector<fs::path> Entries(const fs::path& folder) {
+  std::error_code failed;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator at(folder, failed); !failed && at != fs::directory_iterator();
+       at.increment(failed)) {
+    entries.push_back(at->path());
+  }
+  if (failed) throw Error(ErrorCode::kIo, folder.string() + ": " + failed.message());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+bool IsParquetFile(const fs::path& path) {
+  return path.extension() == kExtension && fs::is_regular_file(path);
+}
+
+using Splits = std::map<std::string, std::vector<fs::path>>;
+
+void AddSplitsOf(const fs::path& folder, Splits& splits) {
+  for (const fs::path& entry : Entries(folder)) {
+    if (IsParquetFile(entry)) {
+      splits[ParseShardName(entry.stem().string()).split].push_back(entry);
+      continue;
+    }
+    const std::string name = entry.filename().string();
+    if (!fs::is_directory(entry) || name.starts_with(".") || name == "data" || name == "default") {
+      continue;
+    }
+    for (const fs::path& file : Entries(entry)) {
+      if (IsParquetFile(file)) splits[name].push_back(file);
+    }
+  }
+}
+
+// Files that say "1 of 3" must be there from 0 to 2, each once.
+void CheckComplete(const std::vector<fs::path>& files) {
+  uint64_t expected = 0;
+  std::optional<uint64_t> count;
+  for (const fs::path& file : files) {
+    const ShardName name = ParseShardName(file.stem().string());
+    if (!name.number) continue;
+    if (!count) count = name.number->second;
+    if (name.number->first != expected || name.number->second != *count) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  file.string() + ": expected shard " + std::to_string(expected) + " of " +
+                      std::to_string(*count) +
+                      " here; are all files of the split in one version there?");
+    }
+    ++expected;
+  }
+  if (count && expected != *count) {
+    throw Error(ErrorCode::kInvalidArgument,
+                files.back().string() + ": the shards behind it are missing, there are " +
+                    std::to_string(expected) + " of " + std::to_string(*count));
+  }
+}
+
+std::vector<fs::path> OfDirectory(const fs::path& folder, const std::string& split) {
+  Splits splits;
+  AddSplitsOf(folder, splits);
+  for (const char* inner : {"data", "default"}) {
+    if (fs::is_directory(folder / inner)) AddSplitsOf(folder / inner, splits);
+  }
+  if (splits.empty()) {
+    throw Error(ErrorCode::kNotFound,
+                folder.string() + ": there is no Parquet file in this directory");
+  }
+  std::string names;
+  for (const auto& [name, files] : splits) {
+    names += (names.empty() ? "" : ", ") + (name.empty() ? "one without a name" : name);
+  }
+  if (split.empty() && splits.size() > 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                folder.string() + ": it has several splits, name one: " + Quoted(names, 400));
+  }
+  const auto found = split.empty() ? splits.begin() : splits.find(split);
+  if (found == splits.end()) {
+    throw Error(ErrorCode::kInvalidArgument, folder.string() + ": it has no split " +
+                                                 Quoted(split) + ", but " + Quoted(names, 400));
+  }
+  CheckComplete(found->second);
+  return found->second;
+}
+
+std::vector<fs::path> OfPattern(const fs::path& pattern) {
+  const fs::path folder = pattern.has_parent_path() ? pattern.parent_path() : fs::path(".");
+  std::vector<fs::path> files;
+  if (fs::is_directory(folder)) {
+    for (const fs::path& entry : Entries(folder)) {
+      const bool matches = Matches(pattern.filename().string(), entry.filename().string());
+      if (matches && fs::is_regular_file(entry)) files.push_back(entry);
+    }
+  }
+  if (files.empty()) throw Error(ErrorCode::kNotFound, pattern.string() + ": no file matches");
+  return files;
+}
+
+}  // namespace
+
+std::vector<fs::path> ListParquetFiles(const fs::path& path, const std::string& split) {
+  if (fs::is_directory(path)) return OfDirectory(path, split);
+  if (!split.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, path.string() + ": a split (" + Quoted(split) +
+                                                 ") is of a directory, and this is none");
+  }
+  // A file may have any name; only what is none is a pattern.
+  if (!fs::exists(path) && path.filename().string().find_first_of("*?") != std::string::npos) {
+    return OfPattern(path);
+  }
+  return {path};
+}
+
+}  // namespace tandem::training
