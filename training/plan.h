@@ -4,27 +4,54 @@
 #include <string>
 #include <vector>
 
-#include "training/program/program.h"
+#include "training/memory_needs.h"
 #include "training/spec.h"
 
 namespace tandem::training {
 
-// Bytes of parameters with what training keeps for each: master (4 bytes, split or whole), panels,
-// and for trained ones two moments and the gradient. The base of an adapter has panels alone.
-int64_t StateBytes(const TrainSpec& spec, const std::vector<engine::WeightSpec>& weights,
-                   const std::vector<bool>& trained);
+// Words on top of a spec that would make it fit.
+struct PlannedChange {
+  std::string words;  // "train.remat=full"
+  int64_t total_bytes = 0;
+  double time = 1;          // of a step, in those of the spec as it is
+  bool same_result = true;  // up to the last digits of sums
+};
 
-// The spec's rematerialisation, for kAuto with the bytes that activations may have: as given, or
-// what resources.memory_max_bytes leaves after the parameters and the rest of the process.
-// `trained` empty: all; `adapters` are the weights that lora adds.
-RematOptions RematFor(const TrainSpec& spec, const std::vector<engine::WeightSpec>& weights,
-                      std::vector<bool> trained, const std::vector<engine::WeightSpec>& adapters);
+// What a run will take, before anything starts.
+struct TrainingPlan {
+  int64_t parameters = 0;  // base included
+  int64_t trained = 0;
+  MemoryNeeds memory;
+  int64_t budget_bytes = 0;
+  int64_t steps = 0;
+  double step_flops = 0;  // of the model
+  double step_recomputed_flops = 0;
+  double seconds = 0;  // of all steps, as an estimate; 0: no roof was given
 
-// A table of all policies: bytes of the arena and FLOPs of recomputation.
-std::string DescribePolicies(const engine::FamilySpec& family, const engine::ModelConfig& config,
-                             RecordOptions record);
+  std::vector<PlannedChange> changes;  // the cheapest three that fit, when the spec does not
+  PlannedChange smallest;              // the least that any of them takes
 
-// What `tandem plan` prints: the program with bytes and FLOPs, the parameters, the memory.
-std::string DescribePlan(const TrainSpec& spec);
+  bool fits() const { return memory.total_bytes() <= budget_bytes; }
+};
+
+struct PlanOptions {
+  int64_t budget_bytes = 0;     // 0: resources.memory_max_bytes, else what the machine has free
+  double flops_per_second = 0;  // of this machine's roof; 0: the time is not estimated
+};
+
+// Reads the model's configuration and headers, no weights. Throws what the run would throw for a
+// spec that cannot be.
+TrainingPlan PlanTraining(const TrainSpec& spec, const PlanOptions& options);
+
+// {"bytes":{…by class},"total_bytes",…}: what `tandem plan --json` and a dry run answer.
+std::string PlanJson(const TrainingPlan& plan);
+// The same for people.
+std::string DescribePlan(const TrainingPlan& plan);
+// All policies of train.remat with their bytes and recomputation.
+std::string DescribePolicies(const TrainSpec& spec);
+
+// Throws kResourceExhausted with the numbers and the cheapest changes when the spec sets
+// resources.memory_max_bytes and does not fit.
+void RefuseWhatCannotFit(const TrainSpec& spec);
 
 }  // namespace tandem::training

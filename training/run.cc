@@ -7,6 +7,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
+#include "training/lora/lora.h"
+#include "training/plan.h"
 #include "training/run_checkpoint.h"
 #include "training/run_export.h"
 #include "training/run_metrics.h"
@@ -87,6 +89,21 @@ class Run {
     metrics_.emplace(parts_, context_.dir, progress_.step);
   }
 
+  void AnnounceTargets() {
+    const engine::Model& base = *parts_.trainer.base();
+    for (const std::string& line :
+         DescribeTargets(parts_.trainer.lora_targets(), base.weight_specs())) {
+      Report("message", "  " + line);
+    }
+    for (const std::string& name : TargetsPassedOver(spec_.lora, base.family(), base.config())) {
+      Warn("lora.module_path also matches " + name + ", which can have no adapter");
+    }
+    const std::string& trained_beside = parts_.adapter.base_hash;
+    if (!trained_beside.empty() && trained_beside != base.content_hash()) {
+      Warn("the adapter of lora.load_path was trained beside other weights than these");
+    }
+  }
+
   void Announce() {
     const Trainer& trainer = parts_.trainer;
     char base[64] = "";
@@ -94,10 +111,12 @@ class Run {
       std::snprintf(base, sizeof base, "base %.1f MiB%s, ",
                     static_cast<double>(trainer.base()->weight_bytes()) / 0x1p20,
                     trainer.base()->is_mapped() ? " (mapped)" : "");
-      Report("message", "an adapter of rank " + std::to_string(spec_.lora.rank) + " for " +
-                            std::to_string(trainer.lora_targets().size()) +
+      Report("message", "an adapter of rank " + std::to_string(parts_.adapter.options.rank) +
+                            " for " + std::to_string(trainer.lora_targets().size()) +
                             " linear layers of a model of " +
-                            std::to_string(trainer.base()->parameter_count()) + " parameters");
+                            std::to_string(trainer.base()->parameter_count()) + " parameters in " +
+                            trainer.base()->weights_type());
+      AnnounceTargets();
     }
     char text[320];
     std::snprintf(
@@ -325,6 +344,7 @@ class Run {
 }  // namespace
 
 TrainOutcome RunTraining(const TrainSpec& spec, const JobContext& context) {
+  RefuseWhatCannotFit(spec);
   fs::create_directories(context.dir);
   return Run(spec, context).Go();
 }

@@ -23,32 +23,34 @@ std::string Shortened(const ordered_json& value) { return Quoted(value.dump()); 
 // What a resumed run must share with the one it continues, or at least be warned about.
 ordered_json Settings(const RunParts& parts) {
   const TrainSection& t = parts.spec.train;
-  return {{"samples", parts.data.source->size()},
-          {"max_target_length", parts.spec.data.max_target_length},
-          {"packing", static_cast<int>(parts.spec.data.packing)},
-          {"overflow", static_cast<int>(parts.spec.data.overflow)},
-          {"header", static_cast<int>(parts.spec.data.header)},
-          {"shuffle", parts.spec.data.shuffle},
-          {"data_seed", parts.spec.data.seed},
-          {"per_device_batch_size", t.per_device_batch_size},
-          {"gradient_accumulation_steps", t.gradient_accumulation_steps},
-          {"optimizer", static_cast<int>(t.optimizer.kind)},
-          {"optimizer_state", static_cast<int>(t.optimizer.state)},
-          {"momentum", t.optimizer.momentum},
-          {"b1", t.optimizer.b1},
-          {"b2", t.optimizer.b2},
-          {"eps", t.optimizer.eps},
-          {"weight_decay", t.optimizer.weight_decay},
-          {"clip_norm", t.optimizer.clip_norm},
-          {"learning_rate", t.schedule.learning_rate},
-          {"schedule_steps", t.schedule.schedule_steps},
-          {"warmup_fraction", t.schedule.warmup_fraction},
-          {"final_fraction", t.schedule.final_fraction},
-          {"schedule", static_cast<int>(t.schedule.kind)},
-          {"warmup_steps", t.schedule.warmup_steps},
-          {"decay_fraction", t.schedule.decay_fraction},
-          {"decay_steps", t.schedule.decay_steps},
-          {"decay_style", static_cast<int>(t.schedule.decay_style)}};
+  ordered_json settings = {{"samples", parts.data.source->size()},
+                           {"max_target_length", parts.spec.data.max_target_length},
+                           {"packing", static_cast<int>(parts.spec.data.packing)},
+                           {"overflow", static_cast<int>(parts.spec.data.overflow)},
+                           {"header", static_cast<int>(parts.spec.data.header)},
+                           {"shuffle", parts.spec.data.shuffle},
+                           {"data_seed", parts.spec.data.seed},
+                           {"per_device_batch_size", t.per_device_batch_size},
+                           {"gradient_accumulation_steps", t.gradient_accumulation_steps},
+                           {"optimizer", static_cast<int>(t.optimizer.kind)},
+                           {"optimizer_state", static_cast<int>(t.optimizer.state)},
+                           {"momentum", t.optimizer.momentum},
+                           {"b1", t.optimizer.b1},
+                           {"b2", t.optimizer.b2},
+                           {"eps", t.optimizer.eps},
+                           {"weight_decay", t.optimizer.weight_decay},
+                           {"clip_norm", t.optimizer.clip_norm},
+                           {"learning_rate", t.schedule.learning_rate},
+                           {"schedule_steps", t.schedule.schedule_steps},
+                           {"warmup_fraction", t.schedule.warmup_fraction},
+                           {"final_fraction", t.schedule.final_fraction},
+                           {"schedule", static_cast<int>(t.schedule.kind)},
+                           {"warmup_steps", t.schedule.warmup_steps},
+                           {"decay_fraction", t.schedule.decay_fraction},
+                           {"decay_steps", t.schedule.decay_steps},
+                           {"decay_style", static_cast<int>(t.schedule.decay_style)}};
+  if (parts.is_adapter()) settings["lora_dropout"] = parts.spec.lora.dropout;
+  return settings;
 }
 
 ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
@@ -68,6 +70,7 @@ ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
       {"spikes", {{"losses", spikes.losses}, {"norms", spikes.norms}}},
       {"losses", progress.losses},
       {"base", parts.trainer.base() ? parts.trainer.base()->content_hash() : ""},
+      {"base_weights", parts.trainer.base() ? parts.trainer.base()->weights_type() : ""},
       {"settings", Settings(parts)}};
 }
 
@@ -79,7 +82,7 @@ ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
 
 // What makes the adapter another one is compared; the base may have moved since.
 void CheckSameAdapter(const RunParts& parts, const FoundCheckpoint& found,
-                      const std::string& base_hash) {
+                      const ordered_json& state, const std::string& source) {
   const fs::path path = found.dir / "adapter_config.json";
   if (fs::exists(path) != (parts.trainer.base() != nullptr)) {
     ThrowOther(found, parts.trainer.base()
@@ -97,9 +100,15 @@ void CheckSameAdapter(const RunParts& parts, const FoundCheckpoint& found,
                           "' than lora asks for: " + Shortened(there) + ", now " +
                           Shortened(ours.at(field)));
   }
-  if (base_hash != parts.trainer.base()->content_hash()) {
+  const engine::Model& base = *parts.trainer.base();
+  if (engine::JsonStringOr(state, "base", "", source) != base.content_hash()) {
     ThrowOther(found, "the checkpoint's adapter belongs to another model than " +
                           parts.spec.model.load_parameters_path.string() + " holds now");
+  }
+  const std::string held = engine::JsonStringOr(state, "base_weights", "", source);
+  if (!held.empty() && held != base.weights_type()) {
+    ThrowOther(found, "the checkpoint's adapter was trained beside weights in " + held +
+                          ", lora.base_dtype now asks for " + base.weights_type());
   }
 }
 
@@ -113,7 +122,7 @@ void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ord
   if (engine::JsonInt(state, "version", 0, INT64_MAX, source) != kStateVersion) {
     throw Error(ErrorCode::kUnsupported, source + ": unknown version");
   }
-  CheckSameAdapter(parts, found, engine::JsonStringOr(state, "base", "", source));
+  CheckSameAdapter(parts, found, state, source);
   if (found.isa_key != parts.ops.kernels().key) {
     warn("the checkpoint was written with arithmetic " + found.isa_key + ", this is " +
          std::string(parts.ops.kernels().key) + ": losses will differ in the last digits");

@@ -14,13 +14,14 @@ const char* WeightsFile(const RunParts& parts) {
 }
 
 std::string AdapterConfig(const RunParts& parts) {
-  return LoraConfigOf(parts.spec.lora, parts.trainer.lora_targets(),
+  return LoraConfigOf(parts.adapter.options, parts.trainer.lora_targets(),
                       parts.trainer.base()->weight_specs(),
                       parts.spec.model.load_parameters_path.string());
 }
 
 std::map<std::string, std::string> AdapterMetadata(const RunParts& parts) {
-  return engine::LoraMetadata(parts.trainer.base()->content_hash(), parts.trainer.base()->dtype());
+  const engine::Model& base = *parts.trainer.base();
+  return engine::LoraMetadata(base.content_hash(), base.dtype(), base.weights_type());
 }
 
 fs::path ExportRun(const RunParts& parts, const fs::path& dir) {

@@ -3,38 +3,30 @@
 #include "engine/kernels/kernels.h"
 #include "engine/model/model.h"
 #include "training/lora/lora.h"
+#include "training/lora_base.h"
+#include "training/memory_needs.h"
 #include "training/name_pattern.h"
-#include "training/plan.h"
 
 namespace tandem::training {
 namespace {
 
 namespace fs = std::filesystem;
 
-Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const fs::path& cache_dir,
-                    engine::OpsContext& ops) {
+Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const AdapterPlan& adapter,
+                    const fs::path& cache_dir, engine::OpsContext& ops) {
   TrainerOptions options = TrainerOptionsOf(spec);
   const std::vector<engine::WeightSpec> weights = files.family->list_weights(files.config);
   options.trained = TrainedWeights(spec, weights);
-  std::vector<engine::WeightSpec> adapters;
-  if (spec.lora.enable) {
-    adapters = LoraSpecs(weights, ChooseLoraTargets(spec.lora, *files.family, files.config));
-  }
-  options.remat = RematFor(spec, weights, options.trained, adapters);
+  options.remat = RematFor(spec, files, LoraSpecs(weights, adapter.targets));
   if (!spec.lora.enable) {
     return Trainer(*files.family, files.config, spec.compute, options, ops);
   }
   // The base as it is served, from the same packed file where there is one.
-  engine::LoadOptions load;
-  load.dtype = spec.compute;
-  load.cache_dir = cache_dir;
   const engine::ModelDir dir = engine::ModelDir::Open(spec.model.load_parameters_path);
-  RefuseBlocks(dir, files.family->list_weights(files.config),
-               "which a server computes with as they are and training would decode, so that the "
-               "adapter would belong to other weights than it is served with");
+  engine::LoadOptions load = BaseLoadOptions(spec, dir, files.family->list_weights(files.config));
+  load.cache_dir = cache_dir;
   auto base = engine::Model::Load(dir, load, ops);
-  std::vector<LoraTarget> targets = ChooseLoraTargets(spec.lora, base->family(), base->config());
-  return Trainer(std::move(base), std::move(targets), options, ops);
+  return Trainer(std::move(base), adapter.targets, options, ops);
 }
 
 }  // namespace
@@ -65,6 +57,7 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   options.schedule = spec.train.schedule;
   options.spikes = spec.train.spikes;
   options.dropout_seed = spec.data.seed;
+  options.lora_dropout = static_cast<float>(spec.lora.dropout);
   return options;
 }
 
@@ -89,7 +82,9 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context)
       data(OpenData(spec, files, pool)),
       packer(PackerOptionsOf(spec, data.source->size()),
              [this](int64_t i) { return data.source->Make(i); }),
-      trainer(MakeTrainer(spec, files, context.cache_dir, ops)) {
+      adapter(spec.lora.enable ? PlanAdapter(spec.lora, *files.family, files.config)
+                               : AdapterPlan()),
+      trainer(MakeTrainer(spec, files, adapter, context.cache_dir, ops)) {
   if (spec.kind == "train.sft") {
     turn_ends = AddEndTokens(TurnEnds(*data.source, *files.tokenizer), &files);
   }
@@ -98,7 +93,9 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context)
 void InitialWeights(RunParts& parts) {
   const TrainSpec& spec = parts.spec;
   ParameterStore& parameters = parts.trainer.parameters();
-  if (parts.is_adapter()) {
+  if (parts.is_adapter() && !spec.lora.load_path.empty()) {
+    LoadAdapterWeights(parts.adapter, *parts.files.family, parts.files.config, parameters);
+  } else if (parts.is_adapter()) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       parameters.SetMaster(
           i, InitialLora(parameters.specs()[i], spec.lora.init, spec.model.init_seed));

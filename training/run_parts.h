@@ -4,6 +4,7 @@
 #include "engine/base/thread_pool.h"
 #include "engine/ops/ops_context.h"
 #include "training/data/packer.h"
+#include "training/lora_base.h"
 #include "training/model_files.h"
 #include "training/open_data.h"
 #include "training/spec.h"
@@ -21,6 +22,7 @@ struct RunParts {
   ModelFiles files;
   OpenedData data;
   Packer packer;
+  AdapterPlan adapter;  // empty without lora
   Trainer trainer;
   std::vector<TokenId> turn_ends;  // of answers, that were no end tokens before
 

@@ -180,6 +180,8 @@ class SpecReader {
       if (!m.trainable.empty()) {
         Fault("model.trainable: cannot be set with lora, which trains its adapter alone");
       }
+      CheckBaseType();
+      CheckLoadPath();
     }
     if (spec.train.remat.policy == RematPolicy::kAuto && spec.train.remat.max_bytes == 0 &&
         spec.resources.memory_max_bytes == 0) {
@@ -193,6 +195,27 @@ class SpecReader {
     }
     CheckSchedule(spec.train.schedule);
     if (spec.data.max_segments_per_seq == 0) spec.data.max_segments_per_seq = 64;
+  }
+
+  // What an adapter that is there says itself.
+  void CheckLoadPath() {
+    if (spec.lora.load_path.empty()) return;
+    for (const char* key : {"lora.rank", "lora.alpha", "lora.rank_stabilized", "lora.module_path",
+                            "lora.match", "lora.init"}) {
+      if (!spec.origins.contains(key)) continue;
+      Fault(std::string(key) + ": is that of the adapter which lora.load_path names");
+    }
+  }
+
+  void CheckBaseType() {
+    const bool wants_f32 = spec.lora.base == LoraBase::kF32;
+    if (spec.lora.base == LoraBase::kAuto || wants_f32 == (spec.compute == engine::DType::kF32)) {
+      return;
+    }
+    Fault(wants_f32 ? "lora.base_dtype: f32 weights are computed with in f32: set "
+                      "precision.compute to f32"
+                    : "lora.base_dtype: bf16, int8 and int4 weights are computed with in bf16, "
+                      "precision.compute is f32");
   }
 
   void CheckSchedule(ScheduleSpec& schedule) {

@@ -38,7 +38,7 @@ std::vector<SpecKey> ModelKeys() {
   return {
     {{"model.load_parameters_path", "load_parameters_path"},
      Path(FIELD(model.load_parameters_path)),
-     "start from this Hugging Face directory, GGUF file (F32, F16, BF16) or llama2.c file",
+     "start from this Hugging Face directory, GGUF file (F32, F16, BF16; for an adapter also in blocks) or llama2.c file",
      "fresh weights"},
     {{"model.config", "model.config_path"}, Path(FIELD(model.config_path)),
      "fresh weights in the shape of this config.json", "the fields below"},
@@ -84,6 +84,23 @@ std::vector<SpecKey> ModelKeys() {
   };
 }
 
+SpecValue BaseType() {
+  SpecValue value = Choice<LoraBase>(FIELD(lora.base), {{"auto", LoraBase::kAuto},
+                                                        {"f32", LoraBase::kF32},
+                                                        {"float32", LoraBase::kF32},
+                                                        {"bf16", LoraBase::kBF16},
+                                                        {"bfloat16", LoraBase::kBF16},
+                                                        {"int8", LoraBase::kInt8},
+                                                        {"int4", LoraBase::kInt4}});
+  value.set = [choose = value.set](TrainSpec& spec, const GivenValue& given) {
+    if (Scalar(given) == "nf4") {
+      throw BadValue("nf4 is no format here; int4 takes as much memory and can be served");
+    }
+    choose(spec, given);
+  };
+  return value;
+}
+
 std::vector<SpecKey> LoraKeys() {
   return {
     {{"lora.enable", "lora.enable_lora"}, Bool(FIELD(lora.enable)),
@@ -95,7 +112,8 @@ std::vector<SpecKey> LoraKeys() {
     {{"lora.rank_stabilized", "lora.use_rslora"}, Bool(FIELD(lora.rank_stabilized)),
      "A x is multiplied with alpha / sqrt(rank) instead"},
     {{"lora.module_path", "lora.lora_module_path"}, Text(FIELD(lora.module_path)),
-     "regular expression on module paths", "every linear layer but the head"},
+     "regular expression on module paths, as transformers or MaxText write them",
+     "every linear layer but the head"},
     {{"lora.match"},
      Choice<bool>(FIELD(lora.full_match), {{"search", false}, {"full", true}}),
      "`full`: module_path is of the whole path"},
@@ -103,6 +121,19 @@ std::vector<SpecKey> LoraKeys() {
      Choice<LoraInit>(FIELD(lora.init), {{"kaiming_uniform", LoraInit::kKaimingUniform},
                                          {"he_uniform", LoraInit::kHeUniform}}),
      "how A begins; B begins with zeros"},
+    {{"lora.dropout", "lora.lora_dropout"}, Number(FIELD(lora.dropout), 0, 0.99),
+     "share of what A reads that is zeroed in training, for every layer anew"},
+    {{"lora.base_dtype", "lora.lora_weight_qtype", "lora.base_qtype"}, BaseType(),
+     "what the frozen base is held in; auto: `precision.compute`, or a file's own blocks of integers"},
+    {{"lora.load_path", "lora.lora_restore_path"}, Path(FIELD(lora.load_path)),
+     "PEFT directory of an adapter to go on from; rank, alpha and layers are its own", "none"},
+    {{"lora.lora_tile_size"},
+     {[](TrainSpec&, const GivenValue& given) {
+        if (ParseInteger(Scalar(given)) != 32) {
+          throw BadValue("must be 32: so many weights share a scale");
+        }
+      }, nullptr, "32"},
+     "weights that share a scale; must be 32", "32"},
   };
 }
 
@@ -363,7 +394,8 @@ SpecValue Compute() {
     const std::string& word = Scalar(given);
     if (word == "int8" || word == "int4") {
       throw BadValue(word + " weights can be served but not trained: train in bf16 and serve the " +
-                     "result with --dtype " + word);
+                     "result with --dtype " + word +
+                     ", or train an adapter beside them with lora.base_dtype: " + word);
     }
     choose(spec, given);
   };

@@ -25,6 +25,7 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
   record.trained = options.trained;
   record.lora = std::move(targets);
   record.remat = options.remat;
+  record.lora_dropout = options.dropout ? options.lora_dropout : 0;
   return record;
 }
 

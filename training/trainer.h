@@ -25,7 +25,8 @@ struct TrainerOptions {
   ScheduleSpec schedule;
   SpikeOptions spikes;
   uint64_t dropout_seed = 0;
-  bool dropout = true;        // false: as if the model's config had none
+  bool dropout = true;        // false: as if the model's config and the adapters had none
+  float lora_dropout = 0;     // on what adapters read
   std::vector<bool> trained;  // per weight; empty: all
   RematOptions remat;
 };

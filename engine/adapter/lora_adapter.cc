@@ -22,6 +22,7 @@ constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kWeightsFile = "adapter_model.safetensors";
 constexpr const char* kBaseHashKey = "tandem.base";
 constexpr const char* kComputeKey = "tandem.compute";
+constexpr const char* kWeightsKey = "tandem.base_weights";
 constexpr size_t kMaxConfigBytes = 4 << 20;
 constexpr double kMaxAlpha = 1e6;
 constexpr std::string_view kPrefix = "base_model.model.";
@@ -200,6 +201,7 @@ LoraOrigin ReadOrigin(const Json& config, const SafetensorsFile& file) {
   };
   origin.base_hash = value(kBaseHashKey);
   origin.compute = value(kComputeKey);
+  origin.weights = value(kWeightsKey);
   return origin;
 }
 
@@ -307,6 +309,9 @@ LoraAdapter LoraAdapter::FromParts(const std::string& name, const std::string& c
   const std::string config_source = (fs::path(name) / kConfigFile).string();
   const Json json = ParseUntrustedJson(config, config_source);
   const Settings settings = ReadConfig(json, config_source);
+  adapter.rank_ = settings.rank;
+  adapter.alpha_ = settings.alpha;
+  adapter.rank_stabilized_ = settings.rank_stabilized;
   adapter.file_ = std::make_shared<SafetensorsFile>(std::move(weights));
   adapter.modules_ =
       CollectModules(*adapter.file_, settings, (fs::path(name) / kWeightsFile).string());
@@ -350,9 +355,12 @@ std::vector<std::string_view> PathEnds(std::string_view path) {
   return ends;
 }
 
-std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute) {
-  return {
-      {"format", "pt"}, {kBaseHashKey, base_hash}, {kComputeKey, std::string(DTypeName(compute))}};
+std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute,
+                                                const std::string& weights_type) {
+  return {{"format", "pt"},
+          {kBaseHashKey, base_hash},
+          {kComputeKey, std::string(DTypeName(compute))},
+          {kWeightsKey, weights_type}};
 }
 
 std::pair<std::string, std::string> LoraTensorNames(const std::string& path) {

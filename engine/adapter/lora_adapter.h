@@ -36,6 +36,7 @@ struct LoraOrigin {
   // Of adapters that we trained; else empty.
   std::string base_hash;  // Model::content_hash
   std::string compute;    // the dtype of its arithmetic: "f32" or "bf16"
+  std::string weights;    // Model::weights_type: "bf16", "int4"
 };
 
 // A LoRA adapter as PEFT stores it: adapter_config.json and adapter_model.safetensors. The tensors
@@ -54,6 +55,10 @@ class LoraAdapter {
 
   const std::string& name() const { return name_; }  // its directory, for messages
   const std::vector<LoraModule>& modules() const { return modules_; }  // by path
+  // r, lora_alpha and use_rslora of the config; a module may have another rank or scale.
+  int64_t rank() const { return rank_; }
+  double alpha() const { return alpha_; }
+  bool rank_stabilized() const { return rank_stabilized_; }
   // Entries of a list of target_modules, ends of paths, of which there is no tensor. PEFT passes
   // over those that the base does not have either.
   const std::set<std::string, std::less<>>& targets_without_tensors() const {
@@ -67,6 +72,9 @@ class LoraAdapter {
   LoraAdapter() = default;
 
   std::string name_;
+  int64_t rank_ = 0;
+  double alpha_ = 0;
+  bool rank_stabilized_ = false;
   std::shared_ptr<const SafetensorsFile> file_;  // the views borrow from it
   std::vector<LoraModule> modules_;
   std::set<std::string, std::less<>> targets_without_tensors_;
@@ -86,7 +94,8 @@ struct LoraConfig {
 };
 std::string LoraConfigText(const LoraConfig& config);
 // The metadata of its adapter_model.safetensors, which PEFT passes over: LoraOrigin's second half.
-std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute);
+std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute,
+                                                const std::string& weights_type);
 
 // What target_modules may call a module, the ends of its path: "a.b.c", "b.c" and "c". They borrow.
 std::vector<std::string_view> PathEnds(std::string_view path);

@@ -1,6 +1,7 @@
 #include "engine/kernels/block_formats.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -165,6 +166,36 @@ void QuantizeBySearch(const float* values, float levels, BlockGroup& out) {
   finish(best_scale);
 }
 
+// The integers of a group as they are stored, in the order of int8: [8 steps of k][16 lanes][4].
+void GetSteps(BlockFormat format, const std::byte* panel, int64_t group, uint8_t* steps) {
+  if (format == BlockFormat::kInt8) {
+    std::memcpy(steps, panel + group * kInt8GroupBytes, kInt8GroupBytes);
+    return;
+  }
+  const auto* bytes = reinterpret_cast<const uint8_t*>(panel + group * GroupBytes(format));
+  for (int64_t two = 0; two < kGroupSize / 8; ++two) {
+    for (int64_t i = 0; i < kStepBytes; ++i) {
+      steps[2 * two * kStepBytes + i] = bytes[two * kStepBytes + i] & 15;
+      steps[(2 * two + 1) * kStepBytes + i] =
+          static_cast<uint8_t>(bytes[two * kStepBytes + i] >> 4);
+    }
+  }
+  if (format != BlockFormat::kInt6) return;
+  const uint8_t* high = bytes + kInt4GroupBytes;
+  for (int64_t step = 0; step < kGroupSize / 4; ++step) {
+    for (int64_t i = 0; i < kStepBytes; ++i) {
+      const int high_bits = high[step / 4 * kStepBytes + i] >> (2 * (step % 4)) & 3;
+      steps[step * kStepBytes + i] |= static_cast<uint8_t>(high_bits << 4);
+    }
+  }
+}
+
+// The bits of a finite float as bf16.
+uint32_t RoundFinite(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
+
 }  // namespace
 
 const char* BlockFormatName(BlockFormat format) {
@@ -289,6 +320,47 @@ void DequantizeGroup(BlockFormat format, const std::byte* panel, int64_t k, int6
   const BlockGroup from = GetGroup(format, panel, k, group, lane);
   const float scale = F16ToFloat(from.scale);
   for (int64_t i = 0; i < kGroupSize; ++i) values[i] = scale * static_cast<float>(from.q[i]);
+}
+
+void TransposeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
+                    int64_t pairs, int64_t halves, uint16_t* out, int64_t stride) {
+  // Per byte of a step, so that the loops below run over neighbours and vectorise.
+  float scales[kStepBytes];
+  float minimums[kStepBytes];
+  for (int64_t lane = 0; lane < kPanelLanes; ++lane) {
+    float scale = 0;
+    float minimum = 0;
+    if (format == BlockFormat::kInt4K) {
+      const SuperScales& super = *SuperAt(const_cast<std::byte*>(panel), k, group / kSuperGroups);
+      const auto& numbers = super.groups[group % kSuperGroups];
+      scale = F16ToFloat(super.d[lane]) * numbers.scale[lane];
+      minimum = F16ToFloat(super.dmin[lane]) * numbers.minimum[lane];
+    } else {
+      scale = F16ToFloat(*ScaleAt(format, const_cast<std::byte*>(panel), k, group, lane));
+    }
+    for (int64_t j = 0; j < 4; ++j) {
+      scales[4 * lane + j] = scale;
+      minimums[4 * lane + j] = minimum;
+    }
+  }
+  uint8_t steps[kInt8GroupBytes];
+  GetSteps(format, panel, group, steps);
+  const int32_t offset = BlockOffset(format);
+  for (int64_t step = 0; step < 4 * halves; ++step) {
+    uint32_t rounded[kStepBytes];
+    for (int64_t i = 0; i < kStepBytes; ++i) {
+      const int32_t q = static_cast<int32_t>(steps[step * kStepBytes + i]) - offset;
+      rounded[i] = RoundFinite(scales[i] * static_cast<float>(q) - minimums[i]);
+    }
+    uint16_t* to = out + step / 4 * stride + step % 4 * 8;
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      uint32_t both[4];
+      for (int64_t j = 0; j < 4; ++j) {
+        both[j] = rounded[8 * pair + j] | rounded[8 * pair + 4 + j] << 16;
+      }
+      std::memcpy(to + pair * 2 * kPanelLanes, both, sizeof both);
+    }
+  }
 }
 
 BlockGroup QuantizeGroup(BlockFormat format, const float* values) {

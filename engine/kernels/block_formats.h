@@ -94,6 +94,14 @@ ScaledGroup GetScaledGroup(const std::byte* panel, int64_t k, int64_t group, int
 void DequantizeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
                      int64_t lane, float* values);
 
+// One group of all 16 rows of a panel, turned: what a product over the rows reads. Values are those
+// of DequantizeGroup rounded once to bf16 (to nearest even; they must be finite), as a panel of W^T
+// has them: k / 16 panels of `pairs` <= 8 pairs of rows, element (row, k) at
+//   out[k / 16][row / 2][k % 16][row % 2], the panels being `stride` elements apart.
+// `halves` 1 writes the first 16 k only. REQUIRES: a format.
+void TransposeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
+                    int64_t pairs, int64_t halves, uint16_t* out, int64_t stride);
+
 // Rounds 32 weights. int8: the scale is absmax / 127 as f16, q the nearest integers (even at ties).
 // int4 and int6: of a few scales around absmax / 8 (/ 32), each with its best fit, the one with the
 // least squared error. Values that are not finite, or beyond the f16 range of the scale, give a

@@ -1,47 +1,16 @@
 #include "engine/loop/memory_plan.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <string>
 
+#include "engine/base/available_memory.h"
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/kv/block_pool.h"
 
 namespace tandem::engine {
 namespace {
-
-constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-
-// MemAvailable of /proc/meminfo, else all physical memory.
-int64_t AvailableMemoryBytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key, unit;
-  int64_t kib = 0;
-  while (meminfo >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
-    std::getline(meminfo, unit);
-  }
-  return int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)};
-}
-
-// What cgroup v2 leaves: limit minus use, page cache counted as free. "max" reads as no limit.
-int64_t CgroupRoomBytes() {
-  int64_t limit = 0;
-  int64_t current = 0;
-  if (!(std::ifstream("/sys/fs/cgroup/memory.max") >> limit)) return kNoLimit;
-  if (!(std::ifstream("/sys/fs/cgroup/memory.current") >> current)) return limit;
-  std::ifstream stat("/sys/fs/cgroup/memory.stat");
-  std::string key;
-  int64_t value = 0;
-  while (stat >> key >> value) {
-    if (key == "file") current -= value;
-  }
-  return std::max<int64_t>(0, limit - std::max<int64_t>(0, current));
-}
 
 // Prompt rows whose logits are kept in one step. Each costs vocab_size floats, so that prompts with
 // prompt_logprobs go in smaller chunks than others.
@@ -64,9 +33,7 @@ int64_t BlocksPerSequence(int64_t max_model_len) {
 
 }  // namespace
 
-int64_t DefaultMemoryBudgetBytes() {
-  return std::min(AvailableMemoryBytes(), CgroupRoomBytes()) / 10 * 8;
-}
+int64_t DefaultMemoryBudgetBytes() { return AvailableMemoryBytes() / 10 * 8; }
 
 EngineOptions ResolveOptions(EngineOptions options, int64_t parameter_count) {
   TANDEM_CHECK(options.max_seqs > 0 && options.prefill_chunk_tokens >= 0);

@@ -169,6 +169,12 @@ std::vector<std::string> Adapter::BaseDifferences() const {
     differences.push_back("trained in " + Quoted(origin_.compute) + ", this base computes in '" +
                           compute + "'");
   }
+  // Of another compute dtype the weights are too.
+  if (origin_.compute == compute && !origin_.weights.empty() &&
+      origin_.weights != base_->weights_type()) {
+    differences.push_back("trained beside weights in " + Quoted(origin_.weights) +
+                          ", this base holds them in '" + base_->weights_type() + "'");
+  }
   return differences;
 }
 

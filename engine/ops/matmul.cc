@@ -179,6 +179,47 @@ void InputGradTyped(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w
   ops.pool().ParallelFor(row_tasks * input_tasks, std::cref(run));
 }
 
+// The same through a weight in blocks: the piece of W's transpose is widened to bf16 on the way,
+// and no more of W than a task's piece ever exists in bf16.
+void InputGradBlocks(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, float* dx,
+                     int64_t lddx, bool accumulate) {
+  static_assert(kGradInputs % kGroupSize == 0 && kGradDepth % kLanes == 0);
+  const int64_t panel_bytes = BlockPanelBytes(w.block, w.k);
+  const int64_t depth = RowStride(DType::kBF16, w.n);
+  const int64_t row_tasks = (dy.rows + kGradRows - 1) / kGradRows;
+  const int64_t input_tasks = (w.k + kGradInputs - 1) / kGradInputs;
+  ReserveWorkerScratch(ops, kGradDepth * kGradInputs * sizeof(Bf16));
+  const auto run = [&](int64_t index, int worker) {
+    const int64_t m = index / input_tasks * kGradRows;
+    const int64_t k_first = index % input_tasks * kGradInputs;
+    const int64_t columns = std::min(kGradInputs, w.k - k_first);
+    Bf16* transposed = reinterpret_cast<Bf16*>(ops.WorkerScratch(worker, 0));
+    for (int64_t n = 0; n < depth; n += kGradDepth) {
+      const int64_t here = std::min(kGradDepth, depth - n);
+      for (int64_t row = 0; row < here; row += kLanes) {
+        for (int64_t k = 0; k < columns; k += kGroupSize) {
+          TransposeGroup(w.block, w.panels + (n + row) / kLanes * panel_bytes, w.k,
+                         (k_first + k) / kGroupSize, std::min(kLanes, here - row) / 2,
+                         columns - k > kLanes ? 2 : 1, transposed + k * here + row * kLanes,
+                         here * kLanes);
+        }
+      }
+      ops.kernels().bf16.matmul({.x = static_cast<const Bf16*>(dy.data) + m * dy.stride + n,
+                                 .ldx = dy.stride,
+                                 .m = std::min(kGradRows, dy.rows - m),
+                                 .panels = transposed,
+                                 .n_panels = PanelsOf(columns),
+                                 .n_columns = columns,
+                                 .k = here,
+                                 .bias = nullptr,
+                                 .y = dx + m * lddx + k_first,
+                                 .ldy = lddx,
+                                 .accumulate = accumulate || n > 0});
+    }
+  };
+  ops.pool().ParallelFor(row_tasks * input_tasks, std::cref(run));
+}
+
 // dw = dy^T . x: the rows are the axis of the sum. x is packed once, as panels over blocks of rows;
 // a task owns some outputs of dw and walks the blocks in order, transposing its columns of dy.
 constexpr int64_t kSumRows = 1024;
@@ -272,13 +313,12 @@ void MatMul(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const f
 void MatMulInputGrad(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, float* dx,
                      int64_t lddx, bool accumulate) {
   TANDEM_CHECK(dy.dtype == w.dtype && dy.cols == w.n);
-  if (w.block != BlockFormat::kNone) {
-    throw Error(ErrorCode::kUnsupported, std::string("gradients through ") +
-                                             BlockFormatName(w.block) +
-                                             " weights are not supported: train with dtype bf16 "
-                                             "and serve the result with --dtype int8 or int4");
-  }
   if (dy.rows == 0) return;
+  if (w.block != BlockFormat::kNone) {
+    TANDEM_CHECK(dy.dtype == DType::kBF16);
+    InputGradBlocks(ops, dy, w, dx, lddx, accumulate);
+    return;
+  }
   WithComputeType(w.dtype, [&]<class T>() { InputGradTyped<T>(ops, dy, w, dx, lddx, accumulate); });
 }
 

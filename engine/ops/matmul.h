@@ -75,8 +75,9 @@ void MatMul(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const f
             float* y, int64_t ldy);
 
 // dx[rows, k] (+)= dy[rows, n] . W, read from the same panels (no second packing): 16x16 blocks are
-// transposed on the way. dy is in the compute dtype; dx is f32. Throws kUnsupported for a weight in
-// blocks.
+// transposed on the way. dy is in the compute dtype; dx is f32. A weight in blocks is widened to
+// bf16 piece by piece: the gradient is that of a product with the values of its blocks, to which
+// the rounding of x to integers in MatMul is transparent (straight through).
 void MatMulInputGrad(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, float* dx,
                      int64_t lddx, bool accumulate);
 

@@ -1,28 +1,58 @@
+#include "training/plan.h"
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "config/app_config.h"
+#include "engine/base/thread_pool.h"
+#include "engine/kernels/kernels.h"
+#include "engine/ops/ops_context.h"
 #include "server/cli/verbs.h"
 #include "server/hub/pull.h"
-#include "training/plan.h"
+#include "training/observe/roof.h"
 
 namespace tandem::server {
 
-void AddPlan(CLI::App& command, int&) {
+void AddPlan(CLI::App& command, int& exit_code) {
   struct Flags {
     std::string spec;
     std::vector<std::string> overrides;
+    std::string memory;
+    bool json = false;
+    bool program = false;
   };
   const auto flags = std::make_shared<Flags>();
   command.add_option("spec", flags->spec, "training spec (YAML or JSON)")->required();
   command.add_option("overrides", flags->overrides, "key=value words on top of the spec");
-  command.callback([flags] {
+  command.add_option("--memory", flags->memory,
+                     "budget that must do, such as 8G (default: resources.memory_max_bytes, else "
+                     "what is free)");
+  command.add_flag("--json", flags->json, "as JSON");
+  command.add_flag("--program", flags->program,
+                   "the steps of the program too, with bytes and FLOPs");
+  command.callback([flags, &exit_code] {
     training::TrainSpec spec = training::LoadTrainSpec(flags->spec, flags->overrides);
     spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
     spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string());
-    std::fputs(training::DescribePlan(spec).c_str(), stdout);
+    if (!flags->memory.empty()) {
+      spec.resources.memory_max_bytes = config::ParseBytes(flags->memory, "--memory");
+    }
+    ThreadPool pool(static_cast<int>(spec.resources.threads));
+    engine::OpsContext ops(engine::Kernels(), pool);
+    const training::TrainingPlan plan = training::PlanTraining(
+        spec, {.flops_per_second = training::RoofFlops(ops, spec.compute, {})});
+    std::string text;
+    if (flags->json) {
+      text = training::PlanJson(plan) + "\n";
+    } else {
+      if (flags->program) text += training::Print(plan.memory.program) + "\n";
+      text += training::DescribePlan(plan) + "\n" + training::DescribePolicies(spec);
+    }
+    std::fputs(text.c_str(), stdout);
+    if (!plan.fits()) exit_code = 1;
   });
 }
 

@@ -26,6 +26,7 @@ using tests::ModelHarness;
 struct Case {
   std::string model;
   DType dtype;
+  engine::BlockFormat block = engine::BlockFormat::kNone;
 };
 
 class TrainEqualsServe : public testing::TestWithParam<Case> {};
@@ -112,7 +113,8 @@ TEST_P(TrainEqualsServe, LogitsOfPackedSegmentsAreBitwiseThoseOfServing) {
 }
 
 // The same with an adapter of every linear layer, after two steps of training it: exported, loaded
-// beside the base, and served amid rows of the base alone.
+// beside the base, and served amid rows of the base alone. The base may be in blocks of integers
+// (QLoRA): training then rounds activations where serving does.
 class AdapterTrainEqualsServe : public testing::TestWithParam<Case> {};
 
 TEST_P(AdapterTrainEqualsServe, LogitsOfPackedSegmentsAreBitwiseThoseOfServing) {
@@ -126,7 +128,8 @@ TEST_P(AdapterTrainEqualsServe, LogitsOfPackedSegmentsAreBitwiseThoseOfServing) 
     ThreadPool pool(2);
     engine::OpsContext ops(*table, pool);
     const auto base =
-        engine::Model::Load(engine::ModelDir::Open(golden.dir), {.dtype = GetParam().dtype}, ops);
+        engine::Model::Load(engine::ModelDir::Open(golden.dir),
+                            {.dtype = GetParam().dtype, .block = GetParam().block}, ops);
     const auto segments = Segments(base->config().vocab_size);
     training::MicroBatch batch = Pack(segments);
     training::TrainerOptions options;
@@ -150,7 +153,8 @@ TEST_P(AdapterTrainEqualsServe, LogitsOfPackedSegmentsAreBitwiseThoseOfServing) 
         engine::ReadWholeFile(directory.path() / "before/adapter_config.json", 1 << 20);
     const auto exported =
         training::ExportAdapter(config, {}, trainer.parameters(), directory.path() / "after");
-    ModelHarness harness(golden.dir, {.dtype = GetParam().dtype, .kernels = table});
+    ModelHarness harness(golden.dir,
+                         {.dtype = GetParam().dtype, .block = GetParam().block, .kernels = table});
     const auto adapter = harness.LoadAdapter(exported);
     std::vector<float> served;
     for (const auto& tokens : segments) {
@@ -179,15 +183,28 @@ std::vector<Case> Cases() {
   return cases;
 }
 
+std::vector<Case> AdapterCases() {
+  std::vector<Case> cases = Cases();
+  for (const std::string& model : tests::GoldenNames()) {
+    cases.push_back({model, DType::kBF16, engine::BlockFormat::kInt8});
+    cases.push_back({model, DType::kBF16, engine::BlockFormat::kInt4});
+  }
+  return cases;
+}
+
 std::string CaseName(const testing::TestParamInfo<Case>& instance) {
   std::string name =
       instance.param.model + "_" + std::string(engine::DTypeName(instance.param.dtype));
   std::replace(name.begin(), name.end(), '-', '_');
+  if (instance.param.block != engine::BlockFormat::kNone) {
+    name += std::string("_") + engine::BlockFormatName(instance.param.block);
+  }
   return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(AllModels, TrainEqualsServe, testing::ValuesIn(Cases()), CaseName);
-INSTANTIATE_TEST_SUITE_P(AllModels, AdapterTrainEqualsServe, testing::ValuesIn(Cases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(AllModels, AdapterTrainEqualsServe, testing::ValuesIn(AdapterCases()),
+                         CaseName);
 
 }  // namespace
 }  // namespace tandem

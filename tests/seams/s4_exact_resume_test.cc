@@ -124,7 +124,12 @@ class ExactResume : public testing::Test {
     return {"train", (dir_.path() / "spec.yaml").string(), "run_name=" + run_name};
   }
 
-  void KillAndCompare(int n_kills, const std::vector<std::string>& words);
+  // An adapter of the tiny llama.
+  std::vector<std::string> AdapterWords(std::vector<std::string> more) const {
+    more.push_back("model.load_parameters_path=" + (dir_.path() / "base").string());
+    more.push_back("lora.rank=4");
+    return more;
+  }
 
   fs::path Run(const std::string& name) const { return dir_.path() / "runs" / name; }
 
@@ -179,8 +184,11 @@ void ExactResume::ExpectKillsChangeNothing(std::vector<std::string> words, int n
     EXPECT_EQ(loss, undisturbed.find(step)->second) << "step " << step;
   }
   for (const auto& [step, loss] : undisturbed) EXPECT_GE(killed.count(step), 1u) << step;
+  const bool is_adapter = fs::exists(Run("whole") / "adapter");
   const auto weights = [&](const char* name) {
-    return engine::ReadWholeFile(Run(name) / "hf" / "model.safetensors", 1 << 28);
+    return engine::ReadWholeFile(
+        Run(name) / (is_adapter ? "adapter/adapter_model.safetensors" : "hf/model.safetensors"),
+        1 << 28);
   };
   EXPECT_EQ(weights("killed"), weights("whole"));
 }
@@ -232,6 +240,15 @@ TEST_F(ExactResume, KillsChangeNothingOfFineTuningOnChats) {
   ExpectKillsChangeNothing({"kind=train.sft", "data.train=" + (dir_.path() / "rows.jsonl").string(),
                             "max_target_length=64"},
                            NumberOfKills(6));
+}
+
+TEST_F(ExactResume, KillsChangeNoBitOfAnAdapterWithDropout) {
+  ExpectKillsChangeNothing(AdapterWords({"lora.dropout=0.2"}), NumberOfKills(8));
+}
+
+TEST_F(ExactResume, KillsChangeNoBitOfAnAdapterBesideWeightsOfFourBits) {
+  ExpectKillsChangeNothing(AdapterWords({"lora.dropout=0.1", "lora.base_dtype=int4"}),
+                           NumberOfKills(8));
 }
 
 TEST_F(ExactResume, SigtermSavesAndSaysTryAgain) {

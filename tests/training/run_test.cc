@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stop_token>
 
 #include "engine/adapter/lora_adapter.h"
@@ -21,6 +22,7 @@
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
 #include "training/plan.h"
+#include "training/run_parts.h"
 
 namespace tandem::training {
 namespace {
@@ -306,11 +308,76 @@ TEST_F(RunTrainingTest, OnlyTheNamedWeightsAreTrained) {
   }
 }
 
-TEST_F(RunTrainingTest, ThePlanNamesParametersAndMemory) {
-  const std::string plan = DescribePlan(Spec());
+// ---- Plans
 
-  EXPECT_NE(plan.find("program llama rows=128 row_length=64 compute=bf16"), std::string::npos);
-  EXPECT_NE(plan.find("parameters "), std::string::npos);
+int64_t BytesOf(const MemoryNeeds& needs, const std::string& name) {
+  for (const MemoryClass& one : needs.classes) {
+    if (one.name == name) return one.bytes;
+  }
+  return 0;
+}
+
+TEST_F(RunTrainingTest, ThePlanIsWhatTheTrainerTakes) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  const std::vector<std::vector<std::string>> kinds = {
+      {},
+      {"dtype=float32", "train.remat=full"},
+      {"train.optimizer.state=8bit", "model.hidden_dim=64"},
+      {from, "lora.rank=4"},
+      {from, "lora.rank=4", "lora.base_dtype=int4"},
+  };
+  for (const auto& words : kinds) {
+    const TrainSpec spec = Spec(words);
+    const TrainingPlan plan = PlanTraining(spec, {});
+    JobContext context;
+    context.dir = dir_.path() / "plan";
+    RunParts parts(spec, context);
+
+    const MemoryNeeds& needs = plan.memory;
+    EXPECT_EQ(BytesOf(needs, "masters") + BytesOf(needs, "weights") + BytesOf(needs, "gradients") +
+                  BytesOf(needs, "moments"),
+              parts.trainer.parameters().bytes());
+    EXPECT_EQ(BytesOf(needs, "activations"), parts.trainer.program().arena_bytes);
+    const auto base = parts.trainer.base();
+    EXPECT_EQ(BytesOf(needs, "base"), base ? base->weight_bytes() : 0);
+    EXPECT_NE(DescribePlan(plan).find("activations"), std::string::npos);
+    EXPECT_EQ(nlohmann::json::parse(PlanJson(plan))["total_bytes"], needs.total_bytes());
+  }
+}
+
+TEST_F(RunTrainingTest, WhatDoesNotFitIsRefusedWithChangesThatDo) {
+  const std::vector<std::string> large = {"per_device_batch_size=16", "model.n_layers=8"};
+  const int64_t needed = PlanTraining(Spec(large), {}).memory.total_bytes();
+  std::vector<std::string> words = large;
+  words.push_back("resources.memory_max_bytes=" + std::to_string(needed - 1));
+  const TrainingPlan plan = PlanTraining(Spec(words), {});
+
+  EXPECT_FALSE(plan.fits());
+  ASSERT_EQ(plan.changes.size(), 3u);
+  for (const PlannedChange& change : plan.changes) {
+    EXPECT_TRUE(change.same_result) << change.words;
+    std::vector<std::string> changed = words;
+    std::istringstream parts(change.words);
+    for (std::string word; parts >> word;) changed.push_back(word);
+    EXPECT_TRUE(PlanTraining(Spec(changed), {}).fits()) << change.words;
+  }
+  try {
+    Run(Spec(words), "run");
+    FAIL() << "the run began";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+    EXPECT_NE(std::string(error.what()).find(plan.changes[0].words), std::string::npos);
+  }
+  EXPECT_FALSE(fs::exists(dir_.path() / "run"));
+}
+
+TEST_F(RunTrainingTest, WhatNoChangeMakesFitSaysTheLeast) {
+  const TrainingPlan plan = PlanTraining(Spec({"resources.memory_max_bytes=1048576"}), {});
+
+  EXPECT_FALSE(plan.fits());
+  EXPECT_TRUE(plan.changes.empty());
+  EXPECT_GT(plan.smallest.total_bytes, 1 << 20);
+  EXPECT_NE(DescribePlan(plan).find("no change is enough"), std::string::npos);
 }
 
 // ---- Adapters

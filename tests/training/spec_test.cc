@@ -289,11 +289,28 @@ TEST(TrainSpec, AnAdapterNeedsABaseThatStaysAsItIs) {
             std::string::npos);
   for (const char* fault :
        {"lora.rank=0", "lora.rank=5000", "lora.alpha=0", "lora.alpha=x", "lora.match=some",
-        "lora.init=zero", "lora.dropout=0.1", "lora.base_qtype=int8", "lora.targets=[q]"}) {
+        "lora.init=zero", "lora.dropout=1", "lora.base_dtype=q3", "lora.targets=[q]"}) {
     const std::string key = std::string(fault).substr(0, std::string(fault).find('='));
     const std::string other = kMinimal + "load_parameters_path: base\n";
     EXPECT_NE(FaultsOf(other, {fault}).find(key), std::string::npos) << fault;
   }
+}
+
+TEST(TrainSpec, TheBaseOfAnAdapterIsHeldInWhatIsAskedFor) {
+  const std::string lora = kMinimal + "model.load_parameters_path: base\n";
+  EXPECT_EQ(Parse(lora + "lora.rank: 2\n").lora.base, LoraBase::kAuto);
+  EXPECT_EQ(Parse(lora + "lora.base_dtype: int4\n").lora.base, LoraBase::kInt4);
+  EXPECT_EQ(Parse(lora + "lora.lora_weight_qtype: int8\nlora.lora_tile_size: 32\n").lora.base,
+            LoraBase::kInt8);
+  EXPECT_EQ(Parse(lora + "lora.base_dtype: f32\ndtype: float32\n").lora.base, LoraBase::kF32);
+  EXPECT_DOUBLE_EQ(Parse(lora + "lora.lora_dropout: 0.05\n").lora.dropout, 0.05);
+
+  EXPECT_NE(FaultsOf(lora + "lora.base_dtype: nf4\n").find("int4 takes"), std::string::npos);
+  EXPECT_NE(FaultsOf(lora + "lora.lora_tile_size: 64\n").find("must be 32"), std::string::npos);
+  EXPECT_NE(FaultsOf(lora + "lora.base_dtype: f32\n").find("set precision.compute to f32"),
+            std::string::npos);
+  EXPECT_NE(FaultsOf(lora + "lora.base_dtype: int4\ndtype: float32\n").find("in bf16"),
+            std::string::npos);
 }
 
 TEST(TrainSpec, GuardsHaveMaxTextsSwitches) {

@@ -1,12 +1,17 @@
 #include "training/lora/lora.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/edit_distance.h"
 #include "engine/io/sha256.h"
 #include "engine/model/adapter.h"
 #include "engine/sampling/philox.h"
+#include "training/lora/module_names.h"
 #include "training/name_pattern.h"
 
 namespace tandem::training {
@@ -18,6 +23,72 @@ bool IsConv(const engine::WeightSpec& spec) {
   return spec.layout == engine::SourceLayout::kInOut && spec.name.ends_with(".weight");
 }
 
+// lora.module_path against every name of a module.
+class Matcher {
+ public:
+  Matcher(const LoraOptions& options, std::string_view family)
+      : options_(options), family_(family), pattern_("lora.module_path", options.module_path) {}
+
+  bool Matches(const std::string& path) const {
+    if (options_.module_path.empty()) return true;
+    const std::vector<std::string> names = NamesOfModule(family_, path);
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return options_.full_match ? pattern_.IsAllOf(name) : pattern_.IsIn(name);
+    });
+  }
+
+ private:
+  const LoraOptions& options_;
+  const std::string_view family_;
+  const NamePattern pattern_;
+};
+
+// "model.layers.3.mlp.up_proj" to "model.layers.*.mlp.up_proj".
+std::string WithoutNumbers(const std::string& path) {
+  std::string out;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(path[i])) != 0;
+    const bool begins = i == 0 || path[i - 1] == '.' || (!out.empty() && out.back() == '*');
+    if (digit && begins) {
+      if (out.empty() || out.back() != '*') out += '*';
+    } else {
+      out += path[i];
+    }
+  }
+  return out;
+}
+
+std::string Joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+// The kinds of linear layers whose last parts are most like what was asked for.
+std::vector<std::string> NearestNames(const std::string& wanted,
+                                      const std::vector<engine::WeightSpec>& specs,
+                                      const std::vector<bool>& linear) {
+  constexpr size_t kMostNames = 4;
+  std::vector<std::pair<size_t, std::string>> names;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (!linear[i]) continue;
+    std::string name = WithoutNumbers(engine::ModulePath(specs[i]));
+    size_t distance = SIZE_MAX;
+    for (const std::string_view end : engine::PathEnds(name)) {
+      distance = std::min(distance, EditDistance(wanted, end));
+    }
+    const std::pair<size_t, std::string> entry(distance, std::move(name));
+    if (std::find(names.begin(), names.end(), entry) == names.end()) names.push_back(entry);
+  }
+  std::stable_sort(names.begin(), names.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> nearest;
+  for (const auto& [distance, name] : names) {
+    if (nearest.size() < kMostNames) nearest.push_back(name);
+  }
+  return nearest;
+}
+
 }  // namespace
 
 std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
@@ -26,26 +97,62 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
   const std::vector<engine::WeightSpec> specs = family.list_weights(config);
   const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
   const float scale = engine::LoraScale(options.alpha, options.rank, options.rank_stabilized);
-  const NamePattern pattern("lora.module_path", options.module_path);
+  const Matcher matcher(options, family.name);
   std::vector<LoraTarget> targets;
-  std::string some;  // for the message
   for (size_t i = 0; i < specs.size(); ++i) {
-    if (!linear[i]) continue;
+    if (!linear[i] || !matcher.Matches(engine::ModulePath(specs[i]))) continue;
+    targets.push_back({static_cast<int32_t>(i), options.rank, scale});
+  }
+  if (!targets.empty()) return targets;
+  const std::vector<std::string> passed_over = TargetsPassedOver(options, family, config);
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "lora.module_path: \"" + options.module_path + "\" matches " +
+          (passed_over.empty() ? "no linear layer"
+                               : "only " + Joined(passed_over) + ", which can have no adapter") +
+          "; the nearest are called " + Joined(NearestNames(options.module_path, specs, linear)));
+}
+
+std::vector<std::string> TargetsPassedOver(const LoraOptions& options,
+                                           const engine::FamilySpec& family,
+                                           const engine::ModelConfig& config) {
+  std::vector<std::string> names;
+  if (options.module_path.empty()) return names;
+  const std::vector<engine::WeightSpec> specs = family.list_weights(config);
+  const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
+  const Matcher matcher(options, family.name);
+  for (size_t i = 0; i < specs.size(); ++i) {
     const std::string path = engine::ModulePath(specs[i]);
-    const bool matches = options.module_path.empty() ||
-                         (options.full_match ? pattern.IsAllOf(path) : pattern.IsIn(path));
-    if (matches) {
-      targets.push_back({static_cast<int32_t>(i), options.rank, scale});
-    } else if (some.size() < 200) {
-      some += (some.empty() ? "" : ", ") + path;
-    }
+    const bool matrix = specs[i].kind != engine::WeightKind::kVector;
+    if (matrix && !linear[i] && matcher.Matches(path)) names.push_back(path);
   }
-  if (targets.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, "lora.module_path: \"" + options.module_path +
-                                                 "\" matches no linear layer; they are called " +
-                                                 some + ", ...");
+  return names;
+}
+
+std::vector<std::string> DescribeTargets(const std::vector<LoraTarget>& targets,
+                                         const std::vector<engine::WeightSpec>& base_specs) {
+  struct Kind {
+    std::string name;
+    int64_t layers = 0;
+    int64_t parameters = 0;
+  };
+  std::vector<Kind> kinds;
+  for (const LoraTarget& target : targets) {
+    const engine::WeightSpec& spec = base_specs[static_cast<size_t>(target.weight)];
+    const std::string name = WithoutNumbers(engine::ModulePath(spec));
+    auto kind = std::find_if(kinds.begin(), kinds.end(),
+                             [&](const Kind& other) { return other.name == name; });
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {name});
+    ++kind->layers;
+    kind->parameters += target.rank * (spec.n + spec.k);
   }
-  return targets;
+  std::vector<std::string> lines;
+  for (const Kind& kind : kinds) {
+    lines.push_back(kind.name + ": " + std::to_string(kind.layers) +
+                    (kind.layers == 1 ? " layer, " : " layers, ") +
+                    std::to_string(kind.parameters) + " parameters");
+  }
+  return lines;
 }
 
 std::vector<LoraTarget> LoraTargetsOf(const engine::LoraAdapter& adapter,
@@ -85,6 +192,7 @@ std::string LoraConfigOf(const LoraOptions& options, const std::vector<LoraTarge
   config.rank = options.rank;
   config.alpha = options.alpha;
   config.rank_stabilized = options.rank_stabilized;
+  config.dropout = options.dropout;
   for (const LoraTarget& target : targets) {
     const engine::WeightSpec& spec = base_specs[static_cast<size_t>(target.weight)];
     config.target_modules.push_back(engine::ModulePath(spec));

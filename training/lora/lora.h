@@ -11,11 +11,22 @@
 
 namespace tandem::training {
 
-// The layers that get an adapter. Throws kInvalidArgument naming lora.module_path when it is no
-// expression or matches no linear layer.
+// The layers that get an adapter: those one of whose names (module_names.h) lora.module_path
+// matches. Throws kInvalidArgument naming lora.module_path when it is no expression or matches no
+// linear layer, with the names that are nearest.
 std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
                                           const engine::FamilySpec& family,
                                           const engine::ModelConfig& config);
+
+// What was chosen, for people: one line for each kind of layer with the number of layers and of the
+// adapter's parameters, "model.layers.*.mlp.up_proj: 26 layers, 1905664 parameters".
+std::vector<std::string> DescribeTargets(const std::vector<LoraTarget>& targets,
+                                         const std::vector<engine::WeightSpec>& base_specs);
+
+// Embedding tables and the head, as far as lora.module_path names them: they get no adapter.
+std::vector<std::string> TargetsPassedOver(const LoraOptions& options,
+                                           const engine::FamilySpec& family,
+                                           const engine::ModelConfig& config);
 
 // Those of an adapter that is there. Throws kDataLoss naming the tensor that does not fit.
 std::vector<LoraTarget> LoraTargetsOf(const engine::LoraAdapter& adapter,

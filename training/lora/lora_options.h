@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 namespace tandem::training {
@@ -9,6 +10,15 @@ namespace tandem::training {
 enum class LoraInit {
   kKaimingUniform,  // PEFT's: uniform within 1 / sqrt(in)
   kHeUniform,       // qwix's: uniform within sqrt(6 / in)
+};
+
+// What the frozen base is held in.
+enum class LoraBase {
+  kAuto,  // what precision.compute says; a file's own blocks of integers where it has them
+  kF32,
+  kBF16,
+  kInt8,  // blocks of integers (QLoRA); compute is bf16
+  kInt4,
 };
 
 // Adapters (LoRA) instead of the model's own weights.
@@ -22,6 +32,9 @@ struct LoraOptions {
   std::string module_path;
   bool full_match = false;  // of the whole path instead of a part
   LoraInit init = LoraInit::kKaimingUniform;
+  double dropout = 0;  // on what the adapter reads, while training
+  LoraBase base = LoraBase::kAuto;
+  std::filesystem::path load_path;  // a PEFT directory to go on from; rank to init are its own
 };
 
 }  // namespace tandem::training

@@ -20,15 +20,16 @@ using engine::OpsContext;
 constexpr int64_t kMaxTileRows = 1024;
 constexpr int64_t kMinTileRows = 64;
 
+int64_t RowBytes(int64_t vocab, int64_t hidden_dim, DType dtype) {
+  const auto element = static_cast<int64_t>(engine::DTypeBytes(dtype));
+  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+  return (vocab + hidden_dim + 1) * kFloat +
+         (engine::RowStride(dtype, vocab) + engine::RowStride(dtype, hidden_dim)) * element;
+}
+
 // Follows from shapes alone, so that sums over rows have one order.
-int64_t TileRows(const CrossEntropyArgs& args) {
-  if (args.tile_rows > 0) return args.tile_rows;
-  const auto element = static_cast<int64_t>(engine::DTypeBytes(args.hidden.dtype));
-  const auto f32 = static_cast<int64_t>(sizeof(float));
-  const int64_t vocab = args.head.n;
-  const int64_t of_row = vocab * f32 + engine::RowStride(args.hidden.dtype, vocab) * element +
-                         args.hidden.cols * f32 + args.hidden.stride * element + f32;
-  const int64_t rows = kCrossEntropyBytes / of_row;
+int64_t TileRows(int64_t vocab, int64_t hidden_dim, DType dtype) {
+  const int64_t rows = kCrossEntropyBytes / RowBytes(vocab, hidden_dim, dtype);
   return std::clamp(rows / kMinTileRows * kMinTileRows, kMinTileRows, kMaxTileRows);
 }
 
@@ -177,6 +178,10 @@ class Tile {
 
 }  // namespace
 
+int64_t CrossEntropyWorkspaceBytes(int64_t rows, int64_t vocab, int64_t hidden_dim, DType dtype) {
+  return std::min(rows, TileRows(vocab, hidden_dim, dtype)) * RowBytes(vocab, hidden_dim, dtype);
+}
+
 CrossEntropyResult CrossEntropy(OpsContext& ops, CrossEntropyWorkspace& workspace,
                                 const CrossEntropyArgs& args, float* dhidden, float* dhead,
                                 float* dbias, float* token_logprobs) {
@@ -188,7 +193,9 @@ CrossEntropyResult CrossEntropy(OpsContext& ops, CrossEntropyWorkspace& workspac
     std::memset(dhidden, 0, static_cast<size_t>(elements) * sizeof(float));
   }
 
-  const auto tile_rows = static_cast<size_t>(TileRows(args));
+  const auto tile_rows = static_cast<size_t>(
+      args.tile_rows > 0 ? args.tile_rows
+                         : TileRows(args.head.n, args.hidden.cols, args.hidden.dtype));
   CrossEntropyResult result;
   for (size_t first = 0; first < trained.size(); first += tile_rows) {
     const size_t rows = std::min(tile_rows, trained.size() - first);

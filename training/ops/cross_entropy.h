@@ -22,6 +22,10 @@ struct CrossEntropyArgs {
 // What CrossEntropy may take besides its arguments, unless 64 rows of logits take more.
 constexpr int64_t kCrossEntropyBytes = 256 << 20;
 
+// What it takes for so many trained rows of a micro-batch.
+int64_t CrossEntropyWorkspaceBytes(int64_t rows, int64_t vocab, int64_t hidden_dim,
+                                   engine::DType dtype);
+
 // Buffers of CrossEntropy that outlive a call: they grow to their largest use and stay.
 struct CrossEntropyWorkspace {
   AlignedBuffer logits;

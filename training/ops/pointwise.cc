@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/kernels/training_kernels.h"
+#include "engine/ops/parallel.h"
 
 namespace tandem::training {
 namespace {
@@ -158,6 +159,48 @@ void Dropout(OpsContext& ops, const float* x, std::span<const DropoutRow> rows, 
                      .rate = rate,
                      .y = y + row * cols,
                      .accumulate = accumulate});
+  });
+}
+
+void DropoutRounded(OpsContext& ops, const engine::ConstMatrix& x, std::span<const DropoutRow> rows,
+                    float rate, const DropoutKey& key, const engine::Matrix& y) {
+  TANDEM_CHECK(x.dtype == y.dtype && x.cols == y.cols);
+  if (x.dtype == engine::DType::kF32) {
+    TANDEM_CHECK(x.stride == x.cols && y.stride == y.cols);
+    Dropout(ops, static_cast<const float*>(x.data), rows, x.cols, rate, key,
+            static_cast<float*>(y.data), false);
+    return;
+  }
+  TANDEM_CHECK(rate >= 0 && rate < 1);
+  const auto& kernels = engine::TrainingKernels(ops.kernels());
+  engine::ReserveWorkerScratch(ops, static_cast<size_t>(x.cols) * sizeof(float));
+  const auto n_rows = static_cast<int64_t>(rows.size());
+  ops.pool().ParallelFor((n_rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int worker) {
+    auto* wide = reinterpret_cast<float*>(ops.WorkerScratch(worker, 0));
+    for (int64_t row = task * kRowsPerTask; row < std::min(n_rows, (task + 1) * kRowsPerTask);
+         ++row) {
+      const auto* from = static_cast<const engine::Bf16*>(x.data) + row * x.stride;
+      for (int64_t c = 0; c < x.cols; ++c) wide[c] = engine::Bf16ToFloat(from[c]);
+      const DropoutRow& source = rows[static_cast<size_t>(row)];
+      kernels.dropout({.x = wide,
+                       .cols = x.cols,
+                       .seed = key.seed,
+                       .epoch = key.epoch,
+                       .op = key.op,
+                       .sample = source.sample,
+                       .position = source.position,
+                       .rate = rate,
+                       .y = wide,
+                       .accumulate = false});
+      ops.kernels().bf16.round({.x = wide,
+                                .up = nullptr,
+                                .ldx = x.cols,
+                                .rows = 1,
+                                .cols = x.cols,
+                                .activation = engine::Activation::kSilu,
+                                .y = static_cast<engine::Bf16*>(y.data) + row * y.stride,
+                                .ldy = y.stride});
+    }
   });
 }
 

@@ -53,5 +53,9 @@ struct DropoutKey {
 // function; y may be x. `accumulate`: y += instead.
 void Dropout(engine::OpsContext& ops, const float* x, std::span<const DropoutRow> rows,
              int64_t cols, float rate, const DropoutKey& key, float* y, bool accumulate);
+// The same of rows in the compute dtype: y is rounded to it once.
+void DropoutRounded(engine::OpsContext& ops, const engine::ConstMatrix& x,
+                    std::span<const DropoutRow> rows, float rate, const DropoutKey& key,
+                    const engine::Matrix& y);
 
 }  // namespace tandem::training

@@ -99,7 +99,7 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
       engine::RoundRows(ops_, F32Of(node.inputs[0]), y.cols, y);
       return;
     case OpKind::kLinear:
-      ForwardLinear(node);
+      ForwardLinear(node, batch, dropout);
       return;
     case OpKind::kRope:
       engine::Rope(ops_, F32Of(node.inputs[0]), y.cols, batch.positions, ropes_[node.rope], y);
@@ -160,17 +160,22 @@ void Executor::ForwardNorm(const Node& node) {
   }
 }
 
-void Executor::ForwardLinear(const Node& node) {
-  const Matrix x = MatrixOf(node.inputs[0]);
-  float* y = F32Of(node.outputs[0]);
-  const int64_t stride = program_.values[node.outputs[0]].stride;
-  engine::MatMul(ops_, x, weights_[node.weights[0]].panels, VectorOf(node, 1), y, stride);
-  if (node.lora.a < 0) return;
+void Executor::ForwardLinear(const Node& node, const ProgramBatch& batch, bool dropout) {
+  engine::MatMul(ops_, MatrixOf(node.inputs[0]), weights_[node.weights[0]].panels,
+                 VectorOf(node, 1), F32Of(node.outputs[0]),
+                 program_.values[node.outputs[0]].stride);
+  if (node.lora.a >= 0) ForwardLora(node, batch, dropout);
+}
+
+void Executor::ForwardLora(const Node& node, const ProgramBatch& batch, bool dropout) {
   const engine::LoraMatrices lora{weights_[node.lora.a].panels, weights_[node.lora.b].panels,
                                   node.lora.scale};
   const engine::LoraRows all{&lora, 0, program_.rows};
   const Matrix hidden = HiddenOf(node);
-  engine::AddLora(ops_, x, {&all, 1}, y, stride, &hidden);
+  const int32_t scratch = in_backward_ ? node.lora.remake_scratch : node.lora.forward_scratch;
+  const Matrix x = dropout ? LoraInput(node, batch, scratch) : MatrixOf(node.inputs[0]);
+  engine::AddLora(ops_, x, {&all, 1}, F32Of(node.outputs[0]),
+                  program_.values[node.outputs[0]].stride, &hidden);
 }
 
 CrossEntropyResult Executor::Head(const ProgramBatch& batch, float scale, bool train,
@@ -212,7 +217,7 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
       BackwardNorm(node, dy, dx);
       return;
     case OpKind::kLinear:
-      BackwardLinear(step);
+      BackwardLinear(step, batch);
       return;
     case OpKind::kRope:
       RopeBackward(ops_, dy, batch.positions, ropes_[node.rope], rows, out.cols, dx);
@@ -276,7 +281,7 @@ void Executor::BackwardAdd(const BackwardStep& step, const float* dy) {
   }
 }
 
-void Executor::BackwardLinear(const BackwardStep& step) {
+void Executor::BackwardLinear(const BackwardStep& step, const ProgramBatch& batch) {
   const Node& node = program_.nodes[step.node];
   const engine::PanelMatrix& w = weights_[node.weights[0]].panels;
   const float* dy32 = GradientOf(node.outputs[0]);
@@ -291,7 +296,7 @@ void Executor::BackwardLinear(const BackwardStep& step) {
 
   float* dx = GradientOf(node.inputs[0]);
   if (dx != nullptr) engine::MatMulInputGrad(ops_, dy, w, dx, w.k, !step.overwrite[0]);
-  if (node.lora.a >= 0) BackwardLora(node, dy, dx);
+  if (node.lora.a >= 0) BackwardLora(node, dy, batch, dx);
   if (float* dw = WeightGradient(node.weights[0])) {
     engine::MatMulWeightGrad(ops_, dy, MatrixOf(node.inputs[0]), dw, true);
   }
@@ -300,8 +305,10 @@ void Executor::BackwardLinear(const BackwardStep& step) {
   }
 }
 
-// y += B . h, h = scale * (A . x). dh is rounded like every gradient that enters a matrix product.
-void Executor::BackwardLora(const Node& node, const Matrix& dy, float* dx) {
+// y += B . h, h = scale * (A . drop(x)). dh is rounded like every gradient that enters a matrix
+// product.
+void Executor::BackwardLora(const Node& node, const Matrix& dy, const ProgramBatch& batch,
+                            float* dx) {
   const engine::PanelMatrix& a = weights_[node.lora.a].panels;
   const engine::PanelMatrix& b = weights_[node.lora.b].panels;
   const int64_t rows = program_.rows;
@@ -314,8 +321,16 @@ void Executor::BackwardLora(const Node& node, const Matrix& dy, float* dx) {
   const Matrix dh{dh32 + rows * rank, program_.dtype, rows, rank,
                   engine::RowStride(program_.dtype, rank)};
   engine::RoundRows(ops_, dh32, rank, dh);
-  engine::MatMulWeightGrad(ops_, dh, MatrixOf(node.inputs[0]), WeightGradient(node.lora.a), true);
-  if (dx != nullptr) engine::MatMulInputGrad(ops_, dh, a, dx, a.k, true);
+  const Matrix x = LoraInput(node, batch, node.lora.dropout_scratch);
+  engine::MatMulWeightGrad(ops_, dh, x, WeightGradient(node.lora.a), true);
+  if (dx == nullptr) return;
+  if (node.lora.rate == 0) {
+    engine::MatMulInputGrad(ops_, dh, a, dx, a.k, true);
+    return;
+  }
+  float* through_a = Floats(node.lora.dropout_scratch);  // drop(x) has been read
+  engine::MatMulInputGrad(ops_, dh, a, through_a, a.k, false);
+  Dropout(ops_, through_a, batch.sources, a.k, node.lora.rate, KeyOf(node, batch), dx, true);
 }
 
 void Executor::Zero(int32_t buffer) {
@@ -341,6 +356,14 @@ Matrix Executor::HiddenOf(const Node& node) {
   const int64_t rank = program_.weight_specs[node.lora.a].n;
   return {At(node.saved), program_.dtype, program_.rows, rank,
           engine::RowStride(program_.dtype, rank)};
+}
+
+Matrix Executor::LoraInput(const Node& node, const ProgramBatch& batch, int32_t scratch) {
+  const Matrix x = MatrixOf(node.inputs[0]);
+  if (node.lora.rate == 0) return x;
+  const Matrix dropped{At(scratch), x.dtype, x.rows, x.cols, x.stride};
+  DropoutRounded(ops_, x, batch.sources, node.lora.rate, KeyOf(node, batch), dropped);
+  return dropped;
 }
 
 float* Executor::F32Of(int32_t value) { return Floats(BufferOf(value)); }

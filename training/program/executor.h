@@ -49,15 +49,17 @@ class Executor {
   void Check(const ProgramBatch& batch) const;
   void Forward(const ProgramBatch& batch, bool dropout);
   void ForwardNode(const Node& node, const ProgramBatch& batch, bool dropout);
-  void ForwardLinear(const Node& node);
+  void ForwardLinear(const Node& node, const ProgramBatch& batch, bool dropout);
   void ForwardNorm(const Node& node);
   CrossEntropyResult Head(const ProgramBatch& batch, float scale, bool train,
                           float* token_logprobs);
   void BackwardNode(const BackwardStep& step, const ProgramBatch& batch);
   void BackwardNorm(const Node& node, const float* dy, float* dx);
   void BackwardAdd(const BackwardStep& step, const float* dy);
-  void BackwardLinear(const BackwardStep& step);
-  void BackwardLora(const Node& node, const engine::Matrix& dy, float* dx);
+  void ForwardLora(const Node& node, const ProgramBatch& batch, bool dropout);
+  void BackwardLinear(const BackwardStep& step, const ProgramBatch& batch);
+  void BackwardLora(const Node& node, const engine::Matrix& dy, const ProgramBatch& batch,
+                    float* dx);
   void Zero(int32_t buffer);
 
   std::byte* At(int32_t buffer) { return arena_.data() + program_.buffers[buffer].offset; }
@@ -66,6 +68,8 @@ class Executor {
   int32_t BufferOf(int32_t value) const;
   engine::Matrix MatrixOf(int32_t value);
   engine::Matrix HiddenOf(const Node& node);  // h of a node's adapter
+  // What A of a node's adapter reads: x, or with dropout x dropped into `scratch`.
+  engine::Matrix LoraInput(const Node& node, const ProgramBatch& batch, int32_t scratch);
   float* F32Of(int32_t value);
   float* GradientOf(int32_t value);       // null without
   float* WeightGradient(int32_t weight);  // null when frozen

@@ -42,6 +42,7 @@ class Lifetimes {
     for (const int32_t v : node.outputs) Touch(p_->values[v].buffer, step);
     Touch(node.saved, step);
     Touch(node.forward_scratch, step);
+    Touch(node.lora.forward_scratch, step);
     if (node.op == OpKind::kCrossEntropy) Touch(p_->values[node.inputs[0]].gradient, step);
   }
 
@@ -53,6 +54,7 @@ class Lifetimes {
     for (const int32_t v : node.outputs) TouchRead(v, step);
     Touch(node.saved, step);
     Touch(node.remake_scratch, step);
+    Touch(node.lora.remake_scratch, step);
   }
 
   void Backward(const BackwardStep& backward, int32_t step) {
@@ -71,6 +73,7 @@ class Lifetimes {
     Touch(node.saved, step);
     Touch(node.backward_scratch, step);
     Touch(node.lora.backward_scratch, step);
+    Touch(node.lora.dropout_scratch, step);
   }
 
   Program* p_;

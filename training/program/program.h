@@ -62,12 +62,16 @@ inline int32_t BackwardBuffer(const Value& value) {
 }
 
 // The adapter of a kLinear: y += B . h with h = scale * (A . x) (engine/ops/lora.h). h is the
-// node's `saved`.
+// node's `saved`. Dropped inputs are made again for the backward pass, not kept.
 struct LoraNode {
   int32_t a = -1;  // indices in the program's weights; -1: no adapter
   int32_t b = -1;
   float scale = 1;
+  float rate = 0;                 // of the dropout on A's input; h = scale * (A . drop(x))
+  int32_t forward_scratch = -1;   // drop(x), with dropout
+  int32_t remake_scratch = -1;    // of the recomputation
   int32_t backward_scratch = -1;  // dh, in f32 and in the compute dtype
+  int32_t dropout_scratch = -1;   // drop(x) once more, then in f32 the gradient through A
 };
 
 struct Node {
@@ -119,6 +123,7 @@ struct RecordOptions {
   // family's: A and B of each target in order.
   std::vector<LoraTarget> lora;
   RematOptions remat;
+  float lora_dropout = 0;  // on what A reads, while training
 };
 
 struct Program {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "engine/adapter/lora_adapter.h"
@@ -19,13 +20,15 @@ using engine::Weight;
 // kRound node is put in between, once per value, exactly where ServingOps rounds.
 class Recorder : public engine::LayerOps {
  public:
-  Recorder(Program* program, const std::vector<LoraTarget>& targets) : p_(program) {
+  Recorder(Program* program, const std::vector<LoraTarget>& targets, float lora_dropout)
+      : p_(program) {
     auto next = static_cast<int32_t>(p_->weight_specs.size() - 2 * targets.size());
     for (const LoraTarget& target : targets) {
       LoraNode& lora = lora_[target.weight];
       lora.a = next++;
       lora.b = next++;
       lora.scale = target.scale;
+      lora.rate = lora_dropout;
     }
   }
 
@@ -78,13 +81,7 @@ class Recorder : public engine::LayerOps {
     if (bias != nullptr) node.weights.push_back(bias->index);
     node.backward_scratch = RoundedGradientScratch(w.spec->n);
     if (const auto found = lora_.find(w.index); found != lora_.end()) {
-      node.lora = found->second;
-      const int64_t rank = p_->weight_specs[node.lora.a].n;
-      const int64_t rounded =
-          engine::RowStride(p_->dtype, rank) * static_cast<int64_t>(engine::DTypeBytes(p_->dtype));
-      node.saved = NewBuffer("lora h", p_->rows * rounded);
-      node.lora.backward_scratch =
-          NewBuffer("lora dh", p_->rows * (rank * static_cast<int64_t>(sizeof(float)) + rounded));
+      AddAdapter(found->second, &node);
     }
     return Emit(std::move(node), DType::kF32, w.spec->n);
   }
@@ -160,6 +157,23 @@ class Recorder : public engine::LayerOps {
   }
 
  private:
+  void AddAdapter(const LoraNode& lora, Node* node) {
+    const auto rounded = [&](int64_t cols) {
+      return engine::RowStride(p_->dtype, cols) *
+             static_cast<int64_t>(engine::DTypeBytes(p_->dtype));
+    };
+    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+    node->lora = lora;
+    const int64_t rank = p_->weight_specs[lora.a].n;
+    const int64_t inputs = p_->weight_specs[lora.a].k;
+    node->saved = NewBuffer("lora h", p_->rows * rounded(rank));
+    node->lora.backward_scratch = NewBuffer("lora dh", p_->rows * (rank * kFloat + rounded(rank)));
+    if (lora.rate == 0) return;
+    node->lora.forward_scratch = NewBuffer("lora dropped x", p_->rows * rounded(inputs));
+    node->lora.dropout_scratch =
+        NewBuffer("lora dropped x, dx", p_->rows * std::max(inputs * kFloat, rounded(inputs)));
+  }
+
   int64_t Cols(Act x) const { return p_->values[x.index].cols; }
 
   // With f32 compute a value "in the compute dtype" is f32 too; its rows are dense (see Emit).
@@ -274,7 +288,7 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& conf
   }
 
   const engine::Weights weights = NamesOnly(base);
-  Recorder recorder(&program, options.lora);
+  Recorder recorder(&program, options.lora, options.lora_dropout);
   family.forward(config, weights, recorder);
   TANDEM_CHECK(!program.nodes.empty() && program.nodes.back().op == OpKind::kCrossEntropy);
 

@@ -94,6 +94,9 @@ class Remaker {
     Node& node = p_->nodes[index];
     for (const int32_t v : node.outputs) p_->values[v].remade = Twin(p_->values[v].buffer);
     if (node.forward_scratch >= 0) node.remake_scratch = Twin(node.forward_scratch);
+    if (node.lora.forward_scratch >= 0) {
+      node.lora.remake_scratch = Twin(node.lora.forward_scratch);
+    }
     BackwardStep step;
     step.node = index;
     step.remake = true;

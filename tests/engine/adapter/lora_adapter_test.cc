@@ -162,17 +162,19 @@ TEST_F(LoraAdapterTest, TellsTargetsWithoutTensors) {
 TEST_F(LoraAdapterTest, SaysWhichBaseItWasTrainedBeside) {
   Json config = PlainConfig();
   config["base_model_name_or_path"] = "org/base";
-  Write(config.dump(), PlainShapes(), DType::kF32, LoraMetadata("00ff", DType::kBF16));
+  Write(config.dump(), PlainShapes(), DType::kF32, LoraMetadata("00ff", DType::kBF16, "int4"));
 
   EXPECT_EQ(Open().origin().base_model, "org/base");
   EXPECT_EQ(Open().origin().base_hash, "00ff");
   EXPECT_EQ(Open().origin().compute, "bf16");
+  EXPECT_EQ(Open().origin().weights, "int4");
 
   config["base_model_name_or_path"] = nullptr;
   Write(config.dump(), PlainShapes());
   EXPECT_EQ(Open().origin().base_model, "");
   EXPECT_EQ(Open().origin().base_hash, "");
   EXPECT_EQ(Open().origin().compute, "");
+  EXPECT_EQ(Open().origin().weights, "");
 }
 
 TEST_F(LoraAdapterTest, RefusesConfigsThatAskForOtherArithmetic) {

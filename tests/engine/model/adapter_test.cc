@@ -92,10 +92,10 @@ TEST_F(AdapterTest, HasMatricesForEveryLinearLayerAndNothingElse) {
 TEST_F(AdapterTest, SaysHowTheBaseItWasTrainedBesideDiffers) {
   EXPECT_TRUE(harness_->LoadAdapter(adapter_dir())->BaseDifferences().empty()) << "says nothing";
   const std::string hash = harness_->model().content_hash();
-  Change(adapter_dir(), kA, kA, {}, 0, LoraMetadata(hash, DType::kBF16));
+  Change(adapter_dir(), kA, kA, {}, 0, LoraMetadata(hash, DType::kBF16, "bf16"));
   EXPECT_TRUE(harness_->LoadAdapter(adapter_dir())->BaseDifferences().empty()) << "the same";
 
-  Change(adapter_dir(), kA, kA, {}, 0, LoraMetadata("00\nff", DType::kF32));
+  Change(adapter_dir(), kA, kA, {}, 0, LoraMetadata("00\nff", DType::kF32, "f32"));
   const auto differences = harness_->LoadAdapter(adapter_dir())->BaseDifferences();
 
   ASSERT_EQ(differences.size(), 2u);
@@ -104,6 +104,11 @@ TEST_F(AdapterTest, SaysHowTheBaseItWasTrainedBesideDiffers) {
             "has '" +
                 hash + "'");
   EXPECT_EQ(differences[1], "trained in 'f32', this base computes in 'bf16'");
+
+  Change(adapter_dir(), kA, kA, {}, 0, LoraMetadata(hash, DType::kBF16, "int4"));
+  EXPECT_EQ(harness_->LoadAdapter(adapter_dir())->BaseDifferences(),
+            std::vector<std::string>{"trained beside weights in 'int4', this base holds them in "
+                                     "'bf16'"});
 }
 
 TEST_F(AdapterTest, RefusesShapesThatTheBaseDoesNotHave) {

@@ -23,6 +23,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/paths.h"
+#include "tests/support/random_gguf.h"
 #include "tests/support/temporary_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -79,40 +80,7 @@ class GgufBlocks : public ::testing::Test {
     tests::ConvertToGguf(dir_.path() / "tiny", {.matrices = encoding}).Write(file);
     return file;
   }
-  // The tiny model with blocks of random bytes in place of its matrices, which only some encodings
-  // can have of real weights without their own program.
-  fs::path WriteRandom(Encoding encoding) {
-    const fs::path wide = dir_.path() / ("wide-" + std::string(EncodingName(encoding)));
-    fs::create_directory(wide);
-    tests::WriteTinyModel(wide, {.hidden_dim = 256});
-    const tests::GgufWriter writer = tests::ConvertToGguf(wide, {});
-    tests::GgufWriter replaced;
-    replaced.Add("general.architecture", "llama");
-    for (const auto& [key, value] :
-         std::vector<std::pair<const char*, uint32_t>>{{"embedding_length", 256},
-                                                       {"feed_forward_length", 512},
-                                                       {"block_count", 2},
-                                                       {"attention.head_count", 4},
-                                                       {"attention.head_count_kv", 2},
-                                                       {"context_length", 64}}) {
-      replaced.Add(std::string("llama.") + key, value);
-    }
-    replaced.Add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    const std::string honest = writer.Bytes();
-    const GgufFile file = GgufFile::FromBytes(std::as_bytes(std::span(honest)), "wide");
-    for (const GgufFile::Tensor& tensor : file.tensors()) {
-      const auto elements = ElementCount(tensor.shape);
-      const bool matrix = tensor.shape.size() == 2;
-      replaced.AddTensor(
-          tensor.name, matrix ? tests::GgufTypeOf(encoding) : tests::kGgufF32, tensor.shape,
-          matrix
-              ? tests::RandomBlocks(encoding, elements / BlockElements(encoding))
-              : std::string(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()));
-    }
-    const fs::path path = dir_.path() / (std::string(EncodingName(encoding)) + "-random.gguf");
-    replaced.Write(path);
-    return path;
-  }
+  fs::path WriteRandom(Encoding encoding) { return tests::WriteRandomGguf(encoding, dir_.path()); }
 
   tests::TemporaryDir dir_;
 };

@@ -144,17 +144,66 @@ TEST_P(MatMulTest, WeightsInBlocksComeNearTheProductOfTheirValues) {
   }
 }
 
-TEST_P(MatMulTest, GradientsThroughBlocksAreRefusedWithAReason) {
-  const TestMatrix dy(DType::kBF16, 2, 16);
-  const TestBlockWeight w(BlockFormat::kInt8, 16, 32, 1);
-  std::vector<float> dx(2 * 32);
-  TestOps ops(table());
-  try {
-    MatMulInputGrad(ops, dy, w.matrix(), dx.data(), 32, false);
-    FAIL() << "was computed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_NE(std::string(error.what()).find("train with dtype bf16"), std::string::npos);
+TEST_P(MatMulTest, InputGradThroughBlocksIsThatOfTheirValuesInBf16) {
+  constexpr Shape kGradShapes[] = {{1, 1, 1},     {3, 17, 5},   {9, 33, 48},   {20, 530, 31},
+                                   {33, 1040, 9}, {5, 64, 300}, {600, 18, 20}, {2, 40, 530}};
+  for (const BlockFormat block : kBlockFormats) {
+    for (Shape s : kGradShapes) {
+      s.k = Fitting(block, s.k);
+      const TestMatrix dy(DType::kBF16, s.m, s.n, RandomFloats(s.m * s.n, 8));
+      const TestBlockWeight w(block, s.n, s.k, 9);
+      const std::vector<float> before = RandomFloats(s.m * s.k, 10);
+      for (const bool accumulate : {false, true}) {
+        std::vector<float> dx = before;
+        TestOps ops(table(), 2);
+
+        MatMulInputGrad(ops, dy, w.matrix(), dx.data(), s.k, accumulate);
+
+        for (int64_t m = 0; m < s.m; ++m) {
+          for (int64_t k = 0; k < s.k; ++k) {
+            const auto at = static_cast<size_t>(m * s.k + k);
+            Sum sum;
+            if (accumulate) sum.Add(before[at]);
+            for (int64_t n = 0; n < s.n; ++n) {
+              sum.Add(double{dy.At(m, n)} * Bf16ToFloat(FloatToBf16(w.At(n, k))));
+            }
+            ASSERT_NEAR(dx[at], sum.value, sum.Tolerance())
+                << BlockFormatName(block) << " m " << m << " k " << k << " shape " << s.m << " "
+                << s.n << " " << s.k;
+          }
+        }
+      }
+    }
+  }
+}
+
+// The panels that a task makes are those of the weight in bf16, so nothing else can differ.
+TEST_P(MatMulTest, InputGradThroughBlocksHasTheBitsOfTheWeightWidenedToBf16) {
+  for (const BlockFormat block : kBlockFormats) {
+    const Shape s{37, 701, Fitting(block, 326)};
+    const TestMatrix dy(DType::kBF16, s.m, s.n, RandomFloats(s.m * s.n, 11));
+    const TestBlockWeight w(block, s.n, s.k, 12);
+    std::vector<float> values(static_cast<size_t>(s.n * s.k));
+    UnpackPanels(w.matrix(), values.data());
+    AlignedBuffer panels(static_cast<size_t>(PanelBytes(DType::kBF16, s.n, s.k)));
+    TestOps one(table(), 1);
+    PackPanels(one,
+               {.data = reinterpret_cast<const std::byte*>(values.data()),
+                .dtype = DType::kF32,
+                .shape = {s.n, s.k}},
+               SourceLayout::kOutIn, s.n, s.k, DType::kBF16, panels.data());
+    std::vector<float> widened(static_cast<size_t>(s.m * s.k));
+    MatMulInputGrad(one, dy, {panels.data(), DType::kBF16, s.n, s.k}, widened.data(), s.k, false);
+
+    for (const int64_t rows : {1, 13, 37}) {
+      std::vector<float> dx(widened.size());
+      TestOps ops(table(), 3);
+      for (int64_t m = 0; m < s.m; m += rows) {
+        MatMulInputGrad(ops, dy.Rows(m, std::min(rows, s.m - m)), w.matrix(), dx.data() + m * s.k,
+                        s.k, false);
+      }
+      EXPECT_TRUE(SameBits(widened, dx)) << BlockFormatName(block) << " rows " << rows;
+    }
   }
 }
 

@@ -181,6 +181,36 @@ TEST(Dropout, DependsOnSampleAndPositionAloneAndKeepsTheMean) {
   });
 }
 
+TEST(Dropout, OfRoundedRowsIsThatOfTheirValuesRoundedOnce) {
+  constexpr int64_t kRows = 40;
+  constexpr int64_t kCols = 37;
+  constexpr int64_t kStride = 38;
+  const DropoutKey key{.seed = 42, .epoch = 1, .op = 7};
+  std::vector<DropoutRow> rows;
+  for (uint32_t r = 0; r < kRows; ++r) rows.push_back({.sample = r / 7, .position = r});
+  const Floats random = RandomFloats(kRows * kCols, 6);
+  std::vector<engine::Bf16> x(kRows * kStride);
+  Floats wide(kRows * kCols);
+  for (int64_t i = 0; i < kRows * kCols; ++i) {
+    engine::Bf16& to = x[i / kCols * kStride + i % kCols];
+    to = engine::FloatToBf16(random[i]);
+    wide[i] = engine::Bf16ToFloat(to);
+  }
+
+  OnEveryTable([&](engine::OpsContext& ops) {
+    std::vector<engine::Bf16> y(kRows * kStride, 1);
+    DropoutRounded(ops, {x.data(), engine::DType::kBF16, kRows, kCols, kStride}, rows, 0.25f, key,
+                   {y.data(), engine::DType::kBF16, kRows, kCols, kStride});
+    Floats want(kRows * kCols);
+    Dropout(ops, wide.data(), rows, kCols, 0.25f, key, want.data(), false);
+
+    for (int64_t i = 0; i < kRows * kCols; ++i) {
+      ASSERT_EQ(y[i / kCols * kStride + i % kCols], engine::FloatToBf16(want[i])) << i;
+    }
+    EXPECT_EQ(y[kStride - 1], 0);
+  });
+}
+
 TEST(Dropout, OtherOpsAndEpochsDrawOtherMasks) {
   constexpr int64_t kCols = 128;
   const Floats x(kCols, 1.0f);
