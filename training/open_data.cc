@@ -10,6 +10,8 @@
 #include "engine/chat/chat_template.h"
 #include "engine/io/sha256.h"
 #include "training/data/json_rows.h"
+#include "training/data/parquet/parquet_data_set.h"
+#include "training/data/parquet/shard_list.h"
 #include "training/data/text_source.h"
 
 namespace tandem::training {
@@ -25,12 +27,48 @@ std::string ExtensionOf(const fs::path& path) {
   return extension;
 }
 
+// Rows of Parquet files. Of wide sets only the columns that a format reads are decoded.
+class ParquetRowFile final : public RowFile {
+ public:
+  explicit ParquetRowFile(std::shared_ptr<const ParquetDataSet> set) : set_(std::move(set)) {}
+
+  int64_t size() const override { return set_->size(); }
+  ordered_json Read(int64_t i) const override { return set_->Read(i); }
+  std::string Where(int64_t i) const override { return set_->Where(i); }
+  const std::string& name() const override { return set_->name(); }
+
+ private:
+  std::shared_ptr<const ParquetDataSet> set_;
+};
+
+// A file, a directory of shards, or a pattern.
+bool IsParquet(const fs::path& path) {
+  return ExtensionOf(path) == ".parquet" || fs::is_directory(path);
+}
+
+std::shared_ptr<const RowFile> OpenParquet(const fs::path& path, RowFormat format,
+                                           const std::vector<std::string>& given) {
+  const std::vector<fs::path> files = ListParquetFiles(path);
+  auto set = ParquetDataSet::Open(files);
+  if (format == RowFormat::kAuto) format = DetectFormat(ParquetRowFile(set), given);
+  std::vector<std::string> wanted = ColumnsOf(format, given);
+  wanted.emplace_back("chat_template_kwargs");
+  std::vector<std::string> columns;
+  for (const std::string& column : set->columns()) {
+    if (std::find(wanted.begin(), wanted.end(), column) != wanted.end()) columns.push_back(column);
+  }
+  // Without any the rows are bad, and say what they miss.
+  if (!columns.empty()) set = ParquetDataSet::Open(files, columns);
+  return std::make_shared<const ParquetRowFile>(std::move(set));
+}
+
 // Pre-training reads text unless the file's name says otherwise; fine-tuning reads rows unless it
 // says that it is text.
 bool IsPlain(const TrainSpec& spec, const fs::path& path) {
   if (spec.data.format != RowFormat::kAuto) return spec.data.format == RowFormat::kPlain;
   const std::string extension = ExtensionOf(path);
   if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") return false;
+  if (IsParquet(path)) return false;
   return extension == ".txt" || spec.kind == "train.pretrain";
 }
 
@@ -103,13 +141,19 @@ RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
   return options;
 }
 
+std::shared_ptr<const RowFile> OpenRowFile(const TrainSpec& spec, const fs::path& path,
+                                           const std::vector<std::string>& given) {
+  if (IsParquet(path)) return OpenParquet(path, spec.data.format, given);
+  return JsonRows::Open(path);
+}
+
 void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& path,
               ThreadPool& pool, const OpenDataOptions& wanted, OpenedData* data) {
   if (spec.data.header != Header::kNone) {
     throw Error(ErrorCode::kInvalidArgument, "data.header: is for plain text, not for rows");
   }
-  const auto rows = JsonRows::Open(path);
   const std::vector<std::string>& given = GivenColumns(spec, wanted.split);
+  const std::shared_ptr<const RowFile> rows = OpenRowFile(spec, path, given);
   data->format =
       spec.data.format == RowFormat::kAuto ? DetectFormat(*rows, given) : spec.data.format;
 

@@ -140,7 +140,7 @@ std::vector<SpecKey> LoraKeys() {
 std::vector<SpecKey> DataKeys() {
   return {
     {{"data.train", "dataset_path", "train_files", "data.path"}, Path(FIELD(data.train)),
-     "text file with samples between delimiter lines, file of rows (JSONL, JSON), or prepared file "
+     "text file with samples between delimiter lines, file of rows (JSONL, JSON, Parquet), or prepared file "
      "(`tandem data prepare`)", "must be given"},
     {{"data.eval", "eval_dataset_path", "eval_files"}, Path(FIELD(data.eval)),
      "the same for evaluations", "none"},

@@ -206,6 +206,19 @@ TEST_F(SftTest, EveryFormatIsReadByItsName) {
             "[[school<|endoftext|>]]");
 }
 
+TEST_F(SftTest, ParquetAndJsonGiveTheSameSamples) {
+  const fs::path fixtures =
+      tests::SourceDir() / "tests" / "training" / "data" / "parquet" / "fixtures";
+  const auto shown = [&](const char* file, int64_t i) {
+    return Shown(Spec({"data.train=" + (fixtures / file).string(), "data.overflow=split"}), i);
+  };
+
+  for (const int64_t i : {0, 3}) {
+    EXPECT_EQ(shown("chat--snappy.parquet", i), shown("chat.jsonl", i));
+    EXPECT_NE(shown("chat.jsonl", i).find("[["), std::string::npos);
+  }
+}
+
 TEST_F(SftTest, MaxTextsWordsMeanTheSame) {
   const TrainSpec spec = ParseTrainSpec(
       "use_sft: true\nsteps: 2\nload_parameters_path: m\ntrain_files: t.jsonl\n"
