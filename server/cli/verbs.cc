@@ -10,6 +10,7 @@ constexpr Verb kVerbs[] = {
     {"train", "train a model as a spec says", AddTrain},
     {"plan", "print what a training spec would run: program, bytes, FLOPs", AddPlan},
     {"eval", "predict a text with a model: loss, perplexity, accuracy", AddEval},
+    {"profile", "run a few steps of a training spec: time, FLOPs, memory", AddProfile},
     {"config", "explain keys of training specs, show a spec's values", AddConfig},
     {"quantize", "round a model's weights, and say what that changes", AddQuantize},
     {"tokenizer", "train a tokenizer, encode or decode with one", AddTokenizer},
