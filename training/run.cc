@@ -14,6 +14,7 @@
 #include "training/run_metrics.h"
 #include "training/run_parts.h"
 #include "training/run_saver.h"
+#include "training/trace_window.h"
 #include "training/validation_set.h"
 
 namespace tandem::training {
@@ -52,6 +53,7 @@ class Run {
       if (context_.stop.stop_requested()) return Stop();
       checkpoints_.Take(Wait::kNo);
       if (!OneStep()) break;
+      if (window_.IsOver(progress_.step)) FlushMetrics();
       const bool last = progress_.step == spec_.train.steps;
       if (Due(spec_.train.eval_interval) && !last && Evaluate()) break;
       if (Due(spec_.train.sample.every) && !last) Sample();
@@ -87,6 +89,7 @@ class Run {
     }
     parts_.trainer.MastersChanged();
     metrics_.emplace(parts_, context_.dir, progress_.step);
+    window_.Begin(spec_.profiler, progress_.step);
   }
 
   void AnnounceTargets() {
@@ -150,27 +153,17 @@ class Run {
     if (data.report.bad_rows > 0) Warn(data.report.BadRows(spec_.data.train.string()));
   }
 
-  // The next micro-batches of a step; false at the end of the data.
-  bool NextBatches() {
-    bool any = false;
-    for (MicroBatch& batch : batches_) {
-      batch.Clear();
-      for (int64_t r = 0; r < spec_.train.per_device_batch_size; ++r) {
-        PackedRow row;
-        if (parts_.packer.Next(&row)) {
-          any = true;
-        } else {
-          row = PaddingRow(spec_.data.max_target_length, 0);
-        }
-        batch.Append(row);
-      }
-    }
-    return any;
+  bool FillBatches(Trace* trace) {
+    const TraceSpan span(trace, Trace::Lane::kData, "data");
+    return NextBatches(parts_, batches_);
   }
 
   bool OneStep() {
     const auto start = std::chrono::steady_clock::now();
-    if (!NextBatches()) {
+    Trace* const trace = window_.At(progress_.step);
+    parts_.trainer.set_trace(trace);
+    const TraceSpan whole(trace, Trace::Lane::kSteps, "step");
+    if (!FillBatches(trace)) {
       Report("message", "all epochs are done");
       return false;
     }
@@ -287,13 +280,19 @@ class Run {
 
   void Save(Wait wait) {
     const auto start = std::chrono::steady_clock::now();
-    checkpoints_.Save(progress_, wait);
+    {
+      const TraceSpan span(window_.open(), Trace::Lane::kCheckpoint, "checkpoint");
+      checkpoints_.Save(progress_, wait);
+    }
     metrics_->Checkpoint(progress_.step, Seconds(start));
   }
 
   void FlushMetrics() {
     Guarded([this](const std::string& what) { Warn(what); }, "writing metrics",
-            [this] { metrics_->Flush(); });
+            [this] {
+              metrics_->Flush();
+              window_.Write(context_.dir / "profile");
+            });
   }
 
   TrainOutcome Stop() {
@@ -335,6 +334,7 @@ class Run {
   std::optional<ValidationSet> validation_;
   std::vector<MicroBatch> batches_;
   std::optional<RunMetrics> metrics_;
+  TraceWindow window_;
 
   RunProgress progress_;
   TrainOutcome outcome_;

@@ -16,6 +16,8 @@ double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+}  // namespace
+
 double TokensPerStep(const TrainSpec& spec) {
   return static_cast<double>(spec.train.per_device_batch_size * spec.data.max_target_length *
                              spec.train.gradient_accumulation_steps);
@@ -25,8 +27,6 @@ double RecomputedTflop(const RunParts& parts) {
   return static_cast<double>(parts.trainer.program().recompute_flops()) / 1e12 *
          static_cast<double>(parts.spec.train.gradient_accumulation_steps);
 }
-
-}  // namespace
 
 double StepTflop(const RunParts& parts) {
   const Trainer& trainer = parts.trainer;

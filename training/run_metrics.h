@@ -13,6 +13,9 @@ namespace tandem::training {
 // MaxText's count of the FLOPs of one step, in TFLOP; of adapters what the program counts.
 double StepTflop(const RunParts& parts);
 
+// Positions of a step, padding included: what MaxText counts as tokens.
+double TokensPerStep(const TrainSpec& spec);
+
 struct StepTimes {
   double seconds = 0;       // of the whole step
   double data_seconds = 0;  // of these, waiting for data

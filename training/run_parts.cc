@@ -90,6 +90,23 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context)
   }
 }
 
+bool NextBatches(RunParts& parts, std::span<MicroBatch> batches) {
+  bool any = false;
+  for (MicroBatch& batch : batches) {
+    batch.Clear();
+    for (int64_t r = 0; r < parts.spec.train.per_device_batch_size; ++r) {
+      PackedRow row;
+      if (parts.packer.Next(&row)) {
+        any = true;
+      } else {
+        row = PaddingRow(parts.spec.data.max_target_length, 0);
+      }
+      batch.Append(row);
+    }
+  }
+  return any;
+}
+
 void InitialWeights(RunParts& parts) {
   const TrainSpec& spec = parts.spec;
   ParameterStore& parameters = parts.trainer.parameters();

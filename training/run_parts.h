@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "engine/base/job_context.h"
 #include "engine/base/thread_pool.h"
 #include "engine/ops/ops_context.h"
@@ -35,6 +37,9 @@ std::vector<bool> TrainedWeights(const TrainSpec& spec,
 // All of it but which weights are trained.
 TrainerOptions TrainerOptionsOf(const TrainSpec& spec);
 PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples);
+
+// The next micro-batches of a step; false at the end of the data.
+bool NextBatches(RunParts& parts, std::span<MicroBatch> batches);
 
 // The masters as a run that resumes nothing begins with them: read or drawn.
 void InitialWeights(RunParts& parts);

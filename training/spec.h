@@ -120,6 +120,13 @@ struct MetricsSection {
   bool plot = true;
 };
 
+// A trace of some steps of each process.
+struct ProfilerSection {
+  bool enabled = false;
+  int64_t skip_first_n_steps = 1;
+  int64_t steps = 5;
+};
+
 struct ResourceSection {
   int64_t threads = 0;  // 0: one per physical core
   // Ask the system to prefer everything else to this job.
@@ -138,6 +145,7 @@ struct TrainSpec {
   TrainSection train;
   CheckpointSection checkpoint;
   MetricsSection metrics;
+  ProfilerSection profiler;
   ResourceSection resources;
   engine::DType compute = engine::DType::kBF16;
   int64_t log_period = 1;

@@ -123,7 +123,9 @@ SpecValue Names(Field field) {
 template <class Enum, class Field>
 SpecValue Choice(Field field, std::vector<std::pair<std::string, Enum>> choices) {
   std::string names;
-  for (const auto& [name, value] : choices) names.append(names.empty() ? "" : ", ").append(name);
+  for (const auto& [name, value] : choices) {
+    if (!name.empty()) names.append(names.empty() ? "" : ", ").append(name);
+  }
   return {[=](TrainSpec& spec, const GivenValue& given) {
             const std::string& word = Scalar(given);
             for (const auto& [name, value] : choices) {

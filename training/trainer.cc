@@ -65,7 +65,10 @@ Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarg
 StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   StepResult result;
   for (const MicroBatch& batch : batches) result.total_weights += batch.weight();
-  parameters_.ZeroGradients(ops_);
+  {
+    const TraceSpan span(trace_, Trace::Lane::kCompute, "zero gradients");
+    parameters_.ZeroGradients(ops_);
+  }
   if (result.total_weights == 0) return result;
 
   const auto scale = static_cast<float>(1 / result.total_weights);
@@ -83,7 +86,10 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
   if (result.total_weights == 0) return result;
 
   const double clip = options_.optimizer.clip_norm;
-  result.raw_grad_norm = GlobalNorm(ops_, parameters_.states());
+  {
+    const TraceSpan span(trace_, Trace::Lane::kCompute, "gradient norm");
+    result.raw_grad_norm = GlobalNorm(ops_, parameters_.states());
+  }
   result.finite = std::isfinite(result.loss) && std::isfinite(result.raw_grad_norm);
   if (!result.finite) return result;
   result.spike = spikes_.IsSpike(result.loss, result.raw_grad_norm);
@@ -91,9 +97,15 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
   const bool clips = clip > 0 && result.raw_grad_norm >= clip;
   const double scale = clips ? clip / result.raw_grad_norm : 1;
   result.grad_norm = result.raw_grad_norm * scale;
-  ApplyOptimizer(ops_, options_.optimizer, result.learning_rate, optimizer_steps_, scale,
-                 parameters_.states());
-  parameters_.Repack(ops_);
+  {
+    const TraceSpan span(trace_, Trace::Lane::kCompute, "optimizer");
+    ApplyOptimizer(ops_, options_.optimizer, result.learning_rate, optimizer_steps_, scale,
+                   parameters_.states());
+  }
+  {
+    const TraceSpan span(trace_, Trace::Lane::kCompute, "repack");
+    parameters_.Repack(ops_);
+  }
   ++optimizer_steps_;
   result.updated = true;
   return result;

@@ -88,6 +88,11 @@ class Trainer {
   // After the masters were changed from outside (loading, resuming).
   void MastersChanged() { parameters_.Repack(ops_); }
   Executor& executor() { return *executor_; }
+  // Where the time of steps and evaluations is recorded from now on; null: nowhere.
+  void set_trace(Trace* trace) {
+    trace_ = trace;
+    executor_->set_trace(trace);
+  }
   const Program& program() const { return program_; }
   const engine::ModelConfig& config() const { return config_; }
   const engine::FamilySpec& family() const { return family_; }
@@ -113,6 +118,7 @@ class Trainer {
   ParameterStore parameters_;
   engine::Weights weights_;  // what the program computes with: the base's, then the parameters
   std::unique_ptr<Executor> executor_;
+  Trace* trace_ = nullptr;
   int64_t optimizer_steps_ = 0;
   SpikeGuard spikes_{options_.spikes};
 };

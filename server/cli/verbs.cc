@@ -11,6 +11,7 @@ constexpr Verb kVerbs[] = {
     {"data", "check, show, measure or prepare what a training spec would train on", AddData},
     {"plan", "print what a training spec would run: program, bytes, FLOPs", AddPlan},
     {"eval", "predict a text with a model: loss, perplexity, accuracy", AddEval},
+    {"profile", "run a few steps of a training spec: time, FLOPs, memory", AddProfile},
     {"config", "explain keys of training specs, show a spec's values", AddConfig},
     {"quantize", "round a model's weights, and say what that changes", AddQuantize},
     {"tokenizer", "train a tokenizer, encode or decode with one", AddTokenizer},

@@ -25,6 +25,7 @@ void AddGenerate(CLI::App& command, int& exit_code);
 void AddPull(CLI::App& command, int& exit_code);
 void AddTrain(CLI::App& command, int& exit_code);
 void AddEval(CLI::App& command, int& exit_code);
+void AddProfile(CLI::App& command, int& exit_code);
 void AddConfig(CLI::App& command, int& exit_code);
 void AddData(CLI::App& command, int& exit_code);
 void AddPlan(CLI::App& command, int& exit_code);

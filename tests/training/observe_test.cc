@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <stop_token>
 
@@ -14,6 +15,7 @@
 #include "engine/model/random_model.h"
 #include "tests/support/temporary_dir.h"
 #include "training/evaluate.h"
+#include "training/profile.h"
 #include "training/run.h"
 
 namespace tandem::training {
@@ -167,6 +169,38 @@ TEST_F(ObservedRun, AnAdapterIsEvaluatedOnItsBase) {
   const Evaluation without = EvaluateModel(spec, {}, {});
   EXPECT_EQ(with.loss, outcome.best_eval_loss);
   EXPECT_LT(with.loss, without.loss);
+}
+
+TEST_F(ObservedRun, ATraceHasTheWindowsSteps) {
+  Run(Spec({"profiler=xplane", "skip_first_n_steps_for_profiler=2", "profiler_steps=3",
+            "train.steps=8", "checkpoint.period=3"}));
+  const fs::path dir = dir_.path() / "run" / "profile";
+  const auto trace = nlohmann::json::parse(engine::ReadWholeFile(dir / "trace.json", 1 << 26));
+  std::set<std::string> names;
+  for (const auto& event : trace.at("traceEvents")) names.insert(event.at("name"));
+  for (const char* name : {"step 2", "step 4", "data", "checkpoint", "linear forward",
+                           "linear backward", "cross_entropy", "optimizer", "repack"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+  EXPECT_FALSE(names.contains("step 1"));
+  EXPECT_FALSE(names.contains("step 5"));
+  const std::string summary = engine::ReadWholeFile(dir / "summary.txt", 1 << 20);
+  EXPECT_TRUE(summary.starts_with("3 steps, ")) << summary;
+}
+
+TEST_F(ObservedRun, AProfileMeasuresEveryValueOfASweep) {
+  EXPECT_EQ(SweepWords("a=1,2"), (std::vector<std::string>{"a=1", "a=2"}));
+  EXPECT_THROW(SweepWords("a"), Error);
+  EXPECT_THROW(SweepWords("a="), Error);
+  for (const std::string& word : SweepWords("per_device_batch_size=1,4")) {
+    const ProfileRow row = ProfileSpec(Spec({word}), {.warmup = 1, .steps = 3}, {});
+    EXPECT_GT(row.step_seconds, 0);
+    EXPECT_GT(row.mfu, 0);
+    EXPECT_NEAR(row.tokens_per_second * row.step_seconds, word.back() == '1' ? 64 : 256, 1e-6);
+    EXPECT_GT(row.predicted_bytes, 0);
+  }
+  EXPECT_FALSE(fs::exists(dir_.path() / "run"));
+  EXPECT_THROW(ProfileSpec(Spec({"num_epoch=1"}), {.warmup = 0, .steps = 100}, {}), Error);
 }
 
 TEST_F(ObservedRun, ATextWithoutTokensIsNoEvaluation) {

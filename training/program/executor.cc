@@ -35,6 +35,8 @@ CrossEntropyResult Executor::Train(const ProgramBatch& batch, float scale) {
   const CrossEntropyResult result = Head(batch, scale, true, nullptr);
   in_backward_ = true;
   for (const BackwardStep& step : program_.backward) {
+    const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(program_.nodes[step.node].op).name,
+                         step.remake ? "again" : "backward");
     if (step.remake) {
       ForwardNode(program_.nodes[step.node], batch, true);
     } else {
@@ -78,6 +80,8 @@ void Executor::Check(const ProgramBatch& batch) const {
 void Executor::Forward(const ProgramBatch& batch, bool dropout) {
   in_backward_ = false;
   for (size_t i = 0; i + 1 < program_.nodes.size(); ++i) {
+    const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(program_.nodes[i].op).name,
+                         "forward");
     ForwardNode(program_.nodes[i], batch, dropout);
   }
 }
@@ -181,6 +185,7 @@ void Executor::ForwardLora(const Node& node, const ProgramBatch& batch, bool dro
 CrossEntropyResult Executor::Head(const ProgramBatch& batch, float scale, bool train,
                                   float* token_logprobs) {
   const Node& node = program_.nodes.back();
+  const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(node.op).name);
   CrossEntropyArgs args;
   args.hidden = MatrixOf(node.inputs[0]);
   args.head = weights_[node.weights[0]].panels;

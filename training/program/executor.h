@@ -6,6 +6,7 @@
 
 #include "engine/base/aligned_buffer.h"
 #include "engine/ops/ops_context.h"
+#include "training/observe/trace.h"
 #include "training/ops/attention.h"
 #include "training/ops/cross_entropy.h"
 #include "training/ops/pointwise.h"
@@ -44,6 +45,8 @@ class Executor {
   void ForwardLogits(const ProgramBatch& batch, float* logits);
 
   const Program& program() const { return program_; }
+  // Where the time of every node is recorded from now on; null: nowhere.
+  void set_trace(Trace* trace) { trace_ = trace; }
 
  private:
   void Check(const ProgramBatch& batch) const;
@@ -84,6 +87,7 @@ class Executor {
   AlignedBuffer arena_;
   bool in_backward_ = false;
   CrossEntropyWorkspace head_workspace_;
+  Trace* trace_ = nullptr;
 };
 
 }  // namespace tandem::training

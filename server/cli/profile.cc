@@ -1,0 +1,65 @@
+#include "training/profile.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/cli/model_options.h"
+#include "server/cli/verbs.h"
+#include "server/hub/pull.h"
+
+namespace tandem::server {
+namespace {
+
+struct ProfileFlags {
+  std::string spec;
+  std::vector<std::string> overrides;
+  std::string sweep;
+  training::ProfileOptions options;
+};
+
+void Profile(const ProfileFlags& flags) {
+  std::vector<std::string> values = {""};
+  if (!flags.sweep.empty()) values = training::SweepWords(flags.sweep);
+  // All specs are read before the first runs: a fault in the last value shows at once.
+  std::vector<training::TrainSpec> specs;
+  for (const std::string& value : values) {
+    std::vector<std::string> words = flags.overrides;
+    if (!value.empty()) words.push_back(value);
+    training::TrainSpec spec = training::LoadTrainSpec(flags.spec, words);
+    spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
+    spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string());
+    specs.push_back(std::move(spec));
+  }
+  std::printf("%-32s %10s %12s %10s %7s %12s %12s\n", "value", "step ms", "tokens/s", "GFLOP/s",
+              "MFU", "planned MiB", "peak MiB");
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const training::ProfileRow row = training::ProfileSpec(specs[i], flags.options, CacheDir());
+    std::printf("%-32s %10.1f %12.0f %10.1f %6.1f%% %12.1f %12.1f\n",
+                values[i].empty() ? "as the spec says" : values[i].c_str(), row.step_seconds * 1e3,
+                row.tokens_per_second, row.tflops * 1e3, row.mfu * 100,
+                static_cast<double>(row.predicted_bytes) / 0x1p20,
+                static_cast<double>(row.measured_bytes) / 0x1p20);
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+void AddProfile(CLI::App& command, int&) {
+  const auto flags = std::make_shared<ProfileFlags>();
+  command.add_option("spec", flags->spec, "training spec (YAML or JSON)")->required();
+  command.add_option("overrides", flags->overrides, "key=value words on top of the spec");
+  command.add_option("--sweep", flags->sweep,
+                     "key=value,value,…: one row for each value, such as "
+                     "per_device_batch_size=64,256");
+  command.add_option("--steps", flags->options.steps, "measured steps of each value")
+      ->check(CLI::Range(1, 1'000'000));
+  command.add_option("--warmup", flags->options.warmup, "steps before them")
+      ->check(CLI::Range(0, 1'000'000));
+  command.callback([flags] { Profile(*flags); });
+}
+
+}  // namespace tandem::server
