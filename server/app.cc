@@ -12,11 +12,14 @@
 #include "config/embedded_models.h"
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
+#include "engine/kernels/kernels.h"
 #include "server/handlers/job_spec.h"
 #include "server/jobs/job_files.h"
 #include "server/respond/error_response.h"
 #include "server/routes.h"
 #include "server/service_notify.h"
+#include "training/observe/roof.h"
+#include "training/plan.h"
 
 namespace tandem::server {
 namespace {
@@ -58,6 +61,25 @@ size_t ConnectionsWithinDescriptors(size_t wanted) {
   return possible;
 }
 
+double MeasureRoof(engine::DType compute) {
+  ThreadPool pool(0);
+  engine::OpsContext ops(engine::Kernels(), pool);
+  return training::RoofFlops(ops, compute, {});
+}
+
+// With this machine's roof, measured when first asked.
+std::string PlanOfTraining(const training::TrainSpec& spec) {
+  const auto roof = [&] {
+    if (spec.compute == engine::DType::kF32) {
+      static const double f32 = MeasureRoof(engine::DType::kF32);
+      return f32;
+    }
+    static const double bf16 = MeasureRoof(engine::DType::kBF16);
+    return bf16;
+  };
+  return training::PlanJson(training::PlanTraining(spec, {.flops_per_second = roof()}));
+}
+
 }  // namespace
 
 App::App(AppOptions options)
@@ -82,6 +104,7 @@ App::App(AppOptions options)
           .memory = &memory_,
           .is_named_model =
               [](const std::string& name) { return config::OpenEmbeddedModel(name).has_value(); },
+          .plan_training = PlanOfTraining,
           .model_root = options_.model_root,
           .drain = &drain_,
           .base_url = "",

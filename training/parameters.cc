@@ -39,6 +39,17 @@ double Normal(uint64_t stream, uint64_t i) {
   return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * w);
 }
 
+// The i-th of a stream of numbers in [-1, 1).
+double Uniform(uint64_t stream, uint64_t i) {
+  return static_cast<double>(Mix(stream ^ Mix(2 * i)) >> 11) * 0x1p-52 - 1;
+}
+
+// Half the width of a matrix's distribution, the deviation of a table's.
+double XavierScale(const WeightSpec& spec) {
+  return spec.kind == WeightKind::kMatrix ? std::sqrt(6.0 / static_cast<double>(spec.n + spec.k))
+                                          : 1 / std::sqrt(static_cast<double>(spec.k));
+}
+
 bool EndsResidualBranch(std::string_view name) {
   for (const std::string_view part : {"o_proj", "down_proj", "c_proj", "mha.out", "linear2"}) {
     if (name.find(part) != std::string_view::npos) return true;
@@ -125,7 +136,7 @@ void ParameterStore::TakeMoments(const MomentLayout& layout, Parameter* p, Param
   bytes_ += MomentBytes(layout, p->elements);
 }
 
-void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers) {
+void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers, FreshInit init) {
   for (size_t i = 0; i < specs_.size(); ++i) {
     const WeightSpec& spec = specs_[i];
     std::vector<float> values(static_cast<size_t>(parameters_[i].elements));
@@ -133,12 +144,14 @@ void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers) 
       // A norm begins as the identity, whatever is added to it in use.
       values.assign(values.size(), IsBias(spec.name) ? 0.0f : 1.0f - spec.offset);
     } else {
-      const double scale = EndsResidualBranch(spec.name)
+      const uint64_t stream = Mix(seed ^ HashName(spec.name));
+      const bool uniform = init == FreshInit::kXavierUniform && spec.kind == WeightKind::kMatrix;
+      const double scale = init == FreshInit::kXavierUniform ? XavierScale(spec)
+                           : EndsResidualBranch(spec.name)
                                ? std_dev / std::sqrt(2.0 * static_cast<double>(n_layers))
                                : std_dev;
-      const uint64_t stream = Mix(seed ^ HashName(spec.name));
       for (size_t e = 0; e < values.size(); ++e) {
-        values[e] = static_cast<float>(scale * Normal(stream, e));
+        values[e] = static_cast<float>(scale * (uniform ? Uniform(stream, e) : Normal(stream, e)));
       }
     }
     SetMaster(i, values);

@@ -10,6 +10,7 @@
 #include "engine/io/model_dir.h"
 #include "engine/model/family.h"
 #include "engine/ops/ops_context.h"
+#include "training/fresh_init.h"
 #include "training/optim/optimizer.h"
 
 namespace tandem::training {
@@ -32,7 +33,8 @@ class ParameterStore {
   // Fresh weights, a function of the seed and each weight's name alone. Norm scales 1, biases 0,
   // everything else normal with this standard deviation; projections that end a residual branch
   // (names containing o_proj, down_proj, c_proj, mha.out, linear2) divided by sqrt(2 n_layers).
-  void InitFresh(uint64_t seed, double std_dev, int64_t n_layers);
+  void InitFresh(uint64_t seed, double std_dev, int64_t n_layers,
+                 FreshInit init = FreshInit::kNormal);
   // From a Hugging Face directory. Throws kDataLoss naming a tensor that is missing or misshapen.
   void LoadFrom(const engine::ModelDir& dir);
   // From one file, by the weights' own names: an adapter.

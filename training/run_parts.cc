@@ -120,7 +120,8 @@ void InitialWeights(RunParts& parts) {
   } else if (!spec.model.load_parameters_path.empty()) {
     parameters.LoadFrom(engine::ModelDir::Open(spec.model.load_parameters_path));
   } else {
-    parameters.InitFresh(spec.model.init_seed, spec.model.init_std, parts.files.config.n_layers);
+    parameters.InitFresh(spec.model.init_seed, spec.model.init_std, parts.files.config.n_layers,
+                         spec.model.init);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "engine/tensor/dtype.h"
 #include "training/data/packer.h"
 #include "training/data/row_source.h"
+#include "training/fresh_init.h"
 #include "training/lora/lora_options.h"
 #include "training/optim/guards.h"
 #include "training/optim/optimizer.h"
@@ -35,6 +36,7 @@ struct ModelSection {
   double rope_theta = 10000;
   bool tied_embeddings = true;
   double dropout = 0;
+  FreshInit init = FreshInit::kNormal;
   double init_std = 0.02;
   uint64_t init_seed = 0;
   std::filesystem::path tokenizer_path;  // directory or file; empty: load_parameters_path
@@ -164,5 +166,13 @@ struct TrainSpec {
 TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
                          std::span<const std::string> overrides);
 TrainSpec LoadTrainSpec(const std::filesystem::path& path, std::span<const std::string> overrides);
+
+// A key that names what a run reads, by all its names ("data.train", "dataset_path", …), and what
+// this spec has there.
+struct SpecPath {
+  std::vector<std::string> names;
+  std::string path;
+};
+std::vector<SpecPath> PathsOf(const TrainSpec& spec);
 
 }  // namespace tandem::training

@@ -70,8 +70,11 @@ std::vector<SpecKey> ModelKeys() {
      "the head is the embedding"},
     {{"model.dropout", "dropout_rate"}, Number(FIELD(model.dropout), 0, 0.99),
      "share of activations that is zeroed in training"},
+    {{"model.init"}, Choice<FreshInit>(FIELD(model.init), {{"normal", FreshInit::kNormal},
+                                           {"xavier_uniform", FreshInit::kXavierUniform}}),
+     "how fresh matrices are drawn; xavier_uniform draws embeddings with 1 / sqrt(width)"},
     {{"model.init_std"}, Number(FIELD(model.init_std), 0, 1),
-     "fresh matrices are normal; ends of residual branches / sqrt(2 layers)"},
+     "normal: deviation of fresh matrices; ends of residual branches / sqrt(2 layers)"},
     {{"model.init_seed", "init_weights_seed"}, Integer(FIELD(model.init_seed), 0, kBig),
      "of fresh weights"},
     {{"model.tokenizer_path", "tokenizer_path"}, Path(FIELD(model.tokenizer_path)),
@@ -472,6 +475,15 @@ std::string DefaultOf(const SpecKey& key) {
   if (!key.default_text.empty()) return key.default_text;
   const std::string shown = key.value.show(TrainSpec{});
   return shown.empty() ? "none" : shown;
+}
+
+std::vector<SpecPath> PathsOf(const TrainSpec& spec) {
+  std::vector<SpecPath> paths;
+  for (const SpecKey& key : SpecKeys()) {
+    if (!key.value.is_path || key.names.front() == "base_output_directory") continue;
+    paths.push_back({key.names, key.value.show(spec)});
+  }
+  return paths;
 }
 
 std::string MarkdownRow(const SpecKey& key) {

@@ -31,6 +31,7 @@ struct SpecValue {
   std::function<void(TrainSpec&, const GivenValue&)> set;
   std::function<std::string(const TrainSpec&)> show;  // as it could be written; may be null
   std::string allowed;                                // what may be written, for people
+  bool is_path = false;
 };
 
 const std::string& Scalar(const GivenValue& given);
@@ -98,6 +99,7 @@ template <class Field>
 SpecValue Path(Field field) {
   SpecValue value = Text(field);
   value.allowed = "a path";
+  value.is_path = true;
   return value;
 }
 

@@ -5,6 +5,7 @@
 #include "server/handlers/job_spec.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/wire/field_reader.h"
+#include "training/spec.h"
 
 namespace tandem::server {
 namespace {
@@ -151,9 +152,7 @@ void CreateJob(const HandlerContext& context, Request request, ResponseWriter wr
   const Json* spec = reader.Object("spec");
   if (spec == nullptr) throw MissingField("spec");
   const std::optional<std::string> model_id = reader.String("model_id");
-  if (reader.Bool("dry_run").value_or(false)) {
-    throw UnsupportedField("dry_run", "dry_run is not served by this version yet");
-  }
+  const bool dry_run = reader.Bool("dry_run").value_or(false);
   if (const std::vector<std::string> unknown = reader.unknown(); !unknown.empty()) {
     throw BadValue(unknown.front(), "unknown field " + ShortForm(Json(unknown.front())) +
                                         "; known are type, spec, model_id and dry_run");
@@ -162,6 +161,9 @@ void CreateJob(const HandlerContext& context, Request request, ResponseWriter wr
   Json named = *spec;
   if (model_id) named["run_name"] = *model_id;
   const std::string checked = CheckTrainSpec(std::move(named), context.model_root).dump();
+  if (dry_run) {
+    return writer.Json(200, context.plan_training(training::ParseTrainSpec(checked, "spec", {})));
+  }
   const std::string id = ModelIdOfJob(checked, "");
   if (!id.empty() && context.models.Contains(id) && context.models.Look(id)->owned_by != "user") {
     throw Error(ErrorCode::kAlreadyExists,

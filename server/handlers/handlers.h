@@ -14,6 +14,10 @@
 #include "server/http/request.h"
 #include "server/http/response_writer.h"
 
+namespace tandem::training {
+struct TrainSpec;
+}
+
 namespace tandem::server {
 
 class Admission;
@@ -54,6 +58,8 @@ struct HandlerContext {
   const MemoryLedger* memory = nullptr;         // never null while requests run
   // Whether a model can be opened by this name alone, without a path: the embedded ones.
   std::function<bool(const std::string&)> is_named_model = {};
+  // What a checked training spec would take, as JSON; starts nothing.
+  std::function<std::string(const training::TrainSpec&)> plan_training = {};
   std::filesystem::path model_root;  // what paths in bodies are relative to
   DrainSignal* drain = nullptr;      // never null while requests run
   std::string base_url;              // "http://127.0.0.1:8080", for the text of GET /

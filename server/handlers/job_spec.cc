@@ -1,7 +1,6 @@
 #include "server/handlers/job_spec.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -16,27 +15,25 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// The last words of the keys that name files, in our spelling and MaxText's.
-constexpr std::array<std::string_view, 12> kPathKeys = {
-    "load_parameters_path",
-    "config",
-    "config_path",
-    "tokenizer_path",
-    "chat_template",
-    "chat_template_path",
-    "train",
-    "path",
-    "dataset_path",
-    "train_files",
-    "eval",
-    "eval_files",
+// "train" of "data.train": in nested objects a key is only its last word.
+std::string LastWord(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? name : name.substr(dot + 1);
+}
+
+// Keys that take paths, by their last words, and the paths that a spec has there.
+struct SpecPaths {
+  std::set<std::string> keys;
+  std::set<std::string> values;
 };
 
-bool IsPathKey(std::string_view key) {
-  const size_t dot = key.rfind('.');
-  if (dot != std::string_view::npos) key.remove_prefix(dot + 1);
-  return key == "eval_dataset_path" ||
-         std::find(kPathKeys.begin(), kPathKeys.end(), key) != kPathKeys.end();
+SpecPaths FindPaths(const training::TrainSpec& spec) {
+  SpecPaths paths;
+  for (const training::SpecPath& one : training::PathsOf(spec)) {
+    for (const std::string& name : one.names) paths.keys.insert(LastWord(name));
+    if (!one.path.empty()) paths.values.insert(one.path);
+  }
+  return paths;
 }
 
 Error InvalidPath(const std::string& param, const std::string& why) {
@@ -56,13 +53,14 @@ void RefuseVariables(const Json& value) {
 
 // Replaces the strings that the parsed spec took as paths. A key alone does not tell (`train` is
 // also a section), a value alone neither (a run may be called like a file).
-void MakePathsAbsolute(Json& object, const std::set<std::string>& paths, const fs::path& root,
+void MakePathsAbsolute(Json& object, const SpecPaths& paths, const fs::path& root,
                        const std::string& where) {
   for (auto& [key, value] : object.items()) {
     const std::string param = where + "." + key;
     if (value.is_object()) {
       MakePathsAbsolute(value, paths, root, param);
-    } else if (value.is_string() && IsPathKey(key) && paths.contains(value.get<std::string>())) {
+    } else if (value.is_string() && paths.keys.contains(LastWord(key)) &&
+               paths.values.contains(value.get<std::string>())) {
       value = ResolvePath(root, value.get<std::string>(), param).string();
     }
   }
@@ -134,13 +132,7 @@ Json CheckTrainSpec(Json spec, const fs::path& model_root) {
                    "spec.run_name must be 1 to 128 characters of [A-Za-z0-9._-], since it names "
                    "the model");
   }
-  std::set<std::string> paths;
-  for (const fs::path& path :
-       {parsed.model.load_parameters_path, parsed.model.config_path, parsed.model.tokenizer_path,
-        parsed.model.chat_template, parsed.data.train, parsed.data.eval}) {
-    if (!path.empty()) paths.insert(path.string());
-  }
-  MakePathsAbsolute(spec, paths, model_root, "spec");
+  MakePathsAbsolute(spec, FindPaths(parsed), model_root, "spec");
   return spec;
 }
 

@@ -1356,7 +1356,7 @@ class Documentation(Case):
             if path.endswith("/cancel"):
                 want = (400,)
             self.assertIn(status, want, (command, body))
-            if (method, path) == ("POST", "/admin/jobs"):
+            if (method, path, status) == ("POST", "/admin/jobs", 202):
                 variables["JOB"] = json.loads(body)["id"]
             if "follow" in path:
                 self.assertIn('"status":"succeeded"', body)

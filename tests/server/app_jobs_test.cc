@@ -271,6 +271,9 @@ TEST_F(AppJobsTest, BadJobsAreRefusedBeforeTheyExist) {
       {with("/data/train", "../secret.txt"), 400, "invalid_path"},
       {with("/data/train", "link.txt"), 400, "invalid_path"},
       {with("/data/train", "nowhere.txt"), 404, "path_not_found"},
+      {with("/lora/load_path", "../secret.txt"), 400, "invalid_path"},
+      {with("/lora.lora_restore_path", "/etc"), 400, "invalid_path"},
+      {with("/model/chat_template", "link.txt"), 400, "invalid_path"},
       {with("/data/train", "${HOME}/x"), 400, "invalid_value"},
       {with("/run_name", "a/b"), 400, "invalid_value"},
       {with("/run_name", "tiny"), 409, "already_exists"},
@@ -287,6 +290,34 @@ TEST_F(AppJobsTest, BadJobsAreRefusedBeforeTheyExist) {
   EXPECT_EQ(AskAdmin("GET", "/admin/jobs/job-none").status, 404);
   EXPECT_EQ(AskAdmin("GET", "/admin/jobs/job-none/log").status, 404);
   EXPECT_EQ(AskAdmin("POST", "/admin/jobs/job-none/cancel").status, 404);
+}
+
+TEST_F(AppJobsTest, ADryRunSaysWhatARunTakesAndStartsNothing) {
+  StartApp(JobDefaults("exit 0\n"));
+  std::filesystem::copy(directory_->path() / "tiny", scratch_.path() / "root" / "tiny",
+                        std::filesystem::copy_options::recursive);
+  Json spec = {{"train", {{"steps", 3}, {"per_device_batch_size", 4}}},
+               {"data", {{"train", "text.txt"}, {"max_target_length", 32}}},
+               {"model", {{"load_parameters_path", "tiny"}}}};
+  const auto plan = [&] {
+    const auto reply = Create({{"type", "train"}, {"spec", spec}, {"dry_run", true}});
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return Json::parse(reply.body);
+  };
+
+  const Json fitting = plan();
+  EXPECT_TRUE(fitting["fits"]) << fitting;
+  EXPECT_EQ(fitting["steps"], 3);
+  EXPECT_GT(fitting["flops"], 0);
+  EXPECT_GT(fitting["seconds"], 0);
+  int64_t total = 0;
+  for (const Json& bytes : fitting["bytes"]) total += bytes.get<int64_t>();
+  EXPECT_EQ(fitting["total_bytes"], total);
+  spec["resources"] = {{"memory_max_bytes", total - 1}};
+  const Json refused = plan();
+  EXPECT_FALSE(refused["fits"]) << refused;
+  EXPECT_FALSE(refused["changes"].empty());
+  EXPECT_EQ(Json::parse(AskAdmin("GET", "/admin/jobs").body)["data"].size(), 0u);
 }
 
 TEST_F(AppJobsTest, AdminRoutesNeedTheAdminKey) {

@@ -308,6 +308,35 @@ TEST_F(RunTrainingTest, OnlyTheNamedWeightsAreTrained) {
   }
 }
 
+TEST(ParameterStore, XavierWeightsHaveItsMoments) {
+  const engine::FamilySpec& family = engine::FindFamilyByName("minigpt");
+  engine::ModelConfig config = engine::TinyLlamaConfig();
+  config.family = "minigpt";
+  ParameterStore store(family.list_weights(config), engine::DType::kF32, {}, OptimizerSpec());
+  store.InitFresh(1, 0.02, 2, FreshInit::kXavierUniform);
+
+  for (size_t i = 0; i < store.size(); ++i) {
+    const engine::WeightSpec& spec = store.specs()[i];
+    if (spec.kind == engine::WeightKind::kVector) continue;
+    const std::vector<float> values = store.Master(i);
+    double squares = 0;
+    float most = 0;
+    for (const float v : values) {
+      squares += static_cast<double>(v) * static_cast<double>(v);
+      most = std::max(most, std::abs(v));
+    }
+    const double deviation = std::sqrt(squares / static_cast<double>(values.size()));
+    const auto n = static_cast<double>(spec.n);
+    const auto k = static_cast<double>(spec.k);
+    if (spec.kind == engine::WeightKind::kMatrix) {
+      EXPECT_LE(most, std::sqrt(6 / (n + k)) * 1.0001) << spec.name;
+      EXPECT_NEAR(deviation, std::sqrt(2 / (n + k)), 0.1 * deviation) << spec.name;
+    } else {
+      EXPECT_NEAR(deviation, 1 / std::sqrt(k), 0.1 * deviation) << spec.name;
+    }
+  }
+}
+
 // ---- Plans
 
 int64_t BytesOf(const MemoryNeeds& needs, const std::string& name) {
