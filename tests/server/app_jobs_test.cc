@@ -255,6 +255,11 @@ TEST_F(AppJobsTest, BadJobsAreRefusedBeforeTheyExist) {
     spec[Json::json_pointer(pointer)] = value;
     return Json{{"type", "train"}, {"spec", spec}};
   };
+  const auto with_adapter = [&](const char* pointer, const Json& value) {
+    Json body = with(pointer, value);
+    body["spec"]["model"]["load_parameters_path"] = "text.txt";
+    return body;
+  };
   struct Case {
     Json body;
     int status;
@@ -271,8 +276,8 @@ TEST_F(AppJobsTest, BadJobsAreRefusedBeforeTheyExist) {
       {with("/data/train", "../secret.txt"), 400, "invalid_path"},
       {with("/data/train", "link.txt"), 400, "invalid_path"},
       {with("/data/train", "nowhere.txt"), 404, "path_not_found"},
-      {with("/lora/load_path", "../secret.txt"), 400, "invalid_path"},
-      {with("/lora.lora_restore_path", "/etc"), 400, "invalid_path"},
+      {with_adapter("/lora/load_path", "../secret.txt"), 400, "invalid_path"},
+      {with_adapter("/lora.lora_restore_path", "/etc"), 400, "invalid_path"},
       {with("/model/chat_template", "link.txt"), 400, "invalid_path"},
       {with("/data/train", "${HOME}/x"), 400, "invalid_value"},
       {with("/run_name", "a/b"), 400, "invalid_value"},
