@@ -79,7 +79,8 @@ class PullTest : public testing::Test {
     server_ = std::make_unique<HubServer>([this](const HubRequest& request) {
       Meet();
       std::optional<HubReply> reply;
-      if (on_request_) reply = on_request_(request);
+      const auto on_request = OnRequest();
+      if (on_request) reply = on_request(request);
       if (!reply) reply = Answer(request);
       Meet();
       return *reply;
@@ -139,6 +140,16 @@ class PullTest : public testing::Test {
   // see that the requests come between; this it sees.
   void Meet() { const std::lock_guard lock(meeting_); }
 
+  // A client that gave up may have left a request behind that is still being answered.
+  void AnswerAsUsual() {
+    const std::lock_guard lock(meeting_);
+    on_request_ = nullptr;
+  }
+  std::function<std::optional<HubReply>(const HubRequest&)> OnRequest() {
+    const std::lock_guard lock(meeting_);
+    return on_request_;
+  }
+
   fs::path Pull(std::stop_token stop = {}) {
     Meet();
     const auto meet_again = [this](void*) { Meet(); };
@@ -194,7 +205,7 @@ class PullTest : public testing::Test {
     }
   }
 
-  std::mutex meeting_;  // guards nothing
+  std::mutex meeting_;  // of on_request_ while the server runs; else guards nothing
   tests::TemporaryDir dir_;
   std::map<std::string, std::string> files_;
   std::function<std::optional<HubReply>(const HubRequest&)> on_request_;

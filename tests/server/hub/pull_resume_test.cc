@@ -59,7 +59,7 @@ TEST_F(PullTest, AnAnswerThatCannotBeRightDoesNotCostTheBeginning) {
     EXPECT_NE(Refusal(ErrorCode::kDataLoss).find("announced are"), std::string::npos);
     EXPECT_EQ(Arrived(), 1000000);
   }
-  on_request_ = nullptr;
+  AnswerAsUsual();
 
   ExpectPulled(Pull());
 
@@ -234,7 +234,7 @@ TEST_F(PullTest, AStopKeepsWhatHasArrived) {
   }
   EXPECT_EQ(Arrived(), 65536);
 
-  on_request_ = nullptr;
+  AnswerAsUsual();
   ExpectPulled(Pull());
 }
 

@@ -162,7 +162,7 @@ TEST_F(PullTest, AnOldModelIsNotTakenForTheNewOne) {
   on_request_ = [](const HubRequest&) { return HubReply{Reply(451, "", "")}; };
   Refusal(ErrorCode::kPermissionDenied);
 
-  on_request_ = nullptr;
+  AnswerAsUsual();
   ExpectPulled(Pull());
 }
 
