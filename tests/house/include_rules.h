@@ -71,13 +71,12 @@ inline constexpr std::array kRespond{
 inline constexpr std::array kJobs{Names("engine/base"), Names("training/spec.h"),
                                   Names("convert/spec.h")};
 inline constexpr std::array kHandlers{
-    Names("engine/base"),       Names("engine/engine.h"),
-    Names("engine/options.h"),  Names("engine/sampling/sampling_params.h"),
-    Names("engine/chat"),       Names("engine/tokenizer"),
+    Names("engine/base"), Names("engine/engine.h"), Names("engine/options.h"),
+    Names("engine/sampling/sampling_params.h"), Names("engine/chat"), Names("engine/tokenizer"),
     Names("engine/constraint"), Names("training/spec.h"),
-    Names("convert/spec.h"),    Names("server/http"),
-    Names("server/wire"),       Names("server/respond"),
-    Names("server/jobs"),       Names("server/metrics.h")};
+    // /v1/render shows what training would learn, by the one that knows.
+    Names("training/data/sample_encoder.h"), Names("convert/spec.h"), Names("server/http"),
+    Names("server/wire"), Names("server/respond"), Names("server/jobs"), Names("server/metrics.h")};
 inline constexpr std::array kBench{
     Names("engine"),          Names("engine/base"),       Names("engine/tensor"),
     Names("engine/io"),       Names("engine/quant"),      Names("engine/kernels"),
