@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "server/cli/model_options.h"
+#include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
-#include "server/hub/pull.h"
 
 namespace tandem::server {
 namespace {
@@ -29,8 +29,7 @@ void Profile(const ProfileFlags& flags) {
     std::vector<std::string> words = flags.overrides;
     if (!value.empty()) words.push_back(value);
     training::TrainSpec spec = training::LoadTrainSpec(flags.spec, words);
-    spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
-    spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string());
+    FindSpecPaths(spec);
     specs.push_back(std::move(spec));
   }
   std::printf("%-32s %10s %12s %10s %7s %12s %12s\n", "value", "step ms", "tokens/s", "GFLOP/s",

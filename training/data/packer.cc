@@ -47,15 +47,28 @@ double Packer::epoch() const {
   return static_cast<double>(state_.next) / static_cast<double>(options_.n_samples);
 }
 
+Sample Packer::Whole(int64_t number) const {
+  const int64_t epoch = number / options_.n_samples;
+  const int64_t within = number % options_.n_samples;
+  return make_(options_.shuffle ? Permute(options_.seed + static_cast<uint64_t>(epoch),
+                                          options_.n_samples, within)
+                                : within);
+}
+
+const Sample& Packer::Keep(int64_t number, Sample sample) {
+  if (Cuts(Overflow::kTruncateLeft)) KeepEnd(&sample, options_.row_length + 1);
+  return made_.emplace(number, std::move(sample)).first->second;
+}
+
 const Sample& Packer::Pending(size_t i) {
   const int64_t number = state_.pending[i];
   if (const auto it = made_.find(number); it != made_.end()) return it->second;
-  const int64_t epoch = number / options_.n_samples;
-  const int64_t within = number % options_.n_samples;
-  const int64_t index = options_.shuffle ? Permute(options_.seed + static_cast<uint64_t>(epoch),
-                                                   options_.n_samples, within)
-                                         : within;
-  return made_.emplace(number, make_(index)).first->second;
+  return Keep(number, Whole(number));
+}
+
+// A stream has no samples that are too long.
+bool Packer::Cuts(Overflow how) const {
+  return options_.packing != Packing::kConcatThenSplit && options_.overflow == how;
 }
 
 int64_t Packer::PlacesOf(const Sample& sample) const {
@@ -66,24 +79,22 @@ int64_t Packer::PlacesOf(const Sample& sample) const {
 void Packer::Fill(size_t wanted) {
   while (state_.pending.size() < wanted) {
     if (options_.n_epochs > 0 && state_.next >= options_.n_epochs * options_.n_samples) return;
+    Sample whole = Whole(state_.next);
+    const size_t length = whole.tokens.size();
+    const bool too_long = PlacesOf(whole) > options_.row_length;
+    const Sample& sample = Keep(state_.next, std::move(whole));
     state_.pending.push_back(state_.next++);
-    const Sample& sample = Pending(state_.pending.size() - 1);
 
-    const bool too_long = PlacesOf(sample) > options_.row_length;
-    if (too_long && options_.packing != Packing::kConcatThenSplit) {
-      if (options_.overflow == Overflow::kError) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    "a sample has " + std::to_string(sample.tokens.size()) +
-                        " tokens and a row only " + std::to_string(options_.row_length) +
-                        "; choose overflow truncate, drop or split");
-      }
-      if (options_.overflow == Overflow::kTruncate) ++truncated_;
+    if (too_long && Cuts(Overflow::kError)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a sample has " + std::to_string(length) + " tokens and a row only " +
+                      std::to_string(options_.row_length) +
+                      "; choose overflow truncate, truncate_left, drop or split");
     }
-    const bool drop = too_long && options_.packing != Packing::kConcatThenSplit &&
-                      options_.overflow == Overflow::kDrop;
+    if (too_long && (Cuts(Overflow::kTruncate) || Cuts(Overflow::kTruncateLeft))) ++truncated_;
+    const bool drop = too_long && Cuts(Overflow::kDrop);
     // Of a sample that is cut off only what is left counts.
-    const bool is_cut = too_long && options_.packing != Packing::kConcatThenSplit &&
-                        options_.overflow == Overflow::kTruncate;
+    const bool is_cut = too_long && Cuts(Overflow::kTruncate);
     const int64_t trained = TrainedTokens(sample, is_cut ? options_.row_length + 1 : 0);
     if (!drop && trained > 0) {
       fruitless_ = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -20,12 +21,28 @@ struct Sample {
   }
 };
 
+// Keeps the last `max_tokens` tokens. The first of them is only read, like any sample's first.
+inline void KeepEnd(Sample* sample, int64_t max_tokens) {
+  const auto surplus = static_cast<std::ptrdiff_t>(sample->tokens.size()) - max_tokens;
+  if (surplus <= 0) return;
+  sample->tokens.erase(sample->tokens.begin(), sample->tokens.begin() + surplus);
+  sample->trained.erase(sample->trained.begin(), sample->trained.begin() + surplus);
+}
+
 // How many tokens of the sample's first `max_tokens` (0: of all) are trained; the first never is.
 inline int64_t TrainedTokens(const Sample& sample, int64_t max_tokens = 0) {
   const auto n = static_cast<int64_t>(sample.trained.size());
   const int64_t seen = max_tokens > 0 ? std::min(n, max_tokens) : n;
   if (seen < 2) return 0;
   return std::count(sample.trained.begin() + 1, sample.trained.begin() + seen, 1);
+}
+
+// The same of its last `max_tokens`.
+inline int64_t TrainedTokensOfEnd(const Sample& sample, int64_t max_tokens) {
+  const auto n = static_cast<int64_t>(sample.trained.size());
+  const int64_t first = std::max<int64_t>(0, n - max_tokens);
+  if (n - first < 2) return 0;
+  return std::count(sample.trained.begin() + first + 1, sample.trained.end(), 1);
 }
 
 }  // namespace tandem::training
