@@ -166,6 +166,10 @@ TEST_F(ObservedRun, AProfileMeasuresEveryValueOfASweep) {
     EXPECT_NEAR(row.tokens_per_second * row.step_seconds, word.back() == '1' ? 64 : 256, 1e-6);
     EXPECT_GT(row.predicted_bytes, 0);
   }
+  // A roof that is given is the one.
+  const ProfileRow row = ProfileSpec(Spec(), {.warmup = 0, .steps = 1, .roof_flops = 1e9}, {});
+  EXPECT_EQ(row.roof_flops, 1e9);
+  EXPECT_NEAR(row.mfu, row.tflops * 1e3, 1e-9 * row.mfu);
   EXPECT_FALSE(fs::exists(dir_.path() / "run"));
   EXPECT_THROW(ProfileSpec(Spec({"num_epoch=1"}), {.warmup = 0, .steps = 100}, {}), Error);
 }
