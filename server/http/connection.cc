@@ -37,7 +37,7 @@ Connection::Connection(StrandSocket socket, std::string remote,
                  spdlog::debug("http_slow_reader remote={}", remote_);
                  Reset();
                }}),
-      queue_(*shared_) {
+      queue_(*shared_, [this] { return SinkRoomCallback(); }) {
   std::shared_ptr<const TlsContext> tls;
   {
     const std::lock_guard lock(shared_->mutex);
@@ -143,6 +143,21 @@ void Connection::ReadMore() {
   socket_.async_read_some(net::buffer(read_buffer_.data(), read_buffer_.size()),
                           [self = shared_from_this()](const boost::system::error_code& error,
                                                       size_t n) { self->OnRead(error, n); });
+}
+
+// For the sink of a body, which may outlive the connection.
+std::function<void()> Connection::SinkRoomCallback() {
+  return [weak = weak_from_this()] {
+    std::shared_ptr<Connection> self = weak.lock();
+    if (!self) return;
+    const auto executor = self->socket_.get_executor();
+    net::post(executor, [self = std::move(self)] {
+      if (self->is_closed_) return;
+      self->queue_.SinkHasRoom();
+      self->ParseInput();
+      self->ReadMore();
+    });
+  };
 }
 
 // The end of input that is not being read stands behind what is: the kernel is asked for it.

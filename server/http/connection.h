@@ -3,6 +3,7 @@
 // Private to this room: includes Boost.
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +46,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void ParseInput();
   void ArmReadTimer();
   void OnReadTimeout();
+  std::function<void()> SinkRoomCallback();
 
   // answering
   void StartNext();

@@ -59,6 +59,15 @@ std::optional<Response> CheckHead(const ConnectionShared& shared, const Request&
   return std::nullopt;
 }
 
+OpenedBody OpenBodyOf(const ConnectionShared& shared, const Route& route, const Request& head,
+                      std::function<void()> has_room) {
+  try {
+    return {route.open_body(head, std::move(has_room)), std::nullopt};
+  } catch (...) {
+    return {nullptr, shared.policy.exception(std::current_exception(), head)};
+  }
+}
+
 std::shared_ptr<ResponseChannel> OpenChannel(const std::shared_ptr<ConnectionShared>& shared,
                                              const Request& head, std::function<void()> wake) {
   auto run_tasks = [weak = std::weak_ptr<ConnectionShared>(shared),
