@@ -303,7 +303,9 @@ void Connection::Begin(Request request) {
 
 void Connection::AnswerDirectly(Response response, bool close) {
   if (close) active_->CloseConnection();
-  BeginAnswer(std::move(response), false);
+  ResponseChannel::Output whole;
+  whole.head = std::move(response);
+  BeginAnswer(whole);
   FinishActive();
 }
 
@@ -312,25 +314,25 @@ void Connection::OnChannelReady() {
   ResponseChannel& channel = *active_->channel();
   if (channel.disconnected()) return Reset();  // it was given up: see Append
   ResponseChannel::Output out = channel.Take();
-  if (out.head && !BeginAnswer(std::move(*out.head), out.is_stream)) return FinishActive();
+  if (out.head && !BeginAnswer(out)) return FinishActive();
   if (!active_->has_begun()) return;
   if (!out.bytes.empty()) active_->SendStreamBytes(std::move(out.bytes), output_);
   if (out.finished) FinishActive();
 }
 
 // False when nothing follows, whatever the producer thinks.
-bool Connection::BeginAnswer(Response response, bool is_stream) {
+bool Connection::BeginAnswer(ResponseChannel::Output& out) {
   // Requests that are here already are still answered, be it with 503.
   if (shared_->draining && queue_.is_idle()) {
     active_->CloseConnection();
   }
-  if (!is_stream) {
-    active_->SendWhole(std::move(response), output_);
+  if (!out.is_stream) {
+    active_->SendWhole(std::move(*out.head), output_);
     return true;
   }
-  active_->BeginStream(std::move(response), output_);
+  active_->BeginStream(std::move(*out.head), out.length, output_);
   if (active_->head().method == "HEAD") return false;
-  ArmPingTimer();
+  if (!out.length) ArmPingTimer();
   return true;
 }
 

@@ -55,7 +55,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Begin(Request request);
   void AnswerDirectly(Response response, bool close);
   void OnChannelReady();
-  bool BeginAnswer(Response response, bool is_stream);
+  bool BeginAnswer(ResponseChannel::Output& out);
   void FinishActive();
   void AbandonActive();
   void ArmPingTimer();

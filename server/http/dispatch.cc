@@ -53,6 +53,12 @@ std::optional<Response> CheckHead(const ConnectionShared& shared, const Request&
   if (policy.gate) {
     if (std::optional<Response> refused = policy.gate(head, access)) return refused;
   }
+  // JSON is asked about first (a preflight), because of its content type; what has a sink is a
+  // form.
+  if (match.route->open_body && IsFromForeignPage(shared.options, head)) {
+    return policy.refusal(403, "insufficient_permissions",
+                          "pages of this origin may not send forms here");
+  }
   if (shared.draining && (access == Access::kApiKey || access == Access::kAdminKey)) {
     return policy.refusal(503, "shutting_down", "the server is shutting down");
   }

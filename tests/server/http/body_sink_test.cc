@@ -186,6 +186,14 @@ TEST_F(BodySinkTest, RefusedBodiesOpenNoSinkAndLeaveTheConnectionUsable) {
   EXPECT_EQ(TakenBytes(), "");
 }
 
+TEST_F(BodySinkTest, FormsOfForeignPagesAreRefused) {
+  StartSinks();
+
+  EXPECT_EQ(Ask(Head("/upload", 1, "Origin: https://evil.example\r\n") + "x").status, 403);
+  EXPECT_EQ(Ask(Head("/upload", 1, "Origin: http://localhost:3000\r\n") + "x").status, 200);
+  EXPECT_EQ(Ask(Head("/echo", 1, "Origin: https://evil.example\r\n") + "x").status, 200);
+}
+
 TEST_F(BodySinkTest, LeaveToSendIsGivenOrRefusedAtOnce) {
   StartSinks();
   RawClient client(server_->port());
