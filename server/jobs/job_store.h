@@ -14,6 +14,8 @@
 
 namespace tandem::server {
 
+class Database;
+
 // A job, and what the supervisor must remember of it over a restart.
 struct JobRecord {
   Job job;
@@ -62,7 +64,6 @@ class JobStore {
   std::vector<JobRecord> WithStatus(JobStatus status);
 
  private:
-  struct Database;
   JobStore(std::filesystem::path data_dir, UniqueFd lock, std::unique_ptr<Database> database);
 
   std::filesystem::path data_dir_;

@@ -177,7 +177,7 @@ TEST(JobStore, ForeignDatabaseIsRefused) {
   const TemporaryDir dir;
   RunSql(dir / "tandem.db", "CREATE TABLE theirs (x)");
 
-  ExpectError(ErrorCode::kDataLoss, {"tandem.db", "not one of jobs"},
+  ExpectError(ErrorCode::kDataLoss, {"tandem.db", "not this server's"},
               [&] { JobStore::Open(dir.path()); });
 }
 
