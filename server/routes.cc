@@ -54,6 +54,8 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
       {"GET",  "/admin/jobs",               ListJobs,        Access::kAdminKey},
       {"GET",  "/admin/jobs/{id}",          GetJob,          Access::kAdminKey},
       {"POST", "/admin/jobs/{id}/cancel",   CancelJob,       Access::kAdminKey},
+      {"POST", "/admin/jobs/{id}/pause",    PauseJob,        Access::kAdminKey},
+      {"POST", "/admin/jobs/{id}/resume",   ResumeJob,       Access::kAdminKey},
       {"GET",  "/admin/jobs/{id}/log",      GetJobLog,       Access::kAdminKey},
   };
   // clang-format on

@@ -213,6 +213,18 @@ void CancelJob(const HandlerContext& context, Request request, ResponseWriter wr
   writer.Json(200, JobBody(RequireJobs(context).Cancel(job.id)));
 }
 
+// POST /admin/jobs/{id}/pause
+void PauseJob(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const Job job = FindJob(context, request);
+  writer.Json(200, JobBody(RequireJobs(context).Pause(job.id)));
+}
+
+// POST /admin/jobs/{id}/resume
+void ResumeJob(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const Job job = FindJob(context, request);
+  writer.Json(200, JobBody(RequireJobs(context).Resume(job.id)));
+}
+
 // GET /admin/jobs/{id}/log
 void GetJobLog(const HandlerContext& context, Request request, ResponseWriter writer) {
   const Job job = FindJob(context, request);

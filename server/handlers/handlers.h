@@ -97,6 +97,8 @@ void CreateJob(const HandlerContext& context, Request request, ResponseWriter wr
 void ListJobs(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void CancelJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void PauseJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void ResumeJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetJobLog(const HandlerContext& context, Request request, ResponseWriter writer);
 // These run on an io thread: they may not wait.
 void Health(const HandlerContext& context, Request request, ResponseWriter writer);
