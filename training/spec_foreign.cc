@@ -54,6 +54,7 @@ constexpr Row kRows[] = {
     {"save_checkpoint_on_start", kOff, "there is nothing to save before the first step"},
     {"checkpoint_storage_*", kAny, kExport},
     {"use_tunix_gradient_accumulation", kAny, "accumulation is always weighted by tokens"},
+    {"dpo.orpo_lambda", kAny, "of ORPO, which is not available"},
     {"steps_per_eval", kAny, "see train.eval_steps"},
     {"eval_per_device_batch_size", kAny, "evaluations use train.per_device_batch_size"},
     {"metrics_file", kAny, "scalars are always in metrics.jsonl of the run's directory"},
