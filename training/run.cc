@@ -98,6 +98,9 @@ class Run {
          DescribeTargets(parts_.trainer.lora_targets(), base.weight_specs())) {
       Report("message", "  " + line);
     }
+    for (const std::string& line : UnmatchedBranches(spec_.lora, base.family(), base.config())) {
+      Warn("lora.module_path: " + line);
+    }
     for (const std::string& name : TargetsPassedOver(spec_.lora, base.family(), base.config())) {
       Warn("lora.module_path also matches " + name + ", which can have no adapter");
     }
