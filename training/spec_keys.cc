@@ -134,6 +134,9 @@ std::vector<SpecKey> LoraKeys() {
      "what the frozen base is held in; auto: `precision.compute`, or a file's own blocks of integers"},
     {{"lora.load_path", "lora.lora_restore_path"}, Path(FIELD(lora.load_path)),
      "PEFT directory of an adapter to go on from; rank, alpha and layers are its own", "none"},
+    {{"lora.export"},
+     Choice<bool>(FIELD(lora.export_merged), {{"adapter", false}, {"merged", true}}),
+     "`merged`: besides adapter/ also hf/, the model with the adapter merged in"},
     {{"lora.lora_tile_size"},
      {[](TrainSpec&, const GivenValue& given) {
         if (ParseInteger(Scalar(given)) != 32) {

@@ -42,6 +42,7 @@ struct LoraOptions {
   double dropout = 0;  // on what the adapter reads, while training
   LoraBase base = LoraBase::kAuto;
   std::filesystem::path load_path;  // a PEFT directory to go on from; rank to init are its own
+  bool export_merged = false;       // besides the adapter, the model with it merged in
 };
 
 }  // namespace tandem::training
