@@ -113,6 +113,9 @@ class Run {
          DescribeTargets(parts_.trainer.lora_targets(), base.weight_specs())) {
       Report("message", "  " + line);
     }
+    for (const std::string& line : UnmatchedBranches(spec_.lora, base.family(), base.config())) {
+      Warn("lora.module_path: " + line);
+    }
     for (const std::string& name : TargetsPassedOver(spec_.lora, base.family(), base.config())) {
       Warn("lora.module_path also matches " + name + ", which can have no adapter");
     }
@@ -334,6 +337,17 @@ class Run {
     (is_adapter ? outcome_.adapter_dir : outcome_.model_dir) = dir;
     Report("message",
            std::string(is_adapter ? "adapter" : "model") + " exported to " + dir.string());
+    if (spec_.lora.export_merged && is_adapter) Merge(dir);
+  }
+
+  void Merge(const fs::path& adapter) {
+    const fs::path dir = context_.dir / "hf";
+    outcome_.merged = ExportMerged(parts_, context_.cache_dir, adapter, dir);
+    outcome_.model_dir = dir;
+    char text[120];
+    std::snprintf(text, sizeof text, "; logits within %.2g of base and adapter, %.2g are allowed",
+                  outcome_.merged->max_abs_difference, outcome_.merged->bound);
+    Report("message", "merged model exported to " + dir.string() + text);
   }
 
   const TrainSpec& spec_;

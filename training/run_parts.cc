@@ -1,6 +1,7 @@
 #include "training/run_parts.h"
 
 #include "engine/kernels/kernels.h"
+#include "engine/model/merge_adapter.h"
 #include "engine/model/model.h"
 #include "training/lora/lora.h"
 #include "training/lora_base.h"
@@ -23,6 +24,7 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const Adapte
   }
   // The base as it is served, from the same packed file where there is one.
   const engine::ModelDir dir = engine::ModelDir::Open(spec.model.load_parameters_path);
+  if (spec.lora.export_merged) engine::RefuseMergeIntoBlocks(dir);
   engine::LoadOptions load = BaseLoadOptions(spec, dir, files.family->list_weights(files.config));
   load.cache_dir = cache_dir;
   auto base = engine::Model::Load(dir, load, ops);

@@ -202,7 +202,7 @@ class SpecReader {
   void CheckLoadPath() {
     if (spec.lora.load_path.empty()) return;
     for (const char* key : {"lora.rank", "lora.alpha", "lora.rank_stabilized", "lora.module_path",
-                            "lora.match", "lora.init"}) {
+                            "lora.match", "lora.unmatched", "lora.init"}) {
       if (!spec.origins.contains(key)) continue;
       Fault(std::string(key) + ": is that of the adapter which lora.load_path names");
     }

@@ -68,7 +68,7 @@ constexpr Row kRows[] = {
 
     {"enable_wandb", kOff, "use metrics.tensorboard or metrics.csv"},
     {"load_full_state_path", kOff, "a run resumes from the checkpoints below its own run_name"},
-    {"lora_input_adapters_path", kOff, "adapters are trained (lora.enable) or served, not merged"},
+    {"lora_input_adapters_path", kOff, "name the adapter to go on from in lora.load_path, or serve it beside its base"},
     {"enable_continuous_checkpointing", kOff, "use checkpoint.period"},
     {"enable_emergency_checkpoint", kOff, "use checkpoint.period"},
     {"enable_multi_tier_checkpointing", kOff, "use checkpoint.period"},

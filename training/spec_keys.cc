@@ -132,6 +132,10 @@ std::vector<SpecKey> LoraKeys() {
     {{"lora.match"},
      Choice<bool>(FIELD(lora.full_match), {{"search", false}, {"full", true}}),
      "`full`: module_path is of the whole path"},
+    {{"lora.unmatched"},
+     Choice<Unmatched>(FIELD(lora.unmatched), {{"error", Unmatched::kError},
+                                               {"note", Unmatched::kNote}}),
+     "an alternative of module_path that matches no layer ends the run before step 0, or is said and left out"},
     {{"lora.init"},
      Choice<LoraInit>(FIELD(lora.init), {{"kaiming_uniform", LoraInit::kKaimingUniform},
                                          {"he_uniform", LoraInit::kHeUniform}}),
@@ -142,6 +146,9 @@ std::vector<SpecKey> LoraKeys() {
      "what the frozen base is held in; auto: `precision.compute`, or a file's own blocks of integers"},
     {{"lora.load_path", "lora.lora_restore_path"}, Path(FIELD(lora.load_path)),
      "PEFT directory of an adapter to go on from; rank, alpha and layers are its own", "none"},
+    {{"lora.export"},
+     Choice<bool>(FIELD(lora.export_merged), {{"adapter", false}, {"merged", true}}),
+     "`merged`: besides adapter/ also hf/, the model with the adapter merged in"},
     {{"lora.lora_tile_size"},
      {[](TrainSpec&, const GivenValue& given) {
         if (ParseInteger(Scalar(given)) != 32) {
