@@ -37,7 +37,7 @@ Connection::Connection(StrandSocket socket, std::string remote,
                  spdlog::debug("http_slow_reader remote={}", remote_);
                  Reset();
                }}),
-      queue_(*shared_) {
+      queue_(*shared_, [this] { return SinkRoomCallback(); }) {
   std::shared_ptr<const TlsContext> tls;
   {
     const std::lock_guard lock(shared_->mutex);
@@ -143,6 +143,21 @@ void Connection::ReadMore() {
   socket_.async_read_some(net::buffer(read_buffer_.data(), read_buffer_.size()),
                           [self = shared_from_this()](const boost::system::error_code& error,
                                                       size_t n) { self->OnRead(error, n); });
+}
+
+// For the sink of a body, which may outlive the connection.
+std::function<void()> Connection::SinkRoomCallback() {
+  return [weak = weak_from_this()] {
+    std::shared_ptr<Connection> self = weak.lock();
+    if (!self) return;
+    const auto executor = self->socket_.get_executor();
+    net::post(executor, [self = std::move(self)] {
+      if (self->is_closed_) return;
+      self->queue_.SinkHasRoom();
+      self->ParseInput();
+      self->ReadMore();
+    });
+  };
 }
 
 // The end of input that is not being read stands behind what is: the kernel is asked for it.
@@ -288,7 +303,9 @@ void Connection::Begin(Request request) {
 
 void Connection::AnswerDirectly(Response response, bool close) {
   if (close) active_->CloseConnection();
-  BeginAnswer(std::move(response), false);
+  ResponseChannel::Output whole;
+  whole.head = std::move(response);
+  BeginAnswer(whole);
   FinishActive();
 }
 
@@ -297,25 +314,25 @@ void Connection::OnChannelReady() {
   ResponseChannel& channel = *active_->channel();
   if (channel.disconnected()) return Reset();  // it was given up: see Append
   ResponseChannel::Output out = channel.Take();
-  if (out.head && !BeginAnswer(std::move(*out.head), out.is_stream)) return FinishActive();
+  if (out.head && !BeginAnswer(out)) return FinishActive();
   if (!active_->has_begun()) return;
   if (!out.bytes.empty()) active_->SendStreamBytes(std::move(out.bytes), output_);
   if (out.finished) FinishActive();
 }
 
 // False when nothing follows, whatever the producer thinks.
-bool Connection::BeginAnswer(Response response, bool is_stream) {
+bool Connection::BeginAnswer(ResponseChannel::Output& out) {
   // Requests that are here already are still answered, be it with 503.
   if (shared_->draining && queue_.is_idle()) {
     active_->CloseConnection();
   }
-  if (!is_stream) {
-    active_->SendWhole(std::move(response), output_);
+  if (!out.is_stream) {
+    active_->SendWhole(std::move(*out.head), output_);
     return true;
   }
-  active_->BeginStream(std::move(response), output_);
+  active_->BeginStream(std::move(*out.head), out.length, output_);
   if (active_->head().method == "HEAD") return false;
-  ArmPingTimer();
+  if (!out.length) ArmPingTimer();
   return true;
 }
 

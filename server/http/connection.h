@@ -3,6 +3,7 @@
 // Private to this room: includes Boost.
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +46,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void ParseInput();
   void ArmReadTimer();
   void OnReadTimeout();
+  std::function<void()> SinkRoomCallback();
 
   // answering
   void StartNext();
@@ -53,7 +55,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Begin(Request request);
   void AnswerDirectly(Response response, bool close);
   void OnChannelReady();
-  bool BeginAnswer(Response response, bool is_stream);
+  bool BeginAnswer(ResponseChannel::Output& out);
   void FinishActive();
   void AbandonActive();
   void ArmPingTimer();

@@ -33,7 +33,7 @@ void RunChannelTasks(const HttpPolicy& policy, const Request& head, ResponseChan
 std::optional<Response> CheckHead(const ConnectionShared& shared, const Request& head,
                                   Router::Match& match) {
   if (head.method == "OPTIONS" && head.path == "*") {
-    return PreflightAnswer("GET, HEAD, POST, DELETE, OPTIONS");
+    return PreflightAnswer("GET, HEAD, POST, PUT, DELETE, OPTIONS");
   }
   const HttpPolicy& policy = shared.policy;
   match = shared.router.Find(head.method, head.path);
@@ -53,10 +53,25 @@ std::optional<Response> CheckHead(const ConnectionShared& shared, const Request&
   if (policy.gate) {
     if (std::optional<Response> refused = policy.gate(head, access)) return refused;
   }
+  // JSON is asked about first (a preflight), because of its content type; what has a sink is a
+  // form.
+  if (match.route->open_body && IsFromForeignPage(shared.options, head)) {
+    return policy.refusal(403, "insufficient_permissions",
+                          "pages of this origin may not send forms here");
+  }
   if (shared.draining && (access == Access::kApiKey || access == Access::kAdminKey)) {
     return policy.refusal(503, "shutting_down", "the server is shutting down");
   }
   return std::nullopt;
+}
+
+OpenedBody OpenBodyOf(const ConnectionShared& shared, const Route& route, const Request& head,
+                      std::function<void()> has_room) {
+  try {
+    return {route.open_body(head, std::move(has_room)), std::nullopt};
+  } catch (...) {
+    return {nullptr, shared.policy.exception(std::current_exception(), head)};
+  }
 }
 
 std::shared_ptr<ResponseChannel> OpenChannel(const std::shared_ptr<ConnectionShared>& shared,

@@ -22,6 +22,15 @@ namespace tandem::server {
 std::optional<Response> CheckHead(const ConnectionShared& shared, const Request& head,
                                   Router::Match& match);
 
+// Of a request that CheckHead lets through to `route`, which has open_body: where its body goes, or
+// the answer that refuses it.
+struct OpenedBody {
+  std::shared_ptr<BodySink> sink;
+  std::optional<Response> refused;
+};
+OpenedBody OpenBodyOf(const ConnectionShared& shared, const Route& route, const Request& head,
+                      std::function<void()> has_room);
+
 // The channel of one request. Its tasks run on the answer thread; `wake` as ResponseChannel says.
 std::shared_ptr<ResponseChannel> OpenChannel(const std::shared_ptr<ConnectionShared>& shared,
                                              const Request& head, std::function<void()> wake);

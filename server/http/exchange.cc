@@ -66,13 +66,13 @@ void Exchange::SendWhole(Response response, OutputQueue& out) {
   out.Push(std::move(bytes));
 }
 
-void Exchange::BeginStream(Response response, OutputQueue& out) {
+void Exchange::BeginStream(Response response, std::optional<int64_t> length, OutputQueue& out) {
   status_ = response.status;
   is_stream_ = true;
-  is_chunked_ = !head_.http_1_0;
+  is_chunked_ = !length && !head_.http_1_0;
   last_stream_write_ = std::chrono::steady_clock::now();
   AddStandardHeaders(shared_->options, head_, response);
-  out.Push(SerializeHead(response, -1, is_chunked_, keep_alive_));
+  out.Push(SerializeHead(response, length.value_or(-1), is_chunked_, keep_alive_));
   if (is_head_request()) {
     channel_->Disconnect();
     is_chunked_ = false;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "server/http/connection_shared.h"
@@ -35,7 +36,8 @@ class Exchange {
   // Begins the answer, once. One to HEAD has no body; the producer of a stream then learns that
   // nobody listens, and Finish is next.
   void SendWhole(Response response, OutputQueue& out);
-  void BeginStream(Response response, OutputQueue& out);
+  // `length`: how many bytes will follow, where that is known.
+  void BeginStream(Response response, std::optional<int64_t> length, OutputQueue& out);
   void SendStreamBytes(std::string bytes, OutputQueue& out);
   // Since when a stream has been silent.
   std::chrono::steady_clock::time_point last_stream_write() const { return last_stream_write_; }

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/http/body_sink.h"
+
 namespace tandem::server {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
@@ -53,6 +55,8 @@ struct Request {
   std::vector<std::pair<std::string, std::string>> query;
   Headers headers;
   std::string body;
+  // Has taken the body, as the route wants it; null: the body came with the head and is `body`.
+  std::shared_ptr<BodySink> body_sink;
   std::string remote;                              // "127.0.0.1:41234", for logs
   std::map<std::string, std::string> path_params;  // filled in by the router
   std::chrono::steady_clock::time_point received;

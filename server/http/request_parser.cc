@@ -65,12 +65,27 @@ void RequestParser::Stop() {
   input_.clear();
   input_.shrink_to_fit();
   consumed_ = 0;
+  is_sink_full_ = false;
   request_.body = {};
+  request_.body_sink.reset();
 }
 
 void RequestParser::DropBody() {
   drops_body_ = true;
   request_.body = {};
+}
+
+size_t RequestParser::MaxBodyBytes() const {
+  return body_limit_ ? body_limit_(request_) : options_.max_body_bytes;
+}
+
+void RequestParser::TakeBody(std::string_view bytes) {
+  if (drops_body_ || bytes.empty()) return;
+  if (!request_.body_sink) {
+    request_.body.append(bytes);
+  } else if (!request_.body_sink->Write(bytes)) {
+    is_sink_full_ = true;
+  }
 }
 
 RequestParser::Result RequestParser::Refuse(Refusal refusal) {
@@ -212,14 +227,16 @@ std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
   if (length) {
     const std::optional<uint64_t> bytes = ParseLength(*length);
     if (!bytes) return BadRequest("Content-Length must be a plain decimal number");
-    if (*bytes > options_.max_body_bytes) {
-      return Refusal{413, "request_too_large",
-                     "the body has " + *length + " bytes; the limit is " +
-                         std::to_string(options_.max_body_bytes)};
+    max_body_bytes_ = *bytes > options_.max_body_bytes ? MaxBodyBytes() : options_.max_body_bytes;
+    if (*bytes > max_body_bytes_) {
+      return Refusal{
+          413, "request_too_large",
+          "the body has " + *length + " bytes; the limit is " + std::to_string(max_body_bytes_)};
     }
     remaining_bytes_ = static_cast<size_t>(*bytes);
   } else if (coding) {
-    chunked_.emplace(options_.max_body_bytes);
+    max_body_bytes_ = MaxBodyBytes();
+    chunked_.emplace(max_body_bytes_);
   }
   return std::nullopt;
 }
@@ -245,21 +262,22 @@ RequestParser::Result RequestParser::ReadBody() {
   bool done = false;
   if (chunked_) {
     const size_t before = rest.size();
-    const ChunkedDecoder::Status status =
-        chunked_->Consume(rest, drops_body_ ? nullptr : &request_.body);
+    std::string piece;
+    std::string* body = request_.body_sink ? &piece : &request_.body;
+    const ChunkedDecoder::Status status = chunked_->Consume(rest, drops_body_ ? nullptr : body);
     consumed_ += before - rest.size();
+    if (status != ChunkedDecoder::Status::kBad && request_.body_sink) TakeBody(piece);
     if (status == ChunkedDecoder::Status::kBad) {
       return Refuse(BadRequest("the chunked body is malformed"));
     }
     if (status == ChunkedDecoder::Status::kTooLarge) {
-      return Refuse(
-          {413, "request_too_large",
-           "the body is longer than " + std::to_string(options_.max_body_bytes) + " bytes"});
+      return Refuse({413, "request_too_large",
+                     "the body is longer than " + std::to_string(max_body_bytes_) + " bytes"});
     }
     done = status == ChunkedDecoder::Status::kDone;
   } else {
     const size_t n = std::min(rest.size(), remaining_bytes_);
-    if (!drops_body_) request_.body.append(rest.substr(0, n));
+    TakeBody(rest.substr(0, n));
     consumed_ += n;
     remaining_bytes_ -= n;
     done = remaining_bytes_ == 0;
@@ -267,11 +285,12 @@ RequestParser::Result RequestParser::ReadBody() {
   DropConsumed();
   if (!done) return NeedMore{};
   phase_ = Phase::kIdle;
+  is_sink_full_ = false;  // the body is complete: there is nothing to wait for
   return std::exchange(request_, Request());
 }
 
 RequestParser::Result RequestParser::Next() {
-  if (phase_ == Phase::kRefused) return NeedMore{};
+  if (phase_ == Phase::kRefused || is_sink_full_) return NeedMore{};
   if (phase_ == Phase::kBody) return ReadBody();
 
   if (phase_ == Phase::kIdle) {

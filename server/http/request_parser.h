@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 #include "server/http/chunked_decoder.h"
@@ -25,7 +28,12 @@ struct Refusal {
 // that wants no two readings of one message.
 class RequestParser {
  public:
-  explicit RequestParser(const HttpOptions& options) : options_(options) {}
+  // How long the body of a request may be; asked where HttpOptions::max_body_bytes is too short or
+  // the length is not known.
+  using BodyLimit = std::function<size_t(const Request& head)>;
+
+  explicit RequestParser(const HttpOptions& options, BodyLimit body_limit = {})
+      : options_(options), body_limit_(std::move(body_limit)) {}
 
   struct NeedMore {};
   // A head has been accepted and its body is still on the way: the chance to refuse the request
@@ -47,6 +55,11 @@ class RequestParser {
   const Request& head() const { return request_; }
   // The body of the current request is read to its end and thrown away.
   void DropBody();
+  // Or goes there. REQUIRES: the answer was HeadReady, and no call of Next since.
+  void SendBodyTo(std::shared_ptr<BodySink> sink) { request_.body_sink = std::move(sink); }
+  // The sink has enough for now: Next answers NeedMore until SinkHasRoom.
+  bool is_sink_full() const { return is_sink_full_; }
+  void SinkHasRoom() { is_sink_full_ = false; }
   // Reads nothing more: what follows on the wire is not a request any more.
   void Stop();
   size_t buffered_bytes() const { return input_.size() - consumed_; }
@@ -61,7 +74,11 @@ class RequestParser {
   Result ReadBody();
   void DropConsumed();
 
+  size_t MaxBodyBytes() const;
+  void TakeBody(std::string_view bytes);
+
   const HttpOptions options_;
+  const BodyLimit body_limit_;
   Phase phase_ = Phase::kIdle;
   std::string input_;
   size_t consumed_ = 0;    // bytes of input_ that are done with
@@ -73,6 +90,8 @@ class RequestParser {
   Request request_;
   bool awaits_continue_ = false;
   bool drops_body_ = false;
+  bool is_sink_full_ = false;
+  size_t max_body_bytes_ = 0;   // of the current request
   size_t remaining_bytes_ = 0;  // of a body with a length
   std::optional<ChunkedDecoder> chunked_;
 };

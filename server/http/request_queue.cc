@@ -7,8 +7,18 @@
 
 namespace tandem::server {
 
+RequestQueue::RequestQueue(const ConnectionShared& shared,
+                           std::function<std::function<void()>()> room_callback)
+    : shared_(shared),
+      room_callback_(std::move(room_callback)),
+      parser_(shared.options, [&shared](const Request& head) {
+        const Router::Match match = shared.router.Find(head.method, head.path);
+        const size_t limit = match.route == nullptr ? 0 : match.route->max_body_bytes;
+        return limit == 0 ? shared.options.max_body_bytes : limit;
+      }) {}
+
 bool RequestQueue::is_full() const {
-  return entries_.size() >= shared_.options.max_pipelined_requests ||
+  return parser_.is_sink_full() || entries_.size() >= shared_.options.max_pipelined_requests ||
          body_bytes_ > shared_.options.max_body_bytes;
 }
 
@@ -42,6 +52,11 @@ bool RequestQueue::Parse() {
 void RequestQueue::OnHeadReady(bool awaits_continue) {
   Router::Match match;
   std::optional<Response> refused = CheckHead(shared_, parser_.head(), match);
+  if (!refused && match.route->open_body) {
+    OpenedBody body = OpenBodyOf(shared_, *match.route, parser_.head(), room_callback_());
+    refused = std::move(body.refused);
+    if (!refused) parser_.SendBodyTo(std::move(body.sink));
+  }
   if (!refused) {
     owes_continue_ = awaits_continue;
   } else if (awaits_continue) {

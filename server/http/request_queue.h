@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <variant>
@@ -16,7 +17,8 @@ namespace tandem::server {
 
 // What one client has sent, as requests that wait for their turn. Heads are checked as they come,
 // so that the bodies of requests that will be refused take no memory. Bounded: a full queue parses
-// nothing more. Knows no sockets and no clock but that of `received`.
+// nothing more, nor does one whose body sink has enough. Knows no sockets and no clock but that of
+// `received`.
 class RequestQueue {
  public:
   // A request that no handler sees, and the answer to it.
@@ -27,14 +29,18 @@ class RequestQueue {
   };
   using Entry = std::variant<Request, EarlyAnswer>;
 
-  explicit RequestQueue(const ConnectionShared& shared)
-      : shared_(shared), parser_(shared.options) {}
+  // `room_callback` makes what sinks call, on any thread, when they had enough and want more:
+  // SinkHasRoom and Parse are then due.
+  RequestQueue(const ConnectionShared& shared,
+               std::function<std::function<void()>()> room_callback);
 
   void Append(std::string_view bytes) { parser_.Append(bytes); }
   // Parses what is there until the queue is full. True when a request was completed.
   bool Parse();
   // Nothing behind the request that is being read can be read as a request: this answers it.
   void Refuse(const Refusal& refusal);
+
+  void SinkHasRoom() { parser_.SinkHasRoom(); }
 
   bool empty() const { return entries_.empty(); }
   bool is_full() const;
@@ -55,6 +61,7 @@ class RequestQueue {
   void OnHeadReady(bool awaits_continue);
 
   const ConnectionShared& shared_;
+  const std::function<std::function<void()>()> room_callback_;
   RequestParser parser_;
   std::deque<Entry> entries_;
   size_t body_bytes_ = 0;  // of entries_

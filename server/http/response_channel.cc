@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/check.h"
+
 namespace tandem::server {
 
 ResponseChannel::ResponseChannel(size_t max_unsent_bytes, std::function<void()> wake,
@@ -36,11 +38,20 @@ bool ResponseChannel::Respond(Response response) {
   return true;
 }
 
-bool ResponseChannel::BeginStream(Response head) {
+bool ResponseChannel::BeginStream(Response head) { return Begin(std::move(head), std::nullopt); }
+
+bool ResponseChannel::BeginBody(Response head, int64_t n_bytes) {
+  TANDEM_CHECK(n_bytes > 0);
+  return Begin(std::move(head), n_bytes);
+}
+
+bool ResponseChannel::Begin(Response head, std::optional<int64_t> length) {
   {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::kWaiting || disconnected_) return false;
     phase_ = Phase::kStreaming;
+    length_ = length;
+    bytes_to_come_ = length.value_or(0);
     head.body.clear();
     head_ = std::move(head);
     head_is_stream_ = true;
@@ -53,6 +64,7 @@ void ResponseChannel::Append(std::string_view text) {
   if (text.empty()) return;
   bool needs_wake = false;
   bool give_up = false;
+  bool was_last = false;
   std::function<void(bool)> pause;
   {
     const std::lock_guard lock(mutex_);
@@ -64,8 +76,14 @@ void ResponseChannel::Append(std::string_view text) {
       paused_ = true;
       pause = on_backpressure_;
     }
+    if (length_) {
+      bytes_to_come_ -= static_cast<int64_t>(text.size());
+      TANDEM_CHECK(bytes_to_come_ >= 0);
+      was_last = bytes_to_come_ == 0;
+    }
     give_up = unsent_bytes_ > 4 * max_unsent_bytes_ && !on_backpressure_;
   }
+  if (was_last) return Finish();
   if (pause) pause(true);
   if (give_up) Disconnect();
   if (needs_wake || give_up) Wake();
@@ -84,6 +102,16 @@ void ResponseChannel::Finish() {
     on_backpressure_ = nullptr;
   }
   Wake();
+}
+
+void ResponseChannel::GiveUp() {
+  Disconnect();
+  Wake();
+}
+
+bool ResponseChannel::has_length() const {
+  const std::lock_guard lock(mutex_);
+  return length_.has_value();
 }
 
 bool ResponseChannel::has_begun() const {
@@ -179,6 +207,7 @@ ResponseChannel::Output ResponseChannel::Take() {
   if (head_) {
     out.head = std::move(head_);
     out.is_stream = head_is_stream_;
+    out.length = length_;
     head_.reset();
   }
   out.bytes = std::exchange(pending_, {});
@@ -218,6 +247,7 @@ void ResponseChannel::Disconnect() {
 }
 
 void ResponseChannel::Abort(Response response, std::string_view error_events) {
+  if (is_streaming() && has_length()) return GiveUp();
   std::function<void()> callback;
   std::function<void(bool)> released;
   {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -24,10 +25,11 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
  public:
   // What has become ready since the last Take.
   struct Output {
-    std::optional<Response> head;  // once; of a stream its body is empty
-    bool is_stream = false;        // valid with head
-    std::string bytes;             // of the stream's body
-    bool finished = false;         // nothing will follow
+    std::optional<Response> head;   // once; of a stream its body is empty
+    bool is_stream = false;         // valid with head
+    std::optional<int64_t> length;  // with head, of a stream: how many bytes it will have
+    std::string bytes;              // of the stream's body
+    bool finished = false;          // nothing will follow
   };
 
   // Asks somebody to call RunTasks, soon and on a thread where that may take its time.
@@ -39,12 +41,17 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   // The whole answer. False when an answer has begun already or the client is gone.
   bool Respond(Response response);
   bool BeginStream(Response head);
+  // A stream of so many bytes; it is finished when Append has had them all. REQUIRES: n_bytes > 0.
+  bool BeginBody(Response head, int64_t n_bytes);
   // Text of a begun stream. Above the bound the producer is asked to pause; what it makes before it
   // obeys is kept. One that cannot be asked is given up at four times the bound.
   void Append(std::string_view text);
   void Finish();
+  // What has been promised will not come: the connection is reset.
+  void GiveUp();
   bool has_begun() const;
   bool is_streaming() const;  // begun as a stream and not finished
+  bool has_length() const;    // begun as a stream of so many bytes
   bool disconnected() const;
   // Called once when the client is gone before the answer is finished; at once if it already is.
   // Must not block (it runs on an io thread) and must not own the writer.
@@ -68,13 +75,15 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   void Sent(size_t body_bytes);  // bytes of Take that have left
   void Disconnect();
   // The server is stopping: answers for the producer (`response`, or `error_events` at the end of a
-  // begun stream) and tells it, through OnDisconnect, that nobody listens any more.
+  // begun stream; one of a known length is given up) and tells it, through OnDisconnect, that
+  // nobody listens any more.
   void Abort(Response response, std::string_view error_events);
   LogFields TakeNotes();
 
  private:
   enum class Phase { kWaiting, kStreaming, kFinished };
 
+  bool Begin(Response head, std::optional<int64_t> length);
   // Says that there is something to take; while tasks run, their end says so for all of them.
   void Wake();
 
@@ -87,6 +96,8 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   bool paused_ = false;
   std::optional<Response> head_;
   bool head_is_stream_ = false;
+  std::optional<int64_t> length_;
+  int64_t bytes_to_come_ = 0;  // of length_
   std::string pending_;
   size_t unsent_bytes_ = 0;  // pending_ and what the connection has taken but not sent
   std::vector<std::function<void()>> tasks_;

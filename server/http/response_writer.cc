@@ -16,6 +16,8 @@ struct EventStream::Guard {
     if (channel->disconnected()) return;
     if (!channel->has_begun()) {
       channel->Respond(make_abandoned().response);
+    } else if (channel->is_streaming() && channel->has_length()) {
+      channel->GiveUp();
     } else if (channel->is_streaming()) {
       channel->Append(make_abandoned().error_events);
       channel->Finish();
@@ -53,6 +55,16 @@ void EventStream::OnBackpressure(std::function<void(bool)> callback) const {
   guard_->channel->OnBackpressure(std::move(callback));
 }
 
+void BodyStream::Send(std::string_view bytes) const { stream_.guard_->channel->Append(bytes); }
+
+void BodyStream::GiveUp() const { stream_.guard_->channel->GiveUp(); }
+
+bool BodyStream::disconnected() const { return stream_.disconnected(); }
+
+void BodyStream::OnBackpressure(std::function<void(bool)> callback) const {
+  stream_.OnBackpressure(std::move(callback));
+}
+
 ResponseWriter::ResponseWriter(std::shared_ptr<ResponseChannel> channel,
                                std::function<Abandoned()> make_abandoned)
     : guard_(std::make_shared<EventStream::Guard>(std::move(channel), std::move(make_abandoned))) {}
@@ -87,6 +99,12 @@ EventStream ResponseWriter::StartEventStream() const {
   head.headers.emplace_back("x-accel-buffering", "no");
   guard_->channel->BeginStream(std::move(head));
   return EventStream(guard_);
+}
+
+BodyStream ResponseWriter::StartBody(Response head, int64_t n_bytes) const {
+  for (auto& header : guard_->TakeHeaders()) head.headers.push_back(std::move(header));
+  guard_->channel->BeginBody(std::move(head), n_bytes);
+  return BodyStream(EventStream(guard_));
 }
 
 void ResponseWriter::Post(std::function<void()> task) const {

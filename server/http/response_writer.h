@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "engine/base/log.h"
 #include "server/http/request.h"
@@ -28,10 +30,31 @@ class EventStream {
 
  private:
   friend class ResponseWriter;
+  friend class BodyStream;
   struct Guard;
   explicit EventStream(std::shared_ptr<Guard> guard) : guard_(std::move(guard)) {}
 
   std::shared_ptr<Guard> guard_;
+};
+
+// A begun answer of a known length. Copies share it; any thread may write. Dropping the last copy
+// before all bytes were sent resets the connection: no client takes a part for the whole.
+class BodyStream {
+ public:
+  // Ends the answer when these were its last bytes. REQUIRES: no more than were announced.
+  void Send(std::string_view bytes) const;
+  // The rest will not come.
+  void GiveUp() const;
+
+  // True when the client is gone: what is sent goes nowhere.
+  bool disconnected() const;
+  void OnBackpressure(std::function<void(bool paused)> callback) const;
+
+ private:
+  friend class ResponseWriter;
+  explicit BodyStream(EventStream stream) : stream_(std::move(stream)) {}
+
+  EventStream stream_;
 };
 
 // The handle through which one request is answered, exactly once. Copies share it; any thread may
@@ -57,6 +80,8 @@ class ResponseWriter {
   void Text(int status, std::string body) const;
   // Sends the head of a text/event-stream; call it only once nothing can be refused any more.
   EventStream StartEventStream() const;
+  // Sends `head` as that of a body of `n_bytes`. REQUIRES: n_bytes > 0.
+  BodyStream StartBody(Response head, int64_t n_bytes) const;
 
   // Runs a task on the connection's strand, in order; dropped once the client is gone.
   void Post(std::function<void()> task) const;

@@ -28,7 +28,9 @@ struct Route {
   Handler handler;
   Access access = Access::kApiKey;
   RunsOn runs_on = RunsOn::kRequestPool;
-  bool is_heavy = false;  // HttpPolicy::admit may refuse it when there is too much to do
+  bool is_heavy = false;      // HttpPolicy::admit may refuse it when there is too much to do
+  OpenBody open_body = {};    // set: bodies go there while they arrive
+  size_t max_body_bytes = 0;  // 0: HttpOptions::max_body_bytes
 };
 
 // Finds the route of a path. Immutable after construction. The pattern with the most literal

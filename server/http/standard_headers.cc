@@ -58,6 +58,8 @@ std::string_view ReasonPhrase(int status) {
       return "Accepted";
     case 204:
       return "No Content";
+    case 206:
+      return "Partial Content";
     case 400:
       return "Bad Request";
     case 401:
@@ -78,6 +80,8 @@ std::string_view ReasonPhrase(int status) {
       return "URI Too Long";
     case 415:
       return "Unsupported Media Type";
+    case 416:
+      return "Range Not Satisfiable";
     case 417:
       return "Expectation Failed";
     case 429:
@@ -88,6 +92,8 @@ std::string_view ReasonPhrase(int status) {
       return "Internal Server Error";
     case 503:
       return "Service Unavailable";
+    case 507:
+      return "Insufficient Storage";
     default:
       return "Status";
   }
@@ -118,6 +124,13 @@ std::string NewRequestId() {
   const std::lock_guard lock(mutex);
   for (int i = 0; i < 24; ++i) id.push_back(kAlphabet[generator() % kAlphabet.size()]);
   return id;
+}
+
+bool IsFromForeignPage(const HttpOptions& options, const Request& request) {
+  const std::string* origin = request.FindHeader("origin");
+  if (origin == nullptr) return false;
+  if (!options.cors_origin.empty()) return *origin != options.cors_origin;
+  return !options.requires_key && !IsLocalOrigin(*origin);
 }
 
 void AddStandardHeaders(const HttpOptions& options, const Request& request, Response& response) {
@@ -158,7 +171,7 @@ Response PreflightAnswer(const std::string& allow) {
   response.status = 204;
   response.headers = {
       {"allow", allow},
-      {"access-control-allow-methods", "GET, POST, DELETE, OPTIONS"},
+      {"access-control-allow-methods", "GET, POST, PUT, DELETE, OPTIONS"},
       // Browsers take no wildcard inside a name, so the SDK's headers are listed one by one.
       {"access-control-allow-headers",
        "authorization, content-type, x-request-id, openai-organization, openai-project, "

@@ -10,6 +10,10 @@ namespace tandem::server {
 // A new `req_…` id, unique with overwhelming probability.
 std::string NewRequestId();
 
+// Whether the request comes from a web page that may not use this server: CORS alone keeps such
+// pages from reading answers, not from sending what browsers send without asking (forms).
+bool IsFromForeignPage(const HttpOptions& options, const Request& request);
+
 // Adds what every answer carries (CONTRACT §3): x-request-id, server, CORS, retry-after on 429 and
 // 503, x-should-retry on 409, openai-processing-ms on /v1. Headers that are set already stay.
 void AddStandardHeaders(const HttpOptions& options, const Request& request, Response& response);

@@ -1,7 +1,6 @@
 #include "server/jobs/job_store.h"
 
 #include <fcntl.h>
-#include <sqlite3.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -11,117 +10,15 @@
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "server/database/database.h"
 #include "server/jobs/job_files.h"
 
 namespace tandem::server {
 namespace {
 
-constexpr int kSchemaVersion = 1;
-constexpr int kApplicationId = 0x54444d4a;  // "TDMJ"
-constexpr int kBusyTimeoutMs = 5000;        // somebody may be reading with the sqlite3 shell
-
-constexpr const char* kSchema = R"(
-CREATE TABLE jobs (
-  seq               INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order of submission
-  id                TEXT NOT NULL UNIQUE,
-  type              TEXT NOT NULL,
-  status            TEXT NOT NULL,
-  created_at        INTEGER NOT NULL,
-  started_at        INTEGER,
-  finished_at       INTEGER,
-  progress          REAL NOT NULL,
-  error_message     TEXT,
-  error_code        TEXT,
-  request           TEXT NOT NULL,
-  result            TEXT,
-  pid               INTEGER,
-  pid_start_ticks   INTEGER,
-  boot_id           TEXT,
-  cancel_requested  INTEGER NOT NULL,
-  restarts          INTEGER NOT NULL,
-  events_offset     INTEGER NOT NULL
-) STRICT;
-CREATE INDEX jobs_by_status ON jobs (status, seq);
-)";
-
 constexpr const char* kColumns =
     "id, type, status, created_at, started_at, finished_at, progress, error_message, error_code, "
     "request, result, pid, pid_start_ticks, boot_id, cancel_requested, restarts, events_offset";
-
-[[noreturn]] void ThrowDatabaseError(sqlite3* handle, int rc, const std::filesystem::path& path) {
-  const std::string why = handle != nullptr ? sqlite3_errmsg(handle) : sqlite3_errstr(rc);
-  if ((rc & 0xFF) == SQLITE_CORRUPT || (rc & 0xFF) == SQLITE_NOTADB) {
-    throw Error(ErrorCode::kDataLoss, "job database " + path.string() + " is corrupt: " + why +
-                                          "; move it away to start with an empty list of jobs");
-  }
-  throw Error(ErrorCode::kIo, "job database " + path.string() + ": " + why);
-}
-
-// One run of a prepared statement; leaves it ready for the next.
-class Query {
- public:
-  Query(sqlite3* handle, sqlite3_stmt* statement, const std::filesystem::path& path)
-      : handle_(handle), statement_(statement), path_(path) {}
-  ~Query() {
-    sqlite3_reset(statement_);
-    sqlite3_clear_bindings(statement_);
-  }
-  Query(const Query&) = delete;
-  Query& operator=(const Query&) = delete;
-
-  // Parameters in the order of the statement's question marks. Texts must outlive the query.
-  Query& Bind(int64_t value) { return Checked(sqlite3_bind_int64(statement_, ++bound_, value)); }
-  Query& Bind(double value) { return Checked(sqlite3_bind_double(statement_, ++bound_, value)); }
-  Query& Bind(std::string_view text) {
-    // A null pointer would bind NULL.
-    return Checked(sqlite3_bind_text64(statement_, ++bound_, text.empty() ? "" : text.data(),
-                                       text.size(), SQLITE_STATIC, SQLITE_UTF8));
-  }
-  Query& BindNull() { return Checked(sqlite3_bind_null(statement_, ++bound_)); }
-  template <class T>
-  Query& Bind(const std::optional<T>& value) {
-    return value ? Bind(*value) : BindNull();
-  }
-
-  bool Next() {
-    const int rc = sqlite3_step(statement_);
-    if (rc != SQLITE_ROW && rc != SQLITE_DONE) ThrowDatabaseError(handle_, rc, path_);
-    column_ = 0;
-    return rc == SQLITE_ROW;
-  }
-
-  // Columns from left to right.
-  int64_t Int() { return sqlite3_column_int64(statement_, column_++); }
-  double Real() { return sqlite3_column_double(statement_, column_++); }
-  std::string Text() {
-    const auto* text = sqlite3_column_text(statement_, column_);
-    const auto bytes = static_cast<size_t>(sqlite3_column_bytes(statement_, column_++));
-    return text == nullptr ? "" : std::string(reinterpret_cast<const char*>(text), bytes);
-  }
-  bool SkipNull() {
-    if (sqlite3_column_type(statement_, column_) != SQLITE_NULL) return false;
-    ++column_;
-    return true;
-  }
-  std::optional<int64_t> IntOrNull() {
-    return SkipNull() ? std::nullopt : std::optional<int64_t>(Int());
-  }
-  std::optional<std::string> TextOrNull() {
-    return SkipNull() ? std::nullopt : std::optional<std::string>(Text());
-  }
-
- private:
-  Query& Checked(int rc) {
-    if (rc != SQLITE_OK) ThrowDatabaseError(handle_, rc, path_);
-    return *this;
-  }
-
-  sqlite3* handle_;
-  sqlite3_stmt* statement_;
-  const std::filesystem::path& path_;
-  int bound_ = 0;
-  int column_ = 0;
-};
 
 UniqueFd LockDataDir(const std::filesystem::path& data_dir) {
   const std::filesystem::path path = data_dir / "lock";
@@ -143,100 +40,15 @@ UniqueFd LockDataDir(const std::filesystem::path& data_dir) {
   return std::move(*lock);
 }
 
-}  // namespace
-
-// The connection and its prepared statements, which must be freed before it.
-struct JobStore::Database {
-  explicit Database(std::filesystem::path file) : path(std::move(file)) {
-    const int rc = sqlite3_open_v2(
-        path.c_str(), &handle,
-        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
-        nullptr);
-    if (rc != SQLITE_OK) {
-      const std::string why = handle != nullptr ? sqlite3_errmsg(handle) : sqlite3_errstr(rc);
-      sqlite3_close(handle);
-      throw Error(ErrorCode::kIo, "could not open job database " + path.string() + ": " + why);
-    }
+// The column is older than pausing, hence its name.
+JobWish ToWish(int64_t number, const std::string& id) {
+  if (number >= 0 && number <= static_cast<int64_t>(JobWish::kPause)) {
+    return static_cast<JobWish>(number);
   }
-  ~Database() {
-    for (const auto& [sql, statement] : statements) sqlite3_finalize(statement);
-    sqlite3_close(handle);
-  }
-  Database(const Database&) = delete;
-  Database& operator=(const Database&) = delete;
-
-  void Run(const std::string& sql) {
-    const int rc = sqlite3_exec(handle, sql.c_str(), nullptr, nullptr, nullptr);
-    if (rc != SQLITE_OK) ThrowDatabaseError(handle, rc, path);
-  }
-
-  // Prepares each distinct text once; the room has a handful of them.
-  Query Prepare(const std::string& sql) {
-    sqlite3_stmt*& statement = statements[sql];
-    if (statement == nullptr) {
-      const int rc = sqlite3_prepare_v3(handle, sql.c_str(), -1, SQLITE_PREPARE_PERSISTENT,
-                                        &statement, nullptr);
-      if (rc != SQLITE_OK) ThrowDatabaseError(handle, rc, path);
-    }
-    return Query(handle, statement, path);
-  }
-
-  int64_t Number(const std::string& sql) {
-    Query query = Prepare(sql);
-    return query.Next() ? query.Int() : 0;
-  }
-
-  // Each pragma has its reason in the room's README.
-  void Configure() {
-    sqlite3_busy_timeout(handle, kBusyTimeoutMs);
-    Run("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA foreign_keys = ON;");
-    Check();
-    Run("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;");
-  }
-
-  // Reads only: a file that is refused is left as it was.
-  void Check() {
-    const int64_t version = Number("PRAGMA user_version");
-    const int64_t application = Number("PRAGMA application_id");
-    if (version == 0 && Number("SELECT count(*) FROM sqlite_schema") == 0) return;
-    if (application != kApplicationId) {
-      throw Error(ErrorCode::kDataLoss,
-                  path.string() + " is a database, but not one of jobs; move it away");
-    }
-    if (version > kSchemaVersion) {
-      throw Error(ErrorCode::kFailedPrecondition,
-                  "job database " + path.string() + " has schema version " +
-                      std::to_string(version) + ", and this program knows versions up to " +
-                      std::to_string(kSchemaVersion) + "; use the newer program");
-    }
-    Query query = Prepare("PRAGMA quick_check(1)");
-    const std::string verdict = query.Next() ? query.Text() : "no answer";
-    if (verdict != "ok") {
-      throw Error(ErrorCode::kDataLoss, "job database " + path.string() +
-                                            " is corrupt: " + FirstLine(verdict) +
-                                            "; move it away to start with an empty list of jobs");
-    }
-  }
-
-  void CreateSchema() {
-    if (Number("PRAGMA user_version") == kSchemaVersion) return;
-    Run("BEGIN IMMEDIATE; " + std::string(kSchema) +
-        "PRAGMA application_id = " + std::to_string(kApplicationId) +
-        "; PRAGMA user_version = " + std::to_string(kSchemaVersion) + "; COMMIT;");
-  }
-
-  static std::string FirstLine(const std::string& text) {
-    // quick_check begins with a heading, "*** in database main ***".
-    const size_t begin = text.starts_with("***") ? text.find('\n') + 1 : 0;
-    return text.substr(begin, text.find('\n', begin) - begin);
-  }
-
-  std::filesystem::path path;
-  sqlite3* handle = nullptr;
-  std::map<std::string, sqlite3_stmt*> statements;
-};
-
-namespace {
+  throw Error(ErrorCode::kDataLoss, "job " + id + " has cancel_requested " +
+                                        std::to_string(number) +
+                                        ", which this program does not know");
+}
 
 // Reads kColumns, from the column the query stands at.
 JobRecord ReadRecord(Query& row, const JobStore& store) {
@@ -269,7 +81,7 @@ JobRecord ReadRecord(Query& row, const JobStore& store) {
     record.process =
         ProcessIdentity{static_cast<pid_t>(*pid), static_cast<uint64_t>(*start_ticks), *boot_id};
   }
-  record.cancel_requested = row.Int() != 0;
+  record.wish = ToWish(row.Int(), job.id);
   record.restarts = static_cast<int>(row.Int());
   record.events_offset = row.Int();
   job.dir = store.JobDir(job.id);
@@ -301,7 +113,7 @@ void BindSupervision(Query& query, const JobRecord& record) {
   } else {
     query.BindNull().BindNull().BindNull();
   }
-  query.Bind(int64_t{record.cancel_requested ? 1 : 0})
+  query.Bind(static_cast<int64_t>(record.wish))
       .Bind(int64_t{record.restarts})
       .Bind(record.events_offset);
 }
@@ -320,8 +132,6 @@ JobStore JobStore::Open(const std::filesystem::path& data_dir) {
 
   UniqueFd lock = LockDataDir(data_dir);
   auto database = std::make_unique<Database>(data_dir / "tandem.db");
-  database->Configure();
-  database->CreateSchema();
   return JobStore(data_dir, std::move(lock), std::move(database));
 }
 
@@ -359,7 +169,7 @@ void JobStore::Update(const JobRecord& record) {
   BindSupervision(query, record);
   query.Bind(std::string_view(record.job.id));
   query.Next();
-  TANDEM_CHECK(sqlite3_changes(database_->handle) == 1);
+  TANDEM_CHECK(database_->changes() == 1);
 }
 
 std::optional<JobRecord> JobStore::Find(std::string_view id) {

@@ -68,8 +68,9 @@ inline constexpr std::array kRespond{
     Names("engine/chat"),       Names("engine/tokenizer"),
     Names("engine/constraint"), Names("server/http"),
     Names("server/wire")};
-inline constexpr std::array kJobs{Names("engine/base"), Names("training/spec.h"),
-                                  Names("convert/spec.h")};
+inline constexpr std::array kDatabase{Names("engine/base")};
+inline constexpr std::array kJobs{Names("engine/base"), Names("server/database"),
+                                  Names("training/spec.h"), Names("convert/spec.h")};
 inline constexpr std::array kHandlers{
     Names("engine/base"),       Names("engine/engine.h"),
     Names("engine/options.h"),  Names("engine/sampling/sampling_params.h"),
@@ -88,7 +89,7 @@ inline constexpr std::array kBench{
 inline constexpr std::array kTop{Names("*")};
 }  // namespace rules
 
-inline constexpr std::array<RoomRule, 30> kRoomRules{{
+inline constexpr std::array<RoomRule, 31> kRoomRules{{
     {"engine/base", rules::kBase},
     {"engine/tensor", rules::kTensor},
     {"engine/io", rules::kIo},
@@ -111,6 +112,7 @@ inline constexpr std::array<RoomRule, 30> kRoomRules{{
     {"server/hub", rules::kHub},
     {"server/wire", rules::kWire},
     {"server/respond", rules::kRespond},
+    {"server/database", rules::kDatabase},
     {"server/jobs", rules::kJobs},
     {"server/handlers", rules::kHandlers},
     {"server/cli", rules::kTop},
@@ -137,7 +139,7 @@ inline constexpr std::array kBoost{Names("server/http"), Names("server/app"), Na
 inline constexpr std::array kOpenSsl{Names("server/http"), Names("server/app"), Names("server/hub"),
                                      Names("engine/io"), Names("tests/server/http")};
 // The tests of the job store write databases that it must refuse.
-inline constexpr std::array kSqlite{Names("server/jobs"), Names("tests/server/jobs")};
+inline constexpr std::array kSqlite{Names("server/database"), Names("tests/server/jobs")};
 inline constexpr std::array kCli{Names("server/cli")};
 inline constexpr std::array kPrometheus{Names("server/metrics")};
 inline constexpr std::array kYaml{Names("config"), Names("training/spec"), Names("convert/spec")};

@@ -126,7 +126,8 @@ struct RecordOptions {
   // family's: A and B of each target in order.
   std::vector<LoraTarget> lora;
   RematOptions remat;
-  float lora_dropout = 0;  // on what A reads, while training
+  float lora_dropout = 0;   // on what A reads, while training
+  bool head_twice = false;  // training reweighs (executor.h): counted as computed twice
 };
 
 struct Program {
@@ -146,10 +147,11 @@ struct Program {
   ActivationSave save = ActivationSave::kPlain;
   int64_t chunk_rows = 0;    // rows of a chunk; 0: nothing runs in chunks
   int64_t packed_bytes = 0;  // the most that packed results of ReLU can take, beside the arena
+  bool head_twice = false;
 
   int64_t forward_flops() const;
   int64_t training_flops() const;   // forward and backward of one micro-batch, nothing twice
-  int64_t recompute_flops() const;  // what rematerialisation adds to them
+  int64_t recompute_flops() const;  // what rematerialisation and head_twice add to them
 };
 
 // Rows that a value's buffers hold.

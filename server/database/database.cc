@@ -1,0 +1,206 @@
+#include "server/database/database.h"
+
+#include <sqlite3.h>
+
+#include <array>
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace tandem::server {
+namespace {
+
+constexpr int kApplicationId = 0x54444d4a;  // "TDMJ"
+constexpr int kBusyTimeoutMs = 5000;        // somebody may be reading with the sqlite3 shell
+
+constexpr const char* kJobs = R"(
+CREATE TABLE jobs (
+  seq               INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order of submission
+  id                TEXT NOT NULL UNIQUE,
+  type              TEXT NOT NULL,
+  status            TEXT NOT NULL,
+  created_at        INTEGER NOT NULL,
+  started_at        INTEGER,
+  finished_at       INTEGER,
+  progress          REAL NOT NULL,
+  error_message     TEXT,
+  error_code        TEXT,
+  request           TEXT NOT NULL,
+  result            TEXT,
+  pid               INTEGER,
+  pid_start_ticks   INTEGER,
+  boot_id           TEXT,
+  cancel_requested  INTEGER NOT NULL,
+  restarts          INTEGER NOT NULL,
+  events_offset     INTEGER NOT NULL
+) STRICT;
+CREATE INDEX jobs_by_status ON jobs (status, seq);
+)";
+
+// The i-th brings a file of version i to version i + 1. What has been released stays as it is.
+constexpr std::array kSteps = {kJobs};
+constexpr int kSchemaVersion = kSteps.size();
+
+[[noreturn]] void ThrowDatabaseError(sqlite3* handle, int rc, const std::filesystem::path& path) {
+  const std::string why = handle != nullptr ? sqlite3_errmsg(handle) : sqlite3_errstr(rc);
+  if ((rc & 0xFF) == SQLITE_CORRUPT || (rc & 0xFF) == SQLITE_NOTADB) {
+    throw Error(ErrorCode::kDataLoss, "database " + path.string() + " is corrupt: " + why +
+                                          "; move it away to start with an empty one");
+  }
+  throw Error(ErrorCode::kIo, "database " + path.string() + ": " + why);
+}
+
+std::string FirstLine(const std::string& text) {
+  // quick_check begins with a heading, "*** in database main ***".
+  const size_t begin = text.starts_with("***") ? text.find('\n') + 1 : 0;
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+}  // namespace
+
+Query::~Query() {
+  sqlite3_reset(statement_);
+  sqlite3_clear_bindings(statement_);
+}
+
+Query& Query::Checked(int rc) {
+  if (rc != SQLITE_OK) ThrowDatabaseError(handle_, rc, path_);
+  return *this;
+}
+
+Query& Query::Bind(int64_t value) {
+  return Checked(sqlite3_bind_int64(statement_, ++bound_, value));
+}
+
+Query& Query::Bind(double value) {
+  return Checked(sqlite3_bind_double(statement_, ++bound_, value));
+}
+
+Query& Query::Bind(std::string_view text) {
+  // A null pointer would bind NULL.
+  return Checked(sqlite3_bind_text64(statement_, ++bound_, text.empty() ? "" : text.data(),
+                                     text.size(), SQLITE_STATIC, SQLITE_UTF8));
+}
+
+Query& Query::BindNull() { return Checked(sqlite3_bind_null(statement_, ++bound_)); }
+
+bool Query::Next() {
+  const int rc = sqlite3_step(statement_);
+  if (rc != SQLITE_ROW && rc != SQLITE_DONE) ThrowDatabaseError(handle_, rc, path_);
+  column_ = 0;
+  return rc == SQLITE_ROW;
+}
+
+int64_t Query::Int() { return sqlite3_column_int64(statement_, column_++); }
+
+double Query::Real() { return sqlite3_column_double(statement_, column_++); }
+
+std::string Query::Text() {
+  const auto* text = sqlite3_column_text(statement_, column_);
+  const auto bytes = static_cast<size_t>(sqlite3_column_bytes(statement_, column_++));
+  return text == nullptr ? "" : std::string(reinterpret_cast<const char*>(text), bytes);
+}
+
+bool Query::SkipNull() {
+  if (sqlite3_column_type(statement_, column_) != SQLITE_NULL) return false;
+  ++column_;
+  return true;
+}
+
+std::optional<int64_t> Query::IntOrNull() {
+  return SkipNull() ? std::nullopt : std::optional<int64_t>(Int());
+}
+
+std::optional<std::string> Query::TextOrNull() {
+  return SkipNull() ? std::nullopt : std::optional<std::string>(Text());
+}
+
+void Database::Closer::operator()(sqlite3* handle) const { sqlite3_close(handle); }
+void Database::Closer::operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+
+Database::Database(std::filesystem::path file) : path_(std::move(file)) {
+  Open();
+  Configure();
+  BringUpToDate();
+}
+
+void Database::Open() {
+  sqlite3* handle = nullptr;
+  const int rc = sqlite3_open_v2(
+      path_.c_str(), &handle,
+      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
+      nullptr);
+  handle_.reset(handle);
+  if (rc == SQLITE_OK) return;
+  const std::string why = handle != nullptr ? sqlite3_errmsg(handle) : sqlite3_errstr(rc);
+  throw Error(ErrorCode::kIo, "could not open database " + path_.string() + ": " + why);
+}
+
+void Database::Run(const std::string& sql) {
+  const int rc = sqlite3_exec(handle_.get(), sql.c_str(), nullptr, nullptr, nullptr);
+  if (rc != SQLITE_OK) ThrowDatabaseError(handle_.get(), rc, path_);
+}
+
+Query Database::Prepare(const std::string& sql) {
+  auto& statement = statements_[sql];
+  if (!statement) {
+    sqlite3_stmt* prepared = nullptr;
+    const int rc = sqlite3_prepare_v3(handle_.get(), sql.c_str(), -1, SQLITE_PREPARE_PERSISTENT,
+                                      &prepared, nullptr);
+    if (rc != SQLITE_OK) ThrowDatabaseError(handle_.get(), rc, path_);
+    statement.reset(prepared);
+  }
+  return Query(handle_.get(), statement.get(), path_);
+}
+
+int64_t Database::changes() const { return sqlite3_changes64(handle_.get()); }
+
+int64_t Database::Number(const std::string& sql) {
+  Query query = Prepare(sql);
+  return query.Next() ? query.Int() : 0;
+}
+
+// Each pragma has its reason in the room's README.
+void Database::Configure() {
+  sqlite3_busy_timeout(handle_.get(), kBusyTimeoutMs);
+  Run("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA foreign_keys = ON;");
+  Check();
+  Run("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;");
+}
+
+// Reads only: a file that is refused is left as it was.
+void Database::Check() {
+  const int64_t version = Number("PRAGMA user_version");
+  const int64_t application = Number("PRAGMA application_id");
+  if (version == 0 && Number("SELECT count(*) FROM sqlite_schema") == 0) return;
+  if (application != kApplicationId) {
+    throw Error(ErrorCode::kDataLoss,
+                path_.string() + " is a database, but not this server's; move it away");
+  }
+  if (version > kSchemaVersion) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                "database " + path_.string() + " has schema version " + std::to_string(version) +
+                    ", and this program knows versions up to " + std::to_string(kSchemaVersion) +
+                    "; use the newer program");
+  }
+  Query query = Prepare("PRAGMA quick_check(1)");
+  const std::string verdict = query.Next() ? query.Text() : "no answer";
+  if (verdict != "ok") {
+    throw Error(ErrorCode::kDataLoss, "database " + path_.string() +
+                                          " is corrupt: " + FirstLine(verdict) +
+                                          "; move it away to start with an empty one");
+  }
+}
+
+void Database::BringUpToDate() {
+  const int64_t version = Number("PRAGMA user_version");
+  if (version == kSchemaVersion) return;
+  std::string steps;
+  for (auto step = static_cast<size_t>(version); step < kSteps.size(); ++step) {
+    steps += kSteps[step];
+  }
+  Run("BEGIN IMMEDIATE; " + steps + "PRAGMA application_id = " + std::to_string(kApplicationId) +
+      "; PRAGMA user_version = " + std::to_string(kSchemaVersion) + "; COMMIT;");
+}
+
+}  // namespace tandem::server
