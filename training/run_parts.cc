@@ -18,7 +18,7 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const Adapte
   TrainerOptions options = TrainerOptionsOf(spec);
   const std::vector<engine::WeightSpec> weights = files.family->list_weights(files.config);
   options.trained = TrainedWeights(spec, weights);
-  options.remat = RematFor(spec, files, LoraSpecs(weights, adapter.targets));
+  options.remat = RematFor(spec, files);
   if (!spec.lora.enable) {
     return Trainer(*files.family, files.config, spec.compute, options, ops);
   }

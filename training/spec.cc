@@ -247,6 +247,10 @@ class SpecReader {
         spec.resources.memory_max_bytes == 0) {
       Fault("train.remat: auto needs train.remat_max_bytes or resources.memory_max_bytes");
     }
+    if (spec.train.remat.seq_chunk % 1024 != 0) {
+      Fault("train.seq_chunk: must be a multiple of 1024, over which gradients are summed, got " +
+            std::to_string(spec.train.remat.seq_chunk));
+    }
     if (spec.train.eval_interval > 0 && spec.data.eval.empty()) {
       Fault("data.eval: must name a file when eval_interval is set");
     }

@@ -425,6 +425,15 @@ std::vector<SpecKey> RematKeys() {
     {{"train.remat_max_bytes"}, Integer(FIELD(train.remat.max_bytes), 0, 0x1p52),
      "what auto may let activations have",
      "what `resources.memory_max_bytes` leaves after the parameters"},
+    {{"train.activation_save"},
+     Choice<ActivationSave>(FIELD(train.remat.save),
+                            {{"plain", ActivationSave::kPlain},
+                             {"relu_mask1", ActivationSave::kReluMask1},
+                             {"relu_sparse", ActivationSave::kReluSparse},
+                             {"recompute", ActivationSave::kRecompute}}),
+     "what activation functions keep for the backward pass, see below"},
+    {{"train.seq_chunk"}, Integer(FIELD(train.remat.seq_chunk), 0, 1 << 24),
+     "tokens that go through a feed-forward layer at once, a multiple of 1024; 0: all"},
   };
 }
 
