@@ -404,7 +404,7 @@ void App::StartAdapters() {
   if (!options_.admin_key) return;
   adapters_ = std::make_unique<AdapterHost>(models_, memory_, AdapterMaker());
   aliases_ = std::make_unique<AliasBook>(
-      models_, LoadsAtRunTime() ? std::filesystem::absolute(options_.data_dir) / "aliases.json"
+      models_, LoadsAtRunTime() ? std::filesystem::absolute(options_.data_dir) / "tandem.db"
                                 : std::filesystem::path());
   context_.adapter_host = adapters_.get();
   context_.aliases = aliases_.get();

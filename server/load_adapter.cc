@@ -37,6 +37,7 @@ std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source
   model->control_tokens = base->control_tokens;
   model->memory = std::move(memory);
   model->adapter = engine::OpenAdapter(source.path, base->loaded(), options);
+  model->adapter_rank = model->adapter->rank();
   model->memory.Settle({.weights = model->adapter->bytes()});
   const std::string content = base->loaded().fingerprint + "\n" + model->adapter->fingerprint();
   model->fingerprint =

@@ -37,8 +37,16 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_by_status ON jobs (status, seq);
 )";
 
+// Names that stand for models (CONTRACT, /admin/aliases).
+constexpr const char* kAliases = R"(
+CREATE TABLE aliases (
+  name    TEXT PRIMARY KEY,
+  target  TEXT NOT NULL
+) STRICT;
+)";
+
 // The i-th brings a file of version i to version i + 1. What has been released stays as it is.
-constexpr std::array kSteps = {kJobs};
+constexpr std::array kSteps = {kJobs, kAliases};
 constexpr int kSchemaVersion = kSteps.size();
 
 [[noreturn]] void ThrowDatabaseError(sqlite3* handle, int rc, const std::filesystem::path& path) {

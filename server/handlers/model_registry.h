@@ -38,8 +38,9 @@ struct ServedModel {
   // base's, who counts and reports what it does.
   std::shared_ptr<const engine::Adapter> adapter;
   std::shared_ptr<const ServedModel> base;  // with an adapter: the lease that keeps the base
-  std::string path;         // of an adapter: its directory, as whoever loaded it has named it
-  std::string fingerprint;  // of its answers, where an adapter makes it another than the engine's
+  std::string path;          // of an adapter: its directory, as whoever loaded it has named it
+  int64_t adapter_rank = 0;  // the largest of its matrices
+  std::string fingerprint;   // of its answers, where an adapter makes it another than the engine's
   engine::ControlTokens control_tokens;
 
   const engine::LoadedModel& loaded() const { return engine->loaded(); }
