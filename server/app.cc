@@ -101,6 +101,7 @@ App::App(AppOptions options)
           .metrics = &metrics_,
           .open_connections = [this] { return http_->open_connections(); },
           .reasoning_parser = options_.reasoning_parser,
+          .max_file_bytes = options_.max_file_bytes,
           .memory = &memory_,
           .is_named_model =
               [](const std::string& name) { return config::OpenEmbeddedModel(name).has_value(); },
@@ -360,13 +361,29 @@ ModelHost::Maker App::ModelMaker() {
   return maker;
 }
 
+// nullopt: there is no directory, or it is another server's and nobody has asked for what is in it
+// by giving an admin key.
+std::optional<JobStore> App::OpenJobStore() {
+  if (options_.data_dir.empty()) return std::nullopt;
+  try {
+    return JobStore::Open(std::filesystem::absolute(options_.data_dir));
+  } catch (const Error& error) {
+    if (options_.admin_key) throw;
+    spdlog::warn("no_files_and_jobs reason=\"{}\"", error.what());
+    return std::nullopt;
+  }
+}
+
 void App::StartJobs() {
-  if (!LoadsAtRunTime()) return;
+  std::optional<JobStore> store = OpenJobStore();
+  if (!store) return;
+  files_ = std::make_unique<FileStore>(
+      FileStore::Options{.data_dir = std::filesystem::absolute(options_.data_dir),
+                         .max_file_bytes = options_.max_file_bytes});
   // What a job publishes at once, having ended while no server ran, comes after its forerunners.
   const std::lock_guard lock(publish_mutex_);
-  jobs_ = std::make_unique<JobSupervisor>(
-      JobStore::Open(std::filesystem::absolute(options_.data_dir)), options_.jobs,
-      [this](const Job& job) { OnJobSucceeded(job); });
+  jobs_ = std::make_unique<JobSupervisor>(std::move(*store), options_.jobs,
+                                          [this](const Job& job) { OnJobSucceeded(job); });
   // Models of earlier jobs, oldest first: where two have one name, the newest stays.
   JobFilter filter;
   filter.type = JobType::kTrain;
@@ -383,6 +400,7 @@ void App::StartJobs() {
   host_ = std::make_unique<ModelHost>(models_, memory_, *jobs_, ModelMaker());
   context_.model_host = host_.get();
   context_.jobs = jobs_.get();
+  context_.files = files_.get();
 }
 
 void App::OnJobSucceeded(const Job& job) {
@@ -472,6 +490,8 @@ void App::Stop() {
   http_->Stop();
   context_.model_host = nullptr;
   context_.jobs = nullptr;
+  context_.files = nullptr;
+  if (files_) files_->Stop();
   jobs_.reset();
   models_.Clear();
 }
@@ -482,6 +502,7 @@ void BlockServerSignals() {
   for (const int signal_number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal_number);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an answer, not the end
 }
 
 void RunUntilSignal(App& app) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/options.h"
+#include "server/files/file_store.h"
 #include "server/handlers/admission.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/model_host.h"
@@ -52,9 +53,11 @@ struct AppOptions {
   // What time-outs of keys and `/health` take for now.
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
-  // Jobs and their files; used, and locked, only when there is an admin key. Empty: no jobs.
+  // Uploaded files, jobs and what they make. One server at a time: without an admin key, a
+  // directory that another uses is done without. Empty: no files and no jobs.
   std::filesystem::path data_dir;
-  std::filesystem::path model_root = ".";  // what paths in request bodies are relative to
+  int64_t max_file_bytes = int64_t{512} << 20;  // of an upload
+  std::filesystem::path model_root = ".";       // what paths in request bodies are relative to
   JobSupervisorOptions jobs;
   // Asked now and then while the first models load; true ends Start with kCancelled.
   std::function<bool()> is_interrupted = {};
@@ -91,6 +94,7 @@ class App {
   void OnRequestEnd(const RequestSummary& summary);
   TlsPair ReadTlsPair() const;
   HttpOptions MakeHttpOptions() const;
+  std::optional<JobStore> OpenJobStore();
   void StartJobs();
   std::shared_ptr<const ServedModel> MakeModel(OpenedModel opened,
                                                const engine::EngineOptions& options,
@@ -118,7 +122,8 @@ class App {
   Metrics metrics_;
   Admission admission_;
   HandlerContext context_;
-  std::mutex publish_mutex_;  // jobs publish one after the other: two may have one name
+  std::unique_ptr<FileStore> files_;  // before the jobs, which are asked about files
+  std::mutex publish_mutex_;          // jobs publish one after the other: two may have one name
   std::unique_ptr<JobSupervisor> jobs_;
   std::unique_ptr<HttpServer> http_;
 };

@@ -21,8 +21,10 @@ struct TrainSpec;
 namespace tandem::server {
 
 class Admission;
+class FileStore;
 class JobSupervisor;
 struct Job;
+struct StoredFile;
 class Metrics;
 class ModelHost;
 
@@ -55,6 +57,8 @@ struct HandlerContext {
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
   std::atomic<JobSupervisor*> jobs{nullptr};    // null: no data directory, or still starting
   std::atomic<ModelHost*> model_host{nullptr};  // null when `jobs` is
+  std::atomic<FileStore*> files{nullptr};       // the same
+  int64_t max_file_bytes = int64_t{512} << 20;  // of an upload
   const MemoryLedger* memory = nullptr;         // never null while requests run
   // Whether a model can be opened by this name alone, without a path: the embedded ones.
   std::function<bool(const std::string&)> is_named_model = {};
@@ -77,6 +81,11 @@ void DeleteModel(const HandlerContext& context, Request request, ResponseWriter 
 void Tokenize(const HandlerContext& context, Request request, ResponseWriter writer);
 void Detokenize(const HandlerContext& context, Request request, ResponseWriter writer);
 void Render(const HandlerContext& context, Request request, ResponseWriter writer);
+void CreateFile(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListFiles(const HandlerContext& context, Request request, ResponseWriter writer);
+void GetFile(const HandlerContext& context, Request request, ResponseWriter writer);
+void DeleteFile(const HandlerContext& context, Request request, ResponseWriter writer);
+void GetFileContent(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListAdminModels(const HandlerContext& context, Request request, ResponseWriter writer);
 void LoadModel(const HandlerContext& context, Request request, ResponseWriter writer);
 void UnloadModel(const HandlerContext& context, Request request, ResponseWriter writer);
@@ -95,6 +104,15 @@ void Welcome(const HandlerContext& context, Request request, ResponseWriter writ
 
 // What GET /openapi.json answers: server/openapi.json.
 std::string_view OpenApiText();
+
+// Where CreateFile's body goes while it arrives.
+std::shared_ptr<BodySink> OpenFileBody(const HandlerContext& context, const Request& head,
+                                       std::function<void()> has_room);
+
+// The uploaded files. Throws kUnavailable while the server is starting, or where it has none.
+FileStore& RequireFiles(const HandlerContext& context);
+// A file as the API answers it.
+std::string FileBody(const StoredFile& file);
 
 // The supervisor. Throws kUnavailable while the server is starting, or where it has no jobs.
 JobSupervisor& RequireJobs(const HandlerContext& context);
