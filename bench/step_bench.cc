@@ -11,11 +11,15 @@
 
 #include "bench/gemm_bench.h"
 #include "bench/paired.h"
+#include "engine/adapter/lora_adapter.h"
 #include "engine/base/check.h"
 #include "engine/base/thread_pool.h"
+#include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
+#include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "engine/model/random_model.h"
+#include "training/lora/lora.h"
 
 namespace tandem::bench {
 namespace {
@@ -30,9 +34,14 @@ double Since(std::chrono::steady_clock::time_point from) {
 // Sequences of equal length in consecutive blocks, stepped by hand.
 class Sequences {
  public:
+  // `adapters` in turn; none: the base alone.
   Sequences(engine::ModelRunner& runner, engine::KvCache& kv, int64_t count,
-            int64_t blocks_per_sequence)
+            int64_t blocks_per_sequence,
+            const std::vector<std::shared_ptr<const engine::Adapter>>& adapters = {})
       : runner_(runner), kv_(kv), blocks_(static_cast<size_t>(count)) {
+    for (size_t s = 0; s < blocks_.size() && !adapters.empty(); ++s) {
+      adapters_.push_back(adapters[s * adapters.size() / blocks_.size()].get());
+    }
     uint32_t next = 0;
     for (auto& blocks : blocks_) {
       for (int64_t b = 0; b < blocks_per_sequence; ++b) blocks.push_back(BlockId{next++});
@@ -58,7 +67,7 @@ class Sequences {
       logit_rows.push_back(static_cast<int32_t>((s + 1) * rows - 1));
     }
     const auto from = std::chrono::steady_clock::now();
-    runner_.Forward({tokens, positions, slices, logit_rows}, kv_);
+    runner_.Forward({tokens, positions, slices, logit_rows, adapters_}, kv_);
     length_ += rows;
     return Since(from);
   }
@@ -67,6 +76,7 @@ class Sequences {
   engine::ModelRunner& runner_;
   engine::KvCache& kv_;
   std::vector<std::vector<BlockId>> blocks_;
+  std::vector<const engine::Adapter*> adapters_;  // by sequence
   int64_t length_ = 0;
 };
 
@@ -76,6 +86,7 @@ struct Round {
   double prefill_seconds;
   double one_seconds;
   double batch_seconds;
+  double adapted_seconds;  // 0: no adapters
 };
 
 // The directory that was named, or one of random weights that is made once.
@@ -90,6 +101,40 @@ fs::path ModelOf(const StepBenchOptions& options, std::ostream& out) {
     engine::WriteRandomModel({.config = engine::Llama1BConfig()}, dir);
   }
   return dir;
+}
+
+// Adapters of all linear layers. One set of values stands for all: each is in memory of its own.
+std::vector<std::shared_ptr<const engine::Adapter>> MakeAdapters(
+    const StepBenchOptions& options, const std::shared_ptr<const engine::Model>& model,
+    engine::OpsContext& ops) {
+  std::vector<std::shared_ptr<const engine::Adapter>> adapters;
+  if (options.adapters == 0) return adapters;
+  training::LoraOptions lora;
+  lora.rank = options.adapter_rank;
+  const std::vector<training::LoraTarget> targets =
+      training::ChooseLoraTargets(lora, model->family(), model->config());
+  const std::vector<engine::WeightSpec> base = model->family().list_weights(model->config());
+  const std::vector<engine::WeightSpec> specs = training::LoraSpecs(base, targets);
+  std::vector<std::vector<float>> values;
+  std::vector<engine::NamedTensor> tensors;
+  for (const engine::WeightSpec& spec : specs) {
+    // A as training begins with it, for B too: nothing may be zero.
+    const std::vector<float>& tensor =
+        values.emplace_back(static_cast<size_t>(spec.n * spec.k), 0.01F);
+    tensors.push_back({spec.name,
+                       {reinterpret_cast<const std::byte*>(tensor.data()), engine::DType::kF32,
+                        spec.source_shape}});
+  }
+  const fs::path dir = options.cache_dir / "bench-adapter";
+  fs::create_directories(dir);
+  engine::WriteSafetensors(dir / "adapter_model.safetensors", tensors, {{"format", "pt"}});
+  engine::WriteFileAtomically(dir / "adapter_config.json",
+                              training::LoraConfigOf(lora, targets, base, "random"));
+  for (int64_t i = 0; i < options.adapters; ++i) {
+    adapters.push_back(engine::Adapter::Load(engine::LoraAdapter::Open(dir), model, ops));
+  }
+  fs::remove_all(dir);
+  return adapters;
 }
 
 // What a token costs.
@@ -122,6 +167,7 @@ class StepBench {
   StepBench(const std::shared_ptr<const engine::Model>& model, engine::OpsContext& ops,
             const StepBenchOptions& options)
       : options_(options),
+        adapters_(MakeAdapters(options, model, ops)),
         n_threads_(ops.pool().n_threads()),
         peak_(model->dtype() == engine::DType::kF32         ? &Roof::f32_flops
               : options.block == engine::BlockFormat::kNone ? &Roof::bf16_flops
@@ -136,17 +182,20 @@ class StepBench {
     const Roof before = MeasureRoof(n_threads_, 0.3);
     round.prefill_seconds =
         Sequences(runner_, kv_, 1, blocks_per_sequence_).Step(options_.prompt_tokens);
-    round.one_seconds = Decode(1);
+    round.one_seconds = Decode(1, {});
     const Roof after = MeasureRoof(n_threads_, 0.3);
-    round.batch_seconds = Decode(options_.batch);
+    round.batch_seconds = Decode(options_.batch, {});
+    if (!adapters_.empty()) round.adapted_seconds = Decode(options_.batch, adapters_);
     round.peak_flops = (before.*peak_ + after.*peak_) / 2;
     round.read_bytes = (before.read_bytes + after.read_bytes) / 2;
     return round;
   }
 
  private:
-  double Decode(int64_t count) {  // seconds a step
-    Sequences sequences(runner_, kv_, count, blocks_per_sequence_);
+  // Seconds a step.
+  double Decode(int64_t count,
+                const std::vector<std::shared_ptr<const engine::Adapter>>& adapters) {
+    Sequences sequences(runner_, kv_, count, blocks_per_sequence_, adapters);
     sequences.Step(16);  // a short context, as one stream's roof is the weights alone
     double seconds = 0;
     for (int64_t s = 0; s < options_.decode_steps; ++s) seconds += sequences.Step(1);
@@ -154,6 +203,7 @@ class StepBench {
   }
 
   const StepBenchOptions& options_;
+  const std::vector<std::shared_ptr<const engine::Adapter>> adapters_;
   const int n_threads_;
   const double Roof::*const peak_;
   const int64_t blocks_per_sequence_;
@@ -195,6 +245,13 @@ void Report(std::ostream& out, const std::vector<Round>& rounds, const Cost& cos
                 median([&](const Round& r) {
                   return static_cast<double>(options.batch) * r.one_seconds / r.batch_seconds;
                 }));
+  out << line;
+  if (options.adapters == 0) return;
+  std::snprintf(line, sizeof line,
+                "%lld adapters of rank %lld in that batch: %.2f x the step of the base alone\n",
+                static_cast<long long>(options.adapters),
+                static_cast<long long>(options.adapter_rank),
+                median([&](const Round& r) { return r.adapted_seconds / r.batch_seconds; }));
   out << line;
 }
 

@@ -86,6 +86,7 @@ std::shared_ptr<const Adapter> OpenAdapter(const std::filesystem::path& dir,
 // weights can tell.
 MemoryClaim PlanAdapter(const std::filesystem::path& dir, const ModelDir& base,
                         const EngineOptions& options);
+MemoryClaim PlanAdapter(const std::filesystem::path& dir, const LoadedModel& base);
 
 // ---- What a request is
 

@@ -107,6 +107,10 @@ MemoryClaim PlanAdapter(const std::filesystem::path& dir, const ModelDir& base,
   return {.weights = AdapterBytes(LoraAdapter::Open(dir), outline.types.dtype)};
 }
 
+MemoryClaim PlanAdapter(const std::filesystem::path& dir, const LoadedModel& base) {
+  return {.weights = AdapterBytes(LoraAdapter::Open(dir), base.model->dtype())};
+}
+
 std::string_view ProgramVersion() { return TANDEM_VERSION; }
 
 LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,

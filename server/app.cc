@@ -223,6 +223,7 @@ void App::Start() {
   http_->Start();
   LoadFirstModels();
   StartJobs();
+  StartAdapters();
   is_loading_ = false;
 }
 
@@ -403,6 +404,30 @@ void App::StartJobs() {
   context_.files = files_.get();
 }
 
+AdapterHost::Maker App::AdapterMaker() {
+  AdapterHost::Maker maker;
+  maker.plan = [](const AdapterLoadSpec& spec, const ServedModel& base) {
+    return engine::PlanAdapter(spec.path, base.loaded());
+  };
+  maker.make = [this](const AdapterLoadSpec& spec, std::shared_ptr<const ServedModel> base,
+                      MemoryReservation memory) {
+    return LoadServedAdapter({spec.name, spec.path}, std::move(base), options_.engine,
+                             std::move(memory));
+  };
+  return maker;
+}
+
+// After the jobs: aliases may stand for what those have made, and the data directory is locked.
+void App::StartAdapters() {
+  if (!options_.admin_key) return;
+  adapters_ = std::make_unique<AdapterHost>(models_, memory_, AdapterMaker());
+  aliases_ = std::make_unique<AliasBook>(
+      models_, LoadsAtRunTime() ? std::filesystem::absolute(options_.data_dir) / "aliases.json"
+                                : std::filesystem::path());
+  context_.adapter_host = adapters_.get();
+  context_.aliases = aliases_.get();
+}
+
 void App::OnJobSucceeded(const Job& job) {
   const std::lock_guard lock(publish_mutex_);
   ThrowIfStopping();
@@ -480,6 +505,7 @@ void App::Stop() {
   // So do loads, which nobody needs any more; whoever waits for one is told.
   std::thread stop_loading([this] {
     if (host_) host_->StopLoading();
+    if (adapters_) adapters_->Stop();
   });
   if (!http_->WaitDrained(options_.drain_timeout)) {
     spdlog::warn("drain_timeout requests_left={}", http_->running_requests());
@@ -489,6 +515,8 @@ void App::Stop() {
   if (host_) host_->Stop();
   http_->Stop();
   context_.model_host = nullptr;
+  context_.adapter_host = nullptr;
+  context_.aliases = nullptr;
   context_.jobs = nullptr;
   context_.files = nullptr;
   if (files_) files_->Stop();

@@ -13,7 +13,9 @@
 
 #include "engine/options.h"
 #include "server/files/file_store.h"
+#include "server/handlers/adapter_host.h"
 #include "server/handlers/admission.h"
+#include "server/handlers/alias_book.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/model_host.h"
 #include "server/http/api_keys.h"
@@ -96,11 +98,13 @@ class App {
   HttpOptions MakeHttpOptions() const;
   std::optional<JobStore> OpenJobStore();
   void StartJobs();
+  void StartAdapters();
   std::shared_ptr<const ServedModel> MakeModel(OpenedModel opened,
                                                const engine::EngineOptions& options,
                                                const std::string& chat_template,
                                                LoadSettings settings);
   ModelHost::Maker ModelMaker();
+  AdapterHost::Maker AdapterMaker();
   NameClaim ClaimFirst(const std::string& name);
   std::vector<std::vector<NameClaim>> ClaimFirstNames(const std::vector<ModelSource>& sources);
   MemoryReservation ReserveFirst(const std::string& name, const MemoryClaim& claim);
@@ -123,7 +127,9 @@ class App {
   Admission admission_;
   HandlerContext context_;
   std::unique_ptr<FileStore> files_;  // before the jobs, which are asked about files
-  std::mutex publish_mutex_;          // jobs publish one after the other: two may have one name
+  std::mutex publish_mutex_;  // jobs publish one after the other: two may have one name
+  std::unique_ptr<AdapterHost> adapters_;
+  std::unique_ptr<AliasBook> aliases_;
   std::unique_ptr<JobSupervisor> jobs_;
   std::unique_ptr<HttpServer> http_;
 };

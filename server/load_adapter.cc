@@ -26,6 +26,7 @@ std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source
                                                      MemoryReservation memory) {
   auto model = std::make_shared<ServedModel>();
   model->id = source.name;
+  model->path = source.path;
   model->created = std::chrono::duration_cast<std::chrono::seconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();

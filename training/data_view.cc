@@ -73,10 +73,10 @@ DataReport Measure(const TrainSpec& spec, const OpenedData& data) {
   report.rows = data.source->size();
   for (int64_t i = 0; i < data.source->size(); ++i) {
     const Sample sample = data.source->Make(i);
-    const auto length = static_cast<int64_t>(sample.tokens.size());
+    const int64_t length = LongestSequence(sample);
     report.lengths.push_back(static_cast<int32_t>(length));
     report.hashes.push_back(HashOf(sample));
-    report.tokens += length;
+    report.tokens += static_cast<int64_t>(sample.tokens.size());
     report.trained_tokens += TrainedTokens(sample);
     report.longest = std::max(report.longest, length);
     const bool is_long = length > spec.data.max_target_length + 1;
@@ -89,16 +89,14 @@ DataReport Measure(const TrainSpec& spec, const OpenedData& data) {
   return report;
 }
 
-}  // namespace
-
-std::string MarkedText(const engine::Tokenizer& tokenizer, const Sample& sample,
-                       const Marks& marks) {
+std::string MarkedSequence(const engine::Tokenizer& tokenizer, const Sample& sample, size_t k,
+                           const Marks& marks) {
   std::string text;
-  size_t begin = 0;
-  while (begin < sample.tokens.size()) {
+  size_t begin = sample.SequenceBegin(k);
+  while (begin < sample.SequenceEnd(k)) {
     const bool trained = sample.trained[begin] != 0;
     size_t end = begin;
-    while (end < sample.tokens.size() && (sample.trained[end] != 0) == trained) ++end;
+    while (end < sample.SequenceEnd(k) && (sample.trained[end] != 0) == trained) ++end;
     const std::span<const TokenId> ids(sample.tokens.data() + begin, end - begin);
     const std::string part = Visible(engine::Decode(tokenizer, ids, false), true);
     text += trained ? marks.before + part + marks.behind : part;
@@ -107,13 +105,29 @@ std::string MarkedText(const engine::Tokenizer& tokenizer, const Sample& sample,
   return text;
 }
 
+}  // namespace
+
+std::string MarkedText(const engine::Tokenizer& tokenizer, const Sample& sample,
+                       const Marks& marks) {
+  std::string text;
+  for (size_t k = 0; k < sample.n_sequences(); ++k) {
+    if (sample.is_pair()) text += k == 0 ? "chosen:\n" : "\nrejected:\n";
+    text += MarkedSequence(tokenizer, sample, k, marks);
+  }
+  return text;
+}
+
 std::string TokenTable(const engine::Tokenizer& tokenizer, const Sample& sample) {
   std::string text;
-  for (size_t i = 0; i < sample.tokens.size(); ++i) {
-    const TokenId id = sample.tokens[i];
-    AppendFormat(&text, "%6zu %8d %c %s  ", i, id, sample.trained[i] != 0 ? '+' : ' ',
-                 tokenizer.IsSpecial(id) ? "control" : "       ");
-    text += Visible(engine::Decode(tokenizer, {&id, 1}, false), false) + "\n";
+  for (size_t k = 0; k < sample.n_sequences(); ++k) {
+    if (sample.is_pair()) text += k == 0 ? "chosen:\n" : "rejected:\n";
+    const size_t begin = sample.SequenceBegin(k);
+    for (size_t i = begin; i < sample.SequenceEnd(k); ++i) {
+      const TokenId id = sample.tokens[i];
+      AppendFormat(&text, "%6zu %8d %c %s  ", i - begin, id, sample.trained[i] != 0 ? '+' : ' ',
+                   tokenizer.IsSpecial(id) ? "control" : "       ");
+      text += Visible(engine::Decode(tokenizer, {&id, 1}, false), false) + "\n";
+    }
   }
   return text;
 }
@@ -132,7 +146,7 @@ std::string Statistics(const TrainSpec& spec, const OpenedData& data, const std:
   };
   line("rows", report.rows);
   line("bad rows", report.bad_rows);
-  line("samples", n);
+  line(IsPreference(data.format) ? "pairs" : "samples", n);
   line("duplicates", n - static_cast<int64_t>(distinct));
   line("tokens", report.tokens);
   line("trained tokens", report.trained_tokens);
@@ -149,6 +163,10 @@ std::string Statistics(const TrainSpec& spec, const OpenedData& data, const std:
 
 PreparedData PrepareData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool,
                          DataSplit split, const std::filesystem::path& out) {
+  if (spec.is_dpo()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "pairs (kind train.dpo) cannot be prepared: a run reads their rows");
+  }
   TrainSpec whole = spec;
   whole.data.overflow = Overflow::kSplit;  // cutting is the run's affair
   TokWriter writer(out, IdentityOf(spec, files));

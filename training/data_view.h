@@ -13,7 +13,8 @@ struct Marks {
   std::string behind;
 };
 
-// The sample as text; bytes that are no character become U+FFFD, control characters are escaped.
+// The sample as text, of a pair both answers with their prompt; bytes that are no character become
+// U+FFFD, control characters are escaped.
 std::string MarkedText(const engine::Tokenizer& tokenizer, const Sample& sample,
                        const Marks& marks);
 // A line for each token: number, id, whether it is trained, spelling.

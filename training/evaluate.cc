@@ -48,6 +48,11 @@ EvaluationResult OfModel(const TrainSpec& spec, const engine::Model& model,
 
 Evaluation EvaluateModel(const TrainSpec& given, const fs::path& adapter,
                          const fs::path& cache_dir) {
+  if (given.is_dpo()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "kind: pairs are evaluated by their run, beside its reference (data.eval, "
+                "train.eval_interval); a text or examples are with --data and kind=train.sft");
+  }
   TrainSpec spec = given;
   ThreadPool pool(static_cast<int>(spec.resources.threads));
   engine::OpsContext ops(engine::Kernels(), pool);

@@ -79,11 +79,14 @@ int64_t ExportBytes(const TrainSpec& spec, const OwnedWeights& owned) {
 std::vector<MemoryClass> FixedClasses(const TrainSpec& spec, const ModelFiles& files,
                                       const OwnedWeights& owned) {
   std::vector<MemoryClass> classes = StateClasses(spec, owned);
-  const int64_t rows = spec.train.per_device_batch_size * spec.data.max_target_length;
+  const int64_t rows = spec.train.per_device_batch_size * spec.tokens_per_row();
   const engine::ModelConfig& config = files.config;
   const auto width = static_cast<int64_t>(engine::DTypeBytes(spec.compute));
-  classes.push_back({"loss", CrossEntropyWorkspaceBytes(rows, config.vocab_size, config.hidden_dim,
-                                                        spec.compute)});
+  int64_t loss =
+      CrossEntropyWorkspaceBytes(rows, config.vocab_size, config.hidden_dim, spec.compute);
+  // Log-probabilities and weights of the tokens of pairs.
+  if (spec.is_dpo()) loss += 2 * rows * static_cast<int64_t>(sizeof(float));
+  classes.push_back({"loss", loss});
   // The inputs of the widest layer, packed for its weight gradient (engine/ops/matmul).
   int64_t widest = 0;
   for (size_t i = 0; i < owned.specs.size(); ++i) {

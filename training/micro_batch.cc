@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "engine/base/check.h"
+
 namespace tandem::training {
 
 void MicroBatch::Clear() {
@@ -11,13 +13,19 @@ void MicroBatch::Clear() {
   weights.clear();
   segments.clear();
   sources.clear();
+  pairs.clear();
 }
 
 void MicroBatch::Append(const PackedRow& row) {
   auto first_row = static_cast<int64_t>(tokens.size());
+  const size_t first_segment = segments.size();
   for (const int64_t length : row.segment_lengths) {
     segments.push_back({first_row, length});
     first_row += length;
+  }
+  for (const PackedPair& pair : row.pairs) {
+    const size_t chosen = first_segment + static_cast<size_t>(pair.segment);
+    pairs.push_back({segments[chosen], segments[chosen + 1], pair.index, {}});
   }
   // A sample's number counts through all epochs, so it alone keys dropout.
   for (size_t i = 0; i < row.samples.size(); ++i) {
@@ -28,6 +36,13 @@ void MicroBatch::Append(const PackedRow& row) {
   positions.insert(positions.end(), row.positions.begin(), row.positions.end());
   targets.insert(targets.end(), row.targets.begin(), row.targets.end());
   weights.insert(weights.end(), row.weights.begin(), row.weights.end());
+}
+
+void MicroBatch::SetReference(std::span<const PairLogProbs> reference) {
+  for (PairRows& pair : pairs) {
+    TANDEM_CHECK(pair.index < static_cast<int64_t>(reference.size()));
+    pair.reference = reference[static_cast<size_t>(pair.index)];
+  }
 }
 
 double MicroBatch::weight() const { return std::accumulate(weights.begin(), weights.end(), 0.0); }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "training/data/packer.h"
+#include "training/preference.h"
 #include "training/program/executor.h"
 
 namespace tandem::training {
@@ -17,9 +18,12 @@ struct MicroBatch {
   std::vector<float> weights;
   std::vector<Segment> segments;
   std::vector<DropoutRow> sources;
+  std::vector<PairRows> pairs;  // of segments that are two answers to one prompt
 
   void Clear();
   void Append(const PackedRow& row);
+  // What the model began with thought of the pairs, by their index.
+  void SetReference(std::span<const PairLogProbs> reference);
   double weight() const;
   // Borrows.
   ProgramBatch View(uint64_t dropout_seed) const;

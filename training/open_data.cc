@@ -47,10 +47,10 @@ bool IsParquet(const fs::path& path) {
 }
 
 std::shared_ptr<const RowFile> OpenParquet(const fs::path& path, RowFormat format,
-                                           const std::vector<std::string>& given) {
+                                           const std::vector<std::string>& given, RowKind kind) {
   const std::vector<fs::path> files = ListParquetFiles(path);
   auto set = ParquetDataSet::Open(files);
-  if (format == RowFormat::kAuto) format = DetectFormat(ParquetRowFile(set), given);
+  if (format == RowFormat::kAuto) format = DetectFormat(ParquetRowFile(set), given, kind);
   std::vector<std::string> wanted = ColumnsOf(format, given);
   wanted.emplace_back("chat_template_kwargs");
   std::vector<std::string> columns;
@@ -65,6 +65,7 @@ std::shared_ptr<const RowFile> OpenParquet(const fs::path& path, RowFormat forma
 // Pre-training reads text unless the file's name says otherwise; fine-tuning reads rows unless it
 // says that it is text.
 bool IsPlain(const TrainSpec& spec, const fs::path& path) {
+  if (spec.is_dpo()) return false;
   if (spec.data.format != RowFormat::kAuto) return spec.data.format == RowFormat::kPlain;
   const std::string extension = ExtensionOf(path);
   if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") return false;
@@ -72,8 +73,12 @@ bool IsPlain(const TrainSpec& spec, const fs::path& path) {
   return extension == ".txt" || spec.kind == "train.pretrain";
 }
 
+RowKind RowKindOf(const TrainSpec& spec) {
+  return spec.is_dpo() ? RowKind::kPairs : RowKind::kExamples;
+}
+
 bool CompletionOnly(const TrainSpec& spec) {
-  return spec.data.train_on_completion_only.value_or(spec.kind == "train.sft");
+  return spec.data.train_on_completion_only.value_or(spec.kind != "train.pretrain");
 }
 
 SampleOptions SampleOptionsOf(const TrainSpec& spec, const ModelFiles& files) {
@@ -132,7 +137,12 @@ RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
   options.turns = spec.data.turns;
   options.on_bad_row = spec.data.on_bad_row;
   options.max_tokens = spec.data.max_target_length + 1;
+  options.max_prompt_tokens = spec.dpo.max_prompt_length;
   options.overflow = spec.data.overflow;
+  if (spec.is_dpo()) {
+    options.keep_lengths = wanted.keep_lengths;
+    return options;  // a pair cannot be split
+  }
   // Validation cuts nothing off, and a stream has no long samples.
   if (wanted.split == DataSplit::kEval || spec.data.packing == Packing::kConcatThenSplit) {
     options.overflow = Overflow::kSplit;
@@ -143,7 +153,7 @@ RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
 
 std::shared_ptr<const RowFile> OpenRowFile(const TrainSpec& spec, const fs::path& path,
                                            const std::vector<std::string>& given) {
-  if (IsParquet(path)) return OpenParquet(path, spec.data.format, given);
+  if (IsParquet(path)) return OpenParquet(path, spec.data.format, given, RowKindOf(spec));
   return JsonRows::Open(path);
 }
 
@@ -154,15 +164,16 @@ void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& pa
   }
   const std::vector<std::string>& given = GivenColumns(spec, wanted.split);
   const std::shared_ptr<const RowFile> rows = OpenRowFile(spec, path, given);
-  data->format =
-      spec.data.format == RowFormat::kAuto ? DetectFormat(*rows, given) : spec.data.format;
+  data->format = spec.data.format == RowFormat::kAuto ? DetectFormat(*rows, given, RowKindOf(spec))
+                                                      : spec.data.format;
 
   RowOptions options = RowOptionsOf(spec, wanted);
   options.example.format = data->format;
   options.example.columns = ColumnsOf(data->format, given);
   options.example.instructions_as_chat = AsChat(spec, files, data->format);
-  const bool is_chat = data->format == RowFormat::kMessages ||
-                       data->format == RowFormat::kShareGpt || options.example.instructions_as_chat;
+  const bool is_chat =
+      data->format == RowFormat::kMessages || data->format == RowFormat::kShareGpt ||
+      data->format == RowFormat::kOpenAiPreference || options.example.instructions_as_chat;
   if (is_chat && files.template_source.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "model.chat_template: must name a file, the rows of " + path.string() +
@@ -205,6 +216,10 @@ OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& 
   const fs::path& path = options.split == DataSplit::kTrain ? spec.data.train : spec.data.eval;
   OpenedData data;
   if (TokFile::IsTokFile(path)) {
+    if (spec.is_dpo()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  path.string() + ": a prepared file holds no pairs; name the rows themselves");
+    }
     auto tok = TokFile::Open(path, IdentityOf(spec, files));
     data.is_prepared = true;
     data.report.tokens = tok->tokens();
@@ -226,7 +241,8 @@ std::vector<TokenId> TurnEnds(const SampleSource& source, const engine::Tokenize
     const Sample sample = source.Make(i);
     const size_t n = sample.tokens.size();
     for (size_t t = 0; t < n; ++t) {
-      const bool is_last = sample.trained[t] != 0 && (t + 1 == n || sample.trained[t + 1] == 0);
+      const bool is_last = sample.trained[t] != 0 &&
+                           (t + 1 == n || t + 1 == sample.second || sample.trained[t + 1] == 0);
       if (is_last && tokenizer.IsSpecial(sample.tokens[t])) ends.insert(sample.tokens[t]);
     }
   }
@@ -234,7 +250,8 @@ std::vector<TokenId> TurnEnds(const SampleSource& source, const engine::Tokenize
 }
 
 std::string Summary(const TrainSpec& spec, const OpenedData& data) {
-  std::string text = std::to_string(data.source->size()) + " samples";
+  std::string text =
+      std::to_string(data.source->size()) + (IsPreference(data.format) ? " pairs" : " samples");
   if (data.is_prepared) return text + " of a prepared file";
   if (data.format == RowFormat::kPlain) return text + " of plain text";
   const DataReport& report = data.report;

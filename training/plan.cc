@@ -189,10 +189,15 @@ TrainingPlan PlanTraining(const TrainSpec& spec, const PlanOptions& options) {
   const auto micro_batches = static_cast<double>(spec.train.gradient_accumulation_steps);
   plan.step_flops = static_cast<double>(program.training_flops()) * micro_batches;
   plan.step_recomputed_flops = static_cast<double>(program.recompute_flops()) * micro_batches;
+  if (spec.is_dpo()) {
+    plan.reference_flops = static_cast<double>(program.forward_flops()) * micro_batches *
+                           static_cast<double>(plan.steps);
+  }
   if (options.flops_per_second > 0) {
-    plan.seconds = static_cast<double>(plan.steps) *
-                   (plan.step_flops + plan.step_recomputed_flops) /
-                   (options.flops_per_second * kUsualShareOfRoof);
+    plan.seconds =
+        (static_cast<double>(plan.steps) * (plan.step_flops + plan.step_recomputed_flops) +
+         plan.reference_flops) /
+        (options.flops_per_second * kUsualShareOfRoof);
   }
   plan.budget_bytes = options.budget_bytes > 0              ? options.budget_bytes
                       : spec.resources.memory_max_bytes > 0 ? spec.resources.memory_max_bytes
@@ -222,6 +227,7 @@ std::string PlanJson(const TrainingPlan& plan) {
       {"steps", plan.steps},
       {"flops", static_cast<double>(plan.steps) * plan.step_flops},
       {"recomputed_flops", static_cast<double>(plan.steps) * plan.step_recomputed_flops},
+      {"reference_flops", plan.reference_flops},
       {"seconds", plan.seconds > 0 ? Json(plan.seconds) : Json(nullptr)},
       {"fits", plan.fits()},
       {"changes", changes}};
@@ -248,6 +254,11 @@ std::string DescribePlan(const TrainingPlan& plan) {
   text += line;
   if (plan.step_recomputed_flops > 0) {
     std::snprintf(line, sizeof line, " and %.3f computed twice", plan.step_recomputed_flops / 1e12);
+    text += line;
+  }
+  if (plan.reference_flops > 0) {
+    std::snprintf(line, sizeof line, ", after a reference of at most %.3f",
+                  plan.reference_flops / 1e12);
     text += line;
   }
   if (plan.seconds > 0) {

@@ -26,6 +26,9 @@ struct TrainingPlan {
   int64_t steps = 0;
   double step_flops = 0;  // of the model
   double step_recomputed_flops = 0;
+  // Of train.dpo: what its reference takes before the first step, at most: a forward pass over the
+  // pairs of all steps. Where pairs come more than once it is less.
+  double reference_flops = 0;
   double seconds = 0;  // of all steps, as an estimate; 0: no roof was given
 
   std::vector<PlannedChange> changes;  // the cheapest three that fit, when the spec does not

@@ -13,6 +13,7 @@
 #include "training/run_export.h"
 #include "training/run_metrics.h"
 #include "training/run_parts.h"
+#include "training/run_reference.h"
 #include "training/run_saver.h"
 #include "training/trace_window.h"
 #include "training/validation_set.h"
@@ -80,11 +81,13 @@ class Run {
   }
 
   void Begin() {
-    if (const auto found = checkpoints_.Begin()) {
+    const auto found = checkpoints_.Begin();
+    const bool has_initial_weights = spec_.is_dpo() && FindReference(found.has_value());
+    if (found) {
       progress_ = RestoreRun(parts_, *found, [this](const std::string& what) { Warn(what); });
       if (!progress_.losses.empty()) outcome_.loss = progress_.losses.back();
       Report("message", "resumed after step " + std::to_string(progress_.step));
-    } else {
+    } else if (!has_initial_weights) {
       InitialWeights(parts_);
     }
     parts_.trainer.MastersChanged();
@@ -92,11 +95,26 @@ class Run {
     window_.Begin(spec_.profiler, progress_.step);
   }
 
+  // Returns whether the parameters are now those that the run begins with.
+  bool FindReference(bool resumes) {
+    return PrepareReference({.parts = parts_,
+                             .validation = validation_ ? &*validation_ : nullptr,
+                             .dir = context_.dir,
+                             .cache_dir = context_.cache_dir,
+                             .resumes = resumes,
+                             .stop = context_.stop,
+                             .report = [this](const std::string& what) { Report("message", what); },
+                             .warn = [this](const std::string& what) { Warn(what); }});
+  }
+
   void AnnounceTargets() {
     const engine::Model& base = *parts_.trainer.base();
     for (const std::string& line :
          DescribeTargets(parts_.trainer.lora_targets(), base.weight_specs())) {
       Report("message", "  " + line);
+    }
+    for (const std::string& line : UnmatchedBranches(spec_.lora, base.family(), base.config())) {
+      Warn("lora.module_path: " + line);
     }
     for (const std::string& name : TargetsPassedOver(spec_.lora, base.family(), base.config())) {
       Warn("lora.module_path also matches " + name + ", which can have no adapter");
@@ -238,13 +256,7 @@ class Run {
     evaluated_step_ = progress_.step;
     const double bits_per_byte =
         validation_->bytes() > 0 ? result.weighted_loss / std::log(2.0) / validation_->bytes() : 0;
-    char text[200];
-    std::snprintf(text, sizeof text,
-                  "eval after step: %lld, loss: %.4f, perplexity: %.3f, accuracy: %.4f, "
-                  "bits/byte: %.4f",
-                  static_cast<long long>(progress_.step), result.loss, std::exp(result.loss),
-                  result.accuracy, bits_per_byte);
-    Report("eval", text, result.loss);
+    Report("eval", RunMetrics::EvalLine(progress_.step, result, bits_per_byte), result.loss);
     metrics_->Evaluation(progress_.step, result, bits_per_byte, Seconds(start));
     FlushMetrics();
 
@@ -325,6 +337,17 @@ class Run {
     (is_adapter ? outcome_.adapter_dir : outcome_.model_dir) = dir;
     Report("message",
            std::string(is_adapter ? "adapter" : "model") + " exported to " + dir.string());
+    if (spec_.lora.export_merged && is_adapter) Merge(dir);
+  }
+
+  void Merge(const fs::path& adapter) {
+    const fs::path dir = context_.dir / "hf";
+    outcome_.merged = ExportMerged(parts_, context_.cache_dir, adapter, dir);
+    outcome_.model_dir = dir;
+    char text[120];
+    std::snprintf(text, sizeof text, "; logits within %.2g of base and adapter, %.2g are allowed",
+                  outcome_.merged->max_abs_difference, outcome_.merged->bound);
+    Report("message", "merged model exported to " + dir.string() + text);
   }
 
   const TrainSpec& spec_;

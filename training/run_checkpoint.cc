@@ -50,6 +50,11 @@ ordered_json Settings(const RunParts& parts) {
                            {"decay_steps", t.schedule.decay_steps},
                            {"decay_style", static_cast<int>(t.schedule.decay_style)}};
   if (parts.is_adapter()) settings["lora_dropout"] = parts.spec.lora.dropout;
+  if (parts.spec.is_dpo()) {
+    settings["dpo_beta"] = parts.spec.dpo.loss.beta;
+    settings["dpo_label_smoothing"] = parts.spec.dpo.loss.label_smoothing;
+    settings["dpo_max_prompt_length"] = parts.spec.dpo.max_prompt_length;
+  }
   return settings;
 }
 

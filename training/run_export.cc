@@ -35,6 +35,19 @@ fs::path ExportRun(const RunParts& parts, const fs::path& weights, const fs::pat
                             : ExportModel(parts.files, weights, dir);
 }
 
+engine::MergeReport ExportMerged(RunParts& parts, const fs::path& cache_dir,
+                                 const fs::path& adapter, const fs::path& dir) {
+  const auto base = engine::ModelDir::Open(parts.spec.model.load_parameters_path);
+  const engine::MergeOptions options{.texts = parts.files.texts, .cache_dir = cache_dir};
+  const fs::path old = dir.parent_path() / (".old-" + dir.filename().string());
+  fs::remove_all(old);
+  if (fs::exists(dir)) fs::rename(dir, old);
+  const engine::MergeReport report =
+      engine::MergeAdapter(base, engine::LoraAdapter::Open(adapter), options, dir, parts.ops);
+  fs::remove_all(old);
+  return report;
+}
+
 void WriteSamples(RunParts& parts, const fs::path& dir,
                   const std::function<void(const std::string&)>& report) {
   ExportRun(parts, dir);

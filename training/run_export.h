@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "engine/model/merge_adapter.h"
 #include "training/run_parts.h"
 
 namespace tandem::training {
@@ -22,6 +23,12 @@ std::filesystem::path ExportRun(const RunParts& parts, const std::filesystem::pa
 // The same with weights that were exported before.
 std::filesystem::path ExportRun(const RunParts& parts, const std::filesystem::path& weights,
                                 const std::filesystem::path& dir);
+
+// The base with the adapter in `adapter` merged in, at `dir` (engine/model/merge_adapter.h); one
+// that is there already is replaced.
+engine::MergeReport ExportMerged(RunParts& parts, const std::filesystem::path& cache_dir,
+                                 const std::filesystem::path& adapter,
+                                 const std::filesystem::path& dir);
 
 // Continues the prompts of `train.sample` through files (in `dir`, removed after) and ModelRunner,
 // as a server would run the model at this moment; each text goes to `report`.

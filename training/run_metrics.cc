@@ -16,10 +16,17 @@ double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+std::string RewardsIn(const PreferenceFigures& figures) {
+  char text[120];
+  std::snprintf(text, sizeof text, ", rewards/accuracies: %.3f, rewards/margins: %.4f",
+                figures.accuracy, figures.margin);
+  return text;
+}
+
 }  // namespace
 
 double TokensPerStep(const TrainSpec& spec) {
-  return static_cast<double>(spec.train.per_device_batch_size * spec.data.max_target_length *
+  return static_cast<double>(spec.train.per_device_batch_size * spec.tokens_per_row() *
                              spec.train.gradient_accumulation_steps);
 }
 
@@ -38,7 +45,8 @@ double StepTflop(const RunParts& parts) {
   // MaxText's count is of all weights; what adapters save of it, the program knows.
   const double tflop =
       trainer.base() ? static_cast<double>(trainer.program().training_flops()) / 1e12
-                     : TflopPerStep(parts.files.config, gated, spec.train.per_device_batch_size,
+                     : TflopPerStep(parts.files.config, gated,
+                                    spec.train.per_device_batch_size * spec.sequences_per_row(),
                                     spec.data.max_target_length);
   return tflop * static_cast<double>(spec.train.gradient_accumulation_steps);
 }
@@ -76,31 +84,59 @@ std::string RunMetrics::LogLine(int64_t step, const StepResult& result,
                 static_cast<long long>(step), times.seconds, tflop_per_step_ / times.seconds,
                 tokens_per_step_ / times.seconds, static_cast<long long>(result.total_weights),
                 result.loss);
-  return line;
+  return line + (result.preference ? RewardsIn(*result.preference) : std::string());
+}
+
+std::string RunMetrics::EvalLine(int64_t steps_done, const EvaluationResult& result,
+                                 double bits_per_byte) {
+  char text[240];
+  if (result.preference) {
+    std::snprintf(text, sizeof text, "eval after step: %lld, loss: %.4f%s",
+                  static_cast<long long>(steps_done), result.loss,
+                  RewardsIn(*result.preference).c_str());
+    return text;
+  }
+  std::snprintf(text, sizeof text,
+                "eval after step: %lld, loss: %.4f, perplexity: %.3f, accuracy: %.4f, "
+                "bits/byte: %.4f",
+                static_cast<long long>(steps_done), result.loss, std::exp(result.loss),
+                result.accuracy, bits_per_byte);
+  return text;
 }
 
 void RunMetrics::Step(int64_t step, const StepResult& result, const StepTimes& times) {
   productive_seconds_ += times.seconds;
   const double tflops = tflop_per_step_ / times.seconds;
-  Write(MetricsRow::Kind::kStep, step,
-        {{"learning/total_weights", result.total_weights},
-         {"learning/loss", result.loss},
-         {"learning/perplexity", std::exp(result.loss)},
-         {"learning/grad_norm", result.grad_norm},
-         {"learning/raw_grad_norm", result.raw_grad_norm},
-         {"learning/current_learning_rate", result.learning_rate},
-         {"learning/updated", result.updated ? 1.0 : 0.0},
-         {"perf/step_time_seconds", times.seconds},
-         {"perf/data_wait_seconds", times.data_seconds},
-         {"perf/per_device_tflops", tflop_per_step_},
-         {"perf/per_device_tflops_per_sec", tflops},
-         {"perf/hardware_tflops", tflop_per_step_ + recomputed_tflop_},
-         {"perf/per_device_tokens", tokens_per_step_},
-         {"perf/per_device_tokens_per_sec", tokens_per_step_ / times.seconds},
-         {"perf/real_tokens_per_sec", result.total_weights / times.seconds},
-         {"perf/mfu", tflops / roof_tflops_},
-         {"perf/goodput", Goodput()},
-         {"data/epoch", static_cast<double>(parts_.packer.epoch())}});
+  std::vector<Scalar> scalars = {
+      {"learning/total_weights", result.total_weights},
+      {"learning/loss", result.loss},
+      {"learning/grad_norm", result.grad_norm},
+      {"learning/raw_grad_norm", result.raw_grad_norm},
+      {"learning/current_learning_rate", result.learning_rate},
+      {"learning/updated", result.updated ? 1.0 : 0.0},
+      {"perf/step_time_seconds", times.seconds},
+      {"perf/data_wait_seconds", times.data_seconds},
+      {"perf/per_device_tflops", tflop_per_step_},
+      {"perf/per_device_tflops_per_sec", tflops},
+      {"perf/hardware_tflops", tflop_per_step_ + recomputed_tflop_},
+      {"perf/per_device_tokens", tokens_per_step_},
+      {"perf/per_device_tokens_per_sec", tokens_per_step_ / times.seconds},
+      {"perf/real_tokens_per_sec", result.total_weights / times.seconds},
+      {"perf/mfu", tflops / roof_tflops_},
+      {"perf/goodput", Goodput()},
+      {"data/epoch", static_cast<double>(parts_.packer.epoch())}};
+  if (result.preference) {
+    const PreferenceFigures& figures = *result.preference;
+    scalars.insert(scalars.end(), {{"rewards/chosen", figures.chosen_reward},
+                                   {"rewards/rejected", figures.rejected_reward},
+                                   {"rewards/accuracies", figures.accuracy},
+                                   {"rewards/margins", figures.margin},
+                                   {"logps/chosen", figures.chosen_logprob},
+                                   {"logps/rejected", figures.rejected_logprob}});
+  } else {
+    scalars.push_back({"learning/perplexity", std::exp(result.loss)});
+  }
+  Write(MetricsRow::Kind::kStep, step, std::move(scalars));
 }
 
 void RunMetrics::LeftOut(int64_t step, const StepResult& result) {
@@ -112,13 +148,23 @@ void RunMetrics::LeftOut(int64_t step, const StepResult& result) {
 
 void RunMetrics::Evaluation(int64_t steps_done, const EvaluationResult& result,
                             double bits_per_byte, double seconds) {
-  Write(MetricsRow::Kind::kBetweenSteps, steps_done,
-        {{"eval/avg_loss", result.loss},
-         {"eval/avg_perplexity", std::exp(result.loss)},
-         {"eval/accuracy", result.accuracy},
-         {"eval/bits_per_byte", bits_per_byte},
-         {"eval/total_weights", result.total_weights},
-         {"eval/seconds", seconds}});
+  std::vector<Scalar> scalars = {{"eval/avg_loss", result.loss},
+                                 {"eval/total_weights", result.total_weights},
+                                 {"eval/seconds", seconds}};
+  if (result.preference) {
+    const PreferenceFigures& figures = *result.preference;
+    scalars.insert(scalars.end(), {{"eval/rewards/chosen", figures.chosen_reward},
+                                   {"eval/rewards/rejected", figures.rejected_reward},
+                                   {"eval/rewards/accuracies", figures.accuracy},
+                                   {"eval/rewards/margins", figures.margin},
+                                   {"eval/logps/chosen", figures.chosen_logprob},
+                                   {"eval/logps/rejected", figures.rejected_logprob}});
+  } else {
+    scalars.insert(scalars.end(), {{"eval/avg_perplexity", std::exp(result.loss)},
+                                   {"eval/accuracy", result.accuracy},
+                                   {"eval/bits_per_byte", bits_per_byte}});
+  }
+  Write(MetricsRow::Kind::kBetweenSteps, steps_done, std::move(scalars));
 }
 
 void RunMetrics::Checkpoint(int64_t steps_done, double seconds) {

@@ -27,6 +27,8 @@ class RunMetrics {
   // Opens what the spec asks for in the run's directory; the run goes on after `first_step` steps.
   RunMetrics(RunParts& parts, const std::filesystem::path& dir, int64_t first_step);
 
+  static std::string EvalLine(int64_t steps_done, const EvaluationResult& result,
+                              double bits_per_byte);
   // MaxText's log line.
   std::string LogLine(int64_t step, const StepResult& result, const StepTimes& times) const;
   void Step(int64_t step, const StepResult& result, const StepTimes& times);

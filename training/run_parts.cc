@@ -1,6 +1,7 @@
 #include "training/run_parts.h"
 
 #include "engine/kernels/kernels.h"
+#include "engine/model/merge_adapter.h"
 #include "engine/model/model.h"
 #include "training/lora/lora.h"
 #include "training/lora_base.h"
@@ -23,6 +24,7 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const Adapte
   }
   // The base as it is served, from the same packed file where there is one.
   const engine::ModelDir dir = engine::ModelDir::Open(spec.model.load_parameters_path);
+  if (spec.lora.export_merged) engine::RefuseMergeIntoBlocks(dir);
   engine::LoadOptions load = BaseLoadOptions(spec, dir, files.family->list_weights(files.config));
   load.cache_dir = cache_dir;
   auto base = engine::Model::Load(dir, load, ops);
@@ -50,7 +52,7 @@ std::vector<bool> TrainedWeights(const TrainSpec& spec,
 
 TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   TrainerOptions options;
-  options.rows_per_batch = spec.train.per_device_batch_size;
+  options.rows_per_batch = spec.train.per_device_batch_size * spec.sequences_per_row();
   options.row_length = spec.data.max_target_length;
   options.max_segments = spec.data.max_segments_per_seq;
   options.optimizer = spec.train.optimizer;
@@ -58,12 +60,14 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   options.spikes = spec.train.spikes;
   options.dropout_seed = spec.data.seed;
   options.lora_dropout = static_cast<float>(spec.lora.dropout);
+  if (spec.is_dpo()) options.dpo = spec.dpo.loss;
   return options;
 }
 
 PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples) {
   PackerOptions options;
-  options.row_length = spec.data.max_target_length;
+  options.row_length = spec.tokens_per_row();
+  options.max_sequence = spec.data.max_target_length;
   options.max_segments = spec.data.max_segments_per_seq;
   options.packing = spec.data.packing;
   options.overflow = spec.data.overflow;
@@ -85,7 +89,7 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context)
       adapter(spec.lora.enable ? PlanAdapter(spec.lora, *files.family, files.config)
                                : AdapterPlan()),
       trainer(MakeTrainer(spec, files, adapter, context.cache_dir, ops)) {
-  if (spec.kind == "train.sft") {
+  if (spec.kind != "train.pretrain") {
     turn_ends = AddEndTokens(TurnEnds(*data.source, *files.tokenizer), &files);
   }
 }
@@ -99,10 +103,11 @@ bool NextBatches(RunParts& parts, std::span<MicroBatch> batches) {
       if (parts.packer.Next(&row)) {
         any = true;
       } else {
-        row = PaddingRow(parts.spec.data.max_target_length, 0);
+        row = PaddingRow(parts.spec.tokens_per_row(), 0, parts.spec.data.max_target_length);
       }
       batch.Append(row);
     }
+    if (!parts.reference.empty()) batch.SetReference(parts.reference);
   }
   return any;
 }

@@ -27,6 +27,8 @@ struct RunParts {
   AdapterPlan adapter;  // empty without lora
   Trainer trainer;
   std::vector<TokenId> turn_ends;  // of answers, that were no end tokens before
+  // Of train.dpo: what the model that the run began with thought of every pair (run_reference.h).
+  std::vector<PairLogProbs> reference;
 
   bool is_adapter() const { return trainer.base() != nullptr; }
 };

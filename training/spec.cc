@@ -193,6 +193,7 @@ class SpecReader {
     if (spec.train.early_stopping_patience > 0 && spec.train.eval_interval == 0) {
       Fault("train.eval_interval: must be set for early_stopping_patience");
     }
+    CheckPreference();
     CheckSchedule(spec.train.schedule);
     if (spec.data.max_segments_per_seq == 0) spec.data.max_segments_per_seq = 64;
   }
@@ -201,9 +202,46 @@ class SpecReader {
   void CheckLoadPath() {
     if (spec.lora.load_path.empty()) return;
     for (const char* key : {"lora.rank", "lora.alpha", "lora.rank_stabilized", "lora.module_path",
-                            "lora.match", "lora.init"}) {
+                            "lora.match", "lora.unmatched", "lora.init"}) {
       if (!spec.origins.contains(key)) continue;
       Fault(std::string(key) + ": is that of the adapter which lora.load_path names");
+    }
+  }
+
+  // What pairs of answers cannot be combined with.
+  void CheckPreference() {
+    const bool are_pairs = IsPreference(spec.data.format);
+    if (!spec.is_dpo()) {
+      if (are_pairs) Fault("data.format: rows of preferences are for kind train.dpo");
+      for (const char* key : {"dpo.beta", "dpo.label_smoothing", "dpo.max_prompt_length"}) {
+        if (!spec.origins.contains(key)) continue;
+        spec.notes.push_back(std::string(key) + " has no effect here: it is of kind train.dpo");
+      }
+      return;
+    }
+    if (spec.data.format != RowFormat::kAuto && !are_pairs) {
+      Fault(
+          "data.format: train.dpo needs rows of preferences (auto, preference or "
+          "openai_preference)");
+    }
+    if (spec.data.packing == Packing::kConcatThenSplit) {
+      Fault(
+          "data.packing: concat_then_split would cut pairs apart; best_fit and first_fit keep "
+          "them whole");
+    }
+    if (spec.data.overflow == Overflow::kSplit) {
+      Fault("data.overflow: a pair cannot be split; truncate, drop or error");
+    }
+    if (spec.data.turns == Turns::kApart) {
+      Fault("data.turns: a pair has one answer on each side, apart is for train.sft");
+    }
+    if (spec.data.train_on_completion_only == std::optional(false)) {
+      Fault("data.train_on_completion_only: train.dpo compares answers, prompts cannot count");
+    }
+    if (spec.dpo.max_prompt_length >= spec.data.max_target_length) {
+      Fault(
+          "dpo.max_prompt_length: must be less than data.max_target_length, which holds prompt "
+          "and answer");
     }
   }
 

@@ -11,6 +11,7 @@
 #include "engine/tensor/dtype.h"
 #include "training/data/packer.h"
 #include "training/data/row_source.h"
+#include "training/dpo_options.h"
 #include "training/fresh_init.h"
 #include "training/lora/lora_options.h"
 #include "training/optim/guards.h"
@@ -59,7 +60,7 @@ struct DataSection {
   RowFormat format = RowFormat::kAuto;
   std::vector<std::string> columns;       // empty: the format's own names
   std::vector<std::string> eval_columns;  // empty: as columns
-  // Absent: true for train.sft, false for train.pretrain.
+  // Absent: false for train.pretrain, else true.
   std::optional<bool> train_on_completion_only;
   ApplyTemplate apply_template = ApplyTemplate::kAuto;
   Turns turns = Turns::kTogether;
@@ -78,6 +79,12 @@ struct DataSection {
   bool shuffle = true;
   uint64_t seed = 0;
   int64_t num_epoch = 0;  // 0: as many as the steps take
+};
+
+// Of train.dpo.
+struct DpoSection {
+  DpoOptions loss;
+  int64_t max_prompt_length = 0;  // tokens; 0: no limit
 };
 
 struct SampleSection {
@@ -144,6 +151,7 @@ struct TrainSpec {
   ModelSection model;
   LoraOptions lora;
   DataSection data;
+  DpoSection dpo;
   TrainSection train;
   CheckpointSection checkpoint;
   MetricsSection metrics;
@@ -156,6 +164,10 @@ struct TrainSpec {
   // defaults.
   std::map<std::string, std::string> origins;
 
+  bool is_dpo() const { return kind == "train.dpo"; }
+  // Sequences of up to max_target_length that a packed row has room for: both answers of a pair.
+  int64_t sequences_per_row() const { return is_dpo() ? 2 : 1; }
+  int64_t tokens_per_row() const { return sequences_per_row() * data.max_target_length; }
   std::filesystem::path run_dir() const { return base_output_directory / run_name; }
 };
 

@@ -54,6 +54,7 @@ constexpr Row kRows[] = {
     {"save_checkpoint_on_start", kOff, "there is nothing to save before the first step"},
     {"checkpoint_storage_*", kAny, kExport},
     {"use_tunix_gradient_accumulation", kAny, "accumulation is always weighted by tokens"},
+    {"dpo.orpo_lambda", kAny, "of ORPO, which is not available"},
     {"steps_per_eval", kAny, "see train.eval_steps"},
     {"eval_per_device_batch_size", kAny, "evaluations use train.per_device_batch_size"},
     {"metrics_file", kAny, "scalars are always in metrics.jsonl of the run's directory"},
@@ -67,7 +68,7 @@ constexpr Row kRows[] = {
 
     {"enable_wandb", kOff, "use metrics.tensorboard or metrics.csv"},
     {"load_full_state_path", kOff, "a run resumes from the checkpoints below its own run_name"},
-    {"lora_input_adapters_path", kOff, "adapters are trained (lora.enable) or served, not merged"},
+    {"lora_input_adapters_path", kOff, "name the adapter to go on from in lora.load_path, or serve it beside its base"},
     {"enable_continuous_checkpointing", kOff, "use checkpoint.period"},
     {"enable_emergency_checkpoint", kOff, "use checkpoint.period"},
     {"enable_multi_tier_checkpointing", kOff, "use checkpoint.period"},

@@ -10,6 +10,18 @@ constexpr double kBig = 1e12;
 #define FIELD(path) \
   [](auto& spec) -> auto& { return spec.path; }
 
+// MaxText's switches: a config names all of them, one is true.
+SpecValue KindSwitch(const std::string& kind) {
+  return {[kind](TrainSpec& spec, const GivenValue& given) {
+            if (ParseBool(Scalar(given))) {
+              spec.kind = kind;
+            } else if (spec.kind == kind) {
+              spec.kind = "train.pretrain";
+            }
+          },
+          nullptr, "true or false"};
+}
+
 // clang-format off
 std::vector<SpecKey> RunKeys() {
   return {
@@ -21,13 +33,13 @@ std::vector<SpecKey> RunKeys() {
     {{"kind"}, Choice<std::string>(FIELD(kind), {{"train.pretrain", "train.pretrain"},
                                                  {"pretrain", "train.pretrain"},
                                                  {"train.sft", "train.sft"},
-                                                 {"sft", "train.sft"}}),
-     "what the run does: of text all is learned, fine-tuning (sft) learns the answers in rows"},
-    {{"use_sft"},
-     {[](TrainSpec& spec, const GivenValue& given) {
-        spec.kind = ParseBool(Scalar(given)) ? "train.sft" : "train.pretrain";
-      }, nullptr, "true or false"},
-     "MaxText's switch: true is `kind` train.sft", "false"},
+                                                 {"sft", "train.sft"},
+                                                 {"train.dpo", "train.dpo"},
+                                                 {"dpo", "train.dpo"}}),
+     "what the run does: of text all is learned, fine-tuning (sft) learns the answers in rows, "
+     "preference optimisation (dpo) learns from pairs of answers"},
+    {{"use_sft"}, KindSwitch("train.sft"), "MaxText's switch: true is `kind` train.sft", "false"},
+    {{"use_dpo"}, KindSwitch("train.dpo"), "MaxText's switch: true is `kind` train.dpo", "false"},
     {{"run_name"}, Text(FIELD(run_name)),
      "the run works in `base_output_directory`/`run_name` and resumes from the checkpoints there"},
     {{"base_output_directory"}, Path(FIELD(base_output_directory)), "see `run_name`"},
@@ -120,6 +132,10 @@ std::vector<SpecKey> LoraKeys() {
     {{"lora.match"},
      Choice<bool>(FIELD(lora.full_match), {{"search", false}, {"full", true}}),
      "`full`: module_path is of the whole path"},
+    {{"lora.unmatched"},
+     Choice<Unmatched>(FIELD(lora.unmatched), {{"error", Unmatched::kError},
+                                               {"note", Unmatched::kNote}}),
+     "an alternative of module_path that matches no layer ends the run before step 0, or is said and left out"},
     {{"lora.init"},
      Choice<LoraInit>(FIELD(lora.init), {{"kaiming_uniform", LoraInit::kKaimingUniform},
                                          {"he_uniform", LoraInit::kHeUniform}}),
@@ -130,6 +146,9 @@ std::vector<SpecKey> LoraKeys() {
      "what the frozen base is held in; auto: `precision.compute`, or a file's own blocks of integers"},
     {{"lora.load_path", "lora.lora_restore_path"}, Path(FIELD(lora.load_path)),
      "PEFT directory of an adapter to go on from; rank, alpha and layers are its own", "none"},
+    {{"lora.export"},
+     Choice<bool>(FIELD(lora.export_merged), {{"adapter", false}, {"merged", true}}),
+     "`merged`: besides adapter/ also hf/, the model with the adapter merged in"},
     {{"lora.lora_tile_size"},
      {[](TrainSpec&, const GivenValue& given) {
         if (ParseInteger(Scalar(given)) != 32) {
@@ -154,7 +173,9 @@ std::vector<SpecKey> DataKeys() {
                                             {"messages", RowFormat::kMessages},
                                             {"sharegpt", RowFormat::kShareGpt},
                                             {"alpaca", RowFormat::kInstruction},
-                                            {"prompt_completion", RowFormat::kPromptCompletion}}),
+                                            {"prompt_completion", RowFormat::kPromptCompletion},
+                                            {"preference", RowFormat::kPreference},
+                                            {"openai_preference", RowFormat::kOpenAiPreference}}),
      "what a row holds, see data/README.md; auto: by name and first rows"},
     {{"data.columns", "train_data_columns"}, Names(FIELD(data.columns)),
      "names of the format's columns, in its order", "the format's"},
@@ -167,7 +188,7 @@ std::vector<SpecKey> DataKeys() {
         const auto& value = spec.data.train_on_completion_only;
         return std::string(!value ? "" : *value ? "true" : "false");
       }, "true or false"},
-     "only answers are learned, prompts are read", "true for train.sft"},
+     "only answers are learned, prompts are read", "true but for train.pretrain"},
     {{"data.apply_template"},
      Choice<ApplyTemplate>(FIELD(data.apply_template), {{"auto", ApplyTemplate::kAuto},
                                                         {"always", ApplyTemplate::kAlways},
@@ -195,7 +216,8 @@ std::vector<SpecKey> DataKeys() {
     {{"data.bos_token"}, Text(FIELD(data.bos_token)), "its spelling",
      "the tokenizer's, else eos_token"},
     {{"data.max_target_length", "max_target_length"},
-     Integer(FIELD(data.max_target_length), 2, 1 << 24), "tokens per packed row"},
+     Integer(FIELD(data.max_target_length), 2, 1 << 24),
+     "tokens per packed row; of train.dpo per answer with its prompt, a row holds two"},
     {{"data.packing", "grain_packing_type"},
      Choice<Packing>(FIELD(data.packing), {{"none", Packing::kNone},
                                            {"concat_then_split", Packing::kConcatThenSplit},
@@ -224,12 +246,33 @@ std::vector<SpecKey> DataKeys() {
   };
 }
 
+std::vector<SpecKey> DpoKeys() {
+  return {
+    {{"dpo.beta", "dpo.dpo_beta", "dpo_beta"}, Number(FIELD(dpo.loss.beta), 1e-6, 100),
+     "of train.dpo: how dear it is to leave the reference"},
+    {{"dpo.label_smoothing", "dpo.dpo_label_smoothing", "dpo_label_smoothing"},
+     Number(FIELD(dpo.loss.label_smoothing), 0, 0.499),
+     "of train.dpo: share of pairs whose preference is held for wrong"},
+    {{"dpo.max_prompt_length", "max_prompt_length"},
+     Integer(FIELD(dpo.max_prompt_length), 0, 1 << 24),
+     "of train.dpo: of longer prompts the last tokens are kept; 0: no limit"},
+    {{"dpo.algo"},
+     {[](TrainSpec&, const GivenValue& given) {
+        const std::string& word = Scalar(given);
+        if (word == "orpo") throw BadValue("orpo is not available; dpo is");
+        if (word != "dpo") throw BadValue("must be dpo; got \"" + word + "\"");
+      }, nullptr, "dpo"},
+     "MaxText's choice of a loss; must be dpo", "dpo"},
+  };
+}
+
 std::vector<SpecKey> TrainKeys() {
   return {
     {{"train.steps", "steps"}, Integer(FIELD(train.steps), 1, kBig), "optimiser steps",
      "must be given"},
     {{"train.per_device_batch_size", "per_device_batch_size"},
-     Integer(FIELD(train.per_device_batch_size), 1, 1 << 20), "rows per micro-batch"},
+     Integer(FIELD(train.per_device_batch_size), 1, 1 << 20),
+     "rows per micro-batch; of train.dpo a row holds a pair, or more where pairs are packed"},
     {{"train.gradient_accumulation_steps", "gradient_accumulation_steps"},
      Integer(FIELD(train.gradient_accumulation_steps), 1, 1 << 20), "micro-batches per step"},
     {{"train.eval_interval", "eval_interval"},
@@ -436,7 +479,7 @@ std::vector<SpecKey> MachineKeys() {
 
 std::vector<SpecKey> AllKeys() {
   std::vector<SpecKey> all;
-  for (const auto section : {RunKeys, ModelKeys, LoraKeys, DataKeys, TrainKeys, GuardKeys,
+  for (const auto section : {RunKeys, ModelKeys, LoraKeys, DataKeys, DpoKeys, TrainKeys, GuardKeys,
                              OptimizerKeys, RematKeys, SampleKeys, CheckpointKeys, MachineKeys}) {
     for (SpecKey& key : section()) all.push_back(std::move(key));
   }

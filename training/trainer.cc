@@ -26,6 +26,7 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
   record.lora = std::move(targets);
   record.remat = options.remat;
   record.lora_dropout = options.dropout ? options.lora_dropout : 0;
+  record.head_twice = options.dpo.has_value();
   return record;
 }
 
@@ -71,13 +72,30 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   }
   if (result.total_weights == 0) return result;
 
-  const auto scale = static_cast<float>(1 / result.total_weights);
-  double weighted_loss = 0;
-  for (const MicroBatch& batch : batches) {
-    weighted_loss += executor_->Train(batch.View(options_.dropout_seed), scale).weighted_loss;
+  // What the loss is the mean of: tokens, or pairs.
+  double terms = result.total_weights;
+  if (options_.dpo) {
+    terms = 0;
+    for (const MicroBatch& batch : batches) terms += static_cast<double>(batch.pairs.size());
   }
-  result.loss = weighted_loss / result.total_weights;
+  const auto scale = static_cast<float>(1 / terms);
+  double loss = 0;
+  PreferenceFigures figures;
+  for (const MicroBatch& batch : batches) loss += TrainOn(batch, scale, &figures);
+  result.loss = loss / terms;
+  if (options_.dpo) result.preference = figures.Mean();
   return result;
+}
+
+double Trainer::TrainOn(const MicroBatch& batch, float scale, PreferenceFigures* figures) {
+  const ProgramBatch view = batch.View(options_.dropout_seed);
+  if (!options_.dpo) return executor_->Train(view, scale).weighted_loss;
+  const double before = figures->loss;
+  executor_->Train(
+      view, scale, [&](std::span<const float> token_logprobs, std::span<float> weights) {
+        WeighPairs(*options_.dpo, batch.pairs, batch.targets, token_logprobs, weights, figures);
+      });
+  return figures->loss - before;
 }
 
 StepResult Trainer::Step(std::span<const MicroBatch> batches) {
@@ -109,6 +127,34 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
   ++optimizer_steps_;
   result.updated = true;
   return result;
+}
+
+EvaluationResult Trainer::Evaluate(std::span<const MicroBatch> batches) {
+  if (!options_.dpo) return EvaluateBatches(*executor_, batches);
+  EvaluationResult result;
+  PreferenceFigures figures;
+  for (const MicroBatch& batch : batches) {
+    const std::vector<PairLogProbs> policy = LogProbsOfPairs(*executor_, batch);
+    for (size_t i = 0; i < policy.size(); ++i) {
+      figures.Add(*options_.dpo, policy[i], batch.pairs[i].reference);
+    }
+    result.total_weights += batch.weight();
+  }
+  result.weighted_loss = figures.loss;
+  result.preference = figures.Mean();
+  result.loss = result.preference->loss;
+  result.accuracy = result.preference->accuracy;
+  return result;
+}
+
+std::vector<PairLogProbs> LogProbsOfPairs(Executor& executor, const MicroBatch& batch) {
+  std::vector<float> token_logprobs(batch.tokens.size(), 0.0f);
+  executor.Evaluate(batch.View(0), token_logprobs.data());
+  std::vector<PairLogProbs> logprobs;
+  for (const PairRows& pair : batch.pairs) {
+    logprobs.push_back(LogProbsOf(pair, batch.targets, token_logprobs));
+  }
+  return logprobs;
 }
 
 EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches) {

@@ -29,10 +29,11 @@ struct TrainerOptions {
   float lora_dropout = 0;     // on what adapters read
   std::vector<bool> trained;  // per weight; empty: all
   RematOptions remat;
+  std::optional<DpoOptions> dpo;  // set: batches hold pairs, the loss is theirs
 };
 
 struct StepResult {
-  double loss = 0;           // mean over the trained tokens
+  double loss = 0;           // mean over the trained tokens, of pairs over pairs
   double total_weights = 0;  // number of trained tokens
   double raw_grad_norm = 0;  // before clipping
   double grad_norm = 0;      // after
@@ -40,15 +41,18 @@ struct StepResult {
   // False when nothing was trained, or the guards say no: the step counts, the weights stay, and
   // so does the optimiser's count.
   bool updated = false;
-  bool finite = true;  // loss and gradients
-  bool spike = false;  // see SpikeOptions
+  bool finite = true;                           // loss and gradients
+  bool spike = false;                           // see SpikeOptions
+  std::optional<PreferenceFigures> preference;  // means over the pairs of a step
 };
 
 struct EvaluationResult {
-  double loss = 0;  // mean over tokens
+  double loss = 0;  // mean over tokens, of pairs over pairs
   double weighted_loss = 0;
   double total_weights = 0;
-  double accuracy = 0;  // share of tokens that the model holds for the likeliest
+  // Share of tokens that the model holds for the likeliest; of pairs that it sees as their data do.
+  double accuracy = 0;
+  std::optional<PreferenceFigures> preference;  // means
 };
 
 // What Record is told for these options.
@@ -56,6 +60,8 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
                           std::vector<LoraTarget> targets);
 
 EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches);
+// The log-probabilities of the pairs of a batch, in their order: serving's, bit for bit.
+std::vector<PairLogProbs> LogProbsOfPairs(Executor& executor, const MicroBatch& batch);
 
 // A model being trained: program, parameters and optimiser count. Knows no files and no data
 // source; one thread. Borrows `ops`.
@@ -79,9 +85,7 @@ class Trainer {
   StepResult Step(std::span<const MicroBatch> batches);
   // Forward and backward without the update: the gradients stay in parameters().gradients().
   StepResult Gradients(std::span<const MicroBatch> batches);
-  EvaluationResult Evaluate(std::span<const MicroBatch> batches) {
-    return EvaluateBatches(*executor_, batches);
-  }
+  EvaluationResult Evaluate(std::span<const MicroBatch> batches);
 
   ParameterStore& parameters() { return parameters_; }
   const ParameterStore& parameters() const { return parameters_; }
@@ -107,6 +111,9 @@ class Trainer {
   const SpikeGuard& spikes() const { return spikes_; }
 
  private:
+  // The sum of a batch's losses, whose gradients are added times `scale`; figures of pairs.
+  double TrainOn(const MicroBatch& batch, float scale, PreferenceFigures* figures);
+
   const std::shared_ptr<const engine::Model> base_;  // of adapters; null: all weights are trained
   const std::vector<LoraTarget> targets_;
   const engine::FamilySpec& family_;

@@ -9,7 +9,7 @@ namespace tandem::training {
 ValidationSet::ValidationSet(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool) {
   const OpenedData data = OpenData(spec, files, pool, {.split = DataSplit::kEval});
   PackerOptions options = PackerOptionsOf(spec, data.source->size());
-  options.overflow = Overflow::kSplit;
+  if (!spec.is_dpo()) options.overflow = Overflow::kSplit;
   options.shuffle = false;
   options.n_epochs = 1;
   Packer packer(options, [&](int64_t i) { return data.source->Make(i); });
@@ -18,7 +18,7 @@ ValidationSet::ValidationSet(const TrainSpec& spec, const ModelFiles& files, Thr
   while (more) {
     MicroBatch batch;
     for (int64_t r = 0; r < spec.train.per_device_batch_size; ++r) {
-      batch.Append(more ? row : PaddingRow(options.row_length, options.pad));
+      batch.Append(more ? row : PaddingRow(options.row_length, options.pad, options.max_sequence));
       more = more && packer.Next(&row);
     }
     for (const TokenId target : batch.targets) {

@@ -10,12 +10,14 @@
 
 namespace tandem::training {
 
-// The validation data as micro-batches, packed once: in order, nothing cut off.
+// The validation data as micro-batches, packed once: in order, nothing cut off (but pairs, which
+// are treated as in training).
 class ValidationSet {
  public:
   ValidationSet(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool);
 
   std::span<const MicroBatch> batches() const { return batches_; }
+  std::span<MicroBatch> batches() { return batches_; }
   double bytes() const { return bytes_; }  // of the predicted text
 
  private:

@@ -12,6 +12,7 @@
 #include "engine/base/quoted.h"
 #include "engine/io/json_events.h"
 #include "engine/io/posix_file.h"
+#include "engine/io/safetensors_stream.h"
 #include "engine/io/sha256.h"
 
 namespace tandem::engine {
@@ -396,6 +397,15 @@ void RefuseBadNames(std::span<const NamedTensor* const> order) {
 std::string WriteSafetensors(const std::filesystem::path& path,
                              std::span<const NamedTensor> tensors,
                              const std::map<std::string, std::string>& metadata) {
+  return WriteSafetensors(path, tensors, metadata, [](const NamedTensor& tensor) {
+    return std::span(tensor.view.data, tensor.view.bytes());
+  });
+}
+
+std::string WriteSafetensors(const std::filesystem::path& path,
+                             std::span<const NamedTensor> tensors,
+                             const std::map<std::string, std::string>& metadata,
+                             const TensorBytesFunction& bytes_of) {
   const std::vector<const NamedTensor*> order = FileOrder(tensors);
   RefuseBadNames(order);
   const std::string header = HeaderBytes(order, metadata);
@@ -403,7 +413,9 @@ std::string WriteSafetensors(const std::filesystem::path& path,
   HashingWriter writer(path);
   writer.Append(std::as_bytes(std::span(header)));
   for (const NamedTensor* tensor : order) {
-    writer.Append({tensor->view.data, tensor->view.bytes()});
+    const std::span<const std::byte> bytes = bytes_of(*tensor);
+    TANDEM_CHECK(bytes.size() == tensor->view.bytes());
+    writer.Append(bytes);
   }
   return writer.Finish();
 }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bench/gemm_bench.h"
+#include "bench/head_bench.h"
 #include "bench/load_generator.h"
 #include "bench/make_model.h"
 #include "bench/optimizer_bench.h"
@@ -56,6 +57,11 @@ void AddStepBench(CLI::App& command, int& exit_code) {
       ->check(CLI::Range(16, 8192));
   command.add_option("--batch", options->batch, "sequences decoded together")
       ->check(CLI::Range(2, 256));
+  command.add_option("--adapters", options->adapters, "also the batch by so many adapters in turn")
+      ->check(CLI::Range(0, 256));
+  command.add_option("--adapter-rank", options->adapter_rank, "of those")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
   command.callback([options, dtype, &exit_code] {
     engine::EngineOptions of_dtype;
     SetDType(*dtype, of_dtype);
@@ -167,6 +173,24 @@ void AddOptimizerBench(CLI::App& command, int& exit_code) {
       ->capture_default_str();
   command.callback(
       [options, &exit_code] { exit_code = bench::RunOptimizerBench(std::cout, *options); });
+}
+
+void AddHeadBench(CLI::App& command, int& exit_code) {
+  auto options = std::make_shared<bench::HeadBenchOptions>();
+  command.add_option("--vocab", options->vocab, "words")
+      ->check(CLI::Range(1024, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--dim", options->dim, "width of the model")
+      ->check(CLI::Range(16, 1 << 16))
+      ->capture_default_str();
+  command.add_option("--rows", options->rows, "trained tokens of a micro-batch")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
+  command.add_option("--rounds", options->rounds, "medians are taken over these")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.callback([options, &exit_code] { exit_code = bench::RunHeadBench(std::cout, *options); });
 }
 
 void AddSide(CLI::App& command, bench::LoadOptions::Side& side, bool is_peer) {
@@ -324,6 +348,9 @@ void AddBench(CLI::App& command, int& exit_code) {
   AddOptimizerBench(
       *command.add_subcommand("optimizer", "optimiser steps beside the read loop, GB/s"),
       exit_code);
+  AddHeadBench(*command.add_subcommand(
+                   "head", "the loss over a large vocabulary beside its matrix products"),
+               exit_code);
   AddTrainBench(*command.add_subcommand("train", "training steps, optionally beside a peer"),
                 exit_code);
   AddSampleBench(*command.add_subcommand("sample", "drawing tokens from large vocabularies"),

@@ -188,6 +188,7 @@ int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
                          {"eval_loss", outcome.eval_loss},
                          {"best_eval_loss", outcome.best_eval_loss}};
   if (!outcome.adapter_dir.empty()) result["adapter_dir"] = outcome.adapter_dir.string();
+  if (outcome.merged) result["merge"] = ordered_json::parse(MergeReportText(*outcome.merged));
   WriteResult(dir, result);
   return 0;
 }

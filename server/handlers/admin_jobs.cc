@@ -105,8 +105,10 @@ JobSupervisor& RequireJobs(const HandlerContext& context) {
 std::string JobBody(const Job& job) {
   Json out = Json::parse(AdminJobJson(job));
   if (job.type == JobType::kTrain && out["result"].is_object()) {
-    // An adapter is not served by itself, and has its directory in `adapter_dir`.
-    const bool is_adapter = out["result"].contains("adapter_dir");
+    // An adapter is not served by itself, and has its directory in `adapter_dir`; one that was
+    // merged is a model as well.
+    const Json& made = out["result"];
+    const bool is_adapter = made.contains("adapter_dir") && made.value("model_dir", "").empty();
     Json result;
     if (!is_adapter) result["model"] = ModelIdOfJob(job.request_json, job.id);
     for (auto& [key, value] : out["result"].items()) {
@@ -197,6 +199,18 @@ void GetJob(const HandlerContext& context, Request request, ResponseWriter write
 void CancelJob(const HandlerContext& context, Request request, ResponseWriter writer) {
   const Job job = FindJob(context, request);
   writer.Json(200, JobBody(RequireJobs(context).Cancel(job.id)));
+}
+
+// POST /admin/jobs/{id}/pause
+void PauseJob(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const Job job = FindJob(context, request);
+  writer.Json(200, JobBody(RequireJobs(context).Pause(job.id)));
+}
+
+// POST /admin/jobs/{id}/resume
+void ResumeJob(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const Job job = FindJob(context, request);
+  writer.Json(200, JobBody(RequireJobs(context).Resume(job.id)));
 }
 
 // GET /admin/jobs/{id}/log

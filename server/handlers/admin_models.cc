@@ -24,24 +24,9 @@ ModelHost& RequireHost(const HandlerContext& context) {
   return *host;
 }
 
-// A typo in an administrator's request must not be passed over.
-void RefuseUnknownFields(const FieldReader& reader, const std::string& known) {
-  const std::vector<std::string> unknown = reader.unknown();
-  if (unknown.empty()) return;
-  throw BadValue(unknown.front(),
-                 "unknown field " + ShortForm(Json(unknown.front())) + "; known are " + known);
-}
-
 bool IsDType(const std::string& name) {
   constexpr std::array<std::string_view, 5> kNames = {"auto", "f32", "bf16", "int8", "int4"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
-}
-
-bool IsModelId(const std::string& id) {
-  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-           std::string_view("._:/-").find(c) != std::string_view::npos;
-  });
 }
 
 // A path below the model root; what is not there may be the name of an embedded model.
@@ -168,7 +153,7 @@ void LoadModel(const HandlerContext& context, Request request, ResponseWriter wr
   }
   FindSource(context, path, spec);
   spec.id = id ? *id : std::filesystem::path(spec.source).filename().string();
-  if (!IsModelId(spec.id)) {
+  if (!IsModelName(spec.id)) {
     throw BadValue("id", "id must be 1 to 128 characters of [A-Za-z0-9._:/-], got " +
                              ShortForm(Json(spec.id)) + (id ? "" : " (from path)"));
   }

@@ -20,7 +20,9 @@ struct TrainSpec;
 
 namespace tandem::server {
 
+class AdapterHost;
 class Admission;
+class AliasBook;
 class FileStore;
 class JobSupervisor;
 struct Job;
@@ -55,9 +57,11 @@ struct HandlerContext {
   Metrics* metrics = nullptr;
   std::function<size_t()> open_connections = {};
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
-  std::atomic<JobSupervisor*> jobs{nullptr};    // null: no data directory, or still starting
-  std::atomic<ModelHost*> model_host{nullptr};  // null when `jobs` is
-  std::atomic<FileStore*> files{nullptr};       // the same
+  std::atomic<JobSupervisor*> jobs{nullptr};        // null: no data directory, or still starting
+  std::atomic<ModelHost*> model_host{nullptr};      // null when `jobs` is
+  std::atomic<FileStore*> files{nullptr};           // the same
+  std::atomic<AdapterHost*> adapter_host{nullptr};  // these two: null while starting and stopping
+  std::atomic<AliasBook*> aliases{nullptr};
   int64_t max_file_bytes = int64_t{512} << 20;  // of an upload
   const MemoryLedger* memory = nullptr;         // never null while requests run
   // Whether a model can be opened by this name alone, without a path: the embedded ones.
@@ -89,10 +93,21 @@ void GetFileContent(const HandlerContext& context, Request request, ResponseWrit
 void ListAdminModels(const HandlerContext& context, Request request, ResponseWriter writer);
 void LoadModel(const HandlerContext& context, Request request, ResponseWriter writer);
 void UnloadModel(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListAdapters(const HandlerContext& context, Request request, ResponseWriter writer);
+void LoadAdapter(const HandlerContext& context, Request request, ResponseWriter writer);
+void UnloadAdapter(const HandlerContext& context, Request request, ResponseWriter writer);
+void LoadLoraAdapter(const HandlerContext& context, Request request, ResponseWriter writer);
+void UnloadLoraAdapter(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListAliases(const HandlerContext& context, Request request, ResponseWriter writer);
+void GetAlias(const HandlerContext& context, Request request, ResponseWriter writer);
+void PutAlias(const HandlerContext& context, Request request, ResponseWriter writer);
+void DeleteAlias(const HandlerContext& context, Request request, ResponseWriter writer);
 void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListJobs(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void CancelJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void PauseJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void ResumeJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetJobLog(const HandlerContext& context, Request request, ResponseWriter writer);
 // These run on an io thread: they may not wait.
 void Health(const HandlerContext& context, Request request, ResponseWriter writer);

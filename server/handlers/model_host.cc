@@ -285,10 +285,14 @@ Job ModelHost::Unload(const std::string& name, bool force, const std::string& re
       throw InUse("model '" + name + "' is still being loaded" + advice);
     }
   }
+  if (const auto alias = registry_.FindAlias(name)) {
+    throw InUse("'" + name + "' is an alias of '" + alias->target + "': unload that");
+  }
   const std::shared_ptr<const ServedModel> model = registry_.Look(name);
   if (model->base) {
-    throw InUse("model '" + name + "' is an adapter and leaves with its base, '" + model->base->id +
-                "'");
+    throw InUse("model '" + name +
+                "' is an adapter: unload it with POST /admin/adapters/unload, or " + "its base, '" +
+                model->base->id + "'");
   }
   if (model->pinned && !force) throw InUse("model '" + name + "' is pinned: unload it with force");
   Job job = BeginUnload(*model, request_json, "it was unloaded", on_end, std::nullopt);

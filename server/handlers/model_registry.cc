@@ -13,14 +13,24 @@ constexpr size_t kMaxDeparted = 64;
 
 }  // namespace
 
+bool IsModelName(std::string_view name) {
+  return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           std::string_view("._:/-").find(c) != std::string_view::npos;
+  });
+}
+
 NameClaim::NameClaim(NameClaim&& other) noexcept
-    : registry_(std::exchange(other.registry_, nullptr)), name_(std::move(other.name_)) {}
+    : registry_(std::exchange(other.registry_, nullptr)),
+      name_(std::move(other.name_)),
+      replaces_(other.replaces_) {}
 
 NameClaim& NameClaim::operator=(NameClaim&& other) noexcept {
   if (this == &other) return *this;
   Release();
   registry_ = std::exchange(other.registry_, nullptr);
   name_ = std::move(other.name_);
+  replaces_ = other.replaces_;
   return *this;
 }
 
@@ -121,15 +131,23 @@ void ModelRegistry::EndRetired() {
   }
 }
 
+void ModelRegistry::ThrowIfTaken(const std::string& name) const {
+  const auto taken = [&](const std::string& what) {
+    return Error(ErrorCode::kAlreadyExists, what + " already").WithReason("already_exists");
+  };
+  if (FindEntry(name) != nullptr) throw taken("a model named '" + name + "' is served");
+  if (claimed_.contains(name)) throw taken("a model named '" + name + "' is being loaded");
+  const auto alias = aliases_.find(name);
+  if (alias != aliases_.end()) {
+    throw taken("'" + name + "' is an alias of '" + alias->second + "'");
+  }
+}
+
 NameClaim ModelRegistry::Claim(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  const bool is_served = FindEntry(name) != nullptr;
-  if (is_served || !claimed_.insert(name).second) {
-    throw Error(
-        ErrorCode::kAlreadyExists,
-        "a model named '" + name + "' is " + (is_served ? "served" : "being loaded") + " already");
-  }
-  return {this, name};
+  ThrowIfTaken(name);
+  claimed_.insert(name);
+  return {this, name, false};
 }
 
 std::optional<NameClaim> ModelRegistry::TryClaimTuned(const std::string& id) {
@@ -138,8 +156,22 @@ std::optional<NameClaim> ModelRegistry::TryClaimTuned(const std::string& id) {
   if (present != nullptr && (present->model->id != id || !present->model->is_tuned())) {
     return std::nullopt;
   }
-  if (!claimed_.insert(id).second) return std::nullopt;
-  return NameClaim(this, id);
+  if (aliases_.contains(id) || !claimed_.insert(id).second) return std::nullopt;
+  return NameClaim(this, id, true);
+}
+
+NameClaim ModelRegistry::ClaimForAdapter(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const Entry* present = FindEntry(name);
+  if (present == nullptr || claimed_.contains(name)) {
+    ThrowIfTaken(name);
+  } else if (!present->model->base || present->model->id != name) {
+    throw Error(ErrorCode::kAlreadyExists,
+                "'" + name + "' is the name of a model, which no adapter can replace")
+        .WithReason("already_exists");
+  }
+  claimed_.insert(name);
+  return {this, name, true};
 }
 
 void ModelRegistry::Unclaim(const std::string& name) {
@@ -153,9 +185,14 @@ void ModelRegistry::Publish(const std::shared_ptr<const ServedModel>& model,
   std::vector<std::shared_ptr<const ServedModel>> replaced;
   {
     const std::lock_guard lock(mutex_);
+    const bool is_orphan =
+        model->base && std::none_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+          return entry.model.get() == model->base.get();
+        });
+    if (is_orphan) ThrowNotServed(model->base->id);
     if (const Entry* present = FindEntry(model->id)) {
       // The claim has kept everybody else from the name.
-      TANDEM_CHECK(present->model->is_tuned());
+      TANDEM_CHECK(names.front().replaces_);
       replaced = Erase(*present->model, "");
     }
     for (NameClaim& claim : names) {
@@ -214,6 +251,60 @@ const ModelRegistry::Entry* ModelRegistry::FindEntry(const std::string& name) co
   return found == entries_.end() ? nullptr : &*found;
 }
 
+const ModelRegistry::Entry* ModelRegistry::Resolve(const std::string& name) const {
+  const auto alias = aliases_.find(name);
+  return FindEntry(alias == aliases_.end() ? name : alias->second);
+}
+
+std::optional<std::string> ModelRegistry::SetAlias(const std::string& name,
+                                                   const std::string& target, bool may_dangle) {
+  const std::lock_guard lock(mutex_);
+  const auto present = aliases_.find(name);
+  if (present == aliases_.end()) ThrowIfTaken(name);
+  if (aliases_.contains(target)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "'" + target + "' is an alias itself: name the model that it stands for, '" +
+                    aliases_.at(target) + "'")
+        .WithParam("target")
+        .WithReason("invalid_value");
+  }
+  if (!may_dangle && FindEntry(target) == nullptr) {
+    try {
+      ThrowNotServed(target);
+    } catch (const Error& error) {
+      throw Error(error).WithParam("target");
+    }
+  }
+  if (present == aliases_.end()) {
+    aliases_.emplace(name, target);
+    return std::nullopt;
+  }
+  return std::exchange(present->second, target);
+}
+
+std::optional<std::string> ModelRegistry::RemoveAlias(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = aliases_.extract(name);
+  if (found.empty()) return std::nullopt;
+  return found.mapped();
+}
+
+std::vector<ModelRegistry::Alias> ModelRegistry::Aliases() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Alias> out;
+  for (const auto& [name, target] : aliases_) {
+    out.push_back({name, target, FindEntry(target) != nullptr});
+  }
+  return out;
+}
+
+std::optional<ModelRegistry::Alias> ModelRegistry::FindAlias(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = aliases_.find(name);
+  if (found == aliases_.end()) return std::nullopt;
+  return Alias{name, found->second, FindEntry(found->second) != nullptr};
+}
+
 bool ModelRegistry::IsClaimed(const std::string& name) const {
   const std::lock_guard lock(mutex_);
   return claimed_.contains(name);
@@ -242,10 +333,11 @@ std::shared_ptr<const ServedModel> ModelRegistry::Find(
         .WithParam("model")
         .WithReason("missing_required_parameter");
   }
-  for (const Entry& entry : entries_) {
-    if (entry.name == name) return Lease(entry.model, LeaseFor::kRequest);
+  if (const Entry* found = Resolve(name.value_or(""))) {
+    return Lease(found->model, LeaseFor::kRequest);
   }
-  if (any_model_name_ && !entries_.empty()) {
+  // Not for an alias without a target: whoever set it did not mean any model.
+  if (any_model_name_ && !entries_.empty() && !aliases_.contains(name.value_or(""))) {
     return Lease(entries_.front().model, LeaseFor::kRequest);
   }
   ThrowNotServed(name.value_or(""));
@@ -253,9 +345,7 @@ std::shared_ptr<const ServedModel> ModelRegistry::Find(
 
 std::shared_ptr<const ServedModel> ModelRegistry::Look(const std::string& name) const {
   const std::lock_guard lock(mutex_);
-  for (const Entry& entry : entries_) {
-    if (entry.name == name) return Lease(entry.model, LeaseFor::kLooking);
-  }
+  if (const Entry* found = Resolve(name)) return Lease(found->model, LeaseFor::kLooking);
   ThrowNotServed(name);
 }
 
@@ -263,10 +353,15 @@ void ModelRegistry::ThrowNotServed(const std::string& name) const {
   if (!had_any_) {
     throw Error(ErrorCode::kUnavailable, "no model is loaded yet").WithReason("model_loading");
   }
+  const auto alias = aliases_.find(name);
+  const std::string& meant = alias == aliases_.end() ? name : alias->second;
   std::string message = name.empty() ? "no model is served"
-                                     : "model '" + name.substr(0, 120) + "' is not served here";
+                                     : "model '" + meant.substr(0, 120) + "' is not served here";
+  if (alias != aliases_.end()) {
+    message = "'" + name + "' is an alias: " + message;
+  }
   for (const auto& [gone, why] : departed_) {
-    if (gone == name) message += ": " + why;
+    if (gone == meant) message += ": " + why;
   }
   std::string served;
   for (size_t i = 0; i < std::min<size_t>(8, entries_.size()); ++i) {
@@ -283,6 +378,10 @@ std::vector<ModelRegistry::Entry> ModelRegistry::List() const {
   out.reserve(entries_.size());
   for (const Entry& entry : entries_)
     out.push_back({entry.name, Lease(entry.model, LeaseFor::kLooking)});
+  for (const auto& [name, target] : aliases_) {
+    const Entry* found = FindEntry(target);
+    if (found != nullptr) out.push_back({name, Lease(found->model, LeaseFor::kLooking)});
+  }
   return out;
 }
 

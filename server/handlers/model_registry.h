@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -37,6 +38,7 @@ struct ServedModel {
   // base's, who counts and reports what it does.
   std::shared_ptr<const engine::Adapter> adapter;
   std::shared_ptr<const ServedModel> base;  // with an adapter: the lease that keeps the base
+  std::string path;         // of an adapter: its directory, as whoever loaded it has named it
   std::string fingerprint;  // of its answers, where an adapter makes it another than the engine's
   engine::ControlTokens control_tokens;
 
@@ -44,6 +46,10 @@ struct ServedModel {
   // Made here by a job, and may be deleted. Everything else belongs to whoever started the server.
   bool is_tuned() const { return owned_by == "user"; }
 };
+
+// What a request may call a model, an adapter or an alias that it brings: 1 to 128 characters of
+// [A-Za-z0-9._:/-].
+bool IsModelName(std::string_view name);
 
 class ModelRegistry;
 
@@ -61,11 +67,12 @@ class NameClaim {
 
  private:
   friend class ModelRegistry;
-  NameClaim(ModelRegistry* registry, std::string name)
-      : registry_(registry), name_(std::move(name)) {}
+  NameClaim(ModelRegistry* registry, std::string name, bool replaces)
+      : registry_(registry), name_(std::move(name)), replaces_(replaces) {}
 
   ModelRegistry* registry_ = nullptr;  // null: of nothing, or used
   std::string name_;
+  bool replaces_ = false;  // a model may have the name until another is published under the claim
 };
 
 // Which model a name means. Thread-safe.
@@ -89,8 +96,12 @@ class ModelRegistry {
   // For what a job has made: nullopt when the name is taken, but the id of a tuned model is not.
   // The model published under the claim takes that one's place.
   std::optional<NameClaim> TryClaimTuned(const std::string& id);
+  // The same for an adapter that takes the place of an adapter. Throws kAlreadyExists when anything
+  // else has the name or will have it. The name may also be free.
+  NameClaim ClaimForAdapter(const std::string& name);
 
   // The model answers to all the names. Requests running on a model whose place it takes end there.
+  // Throws kNotFound (model_not_found) for an adapter whose base has left meanwhile.
   // REQUIRES: the first name is the model's id.
   void Publish(const std::shared_ptr<const ServedModel>& model, std::vector<NameClaim> names);
   bool Contains(const std::string& name) const;
@@ -103,6 +114,22 @@ class ModelRegistry {
   // still ask for the model: "it was unloaded".
   bool Remove(const ServedModel& model, std::function<void()> on_gone, const std::string& why = "",
               std::optional<std::chrono::steady_clock::time_point> idle_since = {});
+
+  // A name that stands for the one of another model, whatever has that name at the time. Switching
+  // it is one step: a request gets the old target or the new one, and ends on what it got.
+  struct Alias {
+    std::string name;
+    std::string target;
+    bool is_served = false;  // the target
+  };
+  // The target that the alias had before. Throws kAlreadyExists when a model has the name or will
+  // have it, and kNotFound (model_not_found) with `target` as param unless that is a model's id or
+  // other name of its own. With `may_dangle` the target need not be there (yet).
+  std::optional<std::string> SetAlias(const std::string& name, const std::string& target,
+                                      bool may_dangle = false);
+  std::optional<std::string> RemoveAlias(const std::string& name);  // what it stood for
+  std::vector<Alias> Aliases() const;                               // by name
+  std::optional<Alias> FindAlias(const std::string& name) const;
 
   // For a request to run on. Throws kNotFound (model_not_found) listing up to eight names; with
   // `name` unset: the only model, adapters not counted, or kInvalidArgument when there are several.
@@ -118,7 +145,8 @@ class ModelRegistry {
     std::string name;
     std::shared_ptr<const ServedModel> model;
   };
-  std::vector<Entry> List() const;  // in the order of loading, aliases included
+  // In the order of loading, with the other names of models; then aliases whose targets are there.
+  std::vector<Entry> List() const;
   bool empty() const;
   // Ends every model, whoever holds leases (shutdown: no request runs any more).
   void Clear();
@@ -144,9 +172,11 @@ class ModelRegistry {
 
   std::shared_ptr<const ServedModel> Lease(const std::shared_ptr<const ServedModel>& model,
                                            LeaseFor purpose) const;
-  // REQUIRES: mutex_ held, for the next four.
+  // REQUIRES: mutex_ held, for the next six.
   [[noreturn]] void ThrowNotServed(const std::string& name) const;
   const Entry* FindEntry(const std::string& name) const;  // null: none
+  const Entry* Resolve(const std::string& name) const;    // the same, aliases followed
+  void ThrowIfTaken(const std::string& name) const;
   std::vector<std::shared_ptr<const ServedModel>> Erase(const ServedModel& model,
                                                         const std::string& why);
   std::optional<std::chrono::steady_clock::time_point> IdleSinceLocked(
@@ -158,9 +188,10 @@ class ModelRegistry {
   void EndRetired();  // the thread
 
   const bool any_model_name_;
-  mutable std::mutex mutex_;  // guards the next four
+  mutable std::mutex mutex_;  // guards the next five
   std::vector<Entry> entries_;
-  std::set<std::string> claimed_;  // by claims that live
+  std::map<std::string, std::string> aliases_;  // name to target, which may be gone
+  std::set<std::string> claimed_;               // by claims that live
   bool had_any_ = false;
   std::deque<std::pair<std::string, std::string>> departed_;  // names, and why they have gone
   const std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();

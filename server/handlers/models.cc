@@ -59,6 +59,13 @@ void ListModels(const HandlerContext& context, Request, ResponseWriter writer) {
 void DeleteModel(const HandlerContext& context, Request request, ResponseWriter writer) {
   const std::string& id = request.path_params.at("id");
   const std::shared_ptr<const ServedModel> model = context.models.Look(id);
+  if (const auto alias = context.models.FindAlias(id)) {
+    throw Error(ErrorCode::kPermissionDenied,
+                "'" + id + "' is an alias of '" + alias->target +
+                    "': delete that, or the alias with DELETE /admin/aliases/" + id)
+        .WithParam("model")
+        .WithReason("model_protected");
+  }
   if (!model->is_tuned()) {
     throw Error(ErrorCode::kPermissionDenied,
                 "model '" + id.substr(0, 120) + "' was not made here and cannot be deleted")

@@ -35,7 +35,7 @@ void RunChannelTasks(const HttpPolicy& policy, const Request& head, ResponseChan
 std::optional<Response> CheckHead(const ConnectionShared& shared, const Request& head,
                                   Router::Match& match) {
   if (head.method == "OPTIONS" && head.path == "*") {
-    return PreflightAnswer("GET, HEAD, POST, DELETE, OPTIONS");
+    return PreflightAnswer("GET, HEAD, POST, PUT, DELETE, OPTIONS");
   }
   const HttpPolicy& policy = shared.policy;
   match = shared.router.Find(head.method, head.path);

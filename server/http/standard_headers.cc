@@ -171,7 +171,7 @@ Response PreflightAnswer(const std::string& allow) {
   response.status = 204;
   response.headers = {
       {"allow", allow},
-      {"access-control-allow-methods", "GET, POST, DELETE, OPTIONS"},
+      {"access-control-allow-methods", "GET, POST, PUT, DELETE, OPTIONS"},
       // Browsers take no wildcard inside a name, so the SDK's headers are listed one by one.
       {"access-control-allow-headers",
        "authorization, content-type, x-request-id, openai-organization, openai-project, "

@@ -40,6 +40,16 @@ UniqueFd LockDataDir(const std::filesystem::path& data_dir) {
   return std::move(*lock);
 }
 
+// The column is older than pausing, hence its name.
+JobWish ToWish(int64_t number, const std::string& id) {
+  if (number >= 0 && number <= static_cast<int64_t>(JobWish::kPause)) {
+    return static_cast<JobWish>(number);
+  }
+  throw Error(ErrorCode::kDataLoss, "job " + id + " has cancel_requested " +
+                                        std::to_string(number) +
+                                        ", which this program does not know");
+}
+
 // Reads kColumns, from the column the query stands at.
 JobRecord ReadRecord(Query& row, const JobStore& store) {
   JobRecord record;
@@ -71,7 +81,7 @@ JobRecord ReadRecord(Query& row, const JobStore& store) {
     record.process =
         ProcessIdentity{static_cast<pid_t>(*pid), static_cast<uint64_t>(*start_ticks), *boot_id};
   }
-  record.cancel_requested = row.Int() != 0;
+  record.wish = ToWish(row.Int(), job.id);
   record.restarts = static_cast<int>(row.Int());
   record.events_offset = row.Int();
   job.dir = store.JobDir(job.id);
@@ -103,7 +113,7 @@ void BindSupervision(Query& query, const JobRecord& record) {
   } else {
     query.BindNull().BindNull().BindNull();
   }
-  query.Bind(int64_t{record.cancel_requested ? 1 : 0})
+  query.Bind(static_cast<int64_t>(record.wish))
       .Bind(int64_t{record.restarts})
       .Bind(record.events_offset);
 }

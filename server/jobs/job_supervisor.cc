@@ -50,6 +50,12 @@ std::string_view VerbFor(JobType type) {
   }
 }
 
+Error NotActive(const JobRecord& record, std::string_view what) {
+  return Error(ErrorCode::kFailedPrecondition,
+               "job " + record.job.id + " is not active: it is " + std::string(what))
+      .WithReason("job_not_active");
+}
+
 void EndJob(JobRecord& record, JobStatus status) {
   record.job.status = status;
   record.job.finished_at = UnixSeconds();
@@ -222,20 +228,69 @@ void JobSupervisor::SaveEndedOwn() {
   }
 }
 
+JobRecord JobSupervisor::FindActive(std::string_view id) {
+  JobRecord record = FindRecord(id);
+  if (IsFinished(record.job.status)) throw NotActive(record, NameOf(record.job.status));
+  if (ending_.contains(record.job.id)) throw NotActive(record, "about to end");
+  return record;
+}
+
+Job JobSupervisor::Pause(std::string_view id) {
+  JobRecord record;
+  {
+    const std::lock_guard lock(mutex_);
+    record = FindActive(id);
+    if (own_.contains(record.job.id)) {
+      throw Error(ErrorCode::kFailedPrecondition, "job " + record.job.id +
+                                                      " cannot be paused: it is a " +
+                                                      std::string(NameOf(record.job.type)))
+          .WithReason("unsupported_value");
+    }
+    if (record.job.status == JobStatus::kPaused) throw NotActive(record, "paused");
+    if (record.wish == JobWish::kCancel) throw NotActive(record, "being cancelled");
+    if (record.job.status == JobStatus::kRunning) {
+      record.wish = JobWish::kPause;
+    } else {
+      record.job.status = JobStatus::kPaused;
+    }
+    store_.Update(record);
+    changed_.insert(record.job.id);
+  }
+  spdlog::info("job pause requested id={}", record.job.id);
+  Wake();
+  return record.job;
+}
+
+Job JobSupervisor::Resume(std::string_view id) {
+  JobRecord record;
+  {
+    const std::lock_guard lock(mutex_);
+    record = FindActive(id);
+    if (record.job.status != JobStatus::kPaused) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  "job " + record.job.id + " cannot be resumed: it is " +
+                      (record.wish == JobWish::kPause
+                           ? "being paused, and still writes what it goes on from"
+                           : std::string(NameOf(record.job.status)) + ", not paused"))
+          .WithReason("job_not_active");
+    }
+    record.job.status = JobStatus::kQueued;
+    record.restarts = 0;
+    store_.Update(record);
+    changed_.insert(record.job.id);
+  }
+  spdlog::info("job resumed id={}", record.job.id);
+  Wake();
+  return record.job;
+}
+
 Job JobSupervisor::Cancel(std::string_view id) {
   JobRecord record;
   std::function<void()> ask_to_end;
   {
     const std::lock_guard lock(mutex_);
-    record = FindRecord(id);
-    if (IsFinished(record.job.status) || ending_.contains(record.job.id)) {
-      const std::string_view status =
-          IsFinished(record.job.status) ? NameOf(record.job.status) : "about to end";
-      throw Error(ErrorCode::kFailedPrecondition,
-                  "job " + record.job.id + " is not active: it is " + std::string(status))
-          .WithReason("job_not_active");
-    }
-    record.cancel_requested = true;
+    record = FindActive(id);
+    record.wish = JobWish::kCancel;
     if (const auto own = own_.find(record.job.id); own != own_.end()) {
       if (!own->second.on_cancel) {
         throw Error(ErrorCode::kFailedPrecondition, "job " + record.job.id +
@@ -243,7 +298,7 @@ Job JobSupervisor::Cancel(std::string_view id) {
                                                         std::string(NameOf(record.job.type)))
             .WithReason("unsupported_value");
       }
-      own->second.record.cancel_requested = true;
+      own->second.record.wish = JobWish::kCancel;
       ask_to_end = own->second.on_cancel;
     } else if (record.job.status != JobStatus::kRunning) {
       EndJob(record, JobStatus::kCancelled);
@@ -406,7 +461,7 @@ bool JobSupervisor::Step() {
 
   more_events_ = false;
   for (auto running = running_.begin(); running != running_.end();) {
-    ObeyCancel(*running);
+    ObeyWish(*running);
     IngestEvents(*running);
     NotifyOfGrowth(*running);
     running = FinishIfEnded(*running) ? running_.erase(running) : running + 1;
@@ -531,11 +586,11 @@ void JobSupervisor::Start(JobRecord record) {
   store_.Update(record);
 }
 
-void JobSupervisor::ObeyCancel(RunningJob& running) {
+void JobSupervisor::ObeyWish(RunningJob& running) {
   if (running.outcome) return;
   if (!running.is_asked_to_end()) {
     const std::lock_guard lock(mutex_);
-    if (!FindRecord(running.id()).cancel_requested) return;
+    if (FindRecord(running.id()).wish == JobWish::kNone) return;
   }
   running.End(options_.cancel_grace);
 }
@@ -599,10 +654,10 @@ void JobSupervisor::Decide(RunningJob& running, const ExitStatus& exit) {
 
   const std::lock_guard lock(mutex_);
   const JobRecord record = FindRecord(running.id());
-  run.cancel_requested = record.cancel_requested;
+  run.cancel_requested = record.wish == JobWish::kCancel;
   run.restarts = record.restarts;
-  // Who was interrupted by our own stop has not used up a restart.
-  if (stop_) run.max_restarts = std::numeric_limits<int>::max();
+  // Who was interrupted by our own stop, or to be paused, has not used up a restart.
+  if (stop_ || record.wish == JobWish::kPause) run.max_restarts = std::numeric_limits<int>::max();
   running.outcome = DecideOutcome(run);
   running.result_json = std::move(run.result.result_json);
   // A job that is to be resumed can still be cancelled.
@@ -664,19 +719,27 @@ void JobSupervisor::Record(const RunningJob& running) {
       break;
     case Outcome::Next::kRestart:
       // A cancel that came after the decision finds nothing left to end.
-      if (record.cancel_requested) {
+      if (record.wish == JobWish::kCancel) {
         EndJob(record, JobStatus::kCancelled);
+        break;
+      }
+      if (record.wish == JobWish::kPause) {
+        record.job.status = JobStatus::kPaused;
         break;
       }
       record.job.status = JobStatus::kQueued;
       if (!stop_) ++record.restarts;
       break;
   }
+  record.wish = JobWish::kNone;
   store_.Update(record);
   ending_.erase(running.id());
   changed_.insert(running.id());
   if (IsFinished(record.job.status)) {
     LogEnd(record.job);
+  } else if (record.job.status == JobStatus::kPaused) {
+    spdlog::info("job paused id={}", running.id());
+    AppendLogLine(LogFile(running.dir()), "tandem: paused");
   } else if (!stop_) {
     not_before_[running.id()] = Clock::now() + options_.restart_delay;
     spdlog::warn("job interrupted id={} code={} restarts={}", running.id(), outcome.error.code,

@@ -72,6 +72,14 @@ class JobSupervisor {
   // process has gone. Throws kNotFound, or kFailedPrecondition with reason `job_not_active`.
   Job Cancel(std::string_view id);
 
+  // A queued job is paused at once; a running one is asked to write a checkpoint and becomes paused
+  // when its process has gone, unless it has come to its end meanwhile. It stays so, over restarts
+  // of the server too, until it is resumed or cancelled. Throws as Cancel; a job that is paused, or
+  // asked to end already, is `job_not_active`, and own work cannot be paused.
+  Job Pause(std::string_view id);
+  // Puts a paused job in line again, in its old place. Throws as Cancel for any other.
+  Job Resume(std::string_view id);
+
   // Work that this very process does: loading and unloading models. It stands in the store and in
   // every list and log as the children's does, but whoever begins it also starts, reports and ends
   // it. What a server left unfinished, the next one ends as failed (`interrupted`).
@@ -123,9 +131,10 @@ class JobSupervisor {
     std::function<void()> on_cancel;
   };
 
-  // REQUIRES: mutex_ held, for the next five.
+  // REQUIRES: mutex_ held, for the next six.
   std::optional<JobRecord> TryFindRecord(std::string_view id);
-  JobRecord FindRecord(std::string_view id);                      // throws kNotFound
+  JobRecord FindRecord(std::string_view id);  // throws kNotFound
+  JobRecord FindActive(std::string_view id);  // the same, and kFailedPrecondition
   JobRecord Create(JobType type, std::string_view request_json);  // throws kUnavailable
   std::vector<JobRecord> QueuedForChildren();
   bool SaveOwn(const JobRecord& record);  // false: the disk refuses
@@ -140,7 +149,7 @@ class JobSupervisor {
   void StartQueuedJobs();
   bool StartNextJob();
   void Start(JobRecord record);
-  void ObeyCancel(RunningJob& running);
+  void ObeyWish(RunningJob& running);
   void IngestEvents(RunningJob& running);
   void NotifyOfGrowth(RunningJob& running);
   bool FinishIfEnded(RunningJob& running);

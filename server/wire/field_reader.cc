@@ -216,6 +216,14 @@ std::vector<std::string> FieldReader::unknown() const {
   return out;
 }
 
+void RefuseUnknownFields(const FieldReader& reader, const std::string& known) {
+  const std::vector<std::string> unknown = reader.unknown();
+  if (unknown.empty()) return;
+  throw BadValue(unknown.front(), "unknown field " +
+                                      ShortForm(nlohmann::ordered_json(unknown.front())) +
+                                      "; known are " + known);
+}
+
 std::string IgnoredParamsHeader(const std::vector<std::string>& names) {
   std::string out;
   for (const std::string& name : names) {

@@ -62,6 +62,10 @@ class FieldReader {
   std::set<std::string, std::less<>> asked_;
 };
 
+// A typo in an administrator's request must not be passed over: throws BadValue of the first of the
+// reader's unknown fields. `known` is for the message: "id, wait and force".
+void RefuseUnknownFields(const FieldReader& reader, const std::string& known);
+
 // The value of `x-ignored-params`: names that are safe in a header, at most 512 bytes.
 std::string IgnoredParamsHeader(const std::vector<std::string>& names);
 

@@ -11,6 +11,7 @@ import math
 import pathlib
 import re
 import shlex
+import struct
 import socket
 import tempfile
 import threading
@@ -1297,6 +1298,27 @@ class Determinism(ApiCase):
 
 # ---- The documentation
 
+def write_adapter(model, directory, rank=2):
+    """A PEFT directory for one layer of a Llama: A of ones, B of zeros."""
+    config = json.loads((model / "config.json").read_text())
+    module = "base_model.model.model.layers.0.mlp.down_proj"
+    shapes = {f"{module}.lora_A.weight": (rank, config["intermediate_size"]),
+              f"{module}.lora_B.weight": (config["hidden_size"], rank)}
+    header, data = {}, b""
+    for name, (rows, columns) in shapes.items():
+        values = struct.pack("<f", 1.0 if "lora_A" in name else 0.0) * (rows * columns)
+        header[name] = {"dtype": "F32", "shape": [rows, columns],
+                        "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    directory.mkdir(parents=True)
+    (directory / "adapter_model.safetensors").write_bytes(
+        struct.pack("<Q", len(text)) + text + data)
+    (directory / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": rank,
+        "target_modules": ["down_proj"], "base_model_name_or_path": model.name}))
+
+
 class Documentation(Case):
     def prepare(self):
         root = self.path / "root"
@@ -1312,6 +1334,7 @@ class Documentation(Case):
             {"role": "user", "content": f"Tell me a story about a {animal}."},
             {"role": "assistant", "content": f"Once there was a {animal}."}]}) + "\n"
             for animal in ("dog", "cat", "bird", "frog", "fox", "hen", "cow", "pig", "ant", "bee")))
+        write_adapter(model, root / "adapters" / "pirate")
         return root
 
     def form_body(self, fields):
@@ -1372,7 +1395,7 @@ class Documentation(Case):
         for command in commands:
             method, path, status, body = self.run_example(server, command, variables)
             want = {"/admin/jobs": (200, 202)}.get(path, (200,))
-            if path.endswith("/cancel"):
+            if path.endswith(("/cancel", "/pause", "/resume")):
                 want = (400,)
             self.assertIn(status, want, (command, body))
             if (method, path, status) == ("POST", "/admin/jobs", 202):

@@ -95,6 +95,33 @@ class Data(unittest.TestCase):
         self.assertIn("was prepared with another chat template",
                       self.data("check", f"data.train={tok}", code=2))
 
+    def test_pairs_are_shown_counted_and_trained(self):
+        words = ["kind=train.dpo", "max_target_length=64"]
+        self.write(*(json.dumps({
+            "input": {"messages": [{"role": "user", "content": f"Sky {i}?"}]},
+            "preferred_output": [{"role": "assistant", "content": "Blue."}],
+            "non_preferred_output": [{"role": "assistant", "content": f"Red {i}."}]}) + "\n"
+            for i in range(12)))
+        self.assertIn("12 pairs of 12 rows (openai_preference)", self.data("check", *words))
+        self.assertEqual(
+            self.data("show", *words, "--index", 3).split("\n", 1)[1],
+            "chosen:\n<user>Sky 3?<|endoftext|><assistant>[[Blue.<|endoftext|>]]\n"
+            "rejected:\n<user>Sky 3?<|endoftext|><assistant>[[Red 3.<|endoftext|>]]\n")
+        self.assertIn("rejected:\n     0 ", self.data("show", *words, "--tokens"))
+        self.assertRegex(self.data("stats", *words), r"pairs +12\n")
+        self.assertIn("cannot be prepared",
+                      self.data("prepare", *words, "--out", self.folder / "x.tok", code=2))
+        self.assertIn("after a reference of at most",
+                      self.tandem("plan", self.folder / "spec.yaml", *words))
+        self.tandem("train", self.folder / "spec.yaml", "run_name=pairs", *words)
+        lines = [json.loads(line)
+                 for line in (self.folder / "pairs" / "metrics.jsonl").read_text().splitlines()]
+        self.assertAlmostEqual(lines[0]["learning/loss"], 0.6931471805599453, places=15)
+        self.assertIn("rewards/margins", lines[1])
+        (self.folder / "rows.jsonl").write_text('{"chosen": "a b", "rejected": "a b"}\n' * 3)
+        self.assertIn("line 3: 'rejected' is the same as 'chosen'",
+                      self.data("check", *words, "data.format=preference", code=65))
+
 
 if __name__ == "__main__":
     harness.main()

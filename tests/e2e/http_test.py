@@ -1120,7 +1120,7 @@ class HeadersOfAnswers(Http):
                 {"x-request-id", "openai-processing-ms", "retry-after", "x-ignored-params"})
         reply = self.ask(server, get(CHAT, *self.PREFLIGHT, method="OPTIONS"))
         self.assertEqual(reply.status, 204)
-        self.assertEqual(reply.headers["access-control-allow-methods"], "GET, POST, DELETE, OPTIONS")
+        self.assertEqual(reply.headers["access-control-allow-methods"], "GET, POST, PUT, DELETE, OPTIONS")
         allowed = reply.headers["access-control-allow-headers"].split(", ")
         for name in ("authorization", "content-type", "x-request-id", "openai-organization",
                      "openai-project", "x-stainless-lang", "x-stainless-retry-count",

@@ -20,13 +20,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto rows = JsonRows::Of(text, "fuzz");
     for (int64_t i = 0; i < rows->size(); ++i) {
       Require(rows->Where(i).starts_with("line "));
-      for (const RowFormat format : {RowFormat::kMessages, RowFormat::kShareGpt, RowFormat::kText,
-                                     RowFormat::kInstruction, RowFormat::kPromptCompletion}) {
+      for (const RowFormat format :
+           {RowFormat::kMessages, RowFormat::kShareGpt, RowFormat::kText, RowFormat::kInstruction,
+            RowFormat::kPromptCompletion, RowFormat::kPreference, RowFormat::kOpenAiPreference}) {
         ReadStrangersFile([&] {
           ExampleOptions options;
           options.format = format;
           options.columns = ColumnsOf(format, {});
           const Example example = ParseExample(rows->Read(i), options);
+          Require((example.rejected != nullptr) == IsPreference(format));
           if (!example.is_chat()) return;
           Require(example.chat.learned.size() == example.chat.messages->size());
           Require(example.chat.messages->back().at("role") == "assistant");
@@ -34,6 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
     }
     ReadStrangersFile([&] { DetectFormat(*rows, {}); });
+    ReadStrangersFile([&] { DetectFormat(*rows, {}, RowKind::kPairs); });
   });
   return 0;
 }

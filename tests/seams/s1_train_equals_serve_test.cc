@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
+#include "engine/ops/softmax.h"
 #include "tests/support/adapters.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
@@ -110,6 +112,63 @@ TEST_P(TrainEqualsServe, LogitsOfPackedSegmentsAreBitwiseThoseOfServing) {
     }
     EXPECT_EQ(differing, 0u) << "of " << trained.size() << " logits";
   }
+}
+
+// Of preference optimisation: the log-probabilities of answers that training compares, packed with
+// others, are those that a server computes for the same texts.
+TEST_P(TrainEqualsServe, LogProbabilitiesOfPairsAreBitwiseThoseOfServing) {
+  const tests::Golden golden = tests::LoadGolden(GetParam().model);
+  const engine::ModelDir source = engine::ModelDir::Open(golden.dir);
+  const std::string config_text = *source.ReadText("config.json");
+  const auto json = engine::ParseUntrustedJson(config_text, golden.name);
+  const engine::FamilySpec& family = engine::FindFamily(json, golden.name);
+  const engine::ModelConfig config = family.parse_config(json, golden.name);
+  const auto segments = Segments(config.vocab_size);
+  training::MicroBatch batch = Pack(segments);
+  // Of the last tokens of each segment the next one is the target, as of an answer behind a prompt.
+  for (const training::Segment& segment : batch.segments) {
+    for (int64_t i = 1; i + 1 < segment.n_rows; ++i) {
+      const auto row = static_cast<size_t>(segment.first_row + i);
+      batch.targets[row] = batch.tokens[row + 1];
+      batch.weights[row] = 1;
+    }
+  }
+  batch.pairs.push_back({batch.segments[0], batch.segments[2], 0, {}});
+
+  ThreadPool pool(2);
+  engine::OpsContext ops(engine::Kernels(), pool);
+  training::TrainerOptions options;
+  options.row_length = static_cast<int64_t>(batch.tokens.size());
+  options.max_segments = 3;
+  options.dpo.emplace();
+  training::Trainer trainer(family, config, GetParam().dtype, options, ops);
+  trainer.parameters().LoadFrom(source);
+  trainer.MastersChanged();
+  const auto trained = training::LogProbsOfPairs(trainer.executor(), batch);
+  // Against itself as its reference nothing is to be learned yet.
+  batch.pairs[0].reference = trained.at(0);
+  EXPECT_DOUBLE_EQ(trainer.Evaluate({&batch, 1}).loss, std::log(2.0));
+
+  const tests::TemporaryDir exported;
+  Export(trainer.parameters(), config_text, exported.path());
+  ModelHarness harness(exported.path(), {.dtype = GetParam().dtype});
+  const auto served = [&](const std::vector<TokenId>& tokens) {
+    const auto rows = static_cast<int64_t>(tokens.size());
+    const int64_t vocab = config.vocab_size;
+    const std::vector<float> logits = harness.Prefill(tokens, 7);
+    std::vector<float> lse(tokens.size());
+    engine::LogSumExp(harness.ops(), logits.data(), rows, vocab, vocab, lse.data());
+    double sum = 0;
+    for (int64_t i = 1; i + 1 < rows; ++i) {
+      const auto next = static_cast<int64_t>(tokens[static_cast<size_t>(i + 1)]);
+      const float logprob =
+          logits[static_cast<size_t>(i * vocab + next)] - lse[static_cast<size_t>(i)];
+      sum += static_cast<double>(logprob);
+    }
+    return sum;
+  };
+  EXPECT_EQ(trained.at(0).chosen, served(segments[0]));
+  EXPECT_EQ(trained.at(0).rejected, served(segments[2]));
 }
 
 // The same with an adapter of every linear layer, after two steps of training it: exported, loaded

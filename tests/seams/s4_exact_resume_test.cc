@@ -242,6 +242,33 @@ TEST_F(ExactResume, KillsChangeNothingOfFineTuningOnChats) {
                            NumberOfKills(6));
 }
 
+// Kills hit the making of the reference, too.
+TEST_F(ExactResume, KillsChangeNothingOfLearningPreferences) {
+  std::ofstream rows(dir_.path() / "pairs.jsonl");
+  for (int i = 0; i < 40; ++i) {
+    rows << R"({"prompt":"Number )" << i << R"( is","chosen":" a )" << (i % 3 != 0 ? "dog" : "cat")
+         << R"(","rejected":" none of )" << i % 7 << "\"}\n";
+  }
+  rows.close();
+  const std::string pairs = (dir_.path() / "pairs.jsonl").string();
+  ExpectKillsChangeNothing({"kind=train.dpo", "data.train=" + pairs, "data.eval=" + pairs,
+                            "eval_interval=7", "max_target_length=48"},
+                           NumberOfKills(6));
+}
+
+TEST_F(ExactResume, KillsChangeNothingOfLearningPreferencesWithAnAdapter) {
+  std::ofstream rows(dir_.path() / "pairs.jsonl");
+  for (int i = 0; i < 40; ++i) {
+    rows << R"({"prompt":"Number )" << i << R"( is","chosen":" a dog","rejected":" no )" << i % 7
+         << "\"}\n";
+  }
+  rows.close();
+  ExpectKillsChangeNothing(
+      AdapterWords({"kind=train.dpo", "data.train=" + (dir_.path() / "pairs.jsonl").string(),
+                    "max_target_length=48", "lora.dropout=0.1", "lora.base_dtype=int8"}),
+      NumberOfKills(4));
+}
+
 TEST_F(ExactResume, KillsChangeNoBitOfAnAdapterWithDropout) {
   ExpectKillsChangeNothing(AdapterWords({"lora.dropout=0.2"}), NumberOfKills(8));
 }

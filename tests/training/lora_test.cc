@@ -12,8 +12,10 @@
 #include "engine/io/atomic_write.h"
 #include "engine/model/random_model.h"
 #include "tests/support/adapters.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
 #include "training/lora/module_names.h"
+#include "training/lora/pattern_branches.h"
 #include "training/run.h"
 
 namespace tandem::training {
@@ -22,10 +24,12 @@ namespace {
 namespace fs = std::filesystem;
 
 std::vector<LoraTarget> Choose(std::string_view family, const engine::ModelConfig& config,
-                               const std::string& module_path, bool full_match = false) {
+                               const std::string& module_path, bool full_match = false,
+                               Unmatched unmatched = Unmatched::kError) {
   LoraOptions options;
   options.module_path = module_path;
   options.full_match = full_match;
+  options.unmatched = unmatched;
   return ChooseLoraTargets(options, engine::FindFamilyByName(family), config);
 }
 
@@ -49,17 +53,24 @@ std::string ErrorOf(const std::function<void()>& action) {
   return {};
 }
 
-// The tutorial's regular expression is of whole paths there, so its ".*mha" reaches none of mha's
-// layers: rank 16 then has 65,536 parameters, and 196,608 where a part of the path is enough.
-TEST(LoraTargets, OfTheTutorialsMiniGptAreCountedAsThere) {
+constexpr const char* kTutorial = ".*mha|.*linear1|.*linear2";
+
+engine::ModelConfig TutorialConfig() {
   engine::ModelConfig config = engine::TinyMiniGptConfig();
   config.n_layers = 4;
   config.hidden_dim = config.ffn_dim = 256;
   config.attention.n_heads = config.attention.n_kv_heads = 8;
   config.attention.head_dim = 32;
-  const std::string tutorial = ".*mha|.*linear1|.*linear2";
+  return config;
+}
 
-  const auto full = Choose("minigpt", config, tutorial, true);
+// The tutorial's regular expression is of whole paths there, so its ".*mha" reaches none of mha's
+// layers: rank 16 then has 65,536 parameters, and 196,608 where a part of the path is enough.
+TEST(LoraTargets, OfTheTutorialsMiniGptAreCountedAsThere) {
+  const engine::ModelConfig config = TutorialConfig();
+  const std::string tutorial = kTutorial;
+
+  const auto full = Choose("minigpt", config, tutorial, true, Unmatched::kNote);
   EXPECT_EQ(full.size(), 8u);
   EXPECT_EQ(Parameters("minigpt", config, full), 65'536);
   const auto search = Choose("minigpt", config, tutorial);
@@ -97,6 +108,81 @@ TEST(LoraTargets, ThatMatchNothingAreAnErrorWithTheNearestNames) {
   EXPECT_NE(embedding.find("matches only model.embed_tokens, which can have no adapter"),
             std::string::npos)
       << embedding;
+}
+
+// The preset has the tutorial's numbers, its expression among them, and says that what this matches
+// not is noted.
+TEST(LoraTargets, OfTheTutorialsPresetAreTheTutorials) {
+  const TrainSpec spec =
+      LoadTrainSpec(tests::SourceDir() / "config/presets/minigpt-shakespeare-lora.yaml", {});
+  EXPECT_EQ(spec.lora.module_path, kTutorial);
+  EXPECT_EQ(spec.lora.rank, 16);
+  EXPECT_EQ(spec.lora.alpha, 2.0);
+  const engine::FamilySpec& family = engine::FindFamilyByName("minigpt");
+
+  const auto targets = ChooseLoraTargets(spec.lora, family, TutorialConfig());
+
+  EXPECT_EQ(Parameters("minigpt", TutorialConfig(), targets), 65'536);
+  EXPECT_EQ(targets[0].scale, 0.125f);
+  const auto said = UnmatchedBranches(spec.lora, family, TutorialConfig());
+  ASSERT_EQ(said.size(), 3u);
+  EXPECT_EQ(said[0],
+            "\".*mha\" matches no linear layer as its whole path (lora.match: full), but 16 layers "
+            "as a part of it: write \".*mha.*\" or set lora.match: search");
+  EXPECT_EQ(said[1], "\".*linear1\" matches 4 layers");
+  EXPECT_EQ(said[2], "\".*linear2\" matches 4 layers");
+}
+
+TEST(LoraTargets, AnAlternativeThatMatchesNothingIsAnErrorUnlessItIsToBeNoted) {
+  const std::string tutorial =
+      ErrorOf([&] { Choose("minigpt", TutorialConfig(), kTutorial, true); });
+  for (const char* part :
+       {"lora.module_path: of \".*mha|.*linear1|.*linear2\" \".*mha\" matches no",
+        "write \".*mha.*\" or set lora.match: search", "\".*linear2\" matches 4 layers",
+        "lora.unmatched: note"}) {
+    EXPECT_NE(tutorial.find(part), std::string::npos) << tutorial;
+  }
+  // What the message says to write does it.
+  EXPECT_EQ(Choose("minigpt", TutorialConfig(), ".*mha.*|.*linear1|.*linear2", true).size(), 24u);
+
+  const engine::ModelConfig llama = engine::TinyLlamaConfig();
+  const std::string typo = ErrorOf([&] { Choose("llama", llama, "(q|k|w|o)_proj"); });
+  EXPECT_NE(typo.find("\"w\" matches no linear layer; the nearest are called"), std::string::npos)
+      << typo;
+  EXPECT_EQ(Choose("llama", llama, "(q|k|w|o)_proj", false, Unmatched::kNote).size(), 6u);
+  // The names of one model in two ways of writing; the embedding, of which something else is said.
+  EXPECT_EQ(Choose("llama", llama, "up_proj|wi_0").size(), 4u);
+  EXPECT_EQ(Choose("llama", llama, "up_proj|embed_tokens").size(), 2u);
+  // Nothing at all is an error whatever is to be noted.
+  ErrorOf([&] { Choose("llama", llama, "mha|linear1", false, Unmatched::kNote); });
+}
+
+TEST(LoraTargets, OfAWholePathThatNothingHasSayWhatAPartWouldMatch) {
+  const std::string text =
+      ErrorOf([&] { Choose("minigpt", TutorialConfig(), "linear1", true, Unmatched::kNote); });
+  EXPECT_NE(text.find("but 4 layers as a part of it"), std::string::npos) << text;
+}
+
+TEST(PatternBranches, AreTheAlternativesOnEveryLevel) {
+  const auto alone = [](std::string_view pattern) {
+    std::vector<std::string> texts;
+    for (const PatternBranch& branch : BranchesOf(pattern)) texts.push_back(branch.alone);
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(alone("abc"), Texts{});
+  EXPECT_EQ(alone("a|b|c"), (Texts{"a", "b", "c"}));
+  EXPECT_EQ(alone("x(a|b)y"), (Texts{"x(a)y", "x(b)y"}));
+  EXPECT_EQ(alone("x(?:a|b)?|c"), (Texts{"x(?:a|b)?", "x(?:a)?", "x(?:b)?", "c"}));
+  EXPECT_EQ(alone("a(b|c(d|e))"), (Texts{"a(b)", "a(c(d|e))", "a(c(d))", "a(c(e))"}));
+  EXPECT_EQ(alone("[|(]|\\||b"), (Texts{"[|(]", "\\|", "b"}));
+  EXPECT_EQ(alone("[\\]|]|b"), (Texts{"[\\]|]", "b"}));
+  EXPECT_EQ(alone("a||b"), (Texts{"a", "", "b"}));
+  // Of which nothing can be said.
+  EXPECT_EQ(alone("(a|b)*(c|(d|e)){2}(?!f|g)"), Texts{});
+  EXPECT_EQ(alone("(a|b)\\1"), Texts{});
+  EXPECT_EQ(alone("(a|b"), Texts{});
+  EXPECT_EQ(alone("a|b)"), Texts{});
 }
 
 TEST(LoraTargets, AreDescribedByKindWithTheirParameters) {

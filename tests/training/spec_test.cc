@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -160,6 +161,32 @@ TEST(TrainSpec, TheMiniGptPresetIsTheTutorials) {
   EXPECT_EQ(spec.train.per_device_batch_size * spec.train.gradient_accumulation_steps, 144);
   EXPECT_EQ(spec.train.optimizer.kind, OptimizerKind::kAdam);
   EXPECT_EQ(spec.train.schedule.learning_rate, 1e-3);
+}
+
+TEST(TrainSpec, EveryPresetIsASpec) {
+  int n_presets = 0;
+  for (const auto& file :
+       std::filesystem::directory_iterator(tests::SourceDir() / "config/presets")) {
+    SCOPED_TRACE(file.path().string());
+    EXPECT_NO_THROW(LoadTrainSpec(file.path().string(),
+                                  std::vector<std::string>{"dataset_path=d", "tokenizer_path=t"}));
+    ++n_presets;
+  }
+  EXPECT_GE(n_presets, 4);
+}
+
+TEST(TrainSpec, ThePresetInMaxTextsWordsMeansWhatItsDemoRuns) {
+  const TrainSpec spec =
+      LoadTrainSpec((tests::SourceDir() / "config/presets/gemma2-ultrachat.yaml").string(), {});
+
+  EXPECT_EQ(spec.kind, "train.sft");
+  EXPECT_EQ(spec.train.steps, 1000);
+  EXPECT_EQ(spec.train.per_device_batch_size, 8);
+  EXPECT_EQ(spec.data.max_target_length, 1024);
+  EXPECT_EQ(spec.data.columns, std::vector<std::string>{"messages"});
+  EXPECT_EQ(spec.compute, engine::DType::kBF16);
+  EXPECT_EQ(spec.checkpoint.keep, 2);
+  EXPECT_EQ(spec.log_period, 10);
 }
 
 TEST(TrainSpec, ValuesKnowWhereTheyCameFrom) {

@@ -6,49 +6,19 @@
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
+#include "training/data/row_fields.h"
 
 namespace tandem::training {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-[[noreturn]] void Throw(const std::string& field, const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, field + " " + what);
-}
-
-const Json* FindColumn(const Json& row, const std::string& column) {
-  if (column.empty()) return nullptr;
-  const auto found = row.find(column);
-  return found == row.end() || found->is_null() ? nullptr : &*found;
-}
-
-const Json& Column(const Json& row, const std::string& column) {
-  const Json* value = FindColumn(row, column);
-  if (value == nullptr) Throw(Quoted(column, 40), "is missing");
-  return *value;
-}
-
-const std::string& Text(const Json& value, const std::string& column) {
-  if (!value.is_string()) {
-    Throw(Quoted(column, 40), std::string("must be a text, is ") + value.type_name());
-  }
-  return value.get_ref<const std::string&>();
-}
-
-std::string TextOr(const Json& row, const std::string& column) {
-  const Json* value = FindColumn(row, column);
-  return value == nullptr ? std::string() : Text(*value, column);
-}
-
-bool IsBlank(const std::string& text) {
-  return text.find_first_not_of(" \t\r\n") == std::string::npos;
-}
-
-const std::string& Said(const Json& value, const std::string& column) {
-  const std::string& text = Text(value, column);
-  if (IsBlank(text)) Throw(Quoted(column, 40), "is empty, so there is nothing to learn");
-  return text;
-}
+using row_fields::Column;
+using row_fields::FindColumn;
+using row_fields::IsBlank;
+using row_fields::Said;
+using row_fields::Text;
+using row_fields::TextOr;
+using row_fields::Throw;
 
 Conversation Ask(const std::string& system, const std::string& question, const std::string& answer,
                  const ExampleOptions& options) {
@@ -207,6 +177,9 @@ Example ParseExample(const Json& row, const ExampleOptions& options) {
       example.plain.completion = Said(Column(row, options.columns[0]), options.columns[0]);
       return example;
     }
+    case RowFormat::kPreference:
+    case RowFormat::kOpenAiPreference:
+      return ParsePreference(row, options);
     case RowFormat::kAuto:
     case RowFormat::kPlain:
       break;

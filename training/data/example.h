@@ -27,6 +27,7 @@ struct PlainExample {
 struct Example {
   Conversation chat;
   PlainExample plain;
+  std::shared_ptr<const Example> rejected;  // of a pair: the same prompt with the other answer
   bool is_chat() const { return chat.messages != nullptr; }
 };
 
@@ -40,6 +41,9 @@ struct ExampleOptions {
 
 // Checks a row and understands it. Throws Error with what is wrong, naming the field.
 Example ParseExample(const nlohmann::ordered_json& row, const ExampleOptions& options);
+
+// The same of rows in the formats of preferences. Both answers have one prompt, and differ.
+Example ParsePreference(const nlohmann::ordered_json& row, const ExampleOptions& options);
 
 // The same of a list of messages alone; every assistant message is learned but those of weight 0.
 // `tools` may be null, an array, or the JSON text of one. For pairs of answers: a prompt need not

@@ -10,30 +10,35 @@ namespace {
 
 constexpr size_t kNone = static_cast<size_t>(-1);
 
-void Pad(int64_t row_length, TokenId pad, PackedRow* row) {
-  const int64_t room = row_length - static_cast<int64_t>(row->tokens.size());
-  if (room == 0) return;
-  for (int64_t p = 0; p < room; ++p) {
-    row->tokens.push_back(pad);
-    row->positions.push_back(static_cast<int32_t>(p));
-    row->targets.push_back(-1);
-    row->weights.push_back(0);
-    row->samples.push_back(-1);
+// No position reaches `max_sequence`: the model may know no more.
+void Pad(int64_t row_length, int64_t max_sequence, TokenId pad, PackedRow* row) {
+  int64_t room = row_length - static_cast<int64_t>(row->tokens.size());
+  while (room > 0) {
+    const int64_t places = std::min(room, max_sequence);
+    for (int64_t p = 0; p < places; ++p) {
+      row->tokens.push_back(pad);
+      row->positions.push_back(static_cast<int32_t>(p));
+      row->targets.push_back(-1);
+      row->weights.push_back(0);
+      row->samples.push_back(-1);
+    }
+    row->segment_lengths.push_back(places);
+    room -= places;
   }
-  row->segment_lengths.push_back(room);
 }
 
 }  // namespace
 
-PackedRow PaddingRow(int64_t row_length, TokenId pad) {
+PackedRow PaddingRow(int64_t row_length, TokenId pad, int64_t max_sequence) {
   PackedRow row;
-  Pad(row_length, pad, &row);
+  Pad(row_length, max_sequence > 0 ? max_sequence : row_length, pad, &row);
   return row;
 }
 
 Packer::Packer(const PackerOptions& options, std::function<Sample(int64_t index)> make)
     : options_(options), make_(std::move(make)) {
   TANDEM_CHECK(options.row_length > 0 && options.n_samples > 0);
+  if (options_.max_sequence <= 0) options_.max_sequence = options.row_length;
   if (options_.max_segments <= 0) options_.max_segments = options.row_length;
   if (options_.packing == Packing::kNone) options_.max_segments = 1;
 }
@@ -47,19 +52,33 @@ double Packer::epoch() const {
   return static_cast<double>(state_.next) / static_cast<double>(options_.n_samples);
 }
 
+int64_t Packer::IndexOf(int64_t number) const {
+  const int64_t epoch = number / options_.n_samples;
+  const int64_t within = number % options_.n_samples;
+  return options_.shuffle
+             ? Permute(options_.seed + static_cast<uint64_t>(epoch), options_.n_samples, within)
+             : within;
+}
+
 const Sample& Packer::Pending(size_t i) {
   const int64_t number = state_.pending[i];
   if (const auto it = made_.find(number); it != made_.end()) return it->second;
-  const int64_t epoch = number / options_.n_samples;
-  const int64_t within = number % options_.n_samples;
-  const int64_t index = options_.shuffle ? Permute(options_.seed + static_cast<uint64_t>(epoch),
-                                                   options_.n_samples, within)
-                                         : within;
-  return made_.emplace(number, make_(index)).first->second;
+  return made_.emplace(number, make_(IndexOf(number))).first->second;
 }
 
 int64_t Packer::PlacesOf(const Sample& sample) const {
-  return static_cast<int64_t>(sample.tokens.size()) - 1;
+  if (!sample.is_pair()) return static_cast<int64_t>(sample.tokens.size()) - 1;
+  int64_t places = 0;
+  for (size_t k = 0; k < 2; ++k) {
+    const auto n = static_cast<int64_t>(sample.SequenceEnd(k) - sample.SequenceBegin(k));
+    places += std::min(n - 1, options_.max_sequence);
+  }
+  return places;
+}
+
+bool Packer::IsTooLong(const Sample& sample) const {
+  return LongestSequence(sample) - 1 >
+         (sample.is_pair() ? options_.max_sequence : options_.row_length);
 }
 
 // Takes samples until `wanted` are pending or the epochs are over.
@@ -69,12 +88,12 @@ void Packer::Fill(size_t wanted) {
     state_.pending.push_back(state_.next++);
     const Sample& sample = Pending(state_.pending.size() - 1);
 
-    const bool too_long = PlacesOf(sample) > options_.row_length;
+    const bool too_long = IsTooLong(sample);
     if (too_long && options_.packing != Packing::kConcatThenSplit) {
       if (options_.overflow == Overflow::kError) {
         throw Error(ErrorCode::kInvalidArgument,
-                    "a sample has " + std::to_string(sample.tokens.size()) +
-                        " tokens and a row only " + std::to_string(options_.row_length) +
+                    "a sample has " + std::to_string(LongestSequence(sample)) +
+                        " tokens and a row only " + std::to_string(options_.max_sequence) +
                         "; choose overflow truncate, drop or split");
       }
       if (options_.overflow == Overflow::kTruncate) ++truncated_;
@@ -84,7 +103,7 @@ void Packer::Fill(size_t wanted) {
     // Of a sample that is cut off only what is left counts.
     const bool is_cut = too_long && options_.packing != Packing::kConcatThenSplit &&
                         options_.overflow == Overflow::kTruncate;
-    const int64_t trained = TrainedTokens(sample, is_cut ? options_.row_length + 1 : 0);
+    const int64_t trained = TrainedTokens(sample, is_cut ? options_.max_sequence + 1 : 0);
     if (!drop && trained > 0) {
       fruitless_ = 0;
       continue;
@@ -123,22 +142,42 @@ size_t Packer::Choose(int64_t room) {
   return best;
 }
 
-// Appends the sample, or as much of it as fits. True when the sample is used up.
-bool Packer::AddSegment(size_t i, PackedRow* row) {
-  const Sample& sample = Pending(i);
-  const int64_t from = i == 0 ? state_.offset : 0;
-  const int64_t room = options_.row_length - static_cast<int64_t>(row->tokens.size());
-  const int64_t places = std::min(room, PlacesOf(sample) - from);
+// A segment: `places` tokens of the sample from `from`, each with the next one as its target.
+void Packer::AddPlaces(const Sample& sample, size_t from, int64_t places, int64_t number,
+                       PackedRow* row) const {
   for (int64_t p = 0; p < places; ++p) {
-    const auto at = static_cast<size_t>(from + p);
+    const size_t at = from + static_cast<size_t>(p);
     const bool trained = sample.trained[at + 1] != 0;
     row->tokens.push_back(sample.tokens[at]);
     row->positions.push_back(static_cast<int32_t>(p));
     row->targets.push_back(trained ? sample.tokens[at + 1] : -1);
     row->weights.push_back(trained ? 1.0f : 0.0f);
-    row->samples.push_back(state_.pending[i]);
+    row->samples.push_back(number);
   }
   row->segment_lengths.push_back(places);
+}
+
+void Packer::AddPair(size_t i, PackedRow* row) {
+  const Sample& sample = Pending(i);
+  const int64_t number = state_.pending[i];
+  row->pairs.push_back({static_cast<int64_t>(row->segment_lengths.size()), IndexOf(number)});
+  for (size_t k = 0; k < 2; ++k) {
+    const auto n = static_cast<int64_t>(sample.SequenceEnd(k) - sample.SequenceBegin(k));
+    AddPlaces(sample, sample.SequenceBegin(k), std::min(n - 1, options_.max_sequence), number, row);
+  }
+}
+
+// Appends the sample, or as much of it as fits. True when the sample is used up.
+bool Packer::AddSegment(size_t i, PackedRow* row) {
+  const Sample& sample = Pending(i);
+  if (sample.is_pair()) {
+    AddPair(i, row);
+    return true;
+  }
+  const int64_t from = i == 0 ? state_.offset : 0;
+  const int64_t room = options_.row_length - static_cast<int64_t>(row->tokens.size());
+  const int64_t places = std::min(room, PlacesOf(sample) - from);
+  AddPlaces(sample, static_cast<size_t>(from), places, state_.pending[i], row);
 
   const bool cuts =
       options_.packing == Packing::kConcatThenSplit || options_.overflow == Overflow::kSplit;
@@ -153,7 +192,8 @@ bool Packer::AddSegment(size_t i, PackedRow* row) {
 bool Packer::Next(PackedRow* row) {
   *row = {};
   while (static_cast<int64_t>(row->tokens.size()) < options_.row_length &&
-         static_cast<int64_t>(row->segment_lengths.size()) < options_.max_segments) {
+         static_cast<int64_t>(row->segment_lengths.size() - row->pairs.size()) <
+             options_.max_segments) {
     const size_t i = Choose(options_.row_length - static_cast<int64_t>(row->tokens.size()));
     if (i == kNone) break;
     if (!AddSegment(i, row)) continue;
@@ -162,7 +202,7 @@ bool Packer::Next(PackedRow* row) {
     if (i == 0) state_.offset = 0;
   }
   if (row->tokens.empty()) return false;
-  Pad(options_.row_length, options_.pad, row);
+  Pad(options_.row_length, options_.max_sequence, options_.pad, row);
   return true;
 }
 

@@ -19,7 +19,8 @@ enum class Overflow { kTruncate, kDrop, kError, kSplit };  // samples longer tha
 
 struct PackerOptions {
   int64_t row_length = 0;
-  int64_t max_segments = 0;  // per row
+  int64_t max_sequence = 0;  // places of one of the two sequences of a pair; 0: row_length
+  int64_t max_segments = 0;  // per row; a pair counts as one
   Packing packing = Packing::kBestFit;
   Overflow overflow = Overflow::kTruncate;
   bool shuffle = true;
@@ -40,7 +41,14 @@ struct PackerState {
   bool operator==(const PackerState&) const = default;
 };
 
-// `row_length` tokens: segments one after the other, then perhaps padding as a last segment. In a
+// A pair of answers in a row: two segments, one behind the other.
+struct PackedPair {
+  int64_t segment = 0;  // of the preferred answer
+  int64_t index = 0;    // of the sample in its source
+};
+
+// `row_length` tokens: segments one after the other, then perhaps padding as a last segment (with
+// `max_sequence` as many as it takes). In a
 // segment the target of a token is the one after it in its sample; positions begin at 0.
 struct PackedRow {
   std::vector<TokenId> tokens;
@@ -49,13 +57,15 @@ struct PackedRow {
   std::vector<float> weights;    // 1 or 0
   std::vector<int64_t> samples;  // number of the sample; -1 for padding
   std::vector<int64_t> segment_lengths;
+  std::vector<PackedPair> pairs;
 };
 
 // A row of nothing but padding: completes the last batch of the last epoch.
-PackedRow PaddingRow(int64_t row_length, TokenId pad);
+PackedRow PaddingRow(int64_t row_length, TokenId pad, int64_t max_sequence = 0);
 
 // Makes rows out of samples. A sample of n tokens takes n - 1 places (its last token is only ever a
-// target). Deterministic: a function of options, samples and state.
+// target). A pair is never torn apart: both its sequences are whole (or cut to max_sequence) and in
+// one row. Deterministic: a function of options, samples and state.
 class Packer {
  public:
   // `make` gives the sample by its index in the corpus.
@@ -73,11 +83,16 @@ class Packer {
   int64_t truncated() const { return truncated_; }
 
  private:
+  int64_t IndexOf(int64_t number) const;
   const Sample& Pending(size_t i);
   int64_t PlacesOf(const Sample& sample) const;
+  bool IsTooLong(const Sample& sample) const;
   void Fill(size_t wanted);
   size_t Choose(int64_t room);
   bool AddSegment(size_t i, PackedRow* row);
+  void AddPair(size_t i, PackedRow* row);
+  void AddPlaces(const Sample& sample, size_t from, int64_t places, int64_t number,
+                 PackedRow* row) const;
 
   PackerOptions options_;
   std::function<Sample(int64_t)> make_;

@@ -29,6 +29,11 @@ const std::vector<FormatColumns>& Formats() {
       {RowFormat::kPromptCompletion, "prompt_completion", 2, {"prompt", "completion", "tools"}},
       {RowFormat::kInstruction, "alpaca", 2, {"instruction", "output", "input", "system"}},
       {RowFormat::kText, "text", 1, {"text"}},
+      {RowFormat::kOpenAiPreference,
+       "openai_preference",
+       3,
+       {"input", "preferred_output", "non_preferred_output"}},
+      {RowFormat::kPreference, "preference", 2, {"chosen", "rejected", "prompt", "tools"}},
   };
   return formats;
 }
@@ -40,8 +45,9 @@ const FormatColumns& Find(RowFormat format) {
   throw Error(ErrorCode::kInternal, "a format without columns");
 }
 
-std::optional<RowFormat> FormatOf(const Json& row) {
+std::optional<RowFormat> FormatOf(const Json& row, RowKind kind) {
   for (const FormatColumns& known : Formats()) {
+    if (IsPreference(known.format) != (kind == RowKind::kPairs)) continue;
     const auto needed = known.columns.begin() + static_cast<std::ptrdiff_t>(known.needed);
     if (std::all_of(known.columns.begin(), needed,
                     [&](const std::string& column) { return row.contains(column); })) {
@@ -52,9 +58,13 @@ std::optional<RowFormat> FormatOf(const Json& row) {
 }
 
 // By what the columns named by the user hold.
-std::optional<RowFormat> FormatOf(const Json& row, const std::vector<std::string>& columns) {
+std::optional<RowFormat> FormatOf(const Json& row, const std::vector<std::string>& columns,
+                                  RowKind kind) {
   if (!row.contains(columns[0])) return std::nullopt;
   const Json& first = row.at(columns[0]);
+  if (kind == RowKind::kPairs) {
+    return first.is_object() ? RowFormat::kOpenAiPreference : RowFormat::kPreference;
+  }
   if (columns.size() == 2) return RowFormat::kPromptCompletion;
   if (columns.size() == 3) return RowFormat::kInstruction;
   if (first.is_string()) return RowFormat::kText;
@@ -64,6 +74,10 @@ std::optional<RowFormat> FormatOf(const Json& row, const std::vector<std::string
 }
 
 }  // namespace
+
+bool IsPreference(RowFormat format) {
+  return format == RowFormat::kPreference || format == RowFormat::kOpenAiPreference;
+}
 
 std::string_view NameOf(RowFormat format) {
   if (format == RowFormat::kAuto) return "auto";
@@ -95,7 +109,7 @@ std::vector<std::string> ColumnsOf(RowFormat format, const std::vector<std::stri
   return columns;
 }
 
-RowFormat DetectFormat(const RowFile& rows, const std::vector<std::string>& columns) {
+RowFormat DetectFormat(const RowFile& rows, const std::vector<std::string>& columns, RowKind kind) {
   std::string seen;
   std::string fault;
   for (int64_t i = 0; i < std::min(rows.size(), kRowsLookedAt); ++i) {
@@ -106,13 +120,13 @@ RowFormat DetectFormat(const RowFile& rows, const std::vector<std::string>& colu
       if (fault.empty()) fault = rows.Where(i) + ": " + error.what();
       continue;
     }
-    const auto format = columns.empty() ? FormatOf(row) : FormatOf(row, columns);
+    const auto format = columns.empty() ? FormatOf(row, kind) : FormatOf(row, columns, kind);
     if (format) return *format;
-    if (row.contains("chosen")) {
+    if (kind == RowKind::kExamples && (row.contains("chosen") || FormatOf(row, RowKind::kPairs))) {
       throw Error(ErrorCode::kInvalidArgument,
                   rows.name() +
                       ": rows of preferences (chosen, rejected) are no examples to "
-                      "imitate");
+                      "imitate; kind train.dpo learns from them");
     }
     if (seen.empty()) {
       size_t n = 0;
@@ -125,8 +139,9 @@ RowFormat DetectFormat(const RowFile& rows, const std::vector<std::string>& colu
   if (seen.empty() && !fault.empty()) {
     throw Error(ErrorCode::kDataLoss, rows.name() + ": no row can be read; " + fault);
   }
-  throw Error(ErrorCode::kInvalidArgument, rows.name() + ": no known format among the columns " +
-                                               seen +
+  const std::string wanted = kind == RowKind::kPairs ? "format of pairs" : "format";
+  throw Error(ErrorCode::kInvalidArgument, rows.name() + ": no known " + wanted +
+                                               " among the columns " + seen +
                                                "; name it with data.format and data.columns");
 }
 

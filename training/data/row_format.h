@@ -18,7 +18,15 @@ enum class RowFormat {
   kShareGpt,     // {"conversations": [{"from", "value"}], "system"?, "tools"?}
   kInstruction,  // {"instruction", "input"?, "output"}: Alpaca's
   kPromptCompletion,  // {"prompt", "completion"}: texts, or lists of messages
+  kPreference,        // {"chosen", "rejected", "prompt"?, "tools"?}: texts, or lists of messages
+  kOpenAiPreference,  // {"input": {"messages"}, "preferred_output", "non_preferred_output"}
 };
+
+// Whether a row holds two answers, one preferred to the other.
+bool IsPreference(RowFormat format);
+
+// What a run learns from: examples to imitate, or pairs of answers.
+enum class RowKind { kExamples, kPairs };
 
 std::string_view NameOf(RowFormat format);
 
@@ -28,7 +36,8 @@ std::string_view NameOf(RowFormat format);
 std::vector<std::string> ColumnsOf(RowFormat format, const std::vector<std::string>& given);
 
 // The format of the first rows: by the names of their columns, or by what the given columns hold.
-// Throws kInvalidArgument naming the columns that are there.
-RowFormat DetectFormat(const RowFile& rows, const std::vector<std::string>& columns);
+// Throws kInvalidArgument naming the columns that are there. Only formats of `kind` are looked for.
+RowFormat DetectFormat(const RowFile& rows, const std::vector<std::string>& columns,
+                       RowKind kind = RowKind::kExamples);
 
 }  // namespace tandem::training

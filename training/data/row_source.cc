@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "training/data/pair.h"
 #include "training/data/permutation.h"
 
 namespace tandem::training {
@@ -34,7 +35,7 @@ Conversation UpTo(const Conversation& chat, size_t message) {
 }
 
 bool IsLong(const Sample& sample, const RowOptions& options) {
-  return options.max_tokens > 0 && static_cast<int64_t>(sample.tokens.size()) > options.max_tokens;
+  return options.max_tokens > 0 && LongestSequence(sample) > options.max_tokens;
 }
 
 }  // namespace
@@ -44,6 +45,7 @@ uint64_t HashOf(const Sample& sample) {
   for (size_t i = 0; i < sample.tokens.size(); ++i) {
     hash = HashCounter(hash, static_cast<uint64_t>(sample.tokens[i]) * 2 + sample.trained[i]);
   }
+  if (sample.is_pair()) hash = HashCounter(hash, sample.second);
   return hash;
 }
 
@@ -109,8 +111,8 @@ RowSource::Checked RowSource::Check(int64_t row) const {
     checked.samples = MakeAll(row);
     for (const Sample& sample : checked.samples) {
       if (options_.overflow != Overflow::kError || !IsLong(sample, options_)) continue;
-      checked.fault = "has " + std::to_string(sample.tokens.size()) + " tokens, and a row holds " +
-                      std::to_string(options_.max_tokens);
+      checked.fault = "has " + std::to_string(LongestSequence(sample)) +
+                      " tokens, and a row holds " + std::to_string(options_.max_tokens);
     }
   } catch (const Error& error) {
     checked.fault = error.what();
@@ -129,20 +131,21 @@ void RowSource::Count(int64_t row, const Checked& checked, DataReport* report, c
   for (size_t k = 0; k < checked.samples.size(); ++k) {
     const Sample& sample = checked.samples[k];
     if (!IsKept(sample, report)) continue;
-    const auto length = static_cast<int64_t>(sample.tokens.size());
-    report->tokens += length;
+    const int64_t length = LongestSequence(sample);
+    report->tokens += static_cast<int64_t>(sample.tokens.size());
     report->trained_tokens += TrainedTokens(sample);
     if (options_.keep_lengths) {
       report->lengths.push_back(static_cast<int32_t>(length));
       report->hashes.push_back(HashOf(sample));
     }
+    if (sample.is_pair()) report->pairs_hash = HashCounter(report->pairs_hash, HashOf(sample));
     Keep({row, options_.turns == Turns::kApart ? static_cast<int32_t>(k) : -1});
     if (visit) visit(sample);
   }
 }
 
 bool RowSource::IsKept(const Sample& sample, DataReport* report) const {
-  report->longest = std::max(report->longest, static_cast<int64_t>(sample.tokens.size()));
+  report->longest = std::max(report->longest, LongestSequence(sample));
   const bool is_long = IsLong(sample, options_);
   if (is_long) ++report->over_length;
   if (is_long && options_.overflow == Overflow::kDrop) return false;
@@ -173,7 +176,7 @@ std::vector<Sample> RowSource::MakeAll(int64_t row) const {
   const Example example = ParseExample(rows_->Read(row), options_.example);
   std::vector<Sample> samples;
   if (options_.turns == Turns::kTogether || !example.is_chat()) {
-    samples.push_back(encoder_->Encode(example));
+    samples.push_back(Encode(example));
     return samples;
   }
   const auto n = static_cast<int32_t>(LearnedMessages(example.chat).size());
@@ -181,8 +184,15 @@ std::vector<Sample> RowSource::MakeAll(int64_t row) const {
   return samples;
 }
 
+Sample RowSource::Encode(const Example& example) const {
+  Sample sample = encoder_->Encode(example);
+  if (!example.rejected) return sample;
+  return JoinPair(std::move(sample), encoder_->Encode(*example.rejected),
+                  options_.max_prompt_tokens);
+}
+
 Sample RowSource::MakeTurn(const Example& example, int32_t turn) const {
-  if (turn < 0 || !example.is_chat()) return encoder_->Encode(example);
+  if (turn < 0 || !example.is_chat()) return Encode(example);
   const size_t message = LearnedMessages(example.chat).at(static_cast<size_t>(turn));
   return encoder_->EncodeChat(UpTo(example.chat, message));
 }

@@ -23,7 +23,8 @@ struct RowOptions {
   ExampleOptions example;
   Turns turns = Turns::kTogether;
   OnBadRow on_bad_row = OnBadRow::kError;
-  int64_t max_tokens = 0;  // what fits into a row; 0: no limit
+  int64_t max_tokens = 0;         // what fits into a row, of pairs for each sequence; 0: no limit
+  int64_t max_prompt_tokens = 0;  // of pairs, see JoinPair; 0: no limit
   // Samples of more: kTruncate counts only what is left as trained, kDrop leaves them out, kError
   // makes their rows bad, kSplit keeps them as they are.
   Overflow overflow = Overflow::kSplit;
@@ -48,6 +49,7 @@ struct DataReport {
   int64_t longest = 0;
   int64_t over_length = 0;  // samples of more than max_tokens; with kDrop they are left out
   int64_t zero_loss = 0;    // samples left out: truncation has taken all that is trained
+  uint64_t pairs_hash = 0;  // of all pairs in their order; 0 without pairs
   std::vector<int32_t> lengths;
   std::vector<uint64_t> hashes;
 
@@ -94,6 +96,7 @@ class RowSource final : public SampleSource {
   void Keep(const Place& place);
   Place PlaceOf(int64_t i) const;
   std::vector<Sample> MakeAll(int64_t row) const;
+  Sample Encode(const Example& example) const;
   Sample MakeTurn(const Example& example, int32_t turn) const;
 
   std::shared_ptr<const RowFile> rows_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,14 @@ namespace tandem::training {
 struct Sample {
   std::vector<TokenId> tokens;
   std::vector<uint8_t> trained;  // as long as tokens
+  // A pair of answers is two sequences, one behind the other, each with its prompt: the preferred
+  // one, and from here the other. 0: no pair.
+  size_t second = 0;
+
+  bool is_pair() const { return second > 0; }
+  size_t n_sequences() const { return is_pair() ? 2 : 1; }
+  size_t SequenceBegin(size_t k) const { return k == 0 ? 0 : second; }
+  size_t SequenceEnd(size_t k) const { return k == 0 && is_pair() ? second : tokens.size(); }
 
   void Append(const std::vector<TokenId>& ids, bool train) {
     tokens.insert(tokens.end(), ids.begin(), ids.end());
@@ -20,12 +29,30 @@ struct Sample {
   }
 };
 
+// Tokens of the sample, of a pair those of its longer sequence.
+inline int64_t LongestSequence(const Sample& sample) {
+  size_t longest = 0;
+  for (size_t k = 0; k < sample.n_sequences(); ++k) {
+    longest = std::max(longest, sample.SequenceEnd(k) - sample.SequenceBegin(k));
+  }
+  return static_cast<int64_t>(longest);
+}
+
 // How many tokens of the sample's first `max_tokens` (0: of all) are trained; the first never is.
+// Of a pair: of the first ones of both sequences, and 0 when one of them has none left.
 inline int64_t TrainedTokens(const Sample& sample, int64_t max_tokens = 0) {
-  const auto n = static_cast<int64_t>(sample.trained.size());
-  const int64_t seen = max_tokens > 0 ? std::min(n, max_tokens) : n;
-  if (seen < 2) return 0;
-  return std::count(sample.trained.begin() + 1, sample.trained.begin() + seen, 1);
+  int64_t trained = 0;
+  for (size_t k = 0; k < sample.n_sequences(); ++k) {
+    const auto begin = static_cast<std::ptrdiff_t>(sample.SequenceBegin(k));
+    const auto n = static_cast<std::ptrdiff_t>(sample.SequenceEnd(k)) - begin;
+    const std::ptrdiff_t seen = max_tokens > 0 ? std::min<std::ptrdiff_t>(n, max_tokens) : n;
+    if (seen < 2) return 0;
+    const auto first = sample.trained.begin() + begin;
+    const int64_t here = std::count(first + 1, first + seen, 1);
+    if (here == 0) return 0;
+    trained += here;
+  }
+  return trained;
 }
 
 }  // namespace tandem::training

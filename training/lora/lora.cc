@@ -12,6 +12,7 @@
 #include "engine/model/adapter.h"
 #include "engine/sampling/philox.h"
 #include "training/lora/module_names.h"
+#include "training/lora/pattern_branches.h"
 #include "training/name_pattern.h"
 
 namespace tandem::training {
@@ -23,22 +24,33 @@ bool IsConv(const engine::WeightSpec& spec) {
   return spec.layout == engine::SourceLayout::kInOut && spec.name.ends_with(".weight");
 }
 
-// lora.module_path against every name of a module.
+// An expression of lora.module_path against every name of a module.
 class Matcher {
  public:
+  Matcher(const std::string& expression, bool full_match, std::string_view family)
+      : matches_all_(expression.empty()),
+        full_match_(full_match),
+        family_(family),
+        pattern_("lora.module_path", expression) {}
   Matcher(const LoraOptions& options, std::string_view family)
-      : options_(options), family_(family), pattern_("lora.module_path", options.module_path) {}
+      : Matcher(options.module_path, options.full_match, family) {}
 
   bool Matches(const std::string& path) const {
-    if (options_.module_path.empty()) return true;
+    if (matches_all_) return true;
     const std::vector<std::string> names = NamesOfModule(family_, path);
     return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return options_.full_match ? pattern_.IsAllOf(name) : pattern_.IsIn(name);
+      return full_match_ ? pattern_.IsAllOf(name) : pattern_.IsIn(name);
     });
   }
 
+  int64_t Count(const std::vector<std::string>& paths) const {
+    return std::count_if(paths.begin(), paths.end(),
+                         [&](const std::string& path) { return Matches(path); });
+  }
+
  private:
-  const LoraOptions& options_;
+  const bool matches_all_;
+  const bool full_match_;
   const std::string_view family_;
   const NamePattern pattern_;
 };
@@ -89,6 +101,81 @@ std::vector<std::string> NearestNames(const std::string& wanted,
   return nearest;
 }
 
+std::string Layers(int64_t count) {
+  return std::to_string(count) + (count == 1 ? " layer" : " layers");
+}
+
+// What people would compare with names, of an expression.
+std::string WithoutSigns(const std::string& expression) {
+  std::string words;
+  for (const char c : expression) {
+    if (std::string_view("\\.*+?^$()[]{}|").find(c) == std::string_view::npos) words += c;
+  }
+  return words;
+}
+
+// A sentence's end about an alternative that matches nothing: what may have been meant.
+std::string MeantBy(const std::string& branch, const std::string& alone, const LoraOptions& options,
+                    const engine::FamilySpec& family, const std::vector<std::string>& paths,
+                    const std::vector<std::string>& nearest) {
+  if (options.full_match) {
+    if (const int64_t n = Matcher(alone, false, family.name).Count(paths); n > 0) {
+      const bool is_whole = branch == alone;
+      return " as its whole path (lora.match: full), but " + Layers(n) +
+             " as a part of it: " + (is_whole ? "write \"" + branch + ".*\" or set" : "set") +
+             " lora.match: search";
+    }
+  }
+  return "; the nearest are called " + Joined(nearest);
+}
+
+}  // namespace
+
+std::vector<std::string> UnmatchedBranches(const LoraOptions& options,
+                                           const engine::FamilySpec& family,
+                                           const engine::ModelConfig& config) {
+  const std::vector<engine::WeightSpec> specs = family.list_weights(config);
+  const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
+  std::vector<std::string> paths, matrices;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (linear[i]) paths.push_back(engine::ModulePath(specs[i]));
+    if (specs[i].kind != engine::WeightKind::kVector) {
+      matrices.push_back(engine::ModulePath(specs[i]));
+    }
+  }
+  std::vector<std::string> unmatched, others;
+  size_t dead_until = 0;  // what stands within an alternative that matches nothing does not either
+  for (const PatternBranch& branch : BranchesOf(options.module_path)) {
+    if (branch.last <= dead_until) continue;
+    const std::string text = options.module_path.substr(branch.first, branch.last - branch.first);
+    const Matcher matcher(branch.alone, options.full_match, family.name);
+    // That embeddings and head can have no adapter is said of them elsewhere.
+    if (matcher.Count(matrices) > 0) {
+      others.push_back("\"" + text + "\" matches " + Layers(matcher.Count(paths)));
+      continue;
+    }
+    dead_until = branch.last;
+    unmatched.push_back("\"" + text + "\" matches no linear layer" +
+                        MeantBy(text, branch.alone, options, family, paths,
+                                NearestNames(WithoutSigns(text), specs, linear)));
+  }
+  if (!unmatched.empty()) unmatched.insert(unmatched.end(), others.begin(), others.end());
+  return unmatched;
+}
+
+namespace {
+
+void RefuseUnmatched(const LoraOptions& options, const engine::FamilySpec& family,
+                     const engine::ModelConfig& config) {
+  const std::vector<std::string> unmatched = UnmatchedBranches(options, family, config);
+  if (unmatched.empty()) return;
+  std::string text;
+  for (const std::string& sentence : unmatched) text += (text.empty() ? "" : "; ") + sentence;
+  throw Error(ErrorCode::kInvalidArgument,
+              "lora.module_path: of \"" + options.module_path + "\" " + text +
+                  "; lora.unmatched: note goes on without what matches nothing");
+}
+
 }  // namespace
 
 std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
@@ -103,14 +190,25 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
     if (!linear[i] || !matcher.Matches(engine::ModulePath(specs[i]))) continue;
     targets.push_back({static_cast<int32_t>(i), options.rank, scale});
   }
-  if (!targets.empty()) return targets;
+  if (!targets.empty()) {
+    if (options.unmatched == Unmatched::kError) RefuseUnmatched(options, family, config);
+    return targets;
+  }
   const std::vector<std::string> passed_over = TargetsPassedOver(options, family, config);
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      "lora.module_path: \"" + options.module_path + "\" matches " +
-          (passed_over.empty() ? "no linear layer"
-                               : "only " + Joined(passed_over) + ", which can have no adapter") +
-          "; the nearest are called " + Joined(NearestNames(options.module_path, specs, linear)));
+  if (!passed_over.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "lora.module_path: \"" + options.module_path + "\" matches only " +
+                    Joined(passed_over) + ", which can have no adapter; the nearest are called " +
+                    Joined(NearestNames(WithoutSigns(options.module_path), specs, linear)));
+  }
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (linear[i]) paths.push_back(engine::ModulePath(specs[i]));
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              "lora.module_path: \"" + options.module_path + "\" matches no linear layer" +
+                  MeantBy(options.module_path, options.module_path, options, family, paths,
+                          NearestNames(WithoutSigns(options.module_path), specs, linear)));
 }
 
 std::vector<std::string> TargetsPassedOver(const LoraOptions& options,

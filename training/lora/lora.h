@@ -13,10 +13,17 @@ namespace tandem::training {
 
 // The layers that get an adapter: those one of whose names (module_names.h) lora.module_path
 // matches. Throws kInvalidArgument naming lora.module_path when it is no expression or matches no
-// linear layer, with the names that are nearest.
+// linear layer, with the names that are nearest; with lora.unmatched: error also when one of its
+// alternatives matches none.
 std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
                                           const engine::FamilySpec& family,
                                           const engine::ModelConfig& config);
+
+// Where alternatives of lora.module_path match no layer: a sentence for each of them, with what may
+// have been meant, then one for each of the others. Else empty.
+std::vector<std::string> UnmatchedBranches(const LoraOptions& options,
+                                           const engine::FamilySpec& family,
+                                           const engine::ModelConfig& config);
 
 // What was chosen, for people: one line for each kind of layer with the number of layers and of the
 // adapter's parameters, "model.layers.*.mlp.up_proj: 26 layers, 1905664 parameters".

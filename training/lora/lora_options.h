@@ -21,6 +21,12 @@ enum class LoraBase {
   kInt4,
 };
 
+// What becomes of a run some of whose lora.module_path, an alternative of it, matches no layer.
+enum class Unmatched {
+  kError,
+  kNote,  // goes on with what the others match, and says so
+};
+
 // Adapters (LoRA) instead of the model's own weights.
 struct LoraOptions {
   bool enable = false;
@@ -31,10 +37,12 @@ struct LoraOptions {
   // the head.
   std::string module_path;
   bool full_match = false;  // of the whole path instead of a part
+  Unmatched unmatched = Unmatched::kError;
   LoraInit init = LoraInit::kKaimingUniform;
   double dropout = 0;  // on what the adapter reads, while training
   LoraBase base = LoraBase::kAuto;
   std::filesystem::path load_path;  // a PEFT directory to go on from; rank to init are its own
+  bool export_merged = false;       // besides the adapter, the model with it merged in
 };
 
 }  // namespace tandem::training

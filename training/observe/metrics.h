@@ -9,8 +9,8 @@
 
 namespace tandem::training {
 
-// Every scalar of a run: MaxText's names, then ours. Columns of metrics.csv in this
-// order; the first is of every step's row and of no other.
+// Every scalar of a run: MaxText's names, then ours, of preferences TRL's. Columns of metrics.csv
+// in this order; the first is of every step's row and of no other.
 inline constexpr std::array kMetricNames = {
     "learning/total_weights",
     "learning/loss",
@@ -36,6 +36,18 @@ inline constexpr std::array kMetricNames = {
     "eval/bits_per_byte",
     "eval/total_weights",
     "eval/seconds",
+    "rewards/chosen",
+    "rewards/rejected",
+    "rewards/accuracies",
+    "rewards/margins",
+    "logps/chosen",
+    "logps/rejected",
+    "eval/rewards/chosen",
+    "eval/rewards/rejected",
+    "eval/rewards/accuracies",
+    "eval/rewards/margins",
+    "eval/logps/chosen",
+    "eval/logps/rejected",
     "checkpoint/seconds",
 };
 

@@ -29,10 +29,11 @@ Executor::Executor(const Program& program, engine::OpsContext& ops,
   }
 }
 
-CrossEntropyResult Executor::Train(const ProgramBatch& batch, float scale) {
+CrossEntropyResult Executor::Train(const ProgramBatch& batch, float scale, const Reweigh& reweigh) {
   Check(batch);
   Forward(batch, true);
-  const CrossEntropyResult result = Head(batch, scale, true, nullptr);
+  const CrossEntropyResult result = reweigh ? ReweighedHead(batch, scale, reweigh)
+                                            : Head(batch, batch.weights, scale, true, nullptr);
   in_backward_ = true;
   for (const BackwardStep& step : program_.backward) {
     const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(program_.nodes[step.node].op).name,
@@ -49,7 +50,7 @@ CrossEntropyResult Executor::Train(const ProgramBatch& batch, float scale) {
 CrossEntropyResult Executor::Evaluate(const ProgramBatch& batch, float* token_logprobs) {
   Check(batch);
   Forward(batch, false);
-  return Head(batch, 1, false, token_logprobs);
+  return Head(batch, batch.weights, 1, false, token_logprobs);
 }
 
 void Executor::ForwardLogits(const ProgramBatch& batch, float* logits) {
@@ -182,8 +183,18 @@ void Executor::ForwardLora(const Node& node, const ProgramBatch& batch, bool dro
                   program_.values[node.outputs[0]].stride, &hidden);
 }
 
-CrossEntropyResult Executor::Head(const ProgramBatch& batch, float scale, bool train,
-                                  float* token_logprobs) {
+// Logits do not outlive their tile, so the head's product is made twice; everything below it once.
+CrossEntropyResult Executor::ReweighedHead(const ProgramBatch& batch, float scale,
+                                           const Reweigh& reweigh) {
+  token_logprobs_.assign(batch.weights.size(), 0.0f);
+  token_weights_.assign(batch.weights.begin(), batch.weights.end());
+  Head(batch, batch.weights, 1, false, token_logprobs_.data());
+  reweigh(token_logprobs_, token_weights_);
+  return Head(batch, token_weights_, scale, true, nullptr);
+}
+
+CrossEntropyResult Executor::Head(const ProgramBatch& batch, std::span<const float> weights,
+                                  float scale, bool train, float* token_logprobs) {
   const Node& node = program_.nodes.back();
   const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(node.op).name);
   CrossEntropyArgs args;
@@ -192,7 +203,7 @@ CrossEntropyResult Executor::Head(const ProgramBatch& batch, float scale, bool t
   args.bias = VectorOf(node, 1);
   args.soft_cap = node.soft_cap;
   args.targets = batch.targets;
-  args.weights = batch.weights;
+  args.weights = weights;
   args.scale = scale;
   const bool backward = train && program_.values[node.inputs[0]].needs_gradient;
   float* dhidden = backward ? GradientOf(node.inputs[0]) : nullptr;

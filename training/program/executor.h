@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -27,8 +28,13 @@ struct ProgramBatch {
   uint32_t epoch = 0;
 };
 
-// Runs a program. All memory is taken at construction. Owned by one thread; borrows everything it
-// is given.
+// Makes the weights of a batch's rows from the log-probabilities of their targets; rows that are
+// not trained have weight 0 and keep it.
+using Reweigh =
+    std::function<void(std::span<const float> token_logprobs, std::span<float> weights)>;
+
+// Runs a program. All memory but that of Reweigh is taken at construction. Owned by one thread;
+// borrows everything it is given.
 class Executor {
  public:
   // `gradients[i]` is [n, k] f32 for trained weights (added to) and ignored for frozen ones.
@@ -37,8 +43,9 @@ class Executor {
            std::span<const engine::RopeTable> ropes, const engine::Weights& weights,
            std::span<float* const> gradients);
 
-  // Forward and backward: adds d(scale * sum of weighted losses) to the gradients.
-  CrossEntropyResult Train(const ProgramBatch& batch, float scale);
+  // Forward and backward: adds d(scale * sum of weighted losses) to the gradients. With `reweigh`
+  // the head runs forward first, and the batch's weights are what it then makes of them.
+  CrossEntropyResult Train(const ProgramBatch& batch, float scale, const Reweigh& reweigh = {});
   // Forward only, dropout off. `token_logprobs` [rows] may be null.
   CrossEntropyResult Evaluate(const ProgramBatch& batch, float* token_logprobs);
   // Logits of all rows [rows, vocab_size], dropout off: what serving computes, by the program.
@@ -54,8 +61,9 @@ class Executor {
   void ForwardNode(const Node& node, const ProgramBatch& batch, bool dropout);
   void ForwardLinear(const Node& node, const ProgramBatch& batch, bool dropout);
   void ForwardNorm(const Node& node);
-  CrossEntropyResult Head(const ProgramBatch& batch, float scale, bool train,
-                          float* token_logprobs);
+  CrossEntropyResult Head(const ProgramBatch& batch, std::span<const float> weights, float scale,
+                          bool train, float* token_logprobs);
+  CrossEntropyResult ReweighedHead(const ProgramBatch& batch, float scale, const Reweigh& reweigh);
   void BackwardNode(const BackwardStep& step, const ProgramBatch& batch);
   void BackwardNorm(const Node& node, const float* dy, float* dx);
   void BackwardAdd(const BackwardStep& step, const float* dy);
@@ -87,6 +95,8 @@ class Executor {
   AlignedBuffer arena_;
   bool in_backward_ = false;
   CrossEntropyWorkspace head_workspace_;
+  std::vector<float> token_logprobs_;  // [rows], of Reweigh
+  std::vector<float> token_weights_;   // [rows]
   Trace* trace_ = nullptr;
 };
 

@@ -123,7 +123,8 @@ struct RecordOptions {
   // family's: A and B of each target in order.
   std::vector<LoraTarget> lora;
   RematOptions remat;
-  float lora_dropout = 0;  // on what A reads, while training
+  float lora_dropout = 0;   // on what A reads, while training
+  bool head_twice = false;  // training reweighs (executor.h): counted as computed twice
 };
 
 struct Program {
@@ -140,10 +141,11 @@ struct Program {
   std::vector<Buffer> buffers;
   int64_t arena_bytes = 0;
   RematPolicy remat = RematPolicy::kNone;
+  bool head_twice = false;
 
   int64_t forward_flops() const;
   int64_t training_flops() const;   // forward and backward of one micro-batch, nothing twice
-  int64_t recompute_flops() const;  // what rematerialisation adds to them
+  int64_t recompute_flops() const;  // what rematerialisation and head_twice add to them
 };
 
 // A [rank, in] and B [out, rank] of each target, named as in a PEFT file.

@@ -273,6 +273,7 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& conf
   program.rows = options.rows;
   program.row_length = options.row_length;
   program.max_segments = options.max_segments;
+  program.head_twice = options.head_twice;
   program.weight_specs = family.list_weights(config);
   program.trained = options.trained;
   if (program.trained.empty()) {
@@ -319,6 +320,7 @@ int64_t Program::recompute_flops() const {
     const Node& node = nodes[step.node];
     if (step.remake) flops += Describe(node.op).forward_flops(*this, node);
   }
+  if (head_twice) flops += Describe(nodes.back().op).forward_flops(*this, nodes.back());
   return flops;
 }
 

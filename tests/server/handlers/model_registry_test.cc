@@ -211,6 +211,91 @@ TEST(ModelRegistry, AdaptersKeepTheirBaseAndLeaveWithIt) {
   EXPECT_THROW(registry.Find("tuned"), Error);
 }
 
+TEST(ModelRegistry, AnAliasIsSwitchedInOneStepAndFollowsItsTargetsName) {
+  ModelRegistry registry(true);
+  Serve(registry, Tuned("first"));
+  Serve(registry, Tuned("second"), {"other-name"});
+
+  EXPECT_EQ(registry.SetAlias("prod", "first"), std::nullopt);
+  const auto running = registry.Find("prod");
+  EXPECT_EQ(registry.SetAlias("prod", "other-name"), "first");
+
+  EXPECT_EQ(running->id, "first") << "who runs on the old target ends on it";
+  EXPECT_EQ(registry.Find("prod")->id, "second");
+  EXPECT_EQ(registry.Look("prod")->id, "second");
+  EXPECT_EQ(registry.SetAlias("prod", "second"), "other-name");
+  const auto before = registry.Find("prod");
+  Serve(registry, Tuned("second"));
+  EXPECT_NE(registry.Find("prod"), before) << "another model has the target's name by now";
+  ASSERT_EQ(registry.List().size(), 3U);
+  EXPECT_EQ(registry.List().back().name, "prod");
+
+  registry.Remove(*registry.Look("second"), nullptr, "it was unloaded");
+
+  EXPECT_THROW(registry.Find("prod"), Error) << "an alias never means just any model";
+  EXPECT_EQ(registry.List().size(), 1U);
+  ASSERT_EQ(registry.Aliases().size(), 1U);
+  EXPECT_FALSE(registry.Aliases().front().is_served);
+  EXPECT_EQ(registry.RemoveAlias("prod"), "second");
+  EXPECT_EQ(registry.RemoveAlias("prod"), std::nullopt);
+  EXPECT_EQ(registry.Find("prod")->id, "first") << "any name means the first model";
+}
+
+TEST(ModelRegistry, AnAliasTakesNoNameAndGivesNoneAway) {
+  ModelRegistry registry(false);
+  Serve(registry, Named("a"), {"b"});
+  const NameClaim claim = registry.Claim("coming");
+  const auto code = [&](const std::string& name, const std::string& target) {
+    try {
+      registry.SetAlias(name, target);
+    } catch (const Error& error) {
+      return error.reason();
+    }
+    return std::string("set");
+  };
+
+  EXPECT_EQ(code("a", "a"), "already_exists");
+  EXPECT_EQ(code("b", "a"), "already_exists");
+  EXPECT_EQ(code("coming", "a"), "already_exists");
+  EXPECT_EQ(code("prod", "nobody"), "model_not_found");
+  EXPECT_EQ(code("prod", "a"), "set");
+  EXPECT_EQ(code("next", "prod"), "invalid_value");
+  EXPECT_TRUE(IsTaken(registry, "prod"));
+  EXPECT_EQ(registry.TryClaimTuned("prod"), std::nullopt);
+}
+
+TEST(ModelRegistry, AnAdapterReplacesAnAdapterAndNothingElse) {
+  ModelRegistry registry(false);
+  Serve(registry, Named("base"));
+  const auto adapter = [&](const std::string& name) {
+    auto model = Named(name);
+    model->base = registry.Look("base");
+    return model;
+  };
+  const auto publish = [&](const std::shared_ptr<ServedModel>& model) {
+    std::vector<NameClaim> names;
+    names.push_back(registry.ClaimForAdapter(model->id));
+    registry.Publish(model, std::move(names));
+  };
+  publish(adapter("style"));
+  const auto running = registry.Find("style");
+
+  publish(adapter("style"));
+
+  EXPECT_NE(registry.Find("style"), running);
+  EXPECT_THROW(registry.ClaimForAdapter("base"), Error);
+  {
+    const NameClaim claim = registry.ClaimForAdapter("style");
+    EXPECT_THROW(registry.ClaimForAdapter("style"), Error) << "two at a time";
+  }
+  // The base leaves while an adapter is in the making.
+  auto late = adapter("late");
+  registry.Remove(*registry.Look("base"), nullptr, "it was unloaded");
+  EXPECT_THROW(publish(late), Error);
+  EXPECT_FALSE(registry.IsClaimed("late"));
+  EXPECT_FALSE(registry.Contains("late"));
+}
+
 TEST(ModelRegistry, SaysWhyAModelIsNotThereAnyMore) {
   ModelRegistry registry(true);
   const auto message = [&](const std::string& name) -> std::string {

@@ -46,7 +46,7 @@ TEST(JobStore, EveryFieldSurvivesReopening) {
     written.job.error = JobError{"it's \"quoted\"", "bad_data"};
     written.job.result_json = R"({"model_dir":"artifact"})";
     written.process = ProcessIdentity{12, 345, "boot"};
-    written.cancel_requested = true;
+    written.wish = JobWish::kPause;
     written.restarts = 2;
     written.events_offset = 678;
     store.Update(written);
@@ -73,7 +73,7 @@ TEST(JobStore, EveryFieldSurvivesReopening) {
   EXPECT_EQ(read->process->pid, 12);
   EXPECT_EQ(read->process->start_ticks, 345u);
   EXPECT_EQ(read->process->boot_id, "boot");
-  EXPECT_TRUE(read->cancel_requested);
+  EXPECT_EQ(read->wish, JobWish::kPause);
   EXPECT_EQ(read->restarts, 2);
   EXPECT_EQ(read->events_offset, 678);
 }

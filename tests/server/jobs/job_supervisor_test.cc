@@ -190,6 +190,101 @@ TEST_F(JobSupervisorTest, RunningJobIsCancelledWhenItsProcessHasGone) {
   WaitForEndOf(job, JobStatus::kCancelled);
 }
 
+TEST_F(JobSupervisorTest, PausedJobMakesRoomAndGoesOnInItsOldPlace) {
+  Script({kCountRuns, kStopOnTerm, kWaitForGo, kSucceed});
+  StartSupervisor();
+  const Job first = Submit();
+  const Job second = Submit();
+  WaitForFirstRun(first);
+
+  EXPECT_EQ(NameOf(supervisor_->Pause(first.id).status), "running");
+  const Job paused =
+      WaitForJob(first.id, [](const Job& job) { return job.status == JobStatus::kPaused; });
+
+  WaitForFirstRun(second);  // the place is free
+  ExpectError(ErrorCode::kFailedPrecondition, {first.id, "paused"},
+              [&] { supervisor_->Pause(first.id); });
+  const Job third = Submit();
+  EXPECT_EQ(NameOf(supervisor_->Pause(third.id).status), "paused");  // it has not begun
+  EXPECT_EQ(NameOf(supervisor_->Resume(first.id).status), "queued");
+  EXPECT_EQ(NameOf(supervisor_->Resume(third.id).status), "queued");
+  ExpectError(ErrorCode::kFailedPrecondition, {first.id, "queued"},
+              [&] { supervisor_->Resume(first.id); });
+  Go(second);
+  WaitForEndOf(second, JobStatus::kSucceeded);
+  Go(first);
+  WaitForEndOf(first, JobStatus::kSucceeded);
+  EXPECT_EQ(Runs(first), 2u);
+  Go(third);
+  WaitForEndOf(third, JobStatus::kSucceeded);
+  // Being paused is no restart, of which there are only three.
+  EXPECT_EQ(FileText(paused.dir / "log.txt").find("restart"), std::string::npos);
+  ExpectError(ErrorCode::kFailedPrecondition, {first.id, "succeeded"},
+              [&] { supervisor_->Pause(first.id); });
+}
+
+TEST_F(JobSupervisorTest, PausedJobStaysPausedUnderTheNextServerAndCanBeCancelled) {
+  Script({kCountRuns, kStopOnTerm, kWaitForGo, kSucceed});
+  StartSupervisor();
+  const Job job = Submit();
+  WaitForFirstRun(job);
+  supervisor_->Pause(job.id);
+  WaitForJob(job.id, [](const Job& each) { return each.status == JobStatus::kPaused; });
+
+  supervisor_.reset();
+  StartSupervisor();
+
+  EXPECT_EQ(NameOf(supervisor_->Find(job.id)->status), "paused");
+  EXPECT_EQ(NameOf(supervisor_->Cancel(job.id).status), "cancelled");
+  ExpectError(ErrorCode::kFailedPrecondition, {job.id, "cancelled"},
+              [&] { supervisor_->Resume(job.id); });
+  EXPECT_EQ(Runs(job), 1u);
+}
+
+TEST_F(JobSupervisorTest, CancelWinsOverPauseAndSoDoesTheEnd) {
+  Script({R"(trap 'touch "$3/asked"; while [ ! -e "$3/go" ]; do sleep 0.01; done; exit 75' TERM)",
+          R"(touch "$3/started"; while :; do sleep 0.01; done)"});
+  StartSupervisor();
+  const Job job = Submit();
+  WaitForFile(job, "started");
+  supervisor_->Pause(job.id);
+  WaitForFile(job, "asked");
+  ExpectError(ErrorCode::kFailedPrecondition, {job.id, "being paused"},
+              [&] { supervisor_->Resume(job.id); });
+
+  supervisor_->Cancel(job.id);
+
+  ExpectError(ErrorCode::kFailedPrecondition, {job.id, "being cancelled"},
+              [&] { supervisor_->Pause(job.id); });
+  Go(job);
+  WaitForEndOf(job, JobStatus::kCancelled);
+
+  Script({R"(trap : TERM)", R"(touch "$3/started")", kWaitForGo, kSucceed});
+  const Job ends = Submit();
+  WaitForFile(ends, "started");
+  supervisor_->Pause(ends.id);
+  Go(ends);
+  WaitForEndOf(ends, JobStatus::kSucceeded);
+}
+
+// A server that is killed while a job is asked to pause leaves the wish to the next one.
+TEST_F(JobSupervisorTest, JobThatStoppedToBePausedWhileNoServerRanIsPaused) {
+  Script({kCountRuns, R"(trap 'touch "$3/asked"' TERM)", kWaitForGo, "exit 75"});
+  StartSupervisor([](JobSupervisorOptions& options) { options.poll_interval = milliseconds(5); });
+  const Job job = Submit();
+  WaitForFirstRun(job);
+  supervisor_->Pause(job.id);
+  WaitForFile(job, "asked");
+  supervisor_->Stop(StopMode::kLeaveJobs);
+  supervisor_.reset();
+  Go(job);
+
+  StartSupervisor();
+
+  WaitForJob(job.id, [](const Job& each) { return each.status == JobStatus::kPaused; });
+  EXPECT_EQ(Runs(job), 1u);
+}
+
 TEST_F(JobSupervisorTest, JobThatIgnoresSigtermIsKilledWithItsHelpers) {
   Script({"trap '' TERM", R"(sleep 1000 & echo $! > "$3/helper.tmp")",
           R"(mv "$3/helper.tmp" "$3/helper"; while :; do sleep 0.01; done)"});

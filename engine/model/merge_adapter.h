@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "engine/adapter/lora_adapter.h"
+#include "engine/io/model_dir.h"
+#include "engine/ops/ops_context.h"
+
+namespace tandem::engine {
+
+// An adapter put into the weights of its base: W + scale B A, summed in f32 and rounded once, to
+// the type that the base has the weight in. All other weights stay what they are, bit for bit.
+
+struct MergeOptions {
+  // config.json, and what else lies beside the weights. Its dtype becomes theirs.
+  std::map<std::string, std::string> texts;
+  std::filesystem::path cache_dir;  // of packed weights, for the comparison
+};
+
+// What was merged, and how far the result is from the base with the adapter beside it.
+struct MergeReport {
+  std::string dtype;  // of the merged weights: "bf16"
+  int64_t layers = 0;
+  // Logits of fixed tokens, both computed as the result would be served.
+  int64_t positions = 0;
+  double max_abs_difference = 0;
+  double bound = 0;             // what it may be: MergeBound of the largest logit
+  double moved_by_adapter = 0;  // the largest difference of a logit that the adapter makes
+};
+
+// As a share of the largest logit. f32: sums in another order. bf16 and f16: the weights are
+// rounded after the adapter's part was added, where beside it that part has bits of its own; the
+// golden models' logits differ by up to 1.5 %.
+double MergeBound(DType dtype);
+
+// Throws kInvalidArgument, naming the first weight and what to do instead, when the base keeps
+// weights in blocks of integers: what is added to one weight of a block would round all others
+// anew.
+void RefuseMergeIntoBlocks(const ModelDir& base);
+
+// Writes the merged model as a Hugging Face directory, which must not exist yet, with merge.json
+// (the report); published atomically, or not at all. Reads and writes one weight at a time. Throws
+// as FindModules and RefuseMergeIntoBlocks; kIo when there is not enough room, before anything is
+// written; kDataLoss naming the weight when a value is not finite, and when the logits differ by
+// more than the bound.
+MergeReport MergeAdapter(const ModelDir& base, const LoraAdapter& adapter,
+                         const MergeOptions& options, const std::filesystem::path& dir,
+                         OpsContext& ops);
+
+// The report's JSON text.
+std::string MergeReportText(const MergeReport& report);
+
+}  // namespace tandem::engine

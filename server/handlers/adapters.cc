@@ -1,0 +1,180 @@
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/model/adapter.h"
+#include "server/handlers/adapter_host.h"
+#include "server/handlers/handlers.h"
+#include "server/handlers/job_spec.h"
+#include "server/respond/error_response.h"
+#include "server/wire/field_reader.h"
+
+namespace tandem::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+AdapterHost& RequireAdapters(const HandlerContext& context) {
+  AdapterHost* host = context.adapter_host;
+  if (host == nullptr) {
+    throw Error(ErrorCode::kUnavailable, "the server is starting or stopping")
+        .WithReason("model_loading");
+  }
+  return *host;
+}
+
+// Below the model root as a request would name it; what lies elsewhere came from the command line
+// or from a job.
+std::string ShownPath(const HandlerContext& context, const std::string& path) {
+  std::error_code ignored;
+  const auto root = std::filesystem::weakly_canonical(context.model_root, ignored);
+  const auto relative = std::filesystem::path(path).lexically_relative(root);
+  return relative.empty() || *relative.begin() == ".." ? path : relative.string();
+}
+
+Json AdapterObject(const HandlerContext& context, const ServedModel& model) {
+  Json out;
+  out["name"] = model.id;
+  out["object"] = "adapter";
+  out["base"] = model.base->id;
+  out["path"] = ShownPath(context, model.path);
+  out["rank"] = model.adapter->rank();
+  out["state"] = "loaded";
+  out["created"] = model.created;
+  out["owned_by"] = model.owned_by;
+  out["memory_bytes"] = model.adapter->bytes();
+  out["fingerprint"] = model.fingerprint;
+  return out;
+}
+
+// What is wrong with the files is the request's fault, which named them.
+Error ForTheRequest(const Error& error, const std::string& path_param) {
+  switch (error.code()) {
+    case ErrorCode::kDataLoss:
+      return Error(ErrorCode::kInvalidArgument, error.what())
+          .WithParam(path_param)
+          .WithReason("invalid_adapter");
+    case ErrorCode::kUnsupported:
+      return Error(ErrorCode::kInvalidArgument, error.what())
+          .WithParam(path_param)
+          .WithReason("unsupported_adapter");
+    case ErrorCode::kNotFound:
+      if (!error.param().empty()) return error;
+      return Error(ErrorCode::kNotFound, error.what())
+          .WithParam(path_param)
+          .WithReason("path_not_found");
+    default:
+      return error;
+  }
+}
+
+using Succeed = std::function<void(const ServedModel&)>;
+
+AdapterHost::OnEnd Answer(const ResponseWriter& writer, const Request& request,
+                          std::string path_param, Succeed succeed) {
+  return
+      [writer, id = request.id, path_param = std::move(path_param), succeed = std::move(succeed)](
+          const std::shared_ptr<const ServedModel>& model, const std::exception_ptr& fault) {
+        try {
+          if (fault) std::rethrow_exception(fault);
+          return succeed(*model);
+        } catch (const Error& error) {
+          const auto shown = std::make_exception_ptr(ForTheRequest(error, path_param));
+          writer.Send(ToResponse(MakeErrorReply(shown, id)));
+        } catch (...) {
+          writer.Send(ToResponse(MakeErrorReply(std::current_exception(), id)));
+        }
+      };
+}
+
+void CheckName(const std::string& name, const std::string& param) {
+  if (IsModelName(name)) return;
+  throw BadValue(param, param + " must be 1 to 128 characters of [A-Za-z0-9._:/-], got " +
+                            ShortForm(Json(name)));
+}
+
+}  // namespace
+
+// GET /admin/adapters
+void ListAdapters(const HandlerContext& context, Request, ResponseWriter writer) {
+  Json body;
+  body["object"] = "list";
+  body["data"] = Json::array();
+  for (const auto& [name, model] : context.models.List()) {
+    if (model->base && name == model->id) body["data"].push_back(AdapterObject(context, *model));
+  }
+  writer.Json(200, body.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// POST /admin/adapters/load
+void LoadAdapter(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const Json body = ParseJsonObject(request.body);
+  FieldReader reader(body);
+  AdapterLoadSpec spec;
+  spec.name = reader.RequiredString("name");
+  const std::string path = reader.RequiredString("path");
+  spec.base = reader.String("base").value_or("");
+  spec.replace = reader.Bool("replace").value_or(false);
+  RefuseUnknownFields(reader, "name, path, base and replace");
+  CheckName(spec.name, "name");
+  spec.path = ResolvePath(context.model_root, path, "path").string();
+  const Succeed succeed = [&context, writer](const ServedModel& model) {
+    writer.Json(200,
+                AdapterObject(context, model).dump(-1, ' ', false, Json::error_handler_t::replace));
+  };
+  RequireAdapters(context).Load(spec, Answer(writer, request, "path", succeed));
+}
+
+// POST /admin/adapters/unload
+void UnloadAdapter(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const Json body = ParseJsonObject(request.body);
+  FieldReader reader(body);
+  const std::string name = reader.RequiredString("name");
+  RefuseUnknownFields(reader, "name");
+  RequireAdapters(context).Unload(name);
+  writer.Json(200, Json{{"name", name}, {"object", "adapter"}, {"unloaded", true}}.dump());
+}
+
+// POST /v1/load_lora_adapter, as vLLM has it
+void LoadLoraAdapter(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const Json body = ParseJsonObject(request.body);
+  FieldReader reader(body);
+  AdapterLoadSpec spec;
+  spec.name = reader.RequiredString("lora_name");
+  const std::string path = reader.RequiredString("lora_path");
+  spec.replace = reader.Bool("load_inplace").value_or(false);
+  spec.base = reader.String("base_model_name").value_or("");
+  reader.Accept({"lora_int_id", "long_lora_max_len", "is_3d_lora_weight"});
+  RefuseUnknownFields(reader, "lora_name, lora_path, load_inplace and base_model_name");
+  CheckName(spec.name, "lora_name");
+  spec.path = ResolvePath(context.model_root, path, "lora_path").string();
+  const Succeed succeed = [writer](const ServedModel& model) {
+    writer.Text(200, "Success: LoRA adapter '" + model.id + "' added successfully.");
+  };
+  try {
+    RequireAdapters(context).Load(spec, Answer(writer, request, "lora_path", succeed));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kAlreadyExists) throw;
+    // vLLM's status for it.
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(error.what()) + ": unload it first, or set load_inplace")
+        .WithParam("lora_name")
+        .WithReason("already_exists");
+  }
+}
+
+// POST /v1/unload_lora_adapter
+void UnloadLoraAdapter(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const Json body = ParseJsonObject(request.body);
+  FieldReader reader(body);
+  const std::string name = reader.RequiredString("lora_name");
+  reader.Accept({"lora_int_id"});
+  RefuseUnknownFields(reader, "lora_name");
+  RequireAdapters(context).Unload(name);
+  writer.Text(200, "Success: LoRA adapter '" + name + "' removed successfully.");
+}
+
+}  // namespace tandem::server

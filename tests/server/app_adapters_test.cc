@@ -1,0 +1,264 @@
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/server/app_fixture.h"
+#include "tests/support/adapters.h"
+
+namespace tandem::server {
+namespace {
+
+// Adapters and aliases that come and go while the server runs.
+class AppAdaptersTest : public AppTest {
+ protected:
+  static constexpr const char* kAdmin = "Authorization: Bearer root\r\n";
+
+  static void SetUpTestSuite() {
+    AppTest::SetUpTestSuite();
+    const std::filesystem::path root = directory_->path();
+    tests::WriteRandomAdapter(root / "tiny", 4, 1, root / "one");
+    tests::WriteRandomAdapter(root / "tiny", 8, 2, root / "two");
+    tests::TinyModelOptions wider;
+    wider.n_layers = 3;
+    std::filesystem::create_directory(root / "deeper");
+    tests::WriteTinyModel(root / "deeper", wider);
+    tests::WriteRandomAdapter(root / "deeper", 4, 1, root / "of-another");
+  }
+  AppOptions WithAdmin() {
+    AppOptions options = Defaults();
+    options.admin_key = "root";
+    options.data_dir = scratch_.path() / "data";
+    options.model_root = directory_->path();
+    return options;
+  }
+  RawClient::Reply Admin(const std::string& path, const Json& body) {
+    return Ask(Post(path, body.dump(), kAdmin));
+  }
+  RawClient::Reply AdminWithout(const std::string& method, const std::string& path) {
+    return Ask(method + " " + path + " HTTP/1.1\r\nHost: x\r\n" + kAdmin + "\r\n");
+  }
+  RawClient::Reply Put(const std::string& path, const Json& body) {
+    std::string text = Post(path, body.dump(), kAdmin);
+    return Ask("PUT" + text.substr(4));
+  }
+  Json Load(const std::string& name, const std::string& path, bool replace = false) {
+    const auto reply =
+        Admin("/admin/adapters/load", {{"name", name}, {"path", path}, {"replace", replace}});
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return Json::parse(reply.body);
+  }
+  // What a greedy chat answers, its log-probabilities included: bit for bit what the model says.
+  std::string Says(const std::string& model) {
+    Json body = Chat("hello");
+    body["model"] = model;
+    body["logprobs"] = true;
+    const Json answer = PostJson("/v1/chat/completions", body);
+    return answer["choices"].dump();
+  }
+  // Status and error code.
+  static std::pair<int, std::string> Fault(const RawClient::Reply& reply) {
+    const Json body = Json::parse(reply.body, nullptr, false);
+    if (!body.is_object() || !body.contains("error")) return {reply.status, ""};
+    return {reply.status, body["error"]["code"].get<std::string>()};
+  }
+  static Json Member(const RawClient::Reply& reply, const std::string& name) {
+    return Json::parse(reply.body)[name];
+  }
+
+  tests::TemporaryDir scratch_;
+};
+
+using Faulty = std::pair<int, std::string>;
+
+TEST_F(AppAdaptersTest, AnAdapterIsLoadedReplacedAndUnloadedWhileTheServerRuns) {
+  StartApp(WithAdmin());
+  const std::string plain = Says("tiny");
+
+  const Json one = Load("style", "one");
+
+  EXPECT_EQ(one["name"], "style");
+  EXPECT_EQ(one["base"], "tiny");
+  EXPECT_EQ(one["path"], "one");
+  EXPECT_EQ(one["rank"], 4);
+  EXPECT_EQ(one["state"], "loaded");
+  EXPECT_GT(one["memory_bytes"], 0);
+  const std::string first = Says("style");
+  EXPECT_NE(first, plain);
+  EXPECT_EQ(Says("tiny"), plain);
+  EXPECT_EQ(Json::parse(Get("/v1/models/style").body)["parent"], "tiny");
+  EXPECT_EQ(Fault(Admin("/admin/adapters/load", {{"name", "style"}, {"path", "two"}})),
+            Faulty(409, "already_exists"));
+  EXPECT_EQ(Says("style"), first);
+
+  EXPECT_EQ(Load("style", "two", true)["rank"], 8);
+
+  EXPECT_NE(Says("style"), first);
+  Load("again", "one");
+  EXPECT_EQ(Says("again"), first) << "the same files say the same under every name";
+  const Json list = Json::parse(AdminWithout("GET", "/admin/adapters").body);
+  ASSERT_EQ(list["data"].size(), 2U);
+  EXPECT_EQ(Admin("/admin/adapters/unload", {{"name", "style"}}).status, 200);
+  EXPECT_EQ(Fault(Admin("/admin/adapters/unload", {{"name", "style"}})),
+            Faulty(404, "adapter_not_found"));
+  EXPECT_EQ(Fault(Admin("/admin/adapters/unload", {{"name", "tiny"}})),
+            Faulty(404, "adapter_not_found"));
+  EXPECT_EQ(Get("/v1/models/style").status, 404);
+  EXPECT_EQ(Says("again"), first);
+  EXPECT_EQ(Says("tiny"), plain);
+}
+
+TEST_F(AppAdaptersTest, WhatDoesNotFitIsRefusedByNameAndNothingIsHeld) {
+  StartApp(WithAdmin());
+  const std::filesystem::path root = directory_->path();
+  std::filesystem::create_directory(root / "cut");
+  std::filesystem::copy_file(root / "one" / "adapter_config.json",
+                             root / "cut" / "adapter_config.json");
+  std::filesystem::copy_file(root / "one" / "adapter_model.safetensors",
+                             root / "cut" / "adapter_model.safetensors");
+  std::filesystem::resize_file(root / "cut" / "adapter_model.safetensors", 2000);
+  const auto used = [&] {
+    return Json::parse(AdminWithout("GET", "/admin/models").body)["memory"]["used_bytes"];
+  };
+  const Json before = used();
+
+  const auto other = Admin("/admin/adapters/load", {{"name", "x"}, {"path", "of-another"}});
+  EXPECT_EQ(Fault(other), Faulty(400, "invalid_adapter"));
+  EXPECT_NE(other.body.find("layers.2"), std::string::npos) << other.body;
+  EXPECT_EQ(Fault(Admin("/admin/adapters/load", {{"name", "x"}, {"path", "cut"}})),
+            Faulty(400, "invalid_adapter"));
+  EXPECT_EQ(Fault(Admin("/admin/adapters/load", {{"name", "x"}, {"path", "nowhere"}})),
+            Faulty(404, "path_not_found"));
+  EXPECT_EQ(Fault(Admin("/admin/adapters/load", {{"name", "x"}, {"path", "tiny"}})),
+            Faulty(404, "path_not_found"))
+      << "a model is no adapter";
+  EXPECT_EQ(Fault(Admin("/admin/adapters/load", {{"name", "x"}, {"path", "../etc"}})),
+            Faulty(400, "invalid_path"));
+  EXPECT_EQ(Fault(Admin("/admin/adapters/load", {{"name", "a b"}, {"path", "one"}})),
+            Faulty(400, "invalid_value"));
+  EXPECT_EQ(Fault(Admin("/admin/adapters/load", {{"name", "tiny"}, {"path", "one"}})),
+            Faulty(409, "already_exists"));
+  EXPECT_EQ(
+      Fault(Admin("/admin/adapters/load", {{"name", "tiny"}, {"path", "one"}, {"replace", true}})),
+      Faulty(409, "already_exists"));
+  EXPECT_EQ(
+      Fault(Admin("/admin/adapters/load", {{"name", "x"}, {"path", "one"}, {"base", "nobody"}})),
+      Faulty(404, "model_not_found"));
+  EXPECT_EQ(Fault(Admin("/admin/adapters/load", {{"name", "x"}, {"path", "one"}, {"rnk", 4}})),
+            Faulty(400, "invalid_value"));
+
+  EXPECT_EQ(used(), before);
+  Load("x", "one");
+  EXPECT_EQ(Fault(Admin("/admin/adapters/load", {{"name", "y"}, {"path", "one"}, {"base", "x"}})),
+            Faulty(400, "invalid_value"));
+}
+
+TEST_F(AppAdaptersTest, VllmsRoutesAnswerInItsWords) {
+  StartApp(WithAdmin());
+  const Json load = {{"lora_name", "sql"}, {"lora_path", "one"}};
+
+  const auto loaded = Admin("/v1/load_lora_adapter", load);
+
+  EXPECT_EQ(loaded.status, 200);
+  EXPECT_EQ(loaded.body, "Success: LoRA adapter 'sql' added successfully.");
+  const std::string first = Says("sql");
+  EXPECT_EQ(Fault(Admin("/v1/load_lora_adapter", load)), Faulty(400, "already_exists"));
+  EXPECT_EQ(Admin("/v1/load_lora_adapter",
+                  {{"lora_name", "sql"}, {"lora_path", "two"}, {"load_inplace", true}})
+                .status,
+            200);
+  EXPECT_NE(Says("sql"), first);
+  EXPECT_EQ(Fault(Admin("/v1/load_lora_adapter", {{"lora_name", "x"}, {"lora_path", "nowhere"}})),
+            Faulty(404, "path_not_found"));
+  EXPECT_EQ(Fault(Admin("/v1/load_lora_adapter", {{"lora_name", "x"}})),
+            Faulty(400, "missing_required_parameter"));
+  EXPECT_EQ(Ask(Post("/v1/load_lora_adapter", load.dump())).status, 401);
+  const auto unloaded = Admin("/v1/unload_lora_adapter", {{"lora_name", "sql"}});
+  EXPECT_EQ(unloaded.body, "Success: LoRA adapter 'sql' removed successfully.");
+  EXPECT_EQ(Fault(Admin("/v1/unload_lora_adapter", {{"lora_name", "sql"}})),
+            Faulty(404, "adapter_not_found"));
+}
+
+TEST_F(AppAdaptersTest, AnAliasIsSwitchedRolledBackAndThereAfterARestart) {
+  StartApp(WithAdmin());
+  Load("a", "one");
+  Load("b", "two");
+  const std::string of_a = Says("a");
+  const std::string of_b = Says("b");
+  EXPECT_EQ(Fault(AdminWithout("GET", "/admin/aliases/prod")), Faulty(404, "alias_not_found"));
+
+  EXPECT_TRUE(Member(Put("/admin/aliases/prod", {{"target", "a"}}), "previous").is_null());
+  EXPECT_EQ(Says("prod"), of_a);
+  EXPECT_EQ(Member(Put("/admin/aliases/prod", {{"target", "b"}}), "previous"), "a");
+  EXPECT_EQ(Says("prod"), of_b);
+  EXPECT_EQ(Member(Put("/admin/aliases/prod", {{"target", "a"}}), "previous"), "b");
+  EXPECT_EQ(Says("prod"), of_a);
+  EXPECT_EQ(Fault(Put("/admin/aliases/prod", {{"target", "nobody"}})),
+            Faulty(404, "model_not_found"));
+  EXPECT_EQ(Fault(Put("/admin/aliases/a", {{"target", "b"}})), Faulty(409, "already_exists"));
+  EXPECT_EQ(Member(AdminWithout("GET", "/admin/aliases/prod"), "target"), "a");
+  EXPECT_EQ(Fault(Admin("/admin/models/unload", {{"id", "prod"}})), Faulty(409, "in_use"));
+  EXPECT_EQ(
+      Fault(Ask(std::string("DELETE /v1/models/prod HTTP/1.1\r\nHost: x\r\n") + kAdmin + "\r\n")),
+      Faulty(403, "model_protected"));
+  Put("/admin/aliases/stable", {{"target", "tiny"}});
+
+  app_.reset();
+  StartApp(WithAdmin());
+
+  EXPECT_EQ(Says("stable"), Says("tiny"));
+  const Json list = Json::parse(AdminWithout("GET", "/admin/aliases").body)["data"];
+  ASSERT_EQ(list.size(), 2U);
+  EXPECT_EQ(list[0]["name"], "prod");
+  EXPECT_EQ(list[0]["served"], false) << "its adapter was loaded by hand";
+  Json body = Chat("hello");
+  body["model"] = "prod";
+  const auto dangling = Ask(Post("/v1/chat/completions", body.dump()));
+  EXPECT_EQ(Fault(dangling), Faulty(404, "model_not_found"));
+  EXPECT_NE(dangling.body.find("alias"), std::string::npos);
+  Load("a", "one");
+  EXPECT_EQ(Says("prod"), of_a);
+  EXPECT_EQ(Member(AdminWithout("DELETE", "/admin/aliases/prod"), "previous"), "a");
+  EXPECT_EQ(Fault(AdminWithout("DELETE", "/admin/aliases/prod")), Faulty(404, "alias_not_found"));
+}
+
+// Every answer is of one adapter or of the other, never of both, and none fails.
+TEST_F(AppAdaptersTest, SwitchingUnderLoadMixesNoAnswersUp) {
+  StartApp(WithAdmin());
+  Load("a", "one");
+  Load("b", "two");
+  const std::vector<std::string> known = {Says("a"), Says("b")};
+  Put("/admin/aliases/prod", {{"target", "a"}});
+  std::atomic<bool> is_over{false};
+  std::atomic<int> n_answers{0};
+  std::atomic<int> n_wrong{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.emplace_back([&] {
+      while (!is_over) {
+        const std::string answer = Says("prod");
+        if (std::find(known.begin(), known.end(), answer) == known.end()) ++n_wrong;
+        ++n_answers;
+      }
+    });
+  }
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_EQ(Put("/admin/aliases/prod", {{"target", i % 2 == 0 ? "b" : "a"}}).status, 200);
+    Load("extra", i % 2 == 0 ? "one" : "two", true);
+    // The alias's own target is replaced with the same content.
+    Load("a", "one", true);
+  }
+  while (n_answers < 20) std::this_thread::yield();
+  is_over = true;
+  for (std::thread& client : clients) client.join();
+
+  EXPECT_EQ(n_wrong, 0);
+  Admin("/admin/adapters/unload", {{"name", "extra"}});
+  WaitUntilIdle();
+}
+
+}  // namespace
+}  // namespace tandem::server
