@@ -111,9 +111,16 @@ class App {
   void LoadFirstModels();
   void ThrowIfStopping() const;
   bool LoadsAtRunTime() const { return !options_.data_dir.empty() && options_.admin_key; }
+  // All about jobs is in app_jobs.cc.
+  bool IsInUse(const std::string& file_id);
   void OnJobSucceeded(const Job& job);
-  // Loads what a finished training job has made and lets it answer. REQUIRES: publish_mutex_ held.
+  void StoreFineTuningResult(const Job& job);
+  std::string PathOfModel(const ServedModel& model);
+  // Load what a finished training job has made and let it answer. REQUIRE: publish_mutex_ held.
+  void RestoreJobModels();
   void PublishJobModel(const Job& job);
+  void PublishAdapter(const Job& job, const std::string& path);
+  void PublishModel(const Job& job, const std::string& path);
 
   const AppOptions options_;
   ApiKeys keys_;
@@ -127,7 +134,8 @@ class App {
   Admission admission_;
   HandlerContext context_;
   std::unique_ptr<FileStore> files_;  // before the jobs, which are asked about files
-  std::mutex publish_mutex_;  // jobs publish one after the other: two may have one name
+  std::mutex export_mutex_;           // one embedded model is written out at a time
+  std::mutex publish_mutex_;          // jobs publish one after the other: two may have one name
   std::unique_ptr<AdapterHost> adapters_;
   std::unique_ptr<AliasBook> aliases_;
   std::unique_ptr<JobSupervisor> jobs_;

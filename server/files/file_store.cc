@@ -289,11 +289,10 @@ void FileStore::RemoveExpired() {
   }
 }
 
-void FileStore::Use(
-    const std::string& id,
-    const std::function<void(const StoredFile&, const std::filesystem::path&)>& use) {
+void FileStore::Use(const std::vector<std::string>& ids, const std::function<void()>& use) {
   const std::lock_guard lock(mutex_);
-  use(Require(id), PathOf(id));
+  for (const std::string& id : ids) Require(id);
+  use();
 }
 
 FileStore::Opened FileStore::Open(const std::string& id) {

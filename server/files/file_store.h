@@ -77,10 +77,11 @@ class FileStore {
   FilePage List(const FileFilter& filter);
   // Throws kNotFound (file_not_found), and kAlreadyExists (in_use).
   void Delete(const std::string& id);
-  // Calls `use` with the file and its path; nobody deletes it meanwhile. Throws kNotFound
-  // (file_not_found). `use` may not call the store.
-  void Use(const std::string& id,
-           const std::function<void(const StoredFile&, const std::filesystem::path&)>& use);
+  // Where the bytes of a file are.
+  std::filesystem::path PathOf(const std::string& id) const { return dir_ / id; }
+  // Calls `use` while nobody can delete these files: who makes them needed by then (is_in_use) has
+  // them until it ends. Throws kNotFound (file_not_found). `use` may not call the store.
+  void Use(const std::vector<std::string>& ids, const std::function<void()>& use);
   // Its bytes, which stay readable when it is deleted. Throws kNotFound.
   struct Opened {
     StoredFile file;
@@ -94,7 +95,6 @@ class FileStore {
   void Stop() { threads_.Stop(); }
 
  private:
-  std::filesystem::path PathOf(const std::string& id) const { return dir_ / id; }
   int64_t Now() const;
 
   // REQUIRES: mutex_ held, for these.

@@ -27,6 +27,7 @@ class FileStore;
 class JobSupervisor;
 struct Job;
 struct StoredFile;
+struct TrainingData;
 class Metrics;
 class ModelHost;
 
@@ -68,6 +69,10 @@ struct HandlerContext {
   std::function<bool(const std::string&)> is_named_model = {};
   // What a checked training spec would take, as JSON; starts nothing.
   std::function<std::string(const training::TrainSpec&)> plan_training = {};
+  // Reads all that a checked training spec would train on.
+  std::function<TrainingData(const training::TrainSpec&)> examine_data = {};
+  // Where a job finds the files of a served model that is no adapter.
+  std::function<std::string(const ServedModel&)> path_of_model = {};
   std::filesystem::path model_root;  // what paths in bodies are relative to
   DrainSignal* drain = nullptr;      // never null while requests run
   std::string base_url;              // "http://127.0.0.1:8080", for the text of GET /
@@ -90,6 +95,16 @@ void ListFiles(const HandlerContext& context, Request request, ResponseWriter wr
 void GetFile(const HandlerContext& context, Request request, ResponseWriter writer);
 void DeleteFile(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetFileContent(const HandlerContext& context, Request request, ResponseWriter writer);
+void CreateFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void ValidateFineTuning(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListFineTuningJobs(const HandlerContext& context, Request request, ResponseWriter writer);
+void GetFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void CancelFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void PauseFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void ResumeFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListFineTuningEvents(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListFineTuningCheckpoints(const HandlerContext& context, Request request,
+                               ResponseWriter writer);
 void ListAdminModels(const HandlerContext& context, Request request, ResponseWriter writer);
 void LoadModel(const HandlerContext& context, Request request, ResponseWriter writer);
 void UnloadModel(const HandlerContext& context, Request request, ResponseWriter writer);
@@ -131,6 +146,8 @@ std::string FileBody(const StoredFile& file);
 
 // The supervisor. Throws kUnavailable while the server is starting, or where it has no jobs.
 JobSupervisor& RequireJobs(const HandlerContext& context);
+// A job of the fine-tuning API. Throws kNotFound (job_not_found).
+Job RequireFineTuningJob(const HandlerContext& context, const std::string& id);
 // A job as the API answers it; the result of a training job says under which id its model answers.
 std::string JobBody(const Job& job);
 

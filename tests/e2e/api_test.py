@@ -1402,6 +1402,10 @@ class Documentation(Case):
                 variables["JOB"] = json.loads(body)["id"]
             if (method, path) == ("POST", "/v1/files"):
                 variables["FILE"] = json.loads(body)["id"]
+            if (method, path) == ("POST", "/v1/fine_tuning/jobs"):
+                variables["FTJOB"] = json.loads(body)["id"]
+            if path.endswith("events?stream=true"):
+                self.assertIn("successfully completed", body)
             if "follow" in path:
                 self.assertIn('"status":"succeeded"', body)
             plain = path.split("?")[0]
@@ -1417,7 +1421,8 @@ class Documentation(Case):
         self.assertEqual(server.stop(), 0)
         server = self.serve("--model-root", str(self.path / "root"))
         ids = [m["id"] for m in server.request("GET", "/v1/models")[2]["data"]]
-        self.assertEqual(ids, [MODEL])
+        # What was fine-tuned, and nobody has deleted, is back.
+        self.assertEqual([name.split(":")[0] for name in ids], [MODEL, "ft"])
         self.assertEqual(server.stop(), 0)
 
     def test_answers_have_the_keys_that_the_description_requires(self):

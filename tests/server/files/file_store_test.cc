@@ -69,11 +69,14 @@ TEST_F(FileStoreTest, AFileIsTheSameAfterARestart) {
   EXPECT_EQ(found->filename, "x.jsonl");
   EXPECT_EQ(found->purpose, "batch");
   EXPECT_EQ(found->expires_at, 4600);
-  store_->Use(added.id, [](const StoredFile&, const std::filesystem::path& path) {
-    std::string text;
-    std::getline(std::ifstream(path), text);
-    EXPECT_EQ(text, "hello");
-  });
+  std::string text;
+  std::ifstream in(store_->PathOf(added.id));
+  std::getline(in, text);
+  EXPECT_EQ(text, "hello");
+  bool is_used = false;
+  store_->Use({added.id}, [&] { is_used = true; });
+  EXPECT_TRUE(is_used);
+  EXPECT_EQ(ReasonOf([&] { store_->Use({added.id, "file-x"}, [] { FAIL(); }); }), "file_not_found");
   EXPECT_EQ(OnDisk(), std::vector<std::string>{added.id});
 }
 
