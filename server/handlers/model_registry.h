@@ -28,7 +28,8 @@ struct ServedModel {
   std::string id;       // canonical: what answers carry
   int64_t created = 0;  // Unix seconds
   std::string owned_by = "local";
-  std::string root;                   // base id, free of paths
+  std::string root;    // base id, free of paths
+  std::string source;  // of a model with weights: its path, or the name of an embedded one
   std::optional<std::string> parent;  // base id of a tuned model
   bool pinned = false;                // not unloaded for being idle, nor by request unless by force
   int64_t idle_unload_s = 0;          // leaves memory after this long without a request; 0: never
