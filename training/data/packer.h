@@ -48,9 +48,9 @@ struct PackedPair {
   int64_t index = 0;    // of the sample in its source
 };
 
-// `row_length` tokens: segments one after the other, then perhaps padding as a last segment (with
-// `max_sequence` as many as it takes). In a
-// segment the target of a token is the one after it in its sample; positions begin at 0.
+// `row_length` tokens: segments one after the other, then perhaps padding, in segments that are no
+// longer than max_sequence. In a segment the target of a token is the one after it in its sample;
+// positions begin at 0.
 struct PackedRow {
   std::vector<TokenId> tokens;
   std::vector<int32_t> positions;
