@@ -7,6 +7,7 @@
 #include "training/lora_base.h"
 #include "training/ops/cross_entropy.h"
 #include "training/run_parts.h"
+#include "training/scratch_needs.h"
 
 namespace tandem::training {
 namespace {
@@ -22,6 +23,7 @@ struct OwnedWeights {
   std::vector<WeightSpec> specs;
   std::vector<bool> trained;
   int64_t base_bytes = 0;
+  bool base_in_blocks = false;
 };
 
 OwnedWeights OwnedBy(const TrainSpec& spec, const ModelFiles& files,
@@ -32,6 +34,9 @@ OwnedWeights OwnedBy(const TrainSpec& spec, const ModelFiles& files,
     const auto dir = engine::ModelDir::Open(spec.model.load_parameters_path);
     const auto outline = engine::OutlineModel(dir, BaseLoadOptions(spec, dir, weights));
     owned.base_bytes = outline.weight_bytes;
+    owned.base_in_blocks =
+        std::any_of(outline.types.blocks.begin(), outline.types.blocks.end(),
+                    [](engine::BlockFormat block) { return block != engine::BlockFormat::kNone; });
     owned.specs = adapters;
   } else {
     owned.trained = TrainedWeights(spec, weights);
@@ -75,24 +80,20 @@ int64_t ExportBytes(const TrainSpec& spec, const OwnedWeights& owned) {
   return elements * static_cast<int64_t>(engine::DTypeBytes(spec.compute));
 }
 
-// Of all that does not depend on what is recomputed.
+// Of all that does not depend on what is recomputed; `program` may recompute anything.
 std::vector<MemoryClass> FixedClasses(const TrainSpec& spec, const ModelFiles& files,
-                                      const OwnedWeights& owned) {
+                                      const OwnedWeights& owned, const Program& program) {
   std::vector<MemoryClass> classes = StateClasses(spec, owned);
   const int64_t rows = spec.train.per_device_batch_size * spec.tokens_per_row();
   const engine::ModelConfig& config = files.config;
-  const auto width = static_cast<int64_t>(engine::DTypeBytes(spec.compute));
   int64_t loss =
       CrossEntropyWorkspaceBytes(rows, config.vocab_size, config.hidden_dim, spec.compute);
   // Log-probabilities and weights of the tokens of pairs.
   if (spec.is_dpo()) loss += 2 * rows * static_cast<int64_t>(sizeof(float));
   classes.push_back({"loss", loss});
-  // The inputs of the widest layer, packed for its weight gradient (engine/ops/matmul).
-  int64_t widest = 0;
-  for (size_t i = 0; i < owned.specs.size(); ++i) {
-    if (owned.trained[i]) widest = std::max(widest, owned.specs[i].k);
-  }
-  classes.push_back({"scratch", (rows + 1023) / 1024 * 1024 * widest * width});
+  const int threads =
+      spec.resources.threads > 0 ? static_cast<int>(spec.resources.threads) : UsableCores();
+  classes.push_back({"scratch", ScratchNeeds(program, threads, owned.base_in_blocks)});
   classes.push_back({"export", ExportBytes(spec, owned)});
   classes.push_back({"process", kProcessBytes});
   return classes;
@@ -104,9 +105,40 @@ int64_t Sum(const std::vector<MemoryClass>& classes) {
   return bytes;
 }
 
-RematOptions RematBeside(const TrainSpec& spec, int64_t fixed_bytes) {
+// What is recorded for a run, but for what is recomputed.
+struct RunOutline {
+  OwnedWeights owned;
+  std::vector<bool> trained;
+  std::vector<LoraTarget> targets;
+};
+
+RunOutline OutlineRun(const TrainSpec& spec, const ModelFiles& files) {
+  RunOutline run;
+  const std::vector<WeightSpec> weights = files.family->list_weights(files.config);
+  if (spec.lora.enable) {
+    run.targets = PlanAdapter(spec.lora, *files.family, files.config).targets;
+  } else {
+    run.trained = TrainedWeights(spec, weights);
+  }
+  run.owned = OwnedBy(spec, files, LoraSpecs(weights, run.targets));
+  return run;
+}
+
+Program RecordRun(const TrainSpec& spec, const ModelFiles& files, const RunOutline& run,
+                  const RematOptions& remat) {
+  TrainerOptions options = TrainerOptionsOf(spec);
+  options.trained = run.trained;
+  options.remat = remat;
+  return Record(*files.family, files.config, RecordingOf(options, spec.compute, run.targets));
+}
+
+RematOptions ChooseRemat(const TrainSpec& spec, const ModelFiles& files, const RunOutline& run) {
   RematOptions remat = spec.train.remat;
   if (remat.policy != RematPolicy::kAuto || remat.max_bytes > 0) return remat;
+  RematOptions none = remat;
+  none.policy = RematPolicy::kNone;
+  const Program program = RecordRun(spec, files, run, none);
+  const int64_t fixed_bytes = Sum(FixedClasses(spec, files, run.owned, program));
   remat.max_bytes = spec.resources.memory_max_bytes - fixed_bytes;
   if (remat.max_bytes > 0) return remat;
   throw Error(ErrorCode::kResourceExhausted,
@@ -119,29 +151,19 @@ RematOptions RematBeside(const TrainSpec& spec, int64_t fixed_bytes) {
 
 int64_t MemoryNeeds::total_bytes() const { return Sum(classes); }
 
-RematOptions RematFor(const TrainSpec& spec, const ModelFiles& files,
-                      const std::vector<WeightSpec>& adapters) {
-  if (spec.train.remat.policy != RematPolicy::kAuto) return spec.train.remat;
-  return RematBeside(spec, Sum(FixedClasses(spec, files, OwnedBy(spec, files, adapters))));
+RematOptions RematFor(const TrainSpec& spec, const ModelFiles& files) {
+  return ChooseRemat(spec, files, OutlineRun(spec, files));
 }
 
 MemoryNeeds FindMemoryNeeds(const TrainSpec& spec, const ModelFiles& files) {
-  TrainerOptions options = TrainerOptionsOf(spec);
-  const std::vector<WeightSpec> weights = files.family->list_weights(files.config);
-  std::vector<LoraTarget> targets;
-  if (spec.lora.enable) {
-    targets = PlanAdapter(spec.lora, *files.family, files.config).targets;
-  } else {
-    options.trained = TrainedWeights(spec, weights);
-  }
-  const OwnedWeights owned = OwnedBy(spec, files, LoraSpecs(weights, targets));
-
+  const RunOutline run = OutlineRun(spec, files);
   MemoryNeeds needs;
-  needs.classes = FixedClasses(spec, files, owned);
-  options.remat = RematBeside(spec, Sum(needs.classes));
-  needs.program =
-      Record(*files.family, files.config, RecordingOf(options, spec.compute, std::move(targets)));
+  needs.program = RecordRun(spec, files, run, ChooseRemat(spec, files, run));
+  needs.classes = FixedClasses(spec, files, run.owned, needs.program);
   needs.classes.push_back({"activations", needs.program.arena_bytes});
+  if (needs.program.packed_bytes > 0) {
+    needs.classes.push_back({"packed relu", needs.program.packed_bytes});  // at most
+  }
   if (spec.checkpoint.async && spec.checkpoint.period > 0) {
     for (const MemoryClass& one : needs.classes) {
       if (one.name == "moments") needs.checkpoint_copy_bytes += one.bytes;

@@ -29,9 +29,7 @@ struct MemoryNeeds {
 MemoryNeeds FindMemoryNeeds(const TrainSpec& spec, const ModelFiles& files);
 
 // The spec's rematerialisation, for kAuto with the bytes that activations may have: as given, or
-// what resources.memory_max_bytes leaves beside everything else. `adapters` are the weights that
-// lora adds.
-RematOptions RematFor(const TrainSpec& spec, const ModelFiles& files,
-                      const std::vector<engine::WeightSpec>& adapters);
+// what resources.memory_max_bytes leaves beside everything else.
+RematOptions RematFor(const TrainSpec& spec, const ModelFiles& files);
 
 }  // namespace tandem::training

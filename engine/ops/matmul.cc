@@ -6,6 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/kernels/kernels.h"
+#include "engine/ops/matmul_scratch.h"
 #include "engine/ops/parallel.h"
 
 namespace tandem::engine {
@@ -74,17 +75,27 @@ void MatMulTyped(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, co
   ops.pool().ParallelFor(row_tasks * panel_tasks, std::cref(run));
 }
 
-// x is rounded into shared scratch first: q, scales, starts and (q4_k) sums of every row. Rows lie
-// a cache line more than k apart: at powers of two they would share a few sets of the caches.
+// A row of x as integers in the shared scratch: q, scales, starts and (q4_k) sums. Rows lie a cache
+// line more than k apart: at powers of two they would share a few sets of the caches.
+struct BlockRow {
+  explicit BlockRow(int64_t k)
+      : ldq(RoundUp<int64_t>(GroupsOf(k) * kGroupSize, 64) + 64),
+        ldgroups(RoundUp<int64_t>(GroupsOf(k), 16) + 16),
+        bytes(ldq + ldgroups * static_cast<int64_t>(2 * sizeof(float) + sizeof(int32_t))) {}
+  int64_t ldq;
+  int64_t ldgroups;
+  int64_t bytes;
+};
+
+// x is rounded into shared scratch first.
 void MatMulBlocks(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const float* bias,
                   float* y, int64_t ldy) {
   const BlockKernels& kernels = ops.kernels().blocks;
   const int64_t groups = GroupsOf(w.k);
-  const int64_t ldq = RoundUp<int64_t>(groups * kGroupSize, 64) + 64;
-  const int64_t ldgroups = RoundUp<int64_t>(groups, 16) + 16;
-  const int64_t row_bytes =
-      ldq + ldgroups * static_cast<int64_t>(2 * sizeof(float) + sizeof(int32_t));
-  std::byte* scratch = ops.SharedScratch(static_cast<size_t>(x.rows * row_bytes));
+  const BlockRow row(w.k);
+  const int64_t ldq = row.ldq;
+  const int64_t ldgroups = row.ldgroups;
+  std::byte* scratch = ops.SharedScratch(static_cast<size_t>(x.rows * row.bytes));
   auto* q = reinterpret_cast<int8_t*>(scratch);
   auto* scales = reinterpret_cast<float*>(scratch + x.rows * ldq);
   auto* starts = reinterpret_cast<int32_t*>(scales + x.rows * ldgroups);
@@ -149,7 +160,7 @@ void InputGradTyped(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w
   const int64_t depth = RowStride(w.dtype, w.n);  // padded rows of W, as dy has columns
   const int64_t row_tasks = (dy.rows + kGradRows - 1) / kGradRows;
   const int64_t input_tasks = (w.k + kGradInputs - 1) / kGradInputs;
-  ReserveWorkerScratch(ops, kGradDepth * kGradInputs * sizeof(T));
+  ReserveWorkerScratch(ops, static_cast<size_t>(InputGradScratch(w.dtype).worker));
   const auto run = [&](int64_t index, int worker) {
     const int64_t m = index / input_tasks * kGradRows;
     const int64_t k_first = index % input_tasks * kGradInputs;
@@ -188,7 +199,7 @@ void InputGradBlocks(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& 
   const int64_t depth = RowStride(DType::kBF16, w.n);
   const int64_t row_tasks = (dy.rows + kGradRows - 1) / kGradRows;
   const int64_t input_tasks = (w.k + kGradInputs - 1) / kGradInputs;
-  ReserveWorkerScratch(ops, kGradDepth * kGradInputs * sizeof(Bf16));
+  ReserveWorkerScratch(ops, static_cast<size_t>(InputGradScratch(DType::kBF16).worker));
   const auto run = [&](int64_t index, int worker) {
     const int64_t m = index / input_tasks * kGradRows;
     const int64_t k_first = index % input_tasks * kGradInputs;
@@ -238,8 +249,8 @@ void WeightGradTyped(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& 
   const int64_t n_panels = PanelsOf(k);
   const int64_t n_blocks = (x.rows + kSumRows - 1) / kSumRows;
   const int64_t block_elements = kSumRows * n_panels * kLanes;
-  T* packed = reinterpret_cast<T*>(
-      ops.SharedScratch(static_cast<size_t>(n_blocks * block_elements) * sizeof(T)));
+  const ScratchBytes scratch = WeightGradScratch(x.dtype, x.rows, k);
+  T* packed = reinterpret_cast<T*>(ops.SharedScratch(static_cast<size_t>(scratch.shared)));
   constexpr int64_t kPackPanels = 8;
   const int64_t pack_tasks = (n_panels + kPackPanels - 1) / kPackPanels;
   const auto pack = [&](int64_t index, int) {
@@ -255,7 +266,7 @@ void WeightGradTyped(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& 
   };
   ops.pool().ParallelFor(n_blocks * pack_tasks, std::cref(pack));
 
-  ReserveWorkerScratch(ops, kGradOutputs * kSumStride * sizeof(T));
+  ReserveWorkerScratch(ops, static_cast<size_t>(scratch.worker));
   const auto run = [&](int64_t index, int worker) {
     const int64_t first = index * kGradOutputs;
     const int64_t outputs = std::min(kGradOutputs, n - first);
@@ -286,6 +297,22 @@ void WeightGradTyped(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& 
 }
 
 }  // namespace
+
+ScratchBytes BlockMatMulScratch(int64_t rows, int64_t k) {
+  return {.shared = rows * BlockRow(k).bytes, .worker = 0};
+}
+
+ScratchBytes InputGradScratch(DType dtype) {
+  return {.shared = 0,
+          .worker = kGradDepth * kGradInputs * static_cast<int64_t>(DTypeBytes(dtype))};
+}
+
+ScratchBytes WeightGradScratch(DType dtype, int64_t rows, int64_t k) {
+  const auto width = static_cast<int64_t>(DTypeBytes(dtype));
+  const int64_t n_blocks = (rows + kSumRows - 1) / kSumRows;
+  return {.shared = n_blocks * kSumRows * PanelsOf(k) * kLanes * width,
+          .worker = kGradOutputs * kSumStride * width};
+}
 
 int64_t RowStride(DType dtype, int64_t cols) { return RoundUp(cols, PairOf(dtype)); }
 

@@ -8,6 +8,7 @@
 #include "bench/head_bench.h"
 #include "bench/load_generator.h"
 #include "bench/make_model.h"
+#include "bench/mlp_bench.h"
 #include "bench/optimizer_bench.h"
 #include "bench/sample_bench.h"
 #include "bench/step_bench.h"
@@ -157,6 +158,42 @@ void AddTrainBench(CLI::App& command, int& exit_code) {
     options->cache_dir = ToEngineOptions(ModelFlags{}).cache_dir;
     exit_code = bench::RunTrainBench(std::cout, *options);
   });
+}
+
+void AddMlpBench(CLI::App& command, int& exit_code) {
+  auto options = std::make_shared<bench::MlpBenchOptions>();
+  constexpr int64_t kMost = 1 << 24;
+  const auto count = [&](const char* name, int64_t& value, const char* what) {
+    command.add_option(name, value, what)
+        ->check(CLI::Range(int64_t{1}, kMost))
+        ->capture_default_str();
+  };
+  count("--d", options->d, "width");
+  count("--ff", options->ff, "feed-forward width");
+  count("--seq", options->seq, "tokens of a sequence");
+  count("--batch", options->batch, "sequences of a step");
+  count("--chunk", options->chunk, "tokens at once, a multiple of 1024");
+  count("--steps", options->steps, "medians are taken over these");
+  command
+      .add_option_function<std::string>(
+          "--dtype",
+          [options](const std::string& name) {
+            options->dtype = name == "f32" ? engine::DType::kF32 : engine::DType::kBF16;
+          },
+          "of the products: bf16 (default) or f32")
+      ->check(CLI::IsMember({"bf16", "f32"}));
+  command
+      .add_option_function<std::string>(
+          "--save",
+          [options](const std::string& name) {
+            options->save = name == "plain"       ? bench::MlpSave::kPlain
+                            : name == "recompute" ? bench::MlpSave::kRecompute
+                                                  : bench::MlpSave::kMask1;
+          },
+          "what is kept of ReLU: plain (its f32 input), mask1 (a bit, default) or recompute")
+      ->check(CLI::IsMember({"plain", "mask1", "recompute"}));
+  command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
+  command.callback([options, &exit_code] { exit_code = bench::RunMlpBench(std::cout, *options); });
 }
 
 void AddOptimizerBench(CLI::App& command, int& exit_code) {
@@ -348,6 +385,10 @@ void AddBench(CLI::App& command, int& exit_code) {
   AddOptimizerBench(
       *command.add_subcommand("optimizer", "optimiser steps beside the read loop, GB/s"),
       exit_code);
+  AddMlpBench(*command.add_subcommand("mlp",
+                                      "one feed-forward layer of long sequences, half of it "
+                                      "trained: it/s against the roof"),
+              exit_code);
   AddHeadBench(*command.add_subcommand(
                    "head", "the loss over a large vocabulary beside its matrix products"),
                exit_code);

@@ -4,6 +4,7 @@
 
 #include "engine/model/family.h"
 #include "engine/model/random_model.h"
+#include "engine/tensor/bfloat16.h"
 #include "training/program/program.h"
 
 namespace tandem::training {
@@ -34,6 +35,29 @@ engine::ModelConfig TutorialMiniGpt(int64_t blocks) {
 TEST(ParameterCount, OfTheTutorialsMiniGpt) {
   EXPECT_EQ(Parameters(TutorialMiniGpt(4)), 27430481);
   EXPECT_EQ(Parameters(TutorialMiniGpt(8)), 29013585);
+}
+
+TEST(ParameterCount, OfGemma2) {
+  EXPECT_EQ(Parameters(engine::Gemma2BConfig()), 2614341888);
+
+  engine::ModelConfig nine = engine::Gemma2BConfig();
+  nine.n_layers = 42;
+  nine.hidden_dim = 3584;
+  nine.ffn_dim = 14336;
+  nine.attention.n_heads = 16;
+  nine.attention.n_kv_heads = 8;
+  EXPECT_EQ(Parameters(nine), 9241705984);
+}
+
+// What scaling Gemma's embedding by sqrt(2304) = 48 in bf16 and back would leave as it was.
+TEST(Bf16, SurvivesTimes48AndBackInFiveOfSixMantissas) {
+  int same = 0;
+  for (engine::Bf16 mantissa = 0; mantissa < 128; ++mantissa) {
+    const auto value = static_cast<engine::Bf16>(0x3f80 | mantissa);
+    const engine::Bf16 scaled = engine::FloatToBf16(engine::Bf16ToFloat(value) * 48);
+    same += engine::FloatToBf16(engine::Bf16ToFloat(scaled) / 48) == value ? 1 : 0;
+  }
+  EXPECT_EQ(same, 107);  // 83.59 %
 }
 
 // MaxText's own figure for Gemma 2 2B, batch 8, length 1024, padded vocabulary.

@@ -15,7 +15,8 @@ enum class Packing {
   kFirstFit,         // whole samples; the first pending one that fits
   kBestFit,          // whole samples; the longest pending one that fits
 };
-enum class Overflow { kTruncate, kDrop, kError, kSplit };  // samples longer than a row
+// What becomes of samples longer than a row. Checkpoints keep the numbers.
+enum class Overflow { kTruncate, kDrop, kError, kSplit, kTruncateLeft };
 
 struct PackerOptions {
   int64_t row_length = 0;
@@ -47,9 +48,9 @@ struct PackedPair {
   int64_t index = 0;    // of the sample in its source
 };
 
-// `row_length` tokens: segments one after the other, then perhaps padding as a last segment (with
-// `max_sequence` as many as it takes). In a
-// segment the target of a token is the one after it in its sample; positions begin at 0.
+// `row_length` tokens: segments one after the other, then perhaps padding, in segments that are no
+// longer than max_sequence. In a segment the target of a token is the one after it in its sample;
+// positions begin at 0.
 struct PackedRow {
   std::vector<TokenId> tokens;
   std::vector<int32_t> positions;
@@ -84,7 +85,9 @@ class Packer {
 
  private:
   int64_t IndexOf(int64_t number) const;
+  const Sample& Keep(int64_t number, Sample sample);
   const Sample& Pending(size_t i);
+  bool Cuts(Overflow how) const;
   int64_t PlacesOf(const Sample& sample) const;
   bool IsTooLong(const Sample& sample) const;
   void Fill(size_t wanted);

@@ -146,6 +146,13 @@ struct BackwardBuffers {
 };
 
 template <class T>
+size_t BackwardBytes(int64_t segment_rows, int64_t dim) {
+  Carver counter(nullptr);
+  BackwardBuffers<T>(counter, RoundUp(segment_rows, kLanes), dim, RoundUp(dim, kPair<T>));
+  return counter.used();
+}
+
+template <class T>
 struct BackwardTask {
   OpsContext& ops;
   const AttentionSpec& spec;
@@ -167,9 +174,7 @@ struct BackwardTask {
     const int64_t dim = spec.head_dim;
     const int64_t padded_dim = RoundUp(dim, kPair<T>);
     const int64_t keys = RoundUp(segment.n_rows, kLanes);
-    Carver counter(nullptr);
-    BackwardBuffers<T>(counter, keys, dim, padded_dim);
-    Carver carver(ops.WorkerScratch(worker, counter.used()));
+    Carver carver(ops.WorkerScratch(worker, BackwardBytes<T>(segment.n_rows, dim)));
     const BackwardBuffers<T> b(carver, keys, dim, padded_dim);
 
     const T* key_rows = Row(k, segment.first_row, kv_head * dim);
@@ -213,7 +218,11 @@ struct BackwardTask {
     const int64_t padded_dim = RoundUp(dim, kPair<T>);
     const int64_t rows = std::min(kQueryBlock, segment.n_rows - first);
     const int64_t padded_rows = RoundUp<int64_t>(rows, 2);
-    const int64_t n_keys = RoundUp(first + rows, kLanes);  // causal: later keys are never seen
+    // Causal: later keys are never seen. Nor are those before the first row's window: `start`, in
+    // whole chunks, is the first key of all that follows, and what is skipped would add zeros.
+    const int64_t first_seen = spec.window > 0 ? std::max<int64_t>(0, first - spec.window + 1) : 0;
+    const int64_t start = first_seen / kKeyChunk * kKeyChunk;
+    const int64_t n_keys = RoundUp(first + rows, kLanes) - start;
     const int64_t ld_out = spec.n_heads * dim;
     const auto& kernels = ops.kernels().typed<T>();
     const auto& gradients = engine::TrainingKernels(ops.kernels());
@@ -231,8 +240,9 @@ struct BackwardTask {
       }
       for (int64_t i = 0; i < dim; ++i) out_row[i] = AsFloat(out_from[i]);
       b.delta[r] = gradients.dot(dout_from, out_row, dim);
-      b.last_key[r] = first + r;
-      b.first_key[r] = spec.window > 0 ? std::max<int64_t>(0, first + r - spec.window + 1) : 0;
+      b.last_key[r] = first + r - start;
+      b.first_key[r] =
+          spec.window > 0 ? std::max<int64_t>(0, first + r - spec.window + 1) - start : 0;
     }
     kernels.transpose_rows({.x = b.q_rows,
                             .ldx = padded_dim,
@@ -247,10 +257,10 @@ struct BackwardTask {
                             .out = b.dout_transposed,
                             .ldout = padded_rows});
 
-    kernels.matmul(Product(b.q_rows, padded_dim, rows, b.key_panels, n_keys, padded_dim, b.scores,
-                           keys, false));
-    kernels.matmul(Product(b.dout_rows, padded_dim, rows, b.value_panels, n_keys, padded_dim, b.dp,
-                           keys, false));
+    kernels.matmul(Product(b.q_rows, padded_dim, rows, b.key_panels + start * padded_dim, n_keys,
+                           padded_dim, b.scores, keys, false));
+    kernels.matmul(Product(b.dout_rows, padded_dim, rows, b.value_panels + start * padded_dim,
+                           n_keys, padded_dim, b.dp, keys, false));
     RunGradient(gradients, {.scores = b.scores,
                             .dp = b.dp,
                             .ld = keys,
@@ -268,27 +278,27 @@ struct BackwardTask {
                             .ds_panels = b.ds_panels,
                             .ds_rows = b.ds_rows});
     kernels.matmul(Product(b.dout_transposed, padded_rows, dim, b.p_panels, n_keys, padded_rows,
-                           b.dv_transposed, keys, true));
+                           b.dv_transposed + start, keys, true));
     kernels.matmul(Product(b.q_transposed, padded_rows, dim, b.ds_panels, n_keys, padded_rows,
-                           b.dk_transposed, keys, true));
+                           b.dk_transposed + start, keys, true));
     // dQ: keys in chunks, in order.
     const int64_t dim_lanes = RoundUp(dim, kLanes);
     for (int64_t key = 0; key < n_keys; key += kKeyChunk) {
       // The chunk's panels end where its packed rows end; dS is zero beyond the real keys.
-      const int64_t packed = RoundUp(std::min(kKeyChunk, segment.n_rows - key), kPair<T>);
+      const int64_t packed = RoundUp(std::min(kKeyChunk, segment.n_rows - start - key), kPair<T>);
+      const T* columns = b.key_columns + (start + key) * dim_lanes;
       const int64_t chunk = std::min(packed, n_keys - key);
       if (chunk == packed) {
-        MatMulArgs<T> args = Product(b.ds_rows + key, n_keys, rows, b.key_columns + key * dim_lanes,
-                                     dim_lanes, packed, b.dq_block, dim, key > 0);
+        MatMulArgs<T> args = Product(b.ds_rows + key, n_keys, rows, columns, dim_lanes, packed,
+                                     b.dq_block, dim, key > 0);
         args.n_columns = dim;
         kernels.matmul(args);
         continue;
       }
       // The last chunk of this block sees a prefix of the packed keys: panel by panel.
       for (int64_t column = 0; column < dim_lanes; column += kLanes) {
-        MatMulArgs<T> args = Product(b.ds_rows + key, n_keys, rows,
-                                     b.key_columns + key * dim_lanes + column * packed, kLanes,
-                                     chunk, b.dq_block + column, dim, key > 0);
+        MatMulArgs<T> args = Product(b.ds_rows + key, n_keys, rows, columns + column * packed,
+                                     kLanes, chunk, b.dq_block + column, dim, key > 0);
         args.n_columns = std::min(kLanes, dim - column);
         kernels.matmul(args);
       }
@@ -363,6 +373,13 @@ void AttentionForward(OpsContext& ops, const AttentionSpec& spec, const ConstMat
       .dtype = k.dtype};
   engine::WriteKv(ops, spec, k, v, slices, kv);
   engine::Attention(ops, spec, q, slices, kv, out, lse);
+}
+
+int64_t AttentionBackwardScratchBytes(const AttentionSpec& spec, DType dtype,
+                                      int64_t segment_rows) {
+  return static_cast<int64_t>(dtype == DType::kBF16
+                                  ? BackwardBytes<Bf16>(segment_rows, spec.head_dim)
+                                  : BackwardBytes<float>(segment_rows, spec.head_dim));
 }
 
 void AttentionBackward(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& q,

@@ -25,6 +25,11 @@ void AttentionForward(engine::OpsContext& ops, const engine::AttentionSpec& spec
                       const engine::ConstMatrix& v, std::span<const Segment> segments,
                       std::byte* kv_scratch, const engine::Matrix& out, float* lse);
 
+// Scratch of each worker that AttentionBackward takes for segments of at most so many rows: linear
+// in them.
+int64_t AttentionBackwardScratchBytes(const engine::AttentionSpec& spec, engine::DType dtype,
+                                      int64_t segment_rows);
+
 // dq, dk, dv (dense f32, +=) from dout (dense f32). Deterministic: parallel over (segment, kv
 // head), fixed loops inside; no atomics.
 void AttentionBackward(engine::OpsContext& ops, const engine::AttentionSpec& spec,

@@ -123,7 +123,7 @@ class BackwardPass {
         buffer = static_cast<int32_t>(p_->buffers.size());
         Buffer fresh;
         fresh.role = "gradient of value " + std::to_string(v);
-        fresh.bytes = p_->rows * value.cols * static_cast<int64_t>(sizeof(float));
+        fresh.bytes = RowsOf(*p_, value) * value.cols * static_cast<int64_t>(sizeof(float));
         p_->buffers.push_back(std::move(fresh));
       }
       value.gradient = buffer;

@@ -21,11 +21,17 @@ Executor::Executor(const Program& program, engine::OpsContext& ops,
       ropes_(ropes),
       weights_(weights),
       gradients_(gradients.begin(), gradients.end()),
-      arena_(static_cast<size_t>(program.arena_bytes)) {
+      arena_(static_cast<size_t>(program.arena_bytes)),
+      n_rows_(program.rows),
+      packed_(program.nodes.size()) {
   TANDEM_CHECK(weights.size() == program.weight_specs.size());
   TANDEM_CHECK(gradients_.size() == weights.size());
   for (const Node& node : program.nodes) {
     TANDEM_CHECK(node.op != OpKind::kRope || node.rope < ropes.size());
+    if (node.save != ActivationSave::kReluSparse) continue;
+    const int64_t chunk = node.chunk >= 0 ? program.chunk_rows : program.rows;
+    packed_[static_cast<size_t>(&node - program.nodes.data())].resize(
+        static_cast<size_t>((program.rows + chunk - 1) / chunk));
   }
 }
 
@@ -34,17 +40,49 @@ CrossEntropyResult Executor::Train(const ProgramBatch& batch, float scale, const
   Forward(batch, true);
   const CrossEntropyResult result = reweigh ? ReweighedHead(batch, scale, reweigh)
                                             : Head(batch, batch.weights, scale, true, nullptr);
-  in_backward_ = true;
-  for (const BackwardStep& step : program_.backward) {
-    const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(program_.nodes[step.node].op).name,
-                         step.remake ? "again" : "backward");
-    if (step.remake) {
-      ForwardNode(program_.nodes[step.node], batch, true);
-    } else {
-      BackwardNode(step, batch);
-    }
-  }
+  Backward(batch);
   return result;
+}
+
+void Executor::Backward(const ProgramBatch& batch) {
+  in_backward_ = true;
+  const std::vector<BackwardStep>& steps = program_.backward;
+  for (size_t i = 0; i < steps.size();) {
+    const size_t end = ChunkRunEnd(program_, i);
+    const auto run = [&] {
+      for (size_t s = i; s < end; ++s) {
+        const Node& node = program_.nodes[steps[s].node];
+        const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(node.op).name,
+                             steps[s].remake ? "again" : "backward");
+        if (steps[s].remake) {
+          ForwardNode(node, batch, true);
+        } else {
+          BackwardNode(steps[s], batch);
+        }
+      }
+    };
+    program_.nodes[steps[i].node].chunk >= 0 ? OverChunks(run) : run();
+    i = end;
+  }
+}
+
+template <class Run>
+void Executor::OverChunks(const Run& run) {
+  for (first_row_ = 0; first_row_ < program_.rows; first_row_ += program_.chunk_rows) {
+    n_rows_ = std::min(program_.chunk_rows, program_.rows - first_row_);
+    run();
+  }
+  first_row_ = 0;
+  n_rows_ = program_.rows;
+}
+
+int64_t Executor::packed_bytes() const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < packed_.size(); ++i) {
+    const auto width = static_cast<int64_t>(engine::DTypeBytes(program_.dtype));
+    for (const PackedRelu& packed : packed_[i]) bytes += packed.count * width;
+  }
+  return bytes;
 }
 
 CrossEntropyResult Executor::Evaluate(const ProgramBatch& batch, float* token_logprobs) {
@@ -80,10 +118,18 @@ void Executor::Check(const ProgramBatch& batch) const {
 
 void Executor::Forward(const ProgramBatch& batch, bool dropout) {
   in_backward_ = false;
-  for (size_t i = 0; i + 1 < program_.nodes.size(); ++i) {
-    const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(program_.nodes[i].op).name,
-                         "forward");
-    ForwardNode(program_.nodes[i], batch, dropout);
+  const std::vector<Node>& nodes = program_.nodes;
+  for (size_t i = 0; i + 1 < nodes.size();) {
+    size_t end = i + 1;
+    while (nodes[i].chunk >= 0 && nodes[end].chunk == nodes[i].chunk) ++end;
+    const auto run = [&] {
+      for (size_t n = i; n < end; ++n) {
+        const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(nodes[n].op).name, "forward");
+        ForwardNode(nodes[n], batch, dropout);
+      }
+    };
+    nodes[i].chunk >= 0 ? OverChunks(run) : run();
+    i = end;
   }
 }
 
@@ -120,7 +166,7 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
                               node.activation, y);
       return;
     case OpKind::kActivate:
-      engine::Activate(ops_, F32Of(node.inputs[0]), y.cols, node.activation, y);
+      ForwardActivation(node, dropout);
       return;
     case OpKind::kColumns:
       engine::RoundRows(ops_, F32Of(node.inputs[0]) + node.first,
@@ -136,8 +182,8 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
       return;
     case OpKind::kDropout:
       if (dropout) {
-        Dropout(ops_, F32Of(node.inputs[0]), batch.sources, y.cols, node.rate, KeyOf(node, batch),
-                F32Of(node.outputs[0]), false);
+        Dropout(ops_, F32Of(node.inputs[0]), SourcesOf(batch), y.cols, node.rate,
+                KeyOf(node, batch), F32Of(node.outputs[0]), false);
       } else {
         engine::RoundRows(ops_, F32Of(node.inputs[0]), y.cols, y);  // f32 to f32: a copy
       }
@@ -146,6 +192,22 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
       break;
   }
   TANDEM_CHECK(false);
+}
+
+// Done again, a packed result is unpacked; nothing else is done twice for it.
+void Executor::ForwardActivation(const Node& node, bool training) {
+  const Matrix y = MatrixOf(node.outputs[0]);
+  if (in_backward_ && node.save == ActivationSave::kReluSparse) {
+    UnpackRelu(ops_, MaskOf(node), PackedOf(node), y);
+    return;
+  }
+  const float* x = F32Of(node.inputs[0]);
+  engine::Activate(ops_, x, y.cols, node.activation, y);
+  if (!training) return;
+  if (node.save == ActivationSave::kReluMask1) ReluMask(ops_, x, y.rows * y.cols, MaskOf(node));
+  if (node.save == ActivationSave::kReluSparse) {
+    PackRelu(ops_, x, y, MaskOf(node), &PackedOf(node));
+  }
 }
 
 void Executor::ForwardNorm(const Node& node) {
@@ -175,7 +237,7 @@ void Executor::ForwardLinear(const Node& node, const ProgramBatch& batch, bool d
 void Executor::ForwardLora(const Node& node, const ProgramBatch& batch, bool dropout) {
   const engine::LoraMatrices lora{weights_[node.lora.a].panels, weights_[node.lora.b].panels,
                                   node.lora.scale};
-  const engine::LoraRows all{&lora, 0, program_.rows};
+  const engine::LoraRows all{&lora, 0, n_rows_};
   const Matrix hidden = HiddenOf(node);
   const int32_t scratch = in_backward_ ? node.lora.remake_scratch : node.lora.forward_scratch;
   const Matrix x = dropout ? LoraInput(node, batch, scratch) : MatrixOf(node.inputs[0]);
@@ -218,7 +280,7 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
 
   const Value& out = program_.values[node.outputs[0]];
   const float* dy = GradientOf(node.outputs[0]);
-  const int64_t rows = program_.rows;
+  const int64_t rows = n_rows_;
   const int64_t elements = rows * out.cols;
   float* dx = node.inputs.empty() ? nullptr : GradientOf(node.inputs[0]);
   switch (node.op) {
@@ -248,7 +310,7 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
                               dy, elements, dx, GradientOf(node.inputs[1]));
       return;
     case OpKind::kActivate:
-      ActivateBackward(ops_, F32Of(node.inputs[0]), node.activation, dy, elements, dx);
+      BackwardActivation(node, dy, dx);
       return;
     case OpKind::kColumns:
       AccumulateColumns(ops_, dy, rows, out.cols, dx + node.first,
@@ -261,7 +323,7 @@ void Executor::BackwardNode(const BackwardStep& step, const ProgramBatch& batch)
       BackwardAdd(step, dy);
       return;
     case OpKind::kDropout:
-      Dropout(ops_, dy, batch.sources, out.cols, node.rate, KeyOf(node, batch), dx,
+      Dropout(ops_, dy, SourcesOf(batch), out.cols, node.rate, KeyOf(node, batch), dx,
               !step.overwrite[0]);
       return;
     case OpKind::kRound:
@@ -286,6 +348,19 @@ void Executor::BackwardNorm(const Node& node, const float* dy, float* dx) {
                   dx, dgamma);
 }
 
+void Executor::BackwardActivation(const Node& node, const float* dy, float* dx) {
+  const Value& out = program_.values[node.outputs[0]];
+  const int64_t elements = n_rows_ * out.cols;
+  switch (node.save) {
+    case ActivationSave::kReluMask1:
+      return ReluMaskBackward(ops_, MaskOf(node), dy, elements, dx);
+    case ActivationSave::kReluSparse:
+      return PackedReluBackward(ops_, MaskOf(node), PackedOf(node), out.dtype, dy, elements, dx);
+    default:
+      return ActivateBackward(ops_, F32Of(node.inputs[0]), node.activation, dy, elements, dx);
+  }
+}
+
 void Executor::BackwardAdd(const BackwardStep& step, const float* dy) {
   const Node& node = program_.nodes[step.node];
   const int64_t elements = program_.rows * program_.values[node.outputs[0]].cols;
@@ -301,7 +376,7 @@ void Executor::BackwardLinear(const BackwardStep& step, const ProgramBatch& batc
   const Node& node = program_.nodes[step.node];
   const engine::PanelMatrix& w = weights_[node.weights[0]].panels;
   const float* dy32 = GradientOf(node.outputs[0]);
-  const int64_t rows = program_.rows;
+  const int64_t rows = n_rows_;
 
   Matrix dy{const_cast<float*>(dy32), DType::kF32, rows, w.n, w.n};
   if (program_.dtype != DType::kF32) {
@@ -327,7 +402,7 @@ void Executor::BackwardLora(const Node& node, const Matrix& dy, const ProgramBat
                             float* dx) {
   const engine::PanelMatrix& a = weights_[node.lora.a].panels;
   const engine::PanelMatrix& b = weights_[node.lora.b].panels;
-  const int64_t rows = program_.rows;
+  const int64_t rows = n_rows_;
   const int64_t rank = a.n;
 
   engine::MatMulWeightGrad(ops_, dy, HiddenOf(node), WeightGradient(node.lora.b), true);
@@ -346,7 +421,7 @@ void Executor::BackwardLora(const Node& node, const Matrix& dy, const ProgramBat
   }
   float* through_a = Floats(node.lora.dropout_scratch);  // drop(x) has been read
   engine::MatMulInputGrad(ops_, dh, a, through_a, a.k, false);
-  Dropout(ops_, through_a, batch.sources, a.k, node.lora.rate, KeyOf(node, batch), dx, true);
+  Dropout(ops_, through_a, SourcesOf(batch), a.k, node.lora.rate, KeyOf(node, batch), dx, true);
 }
 
 void Executor::Zero(int32_t buffer) {
@@ -365,28 +440,48 @@ int32_t Executor::BufferOf(int32_t value) const {
 
 Matrix Executor::MatrixOf(int32_t value) {
   const Value& v = program_.values[value];
-  return {At(BufferOf(value)), v.dtype, program_.rows, v.cols, v.stride};
+  std::byte* data = At(BufferOf(value)) +
+                    FirstRow(v) * v.stride * static_cast<int64_t>(engine::DTypeBytes(v.dtype));
+  return {data, v.dtype, n_rows_, v.cols, v.stride};
 }
 
 Matrix Executor::HiddenOf(const Node& node) {
   const int64_t rank = program_.weight_specs[node.lora.a].n;
-  return {At(node.saved), program_.dtype, program_.rows, rank,
-          engine::RowStride(program_.dtype, rank)};
+  const int64_t stride = engine::RowStride(program_.dtype, rank);
+  const auto width = static_cast<int64_t>(engine::DTypeBytes(program_.dtype));
+  return {At(node.saved) + first_row_ * stride * width, program_.dtype, n_rows_, rank, stride};
 }
 
 Matrix Executor::LoraInput(const Node& node, const ProgramBatch& batch, int32_t scratch) {
   const Matrix x = MatrixOf(node.inputs[0]);
   if (node.lora.rate == 0) return x;
   const Matrix dropped{At(scratch), x.dtype, x.rows, x.cols, x.stride};
-  DropoutRounded(ops_, x, batch.sources, node.lora.rate, KeyOf(node, batch), dropped);
+  DropoutRounded(ops_, x, SourcesOf(batch), node.lora.rate, KeyOf(node, batch), dropped);
   return dropped;
 }
 
-float* Executor::F32Of(int32_t value) { return Floats(BufferOf(value)); }
+float* Executor::F32Of(int32_t value) { return static_cast<float*>(MatrixOf(value).data); }
 
 float* Executor::GradientOf(int32_t value) {
-  const int32_t buffer = program_.values[value].gradient;
-  return buffer < 0 ? nullptr : Floats(buffer);
+  const Value& v = program_.values[value];
+  return v.gradient < 0 ? nullptr : Floats(v.gradient) + FirstRow(v) * v.cols;
+}
+
+std::span<const DropoutRow> Executor::SourcesOf(const ProgramBatch& batch) const {
+  if (batch.sources.empty()) return {};
+  return batch.sources.subspan(static_cast<size_t>(first_row_), static_cast<size_t>(n_rows_));
+}
+
+// A chunk begins with a whole byte: it has a multiple of eight rows, or is the only one.
+uint8_t* Executor::MaskOf(const Node& node) {
+  const int64_t elements = first_row_ * program_.values[node.outputs[0]].cols;
+  TANDEM_CHECK(elements % 8 == 0);
+  return reinterpret_cast<uint8_t*>(At(node.saved)) + elements / 8;
+}
+
+PackedRelu& Executor::PackedOf(const Node& node) {
+  std::vector<PackedRelu>& chunks = packed_[static_cast<size_t>(&node - program_.nodes.data())];
+  return chunks[node.chunk < 0 ? 0 : static_cast<size_t>(first_row_ / program_.chunk_rows)];
 }
 
 float* Executor::WeightGradient(int32_t weight) {

@@ -11,6 +11,7 @@
 #include "training/ops/attention.h"
 #include "training/ops/cross_entropy.h"
 #include "training/ops/pointwise.h"
+#include "training/ops/relu_save.h"
 #include "training/program/program.h"
 
 namespace tandem::training {
@@ -52,13 +53,21 @@ class Executor {
   void ForwardLogits(const ProgramBatch& batch, float* logits);
 
   const Program& program() const { return program_; }
+  // Bytes of the packed results of ReLU since the last Train.
+  int64_t packed_bytes() const;
   // Where the time of every node is recorded from now on; null: nowhere.
   void set_trace(Trace* trace) { trace_ = trace; }
 
  private:
   void Check(const ProgramBatch& batch) const;
   void Forward(const ProgramBatch& batch, bool dropout);
+  void Backward(const ProgramBatch& batch);
+  // Calls run() once per chunk of rows, which all else here then sees alone.
+  template <class Run>
+  void OverChunks(const Run& run);
+  // `dropout`: in training, also where it is done again.
   void ForwardNode(const Node& node, const ProgramBatch& batch, bool dropout);
+  void ForwardActivation(const Node& node, bool training);
   void ForwardLinear(const Node& node, const ProgramBatch& batch, bool dropout);
   void ForwardNorm(const Node& node);
   CrossEntropyResult Head(const ProgramBatch& batch, std::span<const float> weights, float scale,
@@ -66,6 +75,7 @@ class Executor {
   CrossEntropyResult ReweighedHead(const ProgramBatch& batch, float scale, const Reweigh& reweigh);
   void BackwardNode(const BackwardStep& step, const ProgramBatch& batch);
   void BackwardNorm(const Node& node, const float* dy, float* dx);
+  void BackwardActivation(const Node& node, const float* dy, float* dx);
   void BackwardAdd(const BackwardStep& step, const float* dy);
   void ForwardLora(const Node& node, const ProgramBatch& batch, bool dropout);
   void BackwardLinear(const BackwardStep& step, const ProgramBatch& batch);
@@ -82,7 +92,12 @@ class Executor {
   // What A of a node's adapter reads: x, or with dropout x dropped into `scratch`.
   engine::Matrix LoraInput(const Node& node, const ProgramBatch& batch, int32_t scratch);
   float* F32Of(int32_t value);
-  float* GradientOf(int32_t value);       // null without
+  float* GradientOf(int32_t value);  // null without
+  // Rows into a value's buffers where the chunk begins.
+  int64_t FirstRow(const Value& value) const { return value.chunked ? 0 : first_row_; }
+  std::span<const DropoutRow> SourcesOf(const ProgramBatch& batch) const;
+  uint8_t* MaskOf(const Node& node);
+  PackedRelu& PackedOf(const Node& node);
   float* WeightGradient(int32_t weight);  // null when frozen
   const float* VectorOf(const Node& node, size_t i) const;
   DropoutKey KeyOf(const Node& node, const ProgramBatch& batch) const;
@@ -94,6 +109,9 @@ class Executor {
   std::vector<float*> gradients_;
   AlignedBuffer arena_;
   bool in_backward_ = false;
+  int64_t first_row_ = 0;  // of the chunk; all rows outside of chunks
+  int64_t n_rows_;
+  std::vector<std::vector<PackedRelu>> packed_;  // by node, by chunk; empty where nothing is
   CrossEntropyWorkspace head_workspace_;
   std::vector<float> token_logprobs_;  // [rows], of Reweigh
   std::vector<float> token_weights_;   // [rows]

@@ -16,14 +16,27 @@ class Lifetimes {
 
   void Run() {
     const auto n_forward = static_cast<int32_t>(p_->nodes.size());
-    for (int32_t i = 0; i < n_forward; ++i) Forward(i);
-    for (size_t i = 0; i < p_->backward.size(); ++i) {
-      const BackwardStep& step = p_->backward[i];
-      const int32_t time = n_forward + static_cast<int32_t>(i);
-      if (step.remake) {
-        Remake(p_->nodes[step.node], time);
-      } else {
-        Backward(step, time);
+    for (int32_t i = 0; i < n_forward; ++i) {
+      run_first_ = i;
+      while (i + 1 < n_forward && p_->nodes[i].chunk >= 0 &&
+             p_->nodes[i + 1].chunk == p_->nodes[run_first_].chunk) {
+        ++i;
+      }
+      run_last_ = i;
+      for (int32_t step = run_first_; step <= run_last_; ++step) Forward(step);
+    }
+    for (size_t i = 0; i < p_->backward.size();) {
+      const size_t end = ChunkRunEnd(*p_, i);
+      run_first_ = n_forward + static_cast<int32_t>(i);
+      run_last_ = n_forward + static_cast<int32_t>(end) - 1;
+      for (; i < end; ++i) {
+        const BackwardStep& step = p_->backward[i];
+        const int32_t time = n_forward + static_cast<int32_t>(i);
+        if (step.remake) {
+          Remake(p_->nodes[step.node], time);
+        } else {
+          Backward(step, time);
+        }
       }
     }
   }
@@ -36,23 +49,39 @@ class Lifetimes {
     b.last_step = std::max(b.last_step, step);
   }
 
+  // Steps of a run take turns, chunk by chunk: what has all rows is there from the first to the
+  // last of them.
+  void TouchWhole(int32_t buffer) {
+    Touch(buffer, run_first_);
+    Touch(buffer, run_last_);
+  }
+
+  void TouchRows(const Value& value, int32_t buffer, int32_t step) {
+    value.chunked ? Touch(buffer, step) : TouchWhole(buffer);
+  }
+
   void Forward(int32_t step) {
     const Node& node = p_->nodes[step];
-    for (const int32_t v : node.inputs) Touch(p_->values[v].buffer, step);
-    for (const int32_t v : node.outputs) Touch(p_->values[v].buffer, step);
-    Touch(node.saved, step);
+    for (const int32_t v : node.inputs) TouchRows(p_->values[v], p_->values[v].buffer, step);
+    for (const int32_t v : node.outputs) TouchRows(p_->values[v], p_->values[v].buffer, step);
+    TouchWhole(node.saved);
     Touch(node.forward_scratch, step);
     Touch(node.lora.forward_scratch, step);
     if (node.op == OpKind::kCrossEntropy) Touch(p_->values[node.inputs[0]].gradient, step);
   }
 
-  void TouchRead(int32_t value, int32_t step) { Touch(BackwardBuffer(p_->values[value]), step); }
+  void TouchRead(int32_t value, int32_t step) {
+    TouchRows(p_->values[value], BackwardBuffer(p_->values[value]), step);
+  }
 
-  // What the node saves is written again, with the same bits, to where it was.
+  // What the node saves is written again, with the same bits, to where it was; a packed result is
+  // read from there.
   void Remake(const Node& node, int32_t step) {
-    for (const int32_t v : node.inputs) TouchRead(v, step);
+    if (node.save != ActivationSave::kReluSparse) {
+      for (const int32_t v : node.inputs) TouchRead(v, step);
+    }
     for (const int32_t v : node.outputs) TouchRead(v, step);
-    Touch(node.saved, step);
+    TouchWhole(node.saved);
     Touch(node.remake_scratch, step);
     Touch(node.lora.remake_scratch, step);
   }
@@ -64,19 +93,21 @@ class Lifetimes {
     for (size_t side = 0; side < node.inputs.size(); ++side) {
       const Value& value = p_->values[node.inputs[side]];
       if (reads_inputs) TouchRead(node.inputs[side], step);
-      if (node.op != OpKind::kAdd || backward.copy[side]) Touch(value.gradient, step);
+      if (node.op != OpKind::kAdd || backward.copy[side]) TouchRows(value, value.gradient, step);
     }
     for (const int32_t v : node.outputs) {
       if (op.reads_outputs_backward) TouchRead(v, step);
-      Touch(p_->values[v].gradient, step);
+      TouchRows(p_->values[v], p_->values[v].gradient, step);
     }
-    Touch(node.saved, step);
+    TouchWhole(node.saved);
     Touch(node.backward_scratch, step);
     Touch(node.lora.backward_scratch, step);
     Touch(node.lora.dropout_scratch, step);
   }
 
   Program* p_;
+  int32_t run_first_ = 0;  // steps of the chunks that are being looked at
+  int32_t run_last_ = 0;
 };
 
 }  // namespace

@@ -73,6 +73,7 @@ const OpDescription& Describe(OpKind op) { return kOps[static_cast<size_t>(op)];
 
 bool ReadsInputsBackward(const Program& program, const Node& node) {
   if (!Describe(node.op).reads_inputs_backward) return false;
+  if (node.op == OpKind::kActivate && node.save != ActivationSave::kPlain) return false;
   return node.op != OpKind::kLinear || node.lora.a >= 0 || program.trained[node.weights[0]];
 }
 

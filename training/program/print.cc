@@ -40,7 +40,14 @@ class Printer {
     }
     Line("arena %lld B for %lld B of buffers; %lld FLOP per micro-batch", Int(p_.arena_bytes),
          Int(bytes), Int(p_.training_flops()));
-    if (p_.remat != RematPolicy::kNone) Rematerialization();
+    if (p_.save != ActivationSave::kPlain) {
+      Line("activation_save %s: at most %lld B packed",
+           std::string(ActivationSaveName(p_.save)).c_str(), Int(p_.packed_bytes));
+    }
+    if (p_.chunk_rows > 0) Line("feed-forward layers in chunks of %lld rows", Int(p_.chunk_rows));
+    const bool remakes = std::any_of(p_.backward.begin(), p_.backward.end(),
+                                     [](const BackwardStep& step) { return step.remake; });
+    if (remakes || p_.remat != RematPolicy::kNone) Rematerialization();
     return std::move(text_);
   }
 

@@ -50,6 +50,7 @@ struct Value {
   int32_t buffer = -1;
   int32_t remade = -1;    // buffer from which the backward pass reads it, where it is recomputed
   int32_t producer = -1;  // node
+  bool chunked = false;   // lives within a chunk: its buffers hold `chunk_rows` rows
   bool needs_gradient = false;
   // Buffer of d(loss)/d(value), f32, dense; -1 without. Values whose gradients are equal, or may be
   // summed in place, share it: a rounded copy with its source, operands of an Add with its sum.
@@ -81,7 +82,7 @@ struct Node {
   std::vector<int32_t> inputs;   // values
   std::vector<int32_t> outputs;  // values
   std::vector<int32_t> weights;  // indexes in the family's list
-  int32_t saved = -1;            // buffer: row statistics, or h, kept for the backward pass
+  int32_t saved = -1;            // buffer: row statistics, h or a mask, for the backward pass
   int32_t forward_scratch = -1;  // buffers that live within one step
   int32_t remake_scratch = -1;   // forward_scratch of the recomputation
   int32_t backward_scratch = -1;
@@ -93,6 +94,8 @@ struct Node {
   int64_t first = 0;   // kColumns
   size_t rope = 0;     // table
   engine::Activation activation = engine::Activation::kSilu;
+  ActivationSave save = ActivationSave::kPlain;  // kActivate: mask1 or sparse have their mask
+  int32_t chunk = -1;  // nodes of one number run chunk by chunk of rows, one after the other
   engine::AttentionSpec attention;
   LoraNode lora;  // kLinear
 };
@@ -141,12 +144,24 @@ struct Program {
   std::vector<Buffer> buffers;
   int64_t arena_bytes = 0;
   RematPolicy remat = RematPolicy::kNone;
+  ActivationSave save = ActivationSave::kPlain;
+  int64_t chunk_rows = 0;    // rows of a chunk; 0: nothing runs in chunks
+  int64_t packed_bytes = 0;  // the most that packed results of ReLU can take, beside the arena
   bool head_twice = false;
 
   int64_t forward_flops() const;
   int64_t training_flops() const;   // forward and backward of one micro-batch, nothing twice
   int64_t recompute_flops() const;  // what rematerialisation and head_twice add to them
 };
+
+// Rows that a value's buffers hold.
+inline int64_t RowsOf(const Program& program, const Value& value) {
+  return value.chunked ? program.chunk_rows : program.rows;
+}
+
+// One past the last of the backward steps from `first` that run chunk by chunk together; first + 1
+// where the step runs over all rows.
+size_t ChunkRunEnd(const Program& program, size_t first);
 
 // A [rank, in] and B [out, rank] of each target, named as in a PEFT file.
 std::vector<engine::WeightSpec> LoraSpecs(const std::vector<engine::WeightSpec>& base,
@@ -179,7 +194,7 @@ struct OpDescription {
 const OpDescription& Describe(OpKind op);
 
 // Whether the backward step of a node reads its inputs: of a linear layer only weight gradients
-// and adapters do.
+// and adapters do, of a ReLU that has a mask nothing does.
 bool ReadsInputsBackward(const Program& program, const Node& node);
 
 }  // namespace tandem::training

@@ -293,8 +293,10 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& conf
   family.forward(config, weights, recorder);
   TANDEM_CHECK(!program.nodes.empty() && program.nodes.back().op == OpKind::kCrossEntropy);
 
+  if (options.remat.seq_chunk > 0) ChunkFeedForward(&program, options.remat.seq_chunk);
   AppendBackward(&program);
-  Rematerialize(&program, options.remat);
+  const std::vector<bool> dropped = SaveActivations(&program, options.remat.save);
+  Rematerialize(&program, options.remat, dropped);
   AssignArena(&program);
   return program;
 }

@@ -70,17 +70,42 @@ class Remaker {
       : p_(program), dropped_(dropped), made_(program->nodes.size(), false) {}
 
   void Run() {
-    const std::vector<BackwardStep> steps = std::move(p_->backward);
-    for (const BackwardStep& step : steps) {
-      const Node& node = p_->nodes[step.node];
-      if (ReadsInputsBackward(*p_, node)) WantAll(node.inputs);
-      if (Describe(node.op).reads_outputs_backward) WantAll(node.outputs);
-      steps_.push_back(step);
+    for (size_t i = 0; i < p_->backward.size();) {
+      const size_t end = ChunkRunEnd(*p_, i);
+      for (size_t s = i; s < end; ++s) {
+        for (const int32_t v : ReadBy(p_->backward[s])) Prepare(v, NodeOf(p_->backward[s]).chunk);
+      }
+      for (; i < end; ++i) {
+        WantAll(ReadBy(p_->backward[i]));
+        Push(p_->backward[i]);
+      }
     }
     p_->backward = std::move(steps_);
   }
 
  private:
+  const Node& NodeOf(const BackwardStep& step) const { return p_->nodes[step.node]; }
+
+  std::vector<int32_t> ReadBy(const BackwardStep& step) const {
+    const Node& node = NodeOf(step);
+    std::vector<int32_t> values;
+    if (ReadsInputsBackward(*p_, node)) values = node.inputs;
+    if (Describe(node.op).reads_outputs_backward) {
+      values.insert(values.end(), node.outputs.begin(), node.outputs.end());
+    }
+    return values;
+  }
+
+  // Steps that run in chunks must not be parted: whatever they want from outside is made before the
+  // first of them.
+  void Prepare(int32_t value, int32_t chunk) {
+    if (chunk < 0 || !dropped_[value]) return;
+    const Node& node = p_->nodes[p_->values[value].producer];
+    if (node.chunk != chunk) return Make(p_->values[value].producer);
+    if (node.save == ActivationSave::kReluSparse) return;
+    for (const int32_t v : node.inputs) Prepare(v, chunk);
+  }
+
   void WantAll(const std::vector<int32_t>& values) {
     for (const int32_t v : values) {
       if (dropped_[v]) Make(p_->values[v].producer);
@@ -90,16 +115,38 @@ class Remaker {
   void Make(int32_t index) {
     if (made_[index]) return;
     made_[index] = true;
-    WantAll(p_->nodes[index].inputs);
     Node& node = p_->nodes[index];
-    for (const int32_t v : node.outputs) p_->values[v].remade = Twin(p_->values[v].buffer);
-    if (node.forward_scratch >= 0) node.remake_scratch = Twin(node.forward_scratch);
-    if (node.lora.forward_scratch >= 0) {
+    // A packed result needs no more than what is packed.
+    if (node.save != ActivationSave::kReluSparse) {
+      for (const int32_t v : node.inputs) Prepare(v, node.chunk);
+      WantAll(node.inputs);
+    }
+    for (const int32_t v : node.outputs) {
+      Value& value = p_->values[v];
+      if (value.remade < 0) value.remade = Twin(value.buffer);
+    }
+    if (node.forward_scratch >= 0 && node.remake_scratch < 0) {
+      node.remake_scratch = Twin(node.forward_scratch);
+    }
+    if (node.lora.forward_scratch >= 0 && node.lora.remake_scratch < 0) {
       node.lora.remake_scratch = Twin(node.lora.forward_scratch);
     }
     BackwardStep step;
     step.node = index;
     step.remake = true;
+    Push(std::move(step));
+  }
+
+  // Behind the steps that run in chunks, what lived in the last chunk is gone.
+  void Push(BackwardStep step) {
+    const int32_t chunk = p_->nodes[step.node].chunk;
+    if (chunk != chunk_ && chunk_ >= 0) {
+      for (size_t i = 0; i < p_->nodes.size(); ++i) {
+        const Node& node = p_->nodes[i];
+        if (node.chunk == chunk_ && p_->values[node.outputs[0]].chunked) made_[i] = false;
+      }
+    }
+    chunk_ = chunk;
     steps_.push_back(std::move(step));
   }
 
@@ -113,6 +160,7 @@ class Remaker {
   Program* p_;
   const std::vector<bool>& dropped_;
   std::vector<bool> made_;  // per node
+  int32_t chunk_ = -1;      // of the last step
   std::vector<BackwardStep> steps_;
 };
 

@@ -15,12 +15,13 @@ constexpr int64_t kLongestGroup = 16;
 // recomputation comes when most of the arena is free again.
 class DropOrder {
  public:
-  explicit DropOrder(const Program& program)
-      : p_(program), dropped_(program.values.size(), false), made_(program.nodes.size(), false) {
+  // `dropped` are not kept in any case.
+  DropOrder(const Program& program, const std::vector<bool>& dropped)
+      : p_(program), dropped_(dropped), made_(program.nodes.size(), false) {
     const std::vector<bool> inside = ChooseDropped(program, {.policy = RematPolicy::kFull});
     const std::vector<bool> read = ReadBackward();
     for (size_t v = 0; v < inside.size(); ++v) {
-      if (!inside[v]) continue;
+      if (!inside[v] || dropped[v]) continue;
       if (read[v]) candidates_.push_back(static_cast<int32_t>(v));
       // Not kept in any case: where a recomputation needs it, it is recomputed too.
       dropped_[v] = !read[v];
@@ -79,6 +80,7 @@ class DropOrder {
     const Node& node = p_.nodes[index];
     const int64_t elements = p_.rows * p_.values[node.outputs[0]].cols;
     auto cost = static_cast<double>(Describe(node.op).forward_flops(p_, node) + elements);
+    if (node.save == ActivationSave::kReluSparse) return cost;  // unpacked
     for (const int32_t v : node.inputs) {
       if (dropped_[v]) cost += Cost(p_.values[v].producer, chain);
     }
@@ -91,6 +93,11 @@ class DropOrder {
   std::vector<int32_t> candidates_;
 };
 
+std::vector<bool> Either(std::vector<bool> a, const std::vector<bool>& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] = a[i] || b[i];
+  return a;
+}
+
 int64_t ArenaWithout(const Program& program, const std::vector<bool>& dropped) {
   Program trial = program;
   RemakeDropped(&trial, dropped);
@@ -100,10 +107,11 @@ int64_t ArenaWithout(const Program& program, const std::vector<bool>& dropped) {
 
 class Fitter {
  public:
-  Fitter(const Program& program, int64_t max_bytes) : p_(program), max_bytes_(max_bytes) {}
+  Fitter(const Program& program, int64_t max_bytes, const std::vector<bool>& dropped)
+      : p_(program), max_bytes_(max_bytes), dropped_(dropped) {}
 
   std::vector<bool> Find() {
-    DropOrder finder(p_);
+    DropOrder finder(p_, dropped_);
     base_ = finder.never_kept();
     order_ = finder.Find();
 
@@ -128,7 +136,7 @@ class Fitter {
   }
 
   bool Fits(const std::vector<bool>& dropped, const std::string& name) {
-    const int64_t bytes = ArenaWithout(p_, dropped);
+    const int64_t bytes = ArenaWithout(p_, dropped) + p_.packed_bytes;
     if (name == "none") none_ = bytes;
     if (bytes < smallest_) {
       smallest_ = bytes;
@@ -140,8 +148,8 @@ class Fitter {
   std::vector<bool> FindGroups() {
     const auto n = static_cast<int64_t>(FindBlocks(p_).size());
     for (int64_t every = 2; every <= std::min(n, kLongestGroup); ++every) {
-      std::vector<bool> dropped =
-          ChooseDropped(p_, {.policy = RematPolicy::kEveryK, .every = every});
+      const std::vector<bool> dropped =
+          Either(ChooseDropped(p_, {.policy = RematPolicy::kEveryK, .every = every}), dropped_);
       if (Fits(dropped, "every_k with train.remat_every=" + std::to_string(every))) return dropped;
     }
     throw Error(
@@ -154,6 +162,7 @@ class Fitter {
 
   const Program& p_;
   int64_t max_bytes_;
+  const std::vector<bool>& dropped_;  // in any case
   std::vector<bool> base_;
   std::vector<int32_t> order_;
   int64_t none_ = 0;
@@ -163,16 +172,18 @@ class Fitter {
 
 }  // namespace
 
-void Rematerialize(Program* program, const RematOptions& options) {
+void Rematerialize(Program* program, const RematOptions& options,
+                   const std::vector<bool>& dropped) {
   program->remat = options.policy;
   switch (options.policy) {
     case RematPolicy::kNone:
+      RemakeDropped(program, dropped);
       return;
     case RematPolicy::kAuto:
-      RemakeDropped(program, Fitter(*program, options.max_bytes).Find());
+      RemakeDropped(program, Fitter(*program, options.max_bytes, dropped).Find());
       return;
     default:
-      RemakeDropped(program, ChooseDropped(*program, options));
+      RemakeDropped(program, Either(ChooseDropped(*program, options), dropped));
   }
 }
 

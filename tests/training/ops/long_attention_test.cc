@@ -14,8 +14,8 @@ struct LongSample {
   engine::AttentionSpec spec;
   Floats q, k, v, dout;
 
-  explicit LongSample(int64_t n) : rows(n) {
-    spec = {.n_heads = 1, .n_kv_heads = 1, .head_dim = kDim};
+  explicit LongSample(int64_t n, int64_t window = 0) : rows(n) {
+    spec = {.n_heads = 1, .n_kv_heads = 1, .head_dim = kDim, .window = window};
     spec.scale = 1 / std::sqrt(static_cast<float>(kDim));
     q = RandomFloats(rows * kDim, 1);
     k = RandomFloats(rows * kDim, 2);
@@ -61,18 +61,19 @@ struct NaiveGradients {
   }
 
   void AddRow(const LongSample& s, int64_t i, Doubles& p, Doubles& dp) {
+    const int64_t first = s.spec.window > 0 ? std::max<int64_t>(0, i - s.spec.window + 1) : 0;
     double sum = 0;
-    for (int64_t j = 0; j <= i; ++j) {
+    for (int64_t j = first; j <= i; ++j) {
       p[j] = std::exp(Dot(&s.q[i * kDim], &s.k[j * kDim]) * s.spec.scale);
       sum += p[j];
     }
     double delta = 0;
-    for (int64_t j = 0; j <= i; ++j) {
+    for (int64_t j = first; j <= i; ++j) {
       p[j] /= sum;
       dp[j] = Dot(&s.dout[i * kDim], &s.v[j * kDim]);
       delta += p[j] * dp[j];
     }
-    for (int64_t j = 0; j <= i; ++j) {
+    for (int64_t j = first; j <= i; ++j) {
       const double ds = p[j] * (dp[j] - delta) * s.spec.scale;
       for (int64_t d = 0; d < kDim; ++d) {
         dq[i * kDim + d] += ds * s.k[j * kDim + d];
@@ -92,6 +93,32 @@ TEST(LongAttention, GradientsOf8192TokensAreThoseOfTheWholeSquare) {
   EXPECT_LT(RelativeError(got.dq, want.dq), 1e-5);
   EXPECT_LT(RelativeError(got.dk, want.dk), 1e-5);
   EXPECT_LT(RelativeError(got.dv, want.dv), 1e-5);
+}
+
+// Keys before every window of a block of queries are left out, in whole chunks.
+TEST(LongAttention, GradientsWithAWindowAreThoseOfTheBand) {
+  for (const auto& [rows, window] :
+       {std::pair{1101, 2}, {1101, 24}, {1024, 128}, {1103, 130}, {1030, 700}, {900, 900}}) {
+    LongSample sample(rows, window);
+    const NaiveGradients want(sample);
+    OnEveryTable([&, rows = rows, window = window](engine::OpsContext& ops) {
+      const Gradients got = Flash(ops, sample);
+      EXPECT_LT(RelativeError(got.dq, want.dq), 1e-5) << rows << " " << window;
+      EXPECT_LT(RelativeError(got.dk, want.dk), 1e-5) << rows << " " << window;
+      EXPECT_LT(RelativeError(got.dv, want.dv), 1e-5) << rows << " " << window;
+    });
+  }
+}
+
+// 128 rows of scores at a time, whatever the length: no square.
+TEST(LongAttention, ScratchOfTheBackwardPassIsLinearInTheRows) {
+  const engine::AttentionSpec spec = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 64};
+  const auto bytes = [&](int64_t rows) {
+    return AttentionBackwardScratchBytes(spec, engine::DType::kBF16, rows);
+  };
+  EXPECT_LT(bytes(32768), 100 << 20);
+  EXPECT_LE(bytes(32768), 4 * bytes(8192));
+  EXPECT_LE(bytes(1 << 20), 32 * bytes(32768));
 }
 
 }  // namespace

@@ -1,0 +1,147 @@
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "training/ops/relu_save.h"
+#include "training/program/passes.h"
+
+namespace tandem::training {
+namespace {
+
+bool IsActivation(const Node& node) {
+  return node.op == OpKind::kActivate || node.op == OpKind::kGatedActivation;
+}
+
+bool IsRelu(const Node& node) {
+  return node.op == OpKind::kActivate && node.activation == engine::Activation::kRelu;
+}
+
+std::string NameOf(const Node& node) {
+  std::string name = node.op == OpKind::kGatedActivation ? "gated " : "";
+  switch (node.activation) {
+    case engine::Activation::kSilu:
+      return name + "SiLU";
+    case engine::Activation::kGeluTanh:
+      return name + "GELU";
+    case engine::Activation::kRelu:
+      return name + "ReLU";
+  }
+  return name;
+}
+
+class Saver {
+ public:
+  Saver(Program* program, ActivationSave save)
+      : p_(program),
+        save_(save),
+        dropped_(program->values.size(), false),
+        turned_(program->nodes.size(), false) {
+    for (const BackwardStep& step : p_->backward) turned_[step.node] = true;
+  }
+
+  std::vector<bool> Run() {
+    for (size_t v = 0; v < dropped_.size(); ++v) dropped_[v] = p_->values[v].chunked;
+    p_->save = save_;
+    if (save_ == ActivationSave::kRecompute) Drop();
+    if (save_ == ActivationSave::kReluMask1 || save_ == ActivationSave::kReluSparse) {
+      RefuseWithoutRelu();
+      for (size_t i = 0; i < p_->nodes.size(); ++i) {
+        if (IsRelu(p_->nodes[i])) Compress(static_cast<int32_t>(i));
+      }
+    }
+    return std::move(dropped_);
+  }
+
+ private:
+  void Drop() {
+    for (const Node& node : p_->nodes) {
+      if (!IsActivation(node)) continue;
+      for (const int32_t v : node.inputs) dropped_[v] = true;
+      for (const int32_t v : node.outputs) dropped_[v] = true;
+    }
+  }
+
+  void RefuseWithoutRelu() const {
+    std::string has;
+    for (const Node& node : p_->nodes) {
+      if (IsRelu(node)) return;
+      if (IsActivation(node)) has = NameOf(node);
+    }
+    throw Error(ErrorCode::kInvalidArgument,
+                "train.activation_save: " + std::string(ActivationSaveName(save_)) +
+                    " is for ReLU, and this model (family " + p_->family + ") has " +
+                    (has.empty() ? "no activation function" : has) +
+                    ", whose gradient needs more than bits: use train.activation_save=recompute, " +
+                    "or train.remat");
+  }
+
+  // The node whose gradient reads what `node` gives; null: none.
+  const Node* ReaderOf(const Node& node) const {
+    for (const BackwardStep& step : p_->backward) {
+      const Node& reader = p_->nodes[step.node];
+      const auto& inputs = reader.inputs;
+      const bool takes = std::find(inputs.begin(), inputs.end(), node.outputs[0]) != inputs.end();
+      if (takes && ReadsInputsBackward(*p_, reader)) return &reader;
+    }
+    return nullptr;
+  }
+
+  void Compress(int32_t index) {
+    Node& node = p_->nodes[index];
+    const Node* reader = ReaderOf(node);
+    if (reader != nullptr && save_ == ActivationSave::kReluMask1) Refuse(*reader);
+    if (!turned_[index] && reader == nullptr) return;  // nothing is kept of it
+    const Value& value = p_->values[node.outputs[0]];
+    const int64_t elements = p_->rows * value.cols;
+    // Where no gradient reads the result, its signs are enough.
+    node.save = reader == nullptr ? ActivationSave::kReluMask1 : ActivationSave::kReluSparse;
+    node.saved = static_cast<int32_t>(p_->buffers.size());
+    Buffer mask;
+    mask.role = "relu mask";
+    mask.bytes = ReluMaskBytes(elements);
+    p_->buffers.push_back(std::move(mask));
+    if (node.save == ActivationSave::kReluMask1) return;
+    p_->packed_bytes += elements * static_cast<int64_t>(engine::DTypeBytes(value.dtype));
+    dropped_[node.outputs[0]] = true;
+  }
+
+  [[noreturn]] void Refuse(const Node& reader) const {
+    const std::string& weight = p_->weight_specs[reader.weights[0]].name;
+    const bool adapted = reader.lora.a >= 0;
+    throw Error(ErrorCode::kInvalidArgument,
+                "train.activation_save: relu_mask1 keeps the sign alone of what " + weight +
+                    " reads, and " +
+                    (adapted ? "its adapter (" + p_->weight_specs[reader.lora.a].name +
+                                   ") needs the whole of it: leave that layer out of "
+                                   "lora.module_path"
+                             : "its gradient needs the whole of it: leave it out of "
+                               "model.trainable") +
+                    ", or use train.activation_save=relu_sparse or recompute");
+  }
+
+  Program* p_;
+  ActivationSave save_;
+  std::vector<bool> dropped_;
+  std::vector<bool> turned_;  // per node: has a backward step
+};
+
+}  // namespace
+
+std::string_view ActivationSaveName(ActivationSave save) {
+  switch (save) {
+    case ActivationSave::kPlain:
+      return "plain";
+    case ActivationSave::kReluMask1:
+      return "relu_mask1";
+    case ActivationSave::kReluSparse:
+      return "relu_sparse";
+    case ActivationSave::kRecompute:
+      return "recompute";
+  }
+  return "";
+}
+
+std::vector<bool> SaveActivations(Program* program, ActivationSave save) {
+  return Saver(program, save).Run();
+}
+
+}  // namespace tandem::training
