@@ -30,6 +30,18 @@ CASES = {
     "gemma2": lambda: tf.Gemma2Config(
         **SIZES, num_hidden_layers=4, hidden_size=48, intermediate_size=90, num_attention_heads=4,
         num_key_value_heads=2, head_dim=16, query_pre_attn_scalar=16, sliding_window=13),
+    "mistral": lambda: tf.MistralConfig(
+        **SIZES, num_hidden_layers=3, hidden_size=48, intermediate_size=90, num_attention_heads=4,
+        num_key_value_heads=1, sliding_window=17),
+    "qwen2": lambda: tf.Qwen2Config(
+        **SIZES, num_hidden_layers=3, hidden_size=48, intermediate_size=100, num_attention_heads=4,
+        num_key_value_heads=2, tie_word_embeddings=True),
+    "gemma1": lambda: tf.GemmaConfig(
+        **SIZES, num_hidden_layers=3, hidden_size=48, intermediate_size=90, num_attention_heads=4,
+        num_key_value_heads=1, head_dim=16),
+    "gemma3": lambda: tf.Gemma3TextConfig(
+        **SIZES, num_hidden_layers=7, hidden_size=48, intermediate_size=90, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, query_pre_attn_scalar=16, sliding_window=13),
     "qwen3": lambda: tf.Qwen3Config(
         **SIZES, num_hidden_layers=3, hidden_size=48, intermediate_size=100, num_attention_heads=4,
         num_key_value_heads=2, head_dim=14, tie_word_embeddings=True),
@@ -37,7 +49,8 @@ CASES = {
         vocab_size=259, n_positions=128, n_embd=48, n_layer=3, n_head=4, bos_token_id=256,
         eos_token_id=256, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
 }
-TARGETS = {"gpt2": ["c_attn", "c_fc", "mlp.c_proj"]}
+# GPT-2's are Conv1D, stored [in, out]; c_attn is query, key and value in one.
+TARGETS = {"gpt2": ["c_attn", "c_fc", "c_proj"]}
 ALL_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -73,7 +86,8 @@ def byte_of(letter):
 def add_adapter(model, name, seed):
     torch.manual_seed(seed)
     config = peft.LoraConfig(r=4, lora_alpha=6, target_modules=TARGETS.get(name, ALL_TARGETS), lora_dropout=0.0,
-                             bias="none", task_type="CAUSAL_LM", fan_in_fan_out=name == "gpt2")
+                             bias="none", task_type="CAUSAL_LM", fan_in_fan_out=name == "gpt2",
+                             use_rslora=name == "qwen3")
     adapted = peft.get_peft_model(model, config)
     with torch.no_grad():
         for key, parameter in adapted.named_parameters():
@@ -128,7 +142,7 @@ def train_here(binary, folder, texts):
     (folder / "train.txt").write_text("".join(text + "\n<|endoftext|>\n" for text in texts))
     beta1, beta2 = ADAMW["betas"]
     words = {"model.load_parameters_path": folder / "model", "lora.load_path": folder / "peft",
-             "base_output_directory": folder, "run_name": "run", "precision.compute": "f32",
+             "lora.export": "merged", "base_output_directory": folder, "run_name": "run", "precision.compute": "f32",
              "data.train": folder / "train.txt", "data.packing": "none", "data.shuffle": "false",
              "data.max_target_length": ROW_LENGTH, "data.eos_token": "<|endoftext|>",
              "train.steps": STEPS, "train.per_device_batch_size": ROWS, "train.learning_rate": ADAMW["lr"],
@@ -203,9 +217,19 @@ def compare(binary, name, folder, seed):
         faults.append("names")
         print(f"DIFFERS  {name}: names {sorted(set(mine) ^ set(end))[:4]}")
         return faults
+    check("our merged model beside PEFT's", merged_difference(folder / "run" / "hf", again), 1e-5)
     check("matrices after training: largest difference of their way",
           max(((mine[k].float() - end[k]).norm() / (end[k] - start[k]).norm()).item() for k in end), 1e-2)
     return faults
+
+
+def merged_difference(merged, adapted):
+    """Of our merged weights, as transformers reads them, from those that PEFT merges: a share of the largest."""
+    ours = tf.AutoModelForCausalLM.from_pretrained(merged, attn_implementation="eager").float().state_dict()
+    theirs = adapted.merge_and_unload().state_dict()
+    if set(ours) != set(theirs):
+        return float("inf")
+    return max(((ours[k] - theirs[k]).abs().max() / theirs[k].abs().max()).item() for k in theirs)
 
 
 def main():
