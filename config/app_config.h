@@ -52,6 +52,7 @@ struct AppConfig {
   int64_t max_queue_per_key = 0;
   int64_t prefill_chunk = 0;
   Bytes max_body{32 << 20};
+  Bytes max_file{512 << 20};
   int64_t max_connections = 4096;
   Seconds header_timeout{10};
   Seconds body_timeout{30};

@@ -4,6 +4,11 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <system_error>
+
+#include "engine/base/check.h"
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
 
 // Puts a file of the repository into the read-only data of the program, aligned so that tensors
 // can be read in place. The stack note keeps the object from asking for an executable stack.
@@ -34,13 +39,9 @@ namespace {
 
 constexpr std::array<std::string_view, 1> kNames = {kDefaultModel};
 
-}  // namespace
+using Bytes = std::span<const std::byte>;
 
-std::span<const std::string_view> EmbeddedModelNames() { return kNames; }
-
-std::optional<engine::ModelDir> OpenEmbeddedModel(std::string_view name) {
-  if (name != kDefaultModel) return std::nullopt;
-  using Bytes = std::span<const std::byte>;
+std::map<std::string, Bytes> FilesOfStories() {
   std::map<std::string, Bytes> files;
   files["config.json"] = Bytes(tandem_stories_config_begin, tandem_stories_config_end);
   files["generation_config.json"] =
@@ -49,7 +50,32 @@ std::optional<engine::ModelDir> OpenEmbeddedModel(std::string_view name) {
   files["tokenizer.json"] = Bytes(tandem_stories_tokenizer_begin, tandem_stories_tokenizer_end);
   files["tokenizer_config.json"] =
       Bytes(tandem_stories_tokenizer_config_begin, tandem_stories_tokenizer_config_end);
-  return engine::ModelDir::FromMemory(std::string(name), std::move(files));
+  return files;
+}
+
+}  // namespace
+
+std::span<const std::string_view> EmbeddedModelNames() { return kNames; }
+
+std::optional<engine::ModelDir> OpenEmbeddedModel(std::string_view name) {
+  if (name != kDefaultModel) return std::nullopt;
+  return engine::ModelDir::FromMemory(std::string(name), FilesOfStories());
+}
+
+void WriteEmbeddedModel(std::string_view name, const std::filesystem::path& dir) {
+  TANDEM_CHECK(name == kDefaultModel);
+  const std::filesystem::path temporary = dir.string() + ".part";
+  std::error_code error;
+  std::filesystem::remove_all(temporary, error);  // of a server that was killed
+  std::filesystem::create_directories(temporary, error);
+  if (error) throw Error(ErrorCode::kIo, temporary.string() + ": " + error.message());
+  for (const auto& [file, bytes] : FilesOfStories()) {
+    engine::WriteFileAtomically(
+        temporary / file,
+        std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  }
+  std::filesystem::rename(temporary, dir, error);
+  if (error) throw Error(ErrorCode::kIo, dir.string() + ": " + error.message());
 }
 
 }  // namespace tandem::config

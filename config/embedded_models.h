@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -16,5 +17,8 @@ inline constexpr std::string_view kDefaultModel = "tandem-stories";
 std::span<const std::string_view> EmbeddedModelNames();
 // Nothing when there is no embedded model of that name.
 std::optional<engine::ModelDir> OpenEmbeddedModel(std::string_view name);
+// Writes its files to a directory that is not there yet, all or nothing. REQUIRES: there is an
+// embedded model of that name. Throws kIo.
+void WriteEmbeddedModel(std::string_view name, const std::filesystem::path& dir);
 
 }  // namespace tandem::config

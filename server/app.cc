@@ -13,8 +13,7 @@
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
-#include "server/handlers/job_spec.h"
-#include "server/jobs/job_files.h"
+#include "server/examine_training_data.h"
 #include "server/respond/error_response.h"
 #include "server/routes.h"
 #include "server/service_notify.h"
@@ -27,9 +26,6 @@ namespace {
 bool IsLoopback(const std::string& host) {
   return host == "localhost" || host.starts_with("127.") || host == "::1";
 }
-
-// More would fill the memory of a small machine with models that nobody may ask for any more.
-constexpr size_t kMaxRestoredModels = 8;
 
 // What /v6 addresses look like in a URL, and a name a client can actually connect to.
 std::string UrlHost(const std::string& host) {
@@ -101,10 +97,13 @@ App::App(AppOptions options)
           .metrics = &metrics_,
           .open_connections = [this] { return http_->open_connections(); },
           .reasoning_parser = options_.reasoning_parser,
+          .max_file_bytes = options_.max_file_bytes,
           .memory = &memory_,
           .is_named_model =
               [](const std::string& name) { return config::OpenEmbeddedModel(name).has_value(); },
           .plan_training = PlanOfTraining,
+          .examine_data = ExamineTrainingData,
+          .path_of_model = [this](const ServedModel& model) { return PathOfModel(model); },
           .model_root = options_.model_root,
           .drain = &drain_,
           .base_url = "",
@@ -361,31 +360,6 @@ ModelHost::Maker App::ModelMaker() {
   return maker;
 }
 
-void App::StartJobs() {
-  if (!LoadsAtRunTime()) return;
-  // What a job publishes at once, having ended while no server ran, comes after its forerunners.
-  const std::lock_guard lock(publish_mutex_);
-  jobs_ = std::make_unique<JobSupervisor>(
-      JobStore::Open(std::filesystem::absolute(options_.data_dir)), options_.jobs,
-      [this](const Job& job) { OnJobSucceeded(job); });
-  // Models of earlier jobs, oldest first: where two have one name, the newest stays.
-  JobFilter filter;
-  filter.type = JobType::kTrain;
-  filter.status = JobStatus::kSucceeded;
-  filter.limit = kMaxRestoredModels;
-  std::vector<Job> finished = jobs_->List(filter).jobs;
-  for (auto job = finished.rbegin(); job != finished.rend(); ++job) {
-    try {
-      PublishJobModel(*job);
-    } catch (const Error& error) {
-      spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job->id, error.what());
-    }
-  }
-  host_ = std::make_unique<ModelHost>(models_, memory_, *jobs_, ModelMaker());
-  context_.model_host = host_.get();
-  context_.jobs = jobs_.get();
-}
-
 AdapterHost::Maker App::AdapterMaker() {
   AdapterHost::Maker maker;
   maker.plan = [](const AdapterLoadSpec& spec, const ServedModel& base) {
@@ -404,57 +378,10 @@ void App::StartAdapters() {
   if (!options_.admin_key) return;
   adapters_ = std::make_unique<AdapterHost>(models_, memory_, AdapterMaker());
   aliases_ = std::make_unique<AliasBook>(
-      models_, LoadsAtRunTime() ? std::filesystem::absolute(options_.data_dir) / "aliases.json"
+      models_, LoadsAtRunTime() ? std::filesystem::absolute(options_.data_dir) / "tandem.db"
                                 : std::filesystem::path());
   context_.adapter_host = adapters_.get();
   context_.aliases = aliases_.get();
-}
-
-void App::OnJobSucceeded(const Job& job) {
-  const std::lock_guard lock(publish_mutex_);
-  ThrowIfStopping();
-  try {
-    PublishJobModel(job);
-  } catch (const Error& error) {
-    if (error.reason() != "out_of_memory") throw;
-    // What is short for the moment must not cost hours of training.
-    spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job.id, error.what());
-    AppendLogLine(LogFile(job.dir), std::string("tandem: the model is made, but not served: ") +
-                                        error.what() + "; the next start tries again");
-  }
-}
-
-void App::PublishJobModel(const Job& job) {
-  if (job.type != JobType::kTrain || !job.result_json) return;
-  const auto result = nlohmann::json::parse(*job.result_json, nullptr, false);
-  if (!result.is_object() || !result.contains("model_dir") || !result["model_dir"].is_string()) {
-    return;
-  }
-  const std::string path = result["model_dir"].get<std::string>();
-  if (path.empty()) return;  // an adapter, or the spec asked for no export
-  if (std::filesystem::exists(job.dir / kModelDeletedFile)) return;
-
-  // A name that another model has got since the job was accepted is not taken from it.
-  std::vector<NameClaim> names;
-  for (const std::string& name : {ModelIdOfJob(job.request_json, job.id), job.id}) {
-    if (auto claim = models_.TryClaimTuned(name)) names.push_back(std::move(*claim));
-  }
-  if (names.empty()) {
-    throw Error(ErrorCode::kAlreadyExists, "another model is named '" + job.id + "'");
-  }
-  const std::string id = names.front().name();
-  OpenedModel opened = OpenModelSource({.name = id, .path = path});
-  const engine::MemoryPlan plan = engine::PlanMemory(opened.files, options_.engine);
-  LoadSettings settings;
-  settings.labels.owned_by = "user";
-  settings.labels.parent = BaseModelOfJob(job.request_json);
-  settings.in_background = true;
-  settings.progress = [this](double) { ThrowIfStopping(); };
-  settings.memory = memory_.Reserve(id, plan.least);
-  settings.memory.GrowKv(plan.most_kv, 2);  // as much stays free for the next
-  models_.Publish(MakeModel(std::move(opened), options_.engine, "", std::move(settings)),
-                  std::move(names));
-  spdlog::info("job_model_published job={} model={}", job.id, id);
 }
 
 void App::Reload() {
@@ -500,6 +427,8 @@ void App::Stop() {
   context_.adapter_host = nullptr;
   context_.aliases = nullptr;
   context_.jobs = nullptr;
+  context_.files = nullptr;
+  if (files_) files_->Stop();
   jobs_.reset();
   models_.Clear();
 }
@@ -510,6 +439,7 @@ void BlockServerSignals() {
   for (const int signal_number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal_number);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an answer, not the end
 }
 
 void RunUntilSignal(App& app) {

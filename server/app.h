@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/options.h"
+#include "server/files/file_store.h"
 #include "server/handlers/adapter_host.h"
 #include "server/handlers/admission.h"
 #include "server/handlers/alias_book.h"
@@ -54,9 +55,11 @@ struct AppOptions {
   // What time-outs of keys and `/health` take for now.
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
-  // Jobs and their files; used, and locked, only when there is an admin key. Empty: no jobs.
+  // Uploaded files, jobs and what they make. One server at a time: without an admin key, a
+  // directory that another uses is done without. Empty: no files and no jobs.
   std::filesystem::path data_dir;
-  std::filesystem::path model_root = ".";  // what paths in request bodies are relative to
+  int64_t max_file_bytes = int64_t{512} << 20;  // of an upload
+  std::filesystem::path model_root = ".";       // what paths in request bodies are relative to
   JobSupervisorOptions jobs;
   // Asked now and then while the first models load; true ends Start with kCancelled.
   std::function<bool()> is_interrupted = {};
@@ -93,6 +96,7 @@ class App {
   void OnRequestEnd(const RequestSummary& summary);
   TlsPair ReadTlsPair() const;
   HttpOptions MakeHttpOptions() const;
+  std::optional<JobStore> OpenJobStore();
   void StartJobs();
   void StartAdapters();
   std::shared_ptr<const ServedModel> MakeModel(OpenedModel opened,
@@ -107,9 +111,16 @@ class App {
   void LoadFirstModels();
   void ThrowIfStopping() const;
   bool LoadsAtRunTime() const { return !options_.data_dir.empty() && options_.admin_key; }
+  // All about jobs is in app_jobs.cc.
+  bool IsInUse(const std::string& file_id);
   void OnJobSucceeded(const Job& job);
-  // Loads what a finished training job has made and lets it answer. REQUIRES: publish_mutex_ held.
+  void StoreFineTuningResult(const Job& job);
+  std::string PathOfModel(const ServedModel& model);
+  // Load what a finished training job has made and let it answer. REQUIRE: publish_mutex_ held.
+  void RestoreJobModels();
   void PublishJobModel(const Job& job);
+  void PublishAdapter(const Job& job, const std::string& path);
+  void PublishModel(const Job& job, const std::string& path);
 
   const AppOptions options_;
   ApiKeys keys_;
@@ -122,7 +133,9 @@ class App {
   Metrics metrics_;
   Admission admission_;
   HandlerContext context_;
-  std::mutex publish_mutex_;  // jobs publish one after the other: two may have one name
+  std::unique_ptr<FileStore> files_;  // before the jobs, which are asked about files
+  std::mutex export_mutex_;           // one embedded model is written out at a time
+  std::mutex publish_mutex_;          // jobs publish one after the other: two may have one name
   std::unique_ptr<AdapterHost> adapters_;
   std::unique_ptr<AliasBook> aliases_;
   std::unique_ptr<JobSupervisor> jobs_;

@@ -17,7 +17,7 @@ AdapterSource ParseAdapterSource(const std::string& text) {
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
     throw Error(ErrorCode::kInvalidArgument, "--adapter must be NAME=DIR, got '" + text + "'");
   }
-  return {text.substr(0, equals), text.substr(equals + 1)};
+  return {text.substr(0, equals), text.substr(equals + 1), ""};
 }
 
 std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source,
@@ -30,13 +30,14 @@ std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source
   model->created = std::chrono::duration_cast<std::chrono::seconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();
-  model->owned_by = base->owned_by;
+  model->owned_by = source.owned_by.empty() ? base->owned_by : source.owned_by;
   model->root = base->root;
   model->parent = base->id;
   model->engine = base->engine;
   model->control_tokens = base->control_tokens;
   model->memory = std::move(memory);
   model->adapter = engine::OpenAdapter(source.path, base->loaded(), options);
+  model->adapter_rank = model->adapter->rank();
   model->memory.Settle({.weights = model->adapter->bytes()});
   const std::string content = base->loaded().fingerprint + "\n" + model->adapter->fingerprint();
   model->fingerprint =

@@ -12,6 +12,7 @@ namespace tandem::server {
 struct AdapterSource {
   std::string name;
   std::string path;
+  std::string owned_by = {};  // empty: as its base
 };
 // Throws kInvalidArgument when the text is not of that form.
 AdapterSource ParseAdapterSource(const std::string& text);

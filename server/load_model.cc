@@ -117,6 +117,8 @@ std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
   const ServedModelLabels& labels = settings.labels;
   model->id = opened.id;
   model->root = labels.parent.value_or(model->id);
+  const std::string& source = opened.files.name();
+  model->source = fs::exists(source) ? fs::absolute(source).string() : source;
   model->parent = labels.parent;
   model->owned_by = labels.owned_by;
   model->pinned = settings.pinned;

@@ -3,6 +3,9 @@
 namespace tandem::server {
 namespace {
 
+// A form has more bytes than the file it brings: names, boundaries, fields.
+constexpr size_t kFormBytes = 1 << 20;
+
 using HandlerFunction = void (*)(const HandlerContext&, Request, ResponseWriter);
 
 Handler Bind(const HandlerContext& context, HandlerFunction function) {
@@ -38,6 +41,20 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
       {"POST", "/tokenize",            Tokenize},
       {"POST", "/detokenize",          Detokenize},
       {"POST", "/v1/render",           Render},
+      {"POST", "/v1/files",              CreateFile},
+      {"GET",  "/v1/files",              ListFiles},
+      {"GET",  "/v1/files/{id}",         GetFile},
+      {"DELETE", "/v1/files/{id}",       DeleteFile},
+      {"GET",  "/v1/files/{id}/content", GetFileContent},
+      {"POST", "/v1/fine_tuning/jobs",             CreateFineTuningJob},
+      {"GET",  "/v1/fine_tuning/jobs",             ListFineTuningJobs},
+      {"POST", "/v1/fine_tuning/validate",         ValidateFineTuning},
+      {"GET",  "/v1/fine_tuning/jobs/{id}",        GetFineTuningJob},
+      {"POST", "/v1/fine_tuning/jobs/{id}/cancel", CancelFineTuningJob},
+      {"POST", "/v1/fine_tuning/jobs/{id}/pause",  PauseFineTuningJob},
+      {"POST", "/v1/fine_tuning/jobs/{id}/resume", ResumeFineTuningJob},
+      {"GET",  "/v1/fine_tuning/jobs/{id}/events", ListFineTuningEvents},
+      {"GET",  "/v1/fine_tuning/jobs/{id}/checkpoints", ListFineTuningCheckpoints},
       {"GET",  "/admin/models",             ListAdminModels, Access::kAdminKey},
       {"POST", "/admin/models/load",        LoadModel,       Access::kAdminKey},
       {"POST", "/admin/models/unload",      UnloadModel,     Access::kAdminKey},
@@ -61,8 +78,15 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
   // clang-format on
   std::vector<Route> routes;
   for (const Line& line : lines) {
-    routes.push_back({line.method, line.pattern, Bind(context, line.function), line.access,
-                      line.runs_on, line.is_heavy});
+    Route route{line.method, line.pattern, Bind(context, line.function),
+                line.access, line.runs_on, line.is_heavy};
+    if (line.function == CreateFile) {
+      route.open_body = [&context](const Request& head, std::function<void()> has_room) {
+        return OpenFileBody(context, head, std::move(has_room));
+      };
+      route.max_body_bytes = static_cast<size_t>(context.max_file_bytes) + kFormBytes;
+    }
+    routes.push_back(std::move(route));
   }
   return routes;
 }

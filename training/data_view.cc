@@ -81,10 +81,12 @@ DataReport Measure(const TrainSpec& spec, const OpenedData& data) {
     report.longest = std::max(report.longest, length);
     const bool is_long = length > spec.data.max_target_length + 1;
     report.over_length += is_long ? 1 : 0;
-    if (is_long && spec.data.overflow == Overflow::kTruncate &&
-        TrainedTokens(sample, spec.data.max_target_length + 1) == 0) {
-      ++report.zero_loss;
-    }
+    const int64_t room = spec.data.max_target_length + 1;
+    const bool is_spoiled =
+        is_long &&
+        ((spec.data.overflow == Overflow::kTruncate && TrainedTokens(sample, room) == 0) ||
+         (spec.data.overflow == Overflow::kTruncateLeft && TrainedTokensOfEnds(sample, room) == 0));
+    report.zero_loss += is_spoiled ? 1 : 0;
   }
   return report;
 }

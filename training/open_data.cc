@@ -7,11 +7,14 @@
 #include <set>
 
 #include "engine/base/error.h"
+#include "engine/base/quoted.h"
 #include "engine/chat/chat_template.h"
 #include "engine/io/sha256.h"
+#include "training/checked_rows.h"
+#include "training/data/joined_rows.h"
 #include "training/data/json_rows.h"
 #include "training/data/parquet/parquet_data_set.h"
-#include "training/data/parquet/shard_list.h"
+#include "training/data/shard_list.h"
 #include "training/data/text_source.h"
 
 namespace tandem::training {
@@ -41,14 +44,8 @@ class ParquetRowFile final : public RowFile {
   std::shared_ptr<const ParquetDataSet> set_;
 };
 
-// A file, a directory of shards, or a pattern.
-bool IsParquet(const fs::path& path) {
-  return ExtensionOf(path) == ".parquet" || fs::is_directory(path);
-}
-
-std::shared_ptr<const RowFile> OpenParquet(const fs::path& path, RowFormat format,
+std::shared_ptr<const RowFile> OpenParquet(const std::vector<fs::path>& files, RowFormat format,
                                            const std::vector<std::string>& given, RowKind kind) {
-  const std::vector<fs::path> files = ListParquetFiles(path);
   auto set = ParquetDataSet::Open(files);
   if (format == RowFormat::kAuto) format = DetectFormat(ParquetRowFile(set), given, kind);
   std::vector<std::string> wanted = ColumnsOf(format, given);
@@ -69,8 +66,9 @@ bool IsPlain(const TrainSpec& spec, const fs::path& path) {
   if (spec.data.format != RowFormat::kAuto) return spec.data.format == RowFormat::kPlain;
   const std::string extension = ExtensionOf(path);
   if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") return false;
-  if (IsParquet(path)) return false;
-  return extension == ".txt" || spec.kind == "train.pretrain";
+  if (IsParquetName(path) || MeansShards(path)) return false;
+  // What is not there is looked for as rows, and its name said.
+  return extension == ".txt" || (spec.kind == "train.pretrain" && fs::exists(path));
 }
 
 RowKind RowKindOf(const TrainSpec& spec) {
@@ -132,6 +130,17 @@ const std::vector<std::string>& GivenColumns(const TrainSpec& spec, DataSplit sp
   return own ? spec.data.eval_columns : spec.data.columns;
 }
 
+const std::string& SplitOf(const TrainSpec& spec, DataSplit split) {
+  return split == DataSplit::kTrain ? spec.data.train_split : spec.data.eval_split;
+}
+
+void RefuseSplit(const TrainSpec& spec, DataSplit split, const fs::path& path) {
+  if (SplitOf(spec, split).empty()) return;
+  throw Error(ErrorCode::kInvalidArgument, path.string() + ": a split (" +
+                                               Quoted(SplitOf(spec, split)) +
+                                               ") is of a directory, and this is a text file");
+}
+
 RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
   RowOptions options;
   options.turns = spec.data.turns;
@@ -151,10 +160,29 @@ RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
   return options;
 }
 
-std::shared_ptr<const RowFile> OpenRowFile(const TrainSpec& spec, const fs::path& path,
+std::shared_ptr<const RowFile> OpenRowFile(const TrainSpec& spec,
+                                           const std::vector<fs::path>& files,
                                            const std::vector<std::string>& given) {
-  if (IsParquet(path)) return OpenParquet(path, spec.data.format, given, RowKindOf(spec));
-  return JsonRows::Open(path);
+  if (IsParquetName(files.front()))
+    return OpenParquet(files, spec.data.format, given, RowKindOf(spec));
+  if (files.size() == 1) return JsonRows::Open(files.front());
+  std::vector<std::shared_ptr<const RowFile>> parts;
+  for (const fs::path& file : files) parts.push_back(JsonRows::Open(file));
+  return std::make_shared<const JoinedRows>(std::move(parts));
+}
+
+// Everything but the rows themselves that samples, and which of them are kept, depend on.
+std::string SettingsOf(const TrainSpec& spec, const ModelFiles& files, const RowOptions& options) {
+  const TokIdentity identity = IdentityOf(spec, files);
+  return ordered_json{{"tokenizer", identity.tokenizer_sha256},
+                      {"template", identity.template_sha256},
+                      {"options", identity.options},
+                      {"format", NameOf(options.example.format)},
+                      {"columns", options.example.columns},
+                      {"as_chat", options.example.instructions_as_chat},
+                      {"max_tokens", options.max_tokens},
+                      {"overflow", static_cast<int>(options.overflow)}}
+      .dump();
 }
 
 void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& path,
@@ -163,7 +191,8 @@ void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& pa
     throw Error(ErrorCode::kInvalidArgument, "data.header: is for plain text, not for rows");
   }
   const std::vector<std::string>& given = GivenColumns(spec, wanted.split);
-  const std::shared_ptr<const RowFile> rows = OpenRowFile(spec, path, given);
+  const std::vector<fs::path> shards = ListShards(path, SplitOf(spec, wanted.split));
+  const std::shared_ptr<const RowFile> rows = OpenRowFile(spec, shards, given);
   data->format = spec.data.format == RowFormat::kAuto ? DetectFormat(*rows, given, RowKindOf(spec))
                                                       : spec.data.format;
 
@@ -186,7 +215,36 @@ void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& pa
   const auto encoder = std::make_shared<const SampleEncoder>(
       std::move(chat_template), *files.tokenizer, EncoderOptionsOf(spec, files));
   options.example.developer_as_system = encoder->developer_as_system();
-  data->source = RowSource::Open(rows, encoder, options, pool, &data->report, wanted.visit);
+  // Of pairs more must be known than is kept: their hash.
+  const std::string key = wanted.record.empty() || spec.is_dpo()
+                              ? ""
+                              : KeyOfRows(shards, SettingsOf(spec, files, options));
+  if (const auto known = ReadCheckedRows(wanted.record, key);
+      known && known->rows == rows->size()) {
+    data->is_known = true;
+    data->report = *known;
+    data->source = RowSource::OpenChecked(rows, encoder, options);
+    return;
+  }
+  auto source = RowSource::Open(rows, encoder, options, pool, &data->report, wanted.visit);
+  if (source->is_every_row()) WriteCheckedRows(wanted.record, key, data->report);
+  data->source = std::move(source);
+}
+
+std::string WhatBecomesOf(Overflow overflow) {
+  switch (overflow) {
+    case Overflow::kTruncate:
+      return "only their beginnings are kept";
+    case Overflow::kTruncateLeft:
+      return "only their ends are kept";
+    case Overflow::kDrop:
+      return "left out";
+    case Overflow::kSplit:
+      return "split";
+    case Overflow::kError:
+      break;
+  }
+  return "refused";
 }
 
 }  // namespace
@@ -225,6 +283,7 @@ OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& 
     data.report.tokens = tok->tokens();
     data.source = std::move(tok);
   } else if (IsPlain(spec, path)) {
+    RefuseSplit(spec, options.split, path);
     data.source = std::make_unique<TextSource>(TextCorpus::Open(path, spec.data.delimiter),
                                                *files.tokenizer, SampleOptionsOf(spec, files));
   } else {
@@ -265,9 +324,13 @@ std::string Summary(const TrainSpec& spec, const OpenedData& data) {
   const auto add = [&](int64_t n, const std::string& what) {
     if (n > 0) text += ", " + std::to_string(n) + " " + what;
   };
-  add(report.over_length, "longer than a row (data.overflow)");
+  const bool is_stream = spec.data.packing == Packing::kConcatThenSplit;
+  add(report.over_length,
+      "longer than a row: " + WhatBecomesOf(is_stream ? Overflow::kSplit : spec.data.overflow) +
+          " (data.overflow)");
   add(report.zero_loss, "left out, truncated to nothing that is trained");
   if (spec.data.on_bad_row == OnBadRow::kSkip) add(report.bad_rows, "bad rows left out");
+  if (data.is_known) text += ", unchanged since an earlier start has checked them";
   return text;
 }
 

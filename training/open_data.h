@@ -20,6 +20,7 @@ struct OpenedData {
   std::unique_ptr<SampleSource> source;
   RowFormat format = RowFormat::kPlain;
   bool is_prepared = false;  // a .tok file
+  bool is_known = false;     // rows that an earlier start has checked
   DataReport report;         // of rows; of other sources only the samples are counted
 };
 
@@ -28,6 +29,8 @@ struct OpenDataOptions {
   DataSplit split = DataSplit::kTrain;
   bool keep_lengths = false;
   RowSource::Visit visit = {};  // see RowSource
+  // Where what the check of rows finds is kept for the next time (CheckedRows); empty: nowhere.
+  std::filesystem::path record = {};
 };
 
 // Opens data.train or data.eval. `files` is borrowed by the source. When rows are bad and

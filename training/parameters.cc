@@ -6,6 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/io/stored_tensor.h"
+#include "training/name_pattern.h"
 
 namespace tandem::training {
 namespace {
@@ -64,6 +65,20 @@ int64_t SourceIndex(const WeightSpec& spec, int64_t n, int64_t k) {
   return spec.layout == SourceLayout::kOutIn ? n * spec.k + k : k * spec.n + n;
 }
 
+// Per weight, whether weight decay acts on it.
+std::vector<bool> Decays(const OptimizerSpec& optimizer, const std::vector<WeightSpec>& specs) {
+  std::vector<bool> decays;
+  for (const WeightSpec& spec : specs) decays.push_back(optimizer.decay_exclude || spec.decays);
+  if (!optimizer.decay_exclude) return decays;
+  for (const std::string& text : *optimizer.decay_exclude) {
+    const NamePattern excluded("train.optimizer.decay_exclude", text);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (excluded.IsIn(specs[i].name)) decays[i] = false;
+    }
+  }
+  return decays;
+}
+
 }  // namespace
 
 ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
@@ -73,6 +88,7 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
   if (trained_.empty()) trained_.assign(specs_.size(), true);
   TANDEM_CHECK(trained_.size() == specs_.size());
 
+  const std::vector<bool> decays = Decays(optimizer, specs_);
   parameters_.resize(specs_.size());
   weights_.resize(specs_.size());
   gradients_.assign(specs_.size(), nullptr);
@@ -104,7 +120,7 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     gradients_[i] = p.gradient.as<float>();
     ParameterState state;
     state.elements = p.elements;
-    state.decays = spec.decays;
+    state.decays = decays[i];
     if (split()) {
       state.high = p.master.as<Bf16>();
       state.low = p.low.as<int16_t>();

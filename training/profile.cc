@@ -1,5 +1,7 @@
 #include "training/profile.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -34,6 +36,9 @@ void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5\n"; }
 
 ProfileRow ProfileSpec(const TrainSpec& spec, const ProfileOptions& options,
                        const std::filesystem::path& cache_dir) {
+  // What an earlier profile has freed goes back to the system, else this one would seem to need
+  // less.
+  malloc_trim(0);
   ResetPeak();
   const int64_t before = StatusBytes("VmRSS");
   JobContext context;
@@ -60,7 +65,9 @@ ProfileRow ProfileSpec(const TrainSpec& spec, const ProfileOptions& options,
   row.step_seconds = seconds[seconds.size() / 2];
   row.tokens_per_second = TokensPerStep(spec) / row.step_seconds;
   row.tflops = StepTflop(parts) / row.step_seconds;
-  row.mfu = row.tflops * 1e12 / RoofFlops(parts.ops, spec.compute, {});
+  row.roof_flops =
+      options.roof_flops > 0 ? options.roof_flops : RoofFlops(parts.ops, spec.compute, {});
+  row.mfu = row.tflops * 1e12 / row.roof_flops;
   row.predicted_bytes = parts.trainer.parameters().bytes() + parts.trainer.program().arena_bytes;
   const auto& base = parts.trainer.base();
   if (base && !base->is_mapped()) row.predicted_bytes += base->weight_bytes();

@@ -11,6 +11,7 @@ namespace tandem::training {
 struct ProfileOptions {
   int64_t warmup = 2;  // steps before the measured ones
   int64_t steps = 5;
+  double roof_flops = 0;  // FLOP/s that MFU is a share of; 0: measured
 };
 
 struct ProfileRow {
@@ -18,6 +19,7 @@ struct ProfileRow {
   double tokens_per_second = 0;
   double tflops = 0;  // TFLOP/s, MaxText's count
   double mfu = 0;
+  double roof_flops = 0;
   int64_t predicted_bytes = 0;  // weights, optimiser and activations, as planned
   int64_t measured_bytes = 0;   // by which the process grew, at its peak
 };

@@ -190,7 +190,7 @@ class Run {
     const StepResult step = parts_.trainer.Step(batches_);
     times.seconds = Seconds(start);
     if (!step.finite) {
-      LeaveOut(step);
+      LeaveOut(step, times);
       return true;
     }
     if (step.spike) Warn("a spike, " + Shown(step) + ": the weights were not updated");
@@ -216,7 +216,7 @@ class Run {
   }
 
   // A step whose loss or gradient is not finite; the weights are as they were before it.
-  void LeaveOut(const StepResult& step) {
+  void LeaveOut(const StepResult& step, const StepTimes& times) {
     if (spec_.train.on_nan == OnNan::kRollback) return GoBack(step);
     if (spec_.train.on_nan == OnNan::kAbort) {
       throw Error(ErrorCode::kFailedPrecondition,
@@ -224,7 +224,7 @@ class Run {
                       "the data, or see train.on_nan");
     }
     Warn(Shown(step) + ": the step is left out");
-    metrics_->LeftOut(progress_.step, step);
+    metrics_->LeftOut(progress_.step, step, times);
     ++progress_.step;
   }
 

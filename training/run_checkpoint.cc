@@ -20,6 +20,11 @@ constexpr int64_t kStateVersion = 1;
 // Of lists of hundreds of modules the beginning is enough.
 std::string Shortened(const ordered_json& value) { return Quoted(value.dump()); }
 
+// Without a list the text says so: null stands for checkpoints that do not know the setting.
+ordered_json Listed(const std::optional<std::vector<std::string>>& words) {
+  return words ? ordered_json(*words) : ordered_json("norm scales and biases");
+}
+
 // What a resumed run must share with the one it continues, or at least be warned about.
 ordered_json Settings(const RunParts& parts) {
   const TrainSection& t = parts.spec.train;
@@ -39,6 +44,7 @@ ordered_json Settings(const RunParts& parts) {
                            {"b2", t.optimizer.b2},
                            {"eps", t.optimizer.eps},
                            {"weight_decay", t.optimizer.weight_decay},
+                           {"decay_exclude", Listed(t.optimizer.decay_exclude)},
                            {"clip_norm", t.optimizer.clip_norm},
                            {"learning_rate", t.schedule.learning_rate},
                            {"schedule_steps", t.schedule.schedule_steps},

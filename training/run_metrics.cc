@@ -139,11 +139,18 @@ void RunMetrics::Step(int64_t step, const StepResult& result, const StepTimes& t
   Write(MetricsRow::Kind::kStep, step, std::move(scalars));
 }
 
-void RunMetrics::LeftOut(int64_t step, const StepResult& result) {
+void RunMetrics::LeftOut(int64_t step, const StepResult& result, const StepTimes& times) {
   Write(MetricsRow::Kind::kStep, step,
         {{"learning/total_weights", result.total_weights},
+         {"learning/loss", result.loss},
+         {"learning/raw_grad_norm", result.raw_grad_norm},
+         {"learning/current_learning_rate", result.learning_rate},
          {"learning/updated", 0},
-         {"learning/finite", 0}});
+         {"learning/finite", 0},
+         {"learning/skipped", 1},
+         {"perf/step_time_seconds", times.seconds},
+         {"perf/data_wait_seconds", times.data_seconds},
+         {"data/epoch", static_cast<double>(parts_.packer.epoch())}});
 }
 
 void RunMetrics::Evaluation(int64_t steps_done, const EvaluationResult& result,

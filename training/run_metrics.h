@@ -33,7 +33,7 @@ class RunMetrics {
   std::string LogLine(int64_t step, const StepResult& result, const StepTimes& times) const;
   void Step(int64_t step, const StepResult& result, const StepTimes& times);
   // A step whose loss or gradient was not finite.
-  void LeftOut(int64_t step, const StepResult& result);
+  void LeftOut(int64_t step, const StepResult& result, const StepTimes& times);
   void Evaluation(int64_t steps_done, const EvaluationResult& result, double bits_per_byte,
                   double seconds);
   // `seconds`: for which training stood still.

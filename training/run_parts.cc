@@ -31,6 +31,11 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const Adapte
   return Trainer(std::move(base), adapter.targets, options, ops);
 }
 
+// A run that has a directory keeps there what the check of its rows has found.
+fs::path RecordIn(const fs::path& dir) {
+  return dir.empty() ? fs::path() : dir / "checked-rows.json";
+}
+
 }  // namespace
 
 std::vector<bool> TrainedWeights(const TrainSpec& spec,
@@ -83,7 +88,7 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context)
       pool(static_cast<int>(spec.resources.threads)),
       ops(engine::Kernels(), pool),
       files(LoadModelFiles(spec)),
-      data(OpenData(spec, files, pool)),
+      data(OpenData(spec, files, pool, {.record = RecordIn(context.dir)})),
       packer(PackerOptionsOf(spec, data.source->size()),
              [this](int64_t i) { return data.source->Make(i); }),
       adapter(spec.lora.enable ? PlanAdapter(spec.lora, *files.family, files.config)

@@ -2,6 +2,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <optional>
 #include <set>
@@ -14,14 +15,38 @@
 namespace tandem::training {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr size_t kMaxSpecBytes = 4 << 20;
+constexpr size_t kMaxBases = 8;
+// MaxText's own specs build on its file of defaults.
+constexpr const char* kMaxTextsBase = "base.yml";
 
 // Reads one source of keys after the other and collects what is wrong.
 class SpecReader {
  public:
   TrainSpec spec;
 
-  void ReadYaml(const std::string& text, const std::string& source) {
+  // A file and, before it, those that it builds on.
+  void ReadFile(const fs::path& path) {
+    const fs::path real = fs::weakly_canonical(path);
+    if (std::find(files_.begin(), files_.end(), real) != files_.end()) {
+      Fault(std::string(kBaseConfig) + ": " + path.string() + " builds on itself");
+      return;
+    }
+    if (files_.size() > kMaxBases) {
+      Fault(std::string(kBaseConfig) + ": more than " + std::to_string(kMaxBases) +
+            " files build on one another");
+      return;
+    }
+    const std::string text = engine::ReadWholeFile(path, kMaxSpecBytes);
+    files_.push_back(real);
+    ReadYaml(text, path.string(), &path);
+    files_.pop_back();
+  }
+
+  // `file`: null for a text that is none.
+  void ReadYaml(const std::string& text, const std::string& source, const fs::path* file) {
     YAML::Node root;
     try {
       root = YAML::Load(text);
@@ -33,9 +58,12 @@ class SpecReader {
       Fault(source + ": must be a mapping of keys to values");
       return;
     }
+    ReadBase(root, file);
     seen_.clear();
     source_ = source;
+    is_base_ = files_.size() > 1;
     Walk(root, "");
+    is_base_ = false;
   }
 
   void ReadOverride(const std::string& word) {
@@ -60,7 +88,9 @@ class SpecReader {
     Set(word.substr(0, equals), {{value}, false}, source_);
   }
 
-  void Fault(const std::string& message) { faults_.push_back(message); }
+  void Fault(const std::string& message) {
+    faults_.push_back(is_base_ ? source_ + ": " + message : message);
+  }
 
   TrainSpec Finish(const std::string& source) {
     CheckWhole();
@@ -71,6 +101,34 @@ class SpecReader {
   }
 
  private:
+  void ReadBase(const YAML::Node& root, const fs::path* file) {
+    const YAML::Node given = root[kBaseConfig];
+    if (!given || given.IsNull()) return;
+    if (file == nullptr || !given.IsScalar()) {
+      Fault(std::string(kBaseConfig) +
+            (file == nullptr ? ": stands in a spec file, which it is relative to; this is none"
+                             : ": must be a path"));
+      return;
+    }
+    fs::path base;
+    try {
+      std::string origin;
+      base = Expand(given.as<std::string>(""), &origin);
+    } catch (const BadValue& bad) {
+      Fault(std::string(kBaseConfig) + ": " + bad.what());
+      return;
+    }
+    if (base.empty()) return;
+    if (base.is_relative()) base = file->parent_path() / base;
+    if (fs::exists(base)) return ReadFile(base);
+    if (base.filename() == kMaxTextsBase) {
+      spec.notes.push_back(std::string(kBaseConfig) + " has no effect here: there is no " +
+                           base.string() + ", and every key has its default here");
+    } else {
+      Fault(std::string(kBaseConfig) + ": there is no file " + base.string());
+    }
+  }
+
   void Walk(const YAML::Node& node, const std::string& prefix) {
     for (const auto& entry : node) {
       const std::string name = prefix + entry.first.as<std::string>("");
@@ -93,6 +151,7 @@ class SpecReader {
   }
 
   void Set(const std::string& name, GivenValue given, std::string origin) {
+    if (name == kBaseConfig && source_ != kCommandLine) return;  // read before the others
     const SpecKey* key = FindSpecKey(name);
     if (key == nullptr) {
       SetForeign(name, given);
@@ -157,6 +216,7 @@ class SpecReader {
   // What no single key can see.
   void CheckWhole() {
     if (spec.train.steps <= 0) Fault("train.steps: must be given");
+    FindDataSet();
     if (spec.data.train.empty()) Fault("data.train: must name a file");
     if (spec.model.tokenizer_path.empty() && spec.model.load_parameters_path.empty()) {
       Fault("model.tokenizer_path: must be given when load_parameters_path is not");
@@ -202,6 +262,22 @@ class SpecReader {
     if (spec.data.max_segments_per_seq == 0) spec.data.max_segments_per_seq = 64;
   }
 
+  // data.hf_path stands for what is not named by itself.
+  void FindDataSet() {
+    DataSection& data = spec.data;
+    const auto take = [&](std::filesystem::path* path, const char* key) {
+      if (data.hf_path.empty() || !path->empty()) return;
+      *path = data.hf_path;
+      spec.origins[key] = spec.origins["data.hf_path"];
+    };
+    take(&data.train, "data.train");
+    if (data.eval_split.empty()) return;
+    take(&data.eval, "data.eval");
+    if (data.eval.empty()) {
+      Fault("data.eval: must name the directory of data.eval_split, or data.hf_path that of both");
+    }
+  }
+
   // What an adapter that is there says itself.
   void CheckLoadPath() {
     if (spec.lora.load_path.empty()) return;
@@ -234,7 +310,7 @@ class SpecReader {
           "them whole");
     }
     if (spec.data.overflow == Overflow::kSplit) {
-      Fault("data.overflow: a pair cannot be split; truncate, drop or error");
+      Fault("data.overflow: a pair cannot be split; truncate, truncate_left, drop or error");
     }
     if (spec.data.turns == Turns::kApart) {
       Fault("data.turns: a pair has one answer on each side, apart is for train.sft");
@@ -273,6 +349,8 @@ class SpecReader {
   static constexpr const char* kCommandLine = "command line";
 
   std::vector<std::string> faults_;
+  std::vector<fs::path> files_;  // being read: the spec's own, then those that it builds on
+  bool is_base_ = false;         // what is read now is not the spec itself
   std::string source_;
   std::set<std::string> seen_;  // keys of the source being read
   bool says_whether_lora_ = false;
@@ -284,13 +362,16 @@ class SpecReader {
 TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
                          std::span<const std::string> overrides) {
   SpecReader reader;
-  reader.ReadYaml(text, source);
+  reader.ReadYaml(text, source, nullptr);
   for (const std::string& word : overrides) reader.ReadOverride(word);
   return reader.Finish(source);
 }
 
 TrainSpec LoadTrainSpec(const std::filesystem::path& path, std::span<const std::string> overrides) {
-  return ParseTrainSpec(engine::ReadWholeFile(path, kMaxSpecBytes), path.string(), overrides);
+  SpecReader reader;
+  reader.ReadFile(path);
+  for (const std::string& word : overrides) reader.ReadOverride(word);
+  return reader.Finish(path.string());
 }
 
 }  // namespace tandem::training

@@ -57,6 +57,10 @@ inline constexpr int64_t kTemplateUnixS = 1721952000;
 struct DataSection {
   std::filesystem::path train;
   std::filesystem::path eval;  // empty: none
+  // A data set in the hub's layout: train, and where there is an eval_split, eval.
+  std::filesystem::path hf_path;
+  std::string train_split;  // of a directory; empty: the only one it has
+  std::string eval_split;
   RowFormat format = RowFormat::kAuto;
   std::vector<std::string> columns;       // empty: the format's own names
   std::vector<std::string> eval_columns;  // empty: as columns
@@ -87,12 +91,17 @@ struct DpoSection {
   int64_t max_prompt_length = 0;  // tokens; 0: no limit
 };
 
+// Which of temperature, top_k and top_p count.
+enum class SampleStrategy { kComposite, kGreedy, kWeighted, kNucleus, kTopK };
+
 struct SampleSection {
   int64_t every = 0;  // steps; 0: never
   std::vector<std::string> prompts = {"Once upon a time"};
   int64_t max_tokens = 64;
+  SampleStrategy strategy = SampleStrategy::kComposite;
   double temperature = 0.8;
   int64_t top_k = 40;
+  double top_p = 1;
   uint64_t seed = 0;
 };
 
@@ -160,8 +169,8 @@ struct TrainSpec {
   engine::DType compute = engine::DType::kBF16;
   int64_t log_period = 1;
   std::vector<std::string> notes;  // keys that were accepted and have no effect here
-  // Where values came from ("spec.yaml:3", "command line"), by the key's first name; others are
-  // defaults.
+  // Where values came from ("spec.yaml:3", "base.yaml:7", "command line"), by the key's first name;
+  // others are defaults.
   std::map<std::string, std::string> origins;
 
   bool is_dpo() const { return kind == "train.dpo"; }
@@ -174,10 +183,14 @@ struct TrainSpec {
 // Reads a spec (YAML, of which JSON is a part) and applies `key=value` words on top. Keys are
 // dotted ("train.learning_rate") or MaxText's at top level ("learning_rate"); `${VAR}` and
 // `${VAR:-default}` are replaced. Throws kInvalidArgument with every fault, one a line; an unknown
-// key comes with the nearest known one.
+// key comes with the nearest known one. A file may build on another one (base_config), whose values
+// it changes; a text cannot.
 TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
                          std::span<const std::string> overrides);
 TrainSpec LoadTrainSpec(const std::filesystem::path& path, std::span<const std::string> overrides);
+
+// A list of paths as a spec keeps it, with ; between them.
+std::string JoinPaths(const std::vector<std::string>& words);
 
 // A key that names what a run reads, by all its names ("data.train", "dataset_path", …), and what
 // this spec has there.

@@ -41,7 +41,6 @@ constexpr Row kRows[] = {
     {"weight_dtype", kAny, "masters are always f32"},
     {"grad_dtype", kAny, "gradients are always f32"},
     {"model_name", kAny, kShape}, {"override_model_config", kAny, kShape},
-    {"base_config", kAny, "every key has its default here"},
     {"dataset_type", kAny, "the file says what it is"},
     {"tokenizer_type", kAny, "the file says what it is"},
     {"tokenize_train_data", kAny, "text is always tokenised here"},
@@ -66,6 +65,10 @@ constexpr Row kRows[] = {
     {"monitor_step_time_deviation", kAny, "step times are in metrics.jsonl"},
     {"step_deviation_interval_seconds", kAny, "step times are in metrics.jsonl"},
 
+    {"hf_name", kOff, "name the directory of the subset with hf_path"},
+    {"hf_data_dir", kOff, "name the directory itself with hf_path"},
+    {"hf_access_token", kOff, "a token stands in HF_TOKEN, or in the file that HF_TOKEN_PATH names"},
+    {"grain_train_files", kOff, "use data.train: a pattern or a list of files, without weights"},
     {"enable_wandb", kOff, "use metrics.tensorboard or metrics.csv"},
     {"load_full_state_path", kOff, "a run resumes from the checkpoints below its own run_name"},
     {"lora_input_adapters_path", kOff, "name the adapter to go on from in lora.load_path, or serve it beside its base"},

@@ -30,6 +30,11 @@ std::vector<SpecKey> RunKeys() {
         if (ParseInteger(Scalar(given)) != 1) throw BadValue("must be 1");
       }, nullptr, "1"},
      "format of the spec; must be 1", "1"},
+    {{kBaseConfig},
+     {[](TrainSpec&, const GivenValue&) {
+        throw BadValue("stands in a spec file, which it is relative to; it cannot be given here");
+      }, nullptr, "a path"},
+     "spec file that is read before this one, relative to it; what both say is as this one says", "none"},
     {{"kind"}, Choice<std::string>(FIELD(kind), {{"train.pretrain", "train.pretrain"},
                                                  {"pretrain", "train.pretrain"},
                                                  {"train.sft", "train.sft"},
@@ -161,11 +166,20 @@ std::vector<SpecKey> LoraKeys() {
 
 std::vector<SpecKey> DataKeys() {
   return {
-    {{"data.train", "dataset_path", "train_files", "data.path"}, Path(FIELD(data.train)),
-     "text file with samples between delimiter lines, file of rows (JSONL, JSON, Parquet), or prepared file "
-     "(`tandem data prepare`)", "must be given"},
-    {{"data.eval", "eval_dataset_path", "eval_files"}, Path(FIELD(data.eval)),
+    {{"data.train", "dataset_path", "train_files", "data.path", "hf_train_files"},
+     Paths(FIELD(data.train)),
+     "text file with samples between delimiter lines, files of rows (JSONL, JSON, Parquet; several by a directory, "
+     "`*` and `?`, or a list), or prepared file (`tandem data prepare`)", "must be given"},
+    {{"data.eval", "eval_dataset_path", "eval_files", "hf_eval_files"}, Paths(FIELD(data.eval)),
      "the same for evaluations", "none"},
+    {{"data.hf_path", "hf_path"}, Path(FIELD(data.hf_path)),
+     "directory of a data set in the hub's layout: `data.train` unless that is given, and with `data.eval_split` so for "
+     "`data.eval`",
+     "none"},
+    {{"data.train_split", "train_split"}, Text(FIELD(data.train_split)),
+     "split of the directory that is trained on", "the only one it has"},
+    {{"data.eval_split", "eval_split", "hf_eval_split"}, Text(FIELD(data.eval_split)),
+     "the same of `data.eval`", "the only one it has"},
     {{"data.format"},
      Choice<RowFormat>(FIELD(data.format), {{"auto", RowFormat::kAuto},
                                             {"plain", RowFormat::kPlain},
@@ -231,10 +245,11 @@ std::vector<SpecKey> DataKeys() {
      "MaxText's switch: false is `data.packing` none", "true"},
     {{"data.overflow"},
      Choice<Overflow>(FIELD(data.overflow), {{"truncate", Overflow::kTruncate},
+                                             {"truncate_left", Overflow::kTruncateLeft},
                                              {"drop", Overflow::kDrop},
                                              {"error", Overflow::kError},
                                              {"split", Overflow::kSplit}}),
-     "what becomes of samples that are longer than a row"},
+     "what becomes of samples that are longer than a row; truncate_left keeps their ends"},
     {{"data.max_segments_per_seq", "max_segments_per_seq"},
      IntegerOrMinusOne(FIELD(data.max_segments_per_seq), 1 << 20), "samples in a row; 0: 64"},
     {{"data.shuffle", "enable_data_shuffling"}, Bool(FIELD(data.shuffle)),
@@ -289,6 +304,17 @@ std::vector<SpecKey> TrainKeys() {
   };
 }
 
+SpecValue DecayExclude() {
+  return {[](TrainSpec& spec, const GivenValue& given) {
+            spec.train.optimizer.decay_exclude = given.words;
+          },
+          [](const TrainSpec& spec) {
+            const auto& value = spec.train.optimizer.decay_exclude;
+            return !value ? std::string() : value->empty() ? "[]" : ShowList(*value);
+          },
+          "a text, or a list of them"};
+}
+
 std::vector<SpecKey> OptimizerKeys() {
   return {
     {{"train.learning_rate", "learning_rate"},
@@ -340,7 +366,10 @@ std::vector<SpecKey> OptimizerKeys() {
      "added below the root"},
     {{"train.optimizer.weight_decay", "adam_weight_decay"},
      Number(FIELD(train.optimizer.weight_decay), 0, 100),
-     "of adamw, times the learning rate, on matrices"},
+     "of adamw, times the learning rate"},
+    {{"train.optimizer.decay_exclude", "adamw_mask"}, DecayExclude(),
+     "regular expressions on the names of weights that do not decay; []: all decay, as in MaxText",
+     "norm scales and biases"},
     {{"train.gradient_clipping_threshold", "gradient_clipping_threshold"},
      Number(FIELD(train.optimizer.clip_norm), 0, kBig),
      "largest norm of all gradients together; 0: off"},
@@ -408,6 +437,18 @@ std::vector<SpecKey> RematKeys() {
   };
 }
 
+// MaxText's -1 is "all".
+SpecValue TopP() {
+  SpecValue value = Number(FIELD(train.sample.top_p), 0, 1);
+  value.set = [](TrainSpec& spec, const GivenValue& given) {
+    const double share = ParseNumber(Scalar(given));
+    if (share != -1) CheckRange(share, 0, 1);
+    spec.train.sample.top_p = share == -1 ? 1 : share;
+  };
+  value.allowed += "; -1 means 1";
+  return value;
+}
+
 std::vector<SpecKey> SampleKeys() {
   return {
     {{"train.sample.every", "sample_period"}, Integer(FIELD(train.sample.every), 0, kBig),
@@ -415,10 +456,21 @@ std::vector<SpecKey> SampleKeys() {
     {{"train.sample.prompts", "prompt"}, List(FIELD(train.sample.prompts)), "what they continue"},
     {{"train.sample.max_tokens"}, Integer(FIELD(train.sample.max_tokens), 1, 1 << 20),
      "length of a continuation"},
+    {{"train.sample.strategy", "decode_sampling_strategy"},
+     Choice<SampleStrategy>(FIELD(train.sample.strategy),
+                            {{"composite", SampleStrategy::kComposite},
+                             {"greedy", SampleStrategy::kGreedy},
+                             {"weighted", SampleStrategy::kWeighted},
+                             {"nucleus", SampleStrategy::kNucleus},
+                             {"topk", SampleStrategy::kTopK}}),
+     "which of the next three count: all, none (the likeliest token), temperature, temperature and "
+     "top_p, temperature and top_k"},
     {{"train.sample.temperature", "decode_sampling_temperature"},
      Number(FIELD(train.sample.temperature), 0, 2), "0: the likeliest token"},
-    {{"train.sample.top_k", "decode_sampling_top_k"},
-     Integer(FIELD(train.sample.top_k), 0, 1 << 24), "0: all tokens"},
+    {{"train.sample.top_k", "decode_sampling_top_k"}, IntegerOrMinusOne(FIELD(train.sample.top_k), 1 << 24),
+     "0: all tokens"},
+    {{"train.sample.top_p", "decode_sampling_nucleus_p"}, TopP(),
+     "the likeliest tokens that have this share together; 1: all"},
     {{"train.sample.seed"}, Integer(FIELD(train.sample.seed), 0, kBig), "of the draws"},
   };
 }

@@ -17,6 +17,9 @@ struct SpecKey {
   std::string default_text = {};  // where showing the value of an empty spec would not say it
 };
 
+// The one key that the reader of files follows itself.
+inline constexpr const char* kBaseConfig = "base_config";
+
 std::span<const SpecKey> SpecKeys();
 const SpecKey* FindSpecKey(const std::string& name);  // by any of its names; null: none
 std::string NearestSpecKey(const std::string& name);

@@ -57,6 +57,12 @@ std::string ShowList(const std::vector<std::string>& words) {
   return text.empty() ? "" : text + "]";
 }
 
+std::string JoinPaths(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text.append(text.empty() ? "" : ";").append(word);
+  return text;
+}
+
 std::vector<std::string> ParseNames(const GivenValue& given) {
   constexpr std::string_view kPadding = " \t'\"";
   std::vector<std::string> names = given.words;

@@ -103,6 +103,17 @@ SpecValue Path(Field field) {
   return value;
 }
 
+// A path, or a list of them, which is kept as one text with ; between them.
+template <class Field>
+SpecValue Paths(Field field) {
+  SpecValue value = Path(field);
+  value.set = [=](TrainSpec& spec, const GivenValue& given) {
+    field(spec) = JoinPaths(given.words);
+  };
+  value.allowed = "a path, or a list of them";
+  return value;
+}
+
 template <class Field>
 SpecValue List(Field field) {
   return {[=](TrainSpec& spec, const GivenValue& given) { field(spec) = given.words; },

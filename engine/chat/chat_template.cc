@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "engine/base/check.h"
 #include "engine/chat/jinja_eval.h"
 #include "engine/chat/jinja_parser.h"
 
@@ -19,9 +18,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 5> kReservedNames = {"messages", "tools", "bos_token",
                                                             "eos_token", "add_generation_prompt"};
 
-// Everything a client sent is marked as the client's, object keys included; `is_client` says
-// otherwise only for finding out where something ends up (see Render).
-Value FromClientJson(Runtime& rt, const Json& json, int depth, bool is_client = true) {
+// Everything a client sent is marked as the client's, object keys included.
+Value FromClientJson(Runtime& rt, const Json& json, int depth) {
   if (depth > kMaxValueDepth) {
     throw Error(ErrorCode::kInvalidArgument, "the messages or tools nest deeper than " +
                                                  std::to_string(kMaxValueDepth) + " levels");
@@ -40,20 +38,19 @@ Value FromClientJson(Runtime& rt, const Json& json, int depth, bool is_client = 
     case Json::value_t::number_float:
       return Value::Float(json.get<double>());
     case Json::value_t::string:
-      return Value::Of(Text::Make(json.get_ref<const std::string&>(), is_client));
+      return Value::Of(Text::Make(json.get_ref<const std::string&>(), true));
     case Json::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
-      for (const Json& item : json) items.push_back(FromClientJson(rt, item, depth + 1, is_client));
-      return MakeList(rt, std::move(items), ListKind::kList, is_client);
+      for (const Json& item : json) items.push_back(FromClientJson(rt, item, depth + 1));
+      return MakeList(rt, std::move(items), ListKind::kList, true);
     }
     case Json::value_t::object: {
       DictBuilder dict(rt);
       for (const auto& [key, value] : json.items()) {
-        dict.Set(Value::Of(Text::Make(key, is_client)),
-                 FromClientJson(rt, value, depth + 1, is_client));
+        dict.Set(Value::Of(Text::Make(key, true)), FromClientJson(rt, value, depth + 1));
       }
-      return dict.Take(is_client);
+      return dict.Take(true);
     }
     case Json::value_t::null:
     case Json::value_t::binary:
@@ -61,25 +58,6 @@ Value FromClientJson(Runtime& rt, const Json& json, int depth, bool is_client = 
       break;
   }
   return Value();
-}
-
-// The messages, in which what the learned ones say counts as nobody's.
-Value MessagesWithout(Runtime& rt, const Json& messages, const std::vector<bool>& learned) {
-  std::vector<Value> items;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const bool is_learned = i < learned.size() && learned[i] && messages[i].is_object();
-    if (!is_learned) {
-      items.push_back(FromClientJson(rt, messages[i], 2));
-      continue;
-    }
-    DictBuilder dict(rt);
-    for (const auto& [key, value] : messages[i].items()) {
-      const bool is_said = key != "role" && key != "name";
-      dict.Set(Value::Of(Text::Make(key, true)), FromClientJson(rt, value, 3, !is_said));
-    }
-    items.push_back(dict.Take(true));
-  }
-  return MakeList(rt, std::move(items), ListKind::kList, true);
 }
 
 // Names in the scope are views, so they must be those inside the caller's JSON.
@@ -107,20 +85,7 @@ int64_t SystemTimeUnixS() {
 std::vector<RenderedPiece> ToPieces(const Text& text) {
   std::vector<RenderedPiece> pieces;
   text.ForEachRun(0, text.size(), [&pieces](std::string_view part, bool from_client) {
-    pieces.push_back({std::string(part), from_client, false});
-  });
-  return pieces;
-}
-
-// `without`: the same text, in which the learned messages are not the client's.
-std::vector<RenderedPiece> ToMarkedPieces(const Text& text, const Text& without) {
-  std::vector<RenderedPiece> pieces;
-  size_t begin = 0;
-  text.ForEachRun(0, text.size(), [&](std::string_view part, bool from_client) {
-    without.ForEachRun(begin, begin + part.size(), [&](std::string_view piece, bool still_client) {
-      pieces.push_back({std::string(piece), from_client, from_client && !still_client});
-    });
-    begin += part.size();
+    pieces.push_back({std::string(part), from_client});
   });
   return pieces;
 }
@@ -141,14 +106,7 @@ class JinjaChatTemplate : public ChatTemplate {
       throw Error(ErrorCode::kInvalidArgument, "messages must be an array").WithParam("messages");
     }
     const int64_t now = input.now_unix_s.has_value() ? *input.now_unix_s : SystemTimeUnixS();
-    const TextPtr text = RenderText(input, now, nullptr, generations);
-    if (input.learned_messages == nullptr) return ToPieces(*text);
-    // Origin changes nothing but itself. So where the text is a client's in one rendering and
-    // nobody's in the other, it is what those messages say, however the template trimmed or split
-    // it.
-    const TextPtr without = RenderText(input, now, input.learned_messages, nullptr);
-    TANDEM_CHECK(text->bytes() == without->bytes());
-    return ToMarkedPieces(*text, *without);
+    return ToPieces(*RenderText(input, now, generations));
   }
 
   bool Mentions(std::string_view words) const override {
@@ -157,7 +115,6 @@ class JinjaChatTemplate : public ChatTemplate {
 
  private:
   TextPtr RenderText(const RenderInput& input, int64_t now,
-                     const std::vector<bool>* learned_messages,
                      std::vector<std::pair<size_t, size_t>>* generations) const {
     Runtime rt(now);
     Evaluator evaluator(rt);
@@ -166,9 +123,7 @@ class JinjaChatTemplate : public ChatTemplate {
     evaluator.Define("documents", Value());
     evaluator.Define("tools", Value());
     if (input.extra != nullptr && !input.extra->is_null()) DefineExtra(rt, *input.extra, evaluator);
-    evaluator.Define("messages", learned_messages == nullptr
-                                     ? FromClientJson(rt, *input.messages, 1)
-                                     : MessagesWithout(rt, *input.messages, *learned_messages));
+    evaluator.Define("messages", FromClientJson(rt, *input.messages, 1));
     if (input.tools != nullptr && !input.tools->is_null()) {
       evaluator.Define("tools", FromClientJson(rt, *input.tools, 1));
     }

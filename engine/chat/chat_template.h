@@ -16,7 +16,6 @@ namespace tandem::engine {
 struct RenderedPiece {
   std::string text;
   bool from_client = false;  // tokenise as plain text
-  bool is_learned = false;   // came from a message that RenderInput::learned_messages names
 };
 
 struct RenderInput {
@@ -26,9 +25,6 @@ struct RenderInput {
   bool add_generation_prompt = true;
   std::string bos_token;
   std::string eos_token;
-  // Beside the messages: whose content (and reasoning and tool calls) is to be marked in the
-  // pieces, for loss masks. Null: nobody's. Costs a second rendering.
-  const std::vector<bool>* learned_messages = nullptr;
   std::optional<int64_t> now_unix_s;  // what strftime_now shows, in UTC; absent: the system clock
 };
 
@@ -41,7 +37,7 @@ class ChatTemplate {
   static std::shared_ptr<const ChatTemplate> Compile(std::string_view source);
   virtual ~ChatTemplate() = default;
 
-  // Adjacent pieces differ in origin or mark; none is empty. Text derived from a client's (a slice,
+  // Adjacent pieces differ in origin; none is empty. Text derived from a client's (a slice,
   // a replacement, JSON) stays the client's, character by character. Throws kInvalidArgument when
   // the template itself rejects the messages (raise_exception: the message is the template's, param
   // is "messages"), when `extra` shadows a reserved name, and for undefined operations or exhausted

@@ -27,13 +27,13 @@ struct MergeReport {
   // Logits of fixed tokens, both computed as the result would be served.
   int64_t positions = 0;
   double max_abs_difference = 0;
-  double bound = 0;             // what it may be: MergeBound of the largest logit
+  double bound = 0;             // what it may be, see MergeBound
   double moved_by_adapter = 0;  // the largest difference of a logit that the adapter makes
 };
 
 // As a share of the largest logit. f32: sums in another order. bf16 and f16: the weights are
-// rounded after the adapter's part was added, where beside it that part has bits of its own; the
-// golden models' logits differ by up to 1.5 %.
+// rounded after the adapter's part was added, where beside it that part has bits of its own. Deep
+// models carry these roundings on, so half of what the adapter moves is allowed there, too.
 double MergeBound(DType dtype);
 
 // Throws kInvalidArgument, naming the first weight and what to do instead, when the base keeps

@@ -2,7 +2,9 @@
 
 #include <simdjson.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 #include <type_traits>
 
 #include "engine/base/check.h"
@@ -21,6 +23,42 @@ Element Unwrap(const std::byte* bytes) {
   Element element;
   std::memcpy(static_cast<void*>(&element), bytes, sizeof(element));
   return element;
+}
+
+// Whether the digits from `first` to `last` are a whole number of more than 64 bits, and not those
+// behind a point or in an exponent.
+bool IsLongInteger(std::string_view text, size_t first, size_t last) {
+  constexpr size_t kLong = 20;  // digits of 2^64
+  const auto is_one_of = [&](size_t at, std::string_view letters) {
+    return at < text.size() && letters.find(text[at]) != letters.npos;
+  };
+  const size_t before = first - 1;  // wraps where there is nothing
+  const bool signed_exponent = is_one_of(before, "+-") && is_one_of(before - 1, "eE");
+  return last - first >= kLong && !signed_exponent && !is_one_of(before, ".eE") &&
+         !is_one_of(last, ".eE");
+}
+
+// The text with such integers written as the doubles that JSON means by them: simdjson refuses
+// them, and transformers writes 10^30 into tokenizer_config.json wherever nobody said how long a
+// text may be.
+std::string WithLongIntegersAsDoubles(std::string_view text) {
+  std::string out;
+  out.reserve(text.size() + 64);
+  bool in_string = false;
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i + 1;
+    if (in_string && text[i] == '\\') {
+      end = std::min(i + 2, text.size());
+    } else if (text[i] == '"') {
+      in_string = !in_string;
+    } else if (!in_string && text[i] >= '0' && text[i] <= '9') {
+      end = std::min(text.find_first_not_of("0123456789", i), text.size());
+    }
+    out += text.substr(i, end - i);
+    if (!in_string && IsLongInteger(text, i, end)) out += ".0";
+    i = end;
+  }
+  return out;
 }
 
 }  // namespace
@@ -42,6 +80,11 @@ JsonDocument JsonDocument::Parse(std::string_view text, const std::string& sourc
   auto impl = std::make_unique<Impl>();
   simdjson::error_code error = impl->parser.allocate(std::max<size_t>(text.size(), 64), kMaxDepth);
   if (!error) error = impl->parser.parse(text.data(), text.size()).get(impl->root);
+  if (error == simdjson::NUMBER_ERROR) {
+    const std::string again = WithLongIntegersAsDoubles(text);
+    error = impl->parser.allocate(again.size(), kMaxDepth);
+    if (!error) error = impl->parser.parse(again.data(), again.size()).get(impl->root);
+  }
   if (error) {
     throw Error(ErrorCode::kDataLoss,
                 source + ": not valid JSON: " + std::string(simdjson::error_message(error)));

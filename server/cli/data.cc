@@ -9,8 +9,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
+#include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
-#include "server/hub/pull.h"
 #include "training/data_view.h"
 #include "training/open_data.h"
 
@@ -30,8 +30,7 @@ struct DataFlags {
 
 training::TrainSpec ReadSpec(const DataFlags& flags) {
   training::TrainSpec spec = training::LoadTrainSpec(flags.spec, flags.overrides);
-  spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
-  spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string());
+  FindSpecPaths(spec);
   if (flags.eval && spec.data.eval.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "data.eval: names no file, --eval asks for it");
   }

@@ -8,8 +8,8 @@
 
 #include "engine/base/error.h"
 #include "server/cli/model_options.h"
+#include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
-#include "server/hub/pull.h"
 #include "training/evaluate.h"
 
 namespace tandem::server {
@@ -64,7 +64,7 @@ void Eval(const EvalFlags& flags) {
   std::string adapter = flags.adapter;
   training::TrainSpec spec =
       IsSpecFile(flags.what) ? SpecOfRun(flags, &adapter) : SpecOfModel(flags);
-  spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
+  FindSpecPaths(spec);
   const training::Evaluation result = training::EvaluateModel(spec, adapter, CacheDir());
   if (flags.json) {
     const nlohmann::ordered_json line = {{"loss", result.loss},

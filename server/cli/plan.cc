@@ -10,8 +10,8 @@
 #include "engine/base/thread_pool.h"
 #include "engine/kernels/kernels.h"
 #include "engine/ops/ops_context.h"
+#include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
-#include "server/hub/pull.h"
 #include "training/observe/roof.h"
 
 namespace tandem::server {
@@ -35,8 +35,7 @@ void AddPlan(CLI::App& command, int& exit_code) {
                    "the steps of the program too, with bytes and FLOPs");
   command.callback([flags, &exit_code] {
     training::TrainSpec spec = training::LoadTrainSpec(flags->spec, flags->overrides);
-    spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
-    spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string());
+    FindSpecPaths(spec);
     if (!flags->memory.empty()) {
       spec.resources.memory_max_bytes = config::ParseBytes(flags->memory, "--memory");
     }

@@ -2,13 +2,15 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/cli/model_options.h"
+#include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
-#include "server/hub/pull.h"
 
 namespace tandem::server {
 namespace {
@@ -29,14 +31,19 @@ void Profile(const ProfileFlags& flags) {
     std::vector<std::string> words = flags.overrides;
     if (!value.empty()) words.push_back(value);
     training::TrainSpec spec = training::LoadTrainSpec(flags.spec, words);
-    spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
-    spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string());
+    FindSpecPaths(spec);
     specs.push_back(std::move(spec));
   }
   std::printf("%-32s %10s %12s %10s %7s %12s %12s\n", "value", "step ms", "tokens/s", "GFLOP/s",
               "MFU", "planned MiB", "peak MiB");
+  // Measured once, so that the rows can be compared.
+  std::map<std::pair<engine::DType, int64_t>, double> roofs;
   for (size_t i = 0; i < specs.size(); ++i) {
-    const training::ProfileRow row = training::ProfileSpec(specs[i], flags.options, CacheDir());
+    training::ProfileOptions options = flags.options;
+    double& roof = roofs[{specs[i].compute, specs[i].resources.threads}];
+    options.roof_flops = roof;
+    const training::ProfileRow row = training::ProfileSpec(specs[i], options, CacheDir());
+    roof = row.roof_flops;
     std::printf("%-32s %10.1f %12.0f %10.1f %6.1f%% %12.1f %12.1f\n",
                 values[i].empty() ? "as the spec says" : values[i].c_str(), row.step_seconds * 1e3,
                 row.tokens_per_second, row.tflops * 1e3, row.mfu * 100,

@@ -96,6 +96,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.metrics_namespace = config.metrics_namespace;
   options.data_dir =
       config.data_dir.empty() ? DefaultDataDir() : std::filesystem::path(config.data_dir);
+  options.max_file_bytes = config.max_file.n;
   options.model_root = config.model_root;
   return options;
 }

@@ -22,8 +22,8 @@
 #include "engine/base/thread_name.h"
 #include "engine/io/atomic_write.h"
 #include "server/cli/model_options.h"
+#include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
-#include "server/hub/pull.h"
 #include "training/run.h"
 
 namespace tandem::server {
@@ -202,8 +202,7 @@ void MakeDirectory(const fs::path& dir) {
 int TrainSpecFile(const TrainFlags& flags) {
   training::TrainSpec spec = training::LoadTrainSpec(flags.spec, flags.overrides);
   // Not for jobs: what a request names must lie below the server's own directory.
-  spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
-  spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string());
+  FindSpecPaths(spec);
   MakeDirectory(spec.run_dir());
   return RunInDirectory(spec, spec.run_dir());
 }

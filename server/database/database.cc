@@ -37,8 +37,30 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_by_status ON jobs (status, seq);
 )";
 
+constexpr const char* kFiles = R"(
+CREATE TABLE files (
+  seq         INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order of upload
+  id          TEXT NOT NULL UNIQUE,
+  bytes       INTEGER NOT NULL,
+  created_at  INTEGER NOT NULL,
+  filename    TEXT NOT NULL,
+  purpose     TEXT NOT NULL,
+  expires_at  INTEGER
+) STRICT;
+CREATE INDEX files_by_purpose ON files (purpose, seq);
+CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
+)";
+
+// Names that stand for models (CONTRACT, /admin/aliases).
+constexpr const char* kAliases = R"(
+CREATE TABLE aliases (
+  name    TEXT PRIMARY KEY,
+  target  TEXT NOT NULL
+) STRICT;
+)";
+
 // The i-th brings a file of version i to version i + 1. What has been released stays as it is.
-constexpr std::array kSteps = {kJobs};
+constexpr std::array kSteps = {kJobs, kFiles, kAliases};
 constexpr int kSchemaVersion = kSteps.size();
 
 [[noreturn]] void ThrowDatabaseError(sqlite3* handle, int rc, const std::filesystem::path& path) {
@@ -46,6 +68,10 @@ constexpr int kSchemaVersion = kSteps.size();
   if ((rc & 0xFF) == SQLITE_CORRUPT || (rc & 0xFF) == SQLITE_NOTADB) {
     throw Error(ErrorCode::kDataLoss, "database " + path.string() + " is corrupt: " + why +
                                           "; move it away to start with an empty one");
+  }
+  if ((rc & 0xFF) == SQLITE_FULL) {
+    throw Error(ErrorCode::kUnavailable, "the disk of the server is full")
+        .WithReason("insufficient_storage");
   }
   throw Error(ErrorCode::kIo, "database " + path.string() + ": " + why);
 }

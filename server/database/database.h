@@ -57,7 +57,8 @@ class Query {
 // Several connections of one process may be open at once; whoever owns one uses it from one thread
 // at a time. Who may open the file at all is decided by the lock of the data directory (JobStore).
 //
-// Every method throws kIo when the disk refuses and kDataLoss when the file turns out corrupt.
+// Every method throws kIo when the disk refuses, kUnavailable (insufficient_storage) when it is
+// full, and kDataLoss when the file turns out corrupt.
 class Database {
  public:
   // Creates the file where missing and brings its tables up to date. Throws kFailedPrecondition if

@@ -1,7 +1,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "engine/model/adapter.h"
 #include "server/handlers/adapter_host.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_spec.h"
@@ -37,11 +36,11 @@ Json AdapterObject(const HandlerContext& context, const ServedModel& model) {
   out["object"] = "adapter";
   out["base"] = model.base->id;
   out["path"] = ShownPath(context, model.path);
-  out["rank"] = model.adapter->rank();
+  out["rank"] = model.adapter_rank;
   out["state"] = "loaded";
   out["created"] = model.created;
   out["owned_by"] = model.owned_by;
-  out["memory_bytes"] = model.adapter->bytes();
+  out["memory_bytes"] = model.memory.claim().total();
   out["fingerprint"] = model.fingerprint;
   return out;
 }

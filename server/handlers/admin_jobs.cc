@@ -1,8 +1,8 @@
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_spec.h"
+#include "server/handlers/query_fields.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/wire/field_reader.h"
 #include "training/spec.h"
@@ -23,20 +23,6 @@ Job FindJob(const HandlerContext& context, const Request& request) {
   std::optional<Job> job = RequireJobs(context).Find(id);
   if (!job) throw JobNotFound(id);
   return std::move(*job);
-}
-
-int64_t QueryInt(const Request& request, const char* name, int64_t fallback, int64_t min,
-                 int64_t max) {
-  const std::string* text = request.FindQuery(name);
-  if (text == nullptr) return fallback;
-  int64_t value = 0;
-  const auto [end, fault] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (fault != std::errc() || end != text->data() + text->size() || value < min || value > max) {
-    throw BadValue(name, std::string(name) + " must be an integer in [" + std::to_string(min) +
-                             ", " + std::to_string(max) + "], got " +
-                             ShortForm(Json(text->substr(0, 60))));
-  }
-  return value;
 }
 
 // Sends a job's log as events while it grows. Works on the connection's strand: each pump reads a

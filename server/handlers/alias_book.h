@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -9,25 +10,28 @@
 
 namespace tandem::server {
 
-// The aliases of a server, as its registry has them, kept in a JSON file (`{"prod": "ft:…"}`) that
-// is replaced as a whole: what a change has answered is there after a crash. Any thread.
-// Without a file they last as long as the server.
+class Database;
+
+// The aliases of a server, as its registry has them, kept in the server's database: what a change
+// has answered is there after a crash. Any thread.
 class AliasBook {
  public:
-  // Reads the file, if there is one. A target need not be served yet; a name that a model has by
-  // now is left out with a warning. Throws kDataLoss for a file that is none of ours.
-  AliasBook(ModelRegistry& registry, std::filesystem::path file);
+  // Takes up what the database holds. A target need not be served yet; a name that a model has by
+  // now is left out with a warning. With an empty path aliases last as long as the server. Throws
+  // as Database.
+  AliasBook(ModelRegistry& registry, const std::filesystem::path& database);
+  ~AliasBook();
+  AliasBook(const AliasBook&) = delete;
+  AliasBook& operator=(const AliasBook&) = delete;
 
   // As ModelRegistry's, and kIo where it cannot be written down: then nothing has changed.
   std::optional<std::string> Set(const std::string& name, const std::string& target);
   std::optional<std::string> Remove(const std::string& name);
 
  private:
-  void Write() const;
-
   ModelRegistry& registry_;
-  const std::filesystem::path file_;
-  std::mutex mutex_;  // one change at a time
+  std::mutex mutex_;                    // one change at a time
+  std::unique_ptr<Database> database_;  // guarded by it; null: none
 };
 
 }  // namespace tandem::server

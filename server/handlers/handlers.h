@@ -23,8 +23,11 @@ namespace tandem::server {
 class AdapterHost;
 class Admission;
 class AliasBook;
+class FileStore;
 class JobSupervisor;
 struct Job;
+struct StoredFile;
+struct TrainingData;
 class Metrics;
 class ModelHost;
 
@@ -57,13 +60,19 @@ struct HandlerContext {
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
   std::atomic<JobSupervisor*> jobs{nullptr};        // null: no data directory, or still starting
   std::atomic<ModelHost*> model_host{nullptr};      // null when `jobs` is
+  std::atomic<FileStore*> files{nullptr};           // the same
   std::atomic<AdapterHost*> adapter_host{nullptr};  // these two: null while starting and stopping
   std::atomic<AliasBook*> aliases{nullptr};
-  const MemoryLedger* memory = nullptr;  // never null while requests run
+  int64_t max_file_bytes = int64_t{512} << 20;  // of an upload
+  const MemoryLedger* memory = nullptr;         // never null while requests run
   // Whether a model can be opened by this name alone, without a path: the embedded ones.
   std::function<bool(const std::string&)> is_named_model = {};
   // What a checked training spec would take, as JSON; starts nothing.
   std::function<std::string(const training::TrainSpec&)> plan_training = {};
+  // Reads all that a checked training spec would train on.
+  std::function<TrainingData(const training::TrainSpec&)> examine_data = {};
+  // Where a job finds the files of a served model that is no adapter.
+  std::function<std::string(const ServedModel&)> path_of_model = {};
   std::filesystem::path model_root;  // what paths in bodies are relative to
   DrainSignal* drain = nullptr;      // never null while requests run
   std::string base_url;              // "http://127.0.0.1:8080", for the text of GET /
@@ -81,6 +90,21 @@ void DeleteModel(const HandlerContext& context, Request request, ResponseWriter 
 void Tokenize(const HandlerContext& context, Request request, ResponseWriter writer);
 void Detokenize(const HandlerContext& context, Request request, ResponseWriter writer);
 void Render(const HandlerContext& context, Request request, ResponseWriter writer);
+void CreateFile(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListFiles(const HandlerContext& context, Request request, ResponseWriter writer);
+void GetFile(const HandlerContext& context, Request request, ResponseWriter writer);
+void DeleteFile(const HandlerContext& context, Request request, ResponseWriter writer);
+void GetFileContent(const HandlerContext& context, Request request, ResponseWriter writer);
+void CreateFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void ValidateFineTuning(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListFineTuningJobs(const HandlerContext& context, Request request, ResponseWriter writer);
+void GetFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void CancelFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void PauseFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void ResumeFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListFineTuningEvents(const HandlerContext& context, Request request, ResponseWriter writer);
+void ListFineTuningCheckpoints(const HandlerContext& context, Request request,
+                               ResponseWriter writer);
 void ListAdminModels(const HandlerContext& context, Request request, ResponseWriter writer);
 void LoadModel(const HandlerContext& context, Request request, ResponseWriter writer);
 void UnloadModel(const HandlerContext& context, Request request, ResponseWriter writer);
@@ -111,8 +135,19 @@ void Welcome(const HandlerContext& context, Request request, ResponseWriter writ
 // What GET /openapi.json answers: server/openapi.json.
 std::string_view OpenApiText();
 
+// Where CreateFile's body goes while it arrives.
+std::shared_ptr<BodySink> OpenFileBody(const HandlerContext& context, const Request& head,
+                                       std::function<void()> has_room);
+
+// The uploaded files. Throws kUnavailable while the server is starting, or where it has none.
+FileStore& RequireFiles(const HandlerContext& context);
+// A file as the API answers it.
+std::string FileBody(const StoredFile& file);
+
 // The supervisor. Throws kUnavailable while the server is starting, or where it has no jobs.
 JobSupervisor& RequireJobs(const HandlerContext& context);
+// A job of the fine-tuning API. Throws kNotFound (job_not_found).
+Job RequireFineTuningJob(const HandlerContext& context, const std::string& id);
 // A job as the API answers it; the result of a training job says under which id its model answers.
 std::string JobBody(const Job& job);
 

@@ -36,6 +36,16 @@ SpecPaths FindPaths(const training::TrainSpec& spec) {
   return paths;
 }
 
+// A list of paths as the parsed spec has it; empty when it is no such list.
+std::string JoinedWords(const Json& list) {
+  std::vector<std::string> words;
+  for (const Json& word : list) {
+    if (!word.is_string()) return "";
+    words.push_back(word.get<std::string>());
+  }
+  return training::JoinPaths(words);
+}
+
 Error InvalidPath(const std::string& param, const std::string& why) {
   return Error(ErrorCode::kInvalidArgument, param + " " + why)
       .WithParam(param)
@@ -62,6 +72,11 @@ void MakePathsAbsolute(Json& object, const SpecPaths& paths, const fs::path& roo
     } else if (value.is_string() && paths.keys.contains(LastWord(key)) &&
                paths.values.contains(value.get<std::string>())) {
       value = ResolvePath(root, value.get<std::string>(), param).string();
+    } else if (value.is_array() && paths.keys.contains(LastWord(key))) {
+      if (!paths.values.contains(JoinedWords(value))) {
+        throw InvalidPath(param, "must be a path, or a list of them");
+      }
+      for (Json& one : value) one = ResolvePath(root, one.get<std::string>(), param).string();
     }
   }
 }

@@ -28,7 +28,8 @@ struct ServedModel {
   std::string id;       // canonical: what answers carry
   int64_t created = 0;  // Unix seconds
   std::string owned_by = "local";
-  std::string root;                   // base id, free of paths
+  std::string root;    // base id, free of paths
+  std::string source;  // of a model with weights: its path, or the name of an embedded one
   std::optional<std::string> parent;  // base id of a tuned model
   bool pinned = false;                // not unloaded for being idle, nor by request unless by force
   int64_t idle_unload_s = 0;          // leaves memory after this long without a request; 0: never
@@ -38,8 +39,9 @@ struct ServedModel {
   // base's, who counts and reports what it does.
   std::shared_ptr<const engine::Adapter> adapter;
   std::shared_ptr<const ServedModel> base;  // with an adapter: the lease that keeps the base
-  std::string path;         // of an adapter: its directory, as whoever loaded it has named it
-  std::string fingerprint;  // of its answers, where an adapter makes it another than the engine's
+  std::string path;          // of an adapter: its directory, as whoever loaded it has named it
+  int64_t adapter_rank = 0;  // the largest of its matrices
+  std::string fingerprint;   // of its answers, where an adapter makes it another than the engine's
   engine::ControlTokens control_tokens;
 
   const engine::LoadedModel& loaded() const { return engine->loaded(); }

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "server/handlers/fine_tuning_object.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_spec.h"
 #include "server/jobs/job_files.h"
@@ -37,7 +38,10 @@ void ForgetModel(JobSupervisor& jobs, const std::string& model_id) {
   for (;;) {
     const JobPage page = jobs.List(filter);
     for (const Job& job : page.jobs) {
-      const bool made_it = job.id == model_id || ModelIdOfJob(job.request_json, job.id) == model_id;
+      const bool made_it =
+          job.type == JobType::kFineTune
+              ? FineTunedNameOf(job) == model_id
+              : job.id == model_id || ModelIdOfJob(job.request_json, job.id) == model_id;
       if (made_it) WriteJobFile(job.dir / kModelDeletedFile, "");
     }
     if (!page.has_more || page.jobs.empty()) return;

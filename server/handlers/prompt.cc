@@ -6,6 +6,8 @@
 #include "engine/tokenizer/control_tokens.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/wire/field_reader.h"
+#include "training/data/sample_encoder.h"
+#include "training/spec.h"
 
 namespace tandem::server {
 namespace {
@@ -21,6 +23,15 @@ const Tokenizer& RequireTokenizer(const ServedModel& model) {
                     "' has no tokenizer: it takes prompts as token ids, at /v1/completions");
   }
   return *model.loaded().tokenizer;
+}
+
+void RequireTemplate(const ServedModel& model) {
+  if (model.loaded().chat_template) return;
+  throw Error(ErrorCode::kFailedPrecondition,
+              "model '" + model.id +
+                  "' has no chat template: start the server with --chat-template FILE, or use "
+                  "/v1/completions")
+      .WithParam("messages");
 }
 
 void Append(std::vector<TokenId>& ids, const std::vector<TokenId>& more) {
@@ -67,24 +78,16 @@ void CutBehindFinalMessage(std::vector<RenderedPiece>& pieces, const std::string
 
 }  // namespace
 
-EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt,
-                       const std::vector<bool>* learned_messages) {
+EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt) {
   const engine::LoadedModel& loaded = model.loaded();
   const Tokenizer& tokenizer = RequireTokenizer(model);
-  if (!loaded.chat_template) {
-    throw Error(ErrorCode::kFailedPrecondition,
-                "model '" + model.id +
-                    "' has no chat template: start the server with --chat-template FILE, or use "
-                    "/v1/completions")
-        .WithParam("messages");
-  }
+  RequireTemplate(model);
   engine::RenderInput render;
   render.messages = prompt.messages.get();
   render.extra = prompt.template_kwargs.get();
   render.add_generation_prompt = prompt.add_generation_prompt;
   render.bos_token = loaded.bos_text;
   render.eos_token = loaded.eos_text;
-  render.learned_messages = learned_messages;
   EncodedChat chat;
   chat.pieces = loaded.chat_template->Render(render);
   if (prompt.continue_final_message) {
@@ -92,6 +95,27 @@ EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt,
   }
   chat.ids = EncodePieces(tokenizer, model.control_tokens, chat.pieces);
   return chat;
+}
+
+TrainedChat EncodeTrainedChat(const ServedModel& model, const ChatPrompt& prompt,
+                              const std::vector<bool>& learned) {
+  const engine::LoadedModel& loaded = model.loaded();
+  const Tokenizer& tokenizer = RequireTokenizer(model);
+  RequireTemplate(model);
+  training::EncoderOptions options;
+  options.eos = loaded.eos;
+  options.bos_text = loaded.bos_text;
+  options.eos_text = loaded.eos_text;
+  options.now_unix_s = training::kTemplateUnixS;
+  const training::SampleEncoder encoder(loaded.chat_template, tokenizer, options);
+  training::Conversation conversation;
+  conversation.messages = prompt.messages;
+  conversation.extra = prompt.template_kwargs;
+  conversation.learned = learned;
+  training::Sample sample = encoder.EncodeChat(conversation);
+  return {encoder.TextOf(conversation),
+          std::move(sample.tokens),
+          {sample.trained.begin(), sample.trained.end()}};
 }
 
 std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,

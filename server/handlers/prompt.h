@@ -18,9 +18,17 @@ struct EncodedChat {
 // A rendered chat and its ids: exactly what the model is fed. What clients wrote never becomes a
 // control token; everything else is tokenised as the rendered text would be in one piece. Throws
 // kFailedPrecondition when the model has no tokenizer or no chat template, saying what to do.
-// `learned_messages`: see engine::RenderInput.
-EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt,
-                       const std::vector<bool>* learned_messages = nullptr);
+EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt);
+
+// A whole chat as training on it feeds it, by the trainer's own code.
+struct TrainedChat {
+  std::string text;
+  std::vector<TokenId> ids;
+  std::vector<bool> loss;  // which of them are learned
+};
+// `learned`: which of the messages. Throws kInvalidArgument where training would find the chat bad.
+TrainedChat EncodeTrainedChat(const ServedModel& model, const ChatPrompt& prompt,
+                              const std::vector<bool>& learned);
 
 // The ids of a plain prompt: BOS if the model wants one (and `add_special_tokens`), then the text.
 std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,

@@ -1,15 +1,25 @@
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
 #include "server/handlers/generate.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/prompt.h"
-#include "server/handlers/token_spans.h"
 #include "server/wire/json_text.h"
 #include "server/wire/logprobs.h"
 #include "server/wire/tokenize_request.h"
 
 namespace tandem::server {
+
+namespace {
+
+TrainedChat NothingLearned(EncodedChat chat) {
+  std::vector<bool> loss(chat.ids.size(), false);
+  return {engine::JoinPieces(chat.pieces), std::move(chat.ids), std::move(loss)};
+}
+
+}  // namespace
 
 // POST /v1/render
 void Render(const HandlerContext& context, Request request, ResponseWriter writer) {
@@ -18,14 +28,13 @@ void Render(const HandlerContext& context, Request request, ResponseWriter write
   const auto model = context.models.Find(FieldReader(body).String("model"));
   const RenderRequest render = ParseRenderRequest(body, LimitsOf(*model));
 
-  const EncodedChat chat =
-      EncodeChat(*model, render.chat, render.train ? &render.learned : nullptr);
+  const TrainedChat chat = render.train ? EncodeTrainedChat(*model, render.chat, render.learned)
+                                        : NothingLearned(EncodeChat(*model, render.chat));
   const engine::Tokenizer& tokenizer = *model->loaded().tokenizer;
-  const std::vector<bool> loss = LossMask(tokenizer, chat);
 
   const TokenNames names{model->loaded().tokenizer, false};
   std::string out = R"({"text":)";
-  AppendJsonString(out, engine::JoinPieces(chat.pieces));
+  AppendJsonString(out, chat.text);
   out += R"(,"tokens":[)";
   for (size_t i = 0; i < chat.ids.size(); ++i) {
     const TokenId id = chat.ids[i];
@@ -37,7 +46,7 @@ void Render(const HandlerContext& context, Request request, ResponseWriter write
     out += R"(,"bytes":)";
     AppendJsonBytes(out, tokenizer.TokenBytes(id));
     out += tokenizer.IsSpecial(id) ? R"(,"special":true)" : R"(,"special":false)";
-    out += loss[i] ? R"(,"loss":true})" : R"(,"loss":false})";
+    out += chat.loss[i] ? R"(,"loss":true})" : R"(,"loss":false})";
   }
   // A chat's BOS is the template's: nothing is put in front of what it writes.
   const auto& bos = model->loaded().bos;

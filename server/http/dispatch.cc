@@ -3,6 +3,7 @@
 #include <exception>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/base/log.h"
 #include "server/http/response_writer.h"
@@ -19,8 +20,9 @@ std::string ErrorEvents(const Response& response) {
 
 // The rest of a handler, on the answer thread: its exceptions become answers as in RunHandler.
 void RunChannelTasks(const HttpPolicy& policy, const Request& head, ResponseChannel& channel) {
+  std::vector<std::function<void()>> tasks;
   try {
-    channel.RunTasks();
+    channel.RunTasks(tasks);
   } catch (...) {
     Response response = policy.exception(std::current_exception(), head);
     const std::string events = ErrorEvents(response);

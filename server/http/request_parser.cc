@@ -26,6 +26,8 @@ std::string LowerCase(std::string_view text) {
 }
 
 constexpr size_t kMaxEmptyLines = 8;
+// Which no route finds too long: who asks for its limit has to find the route first.
+constexpr size_t kAnyRoutesBytes = 64 << 10;
 
 // RFC 3986: what a host with a port is made of. Whether it is the right host is nobody's business
 // here, but a list or a path in its place is a message with two readings.
@@ -227,7 +229,9 @@ std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
   if (length) {
     const std::optional<uint64_t> bytes = ParseLength(*length);
     if (!bytes) return BadRequest("Content-Length must be a plain decimal number");
-    max_body_bytes_ = *bytes > options_.max_body_bytes ? MaxBodyBytes() : options_.max_body_bytes;
+    max_body_bytes_ = *bytes > std::min(options_.max_body_bytes, kAnyRoutesBytes)
+                          ? MaxBodyBytes()
+                          : options_.max_body_bytes;
     if (*bytes > max_body_bytes_) {
       return Refusal{
           413, "request_too_large",

@@ -28,8 +28,8 @@ struct Refusal {
 // that wants no two readings of one message.
 class RequestParser {
  public:
-  // How long the body of a request may be; asked where HttpOptions::max_body_bytes is too short or
-  // the length is not known.
+  // How long the body of a request may be; asked where its length is not known, or so great that it
+  // matters.
   using BodyLimit = std::function<size_t(const Request& head)>;
 
   explicit RequestParser(const HttpOptions& options, BodyLimit body_limit = {})

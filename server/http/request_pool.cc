@@ -1,17 +1,17 @@
 #include "server/http/request_pool.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "engine/base/thread_name.h"
 
 namespace tandem::server {
 
-RequestPool::RequestPool(int n_threads, size_t max_queued) : max_queued_(max_queued) {
+RequestPool::RequestPool(int n_threads, size_t max_queued, const std::string& name)
+    : max_queued_(max_queued) {
   for (int i = 0; i < std::max(1, n_threads); ++i) {
-    threads_.emplace_back([this, i] {
-      NameThisThread("tandem-req-" + std::to_string(i));
+    threads_.emplace_back([this, thread_name = name + "-" + std::to_string(i)] {
+      NameThisThread(thread_name);
       Run();
     });
   }

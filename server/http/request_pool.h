@@ -5,16 +5,18 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace tandem::server {
 
 // A few threads that run handlers, so that parsing, templates and tokenising never hold up a
-// socket. The queue is bounded: TryPost answers false when it is full.
+// socket, or whatever else must not. The queue is bounded: TryPost answers false when it is full.
 class RequestPool {
  public:
-  RequestPool(int n_threads, size_t max_queued);
+  // Threads are called `name` and their number.
+  RequestPool(int n_threads, size_t max_queued, const std::string& name = "tandem-req");
   ~RequestPool();
   RequestPool(const RequestPool&) = delete;
   RequestPool& operator=(const RequestPool&) = delete;

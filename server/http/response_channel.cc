@@ -65,17 +65,13 @@ void ResponseChannel::Append(std::string_view text) {
   bool needs_wake = false;
   bool give_up = false;
   bool was_last = false;
-  std::function<void(bool)> pause;
   {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::kStreaming || disconnected_) return;
     needs_wake = pending_.empty();  // otherwise a wake-up is already on its way
     pending_.append(text);
     unsent_bytes_ += text.size();
-    if (unsent_bytes_ > max_unsent_bytes_ && !paused_) {
-      paused_ = true;
-      pause = on_backpressure_;
-    }
+    if (unsent_bytes_ > max_unsent_bytes_) paused_ = true;
     if (length_) {
       bytes_to_come_ -= static_cast<int64_t>(text.size());
       TANDEM_CHECK(bytes_to_come_ >= 0);
@@ -84,7 +80,7 @@ void ResponseChannel::Append(std::string_view text) {
     give_up = unsent_bytes_ > 4 * max_unsent_bytes_ && !on_backpressure_;
   }
   if (was_last) return Finish();
-  if (pause) pause(true);
+  TellProducer();
   if (give_up) Disconnect();
   if (needs_wake || give_up) Wake();
 }
@@ -173,7 +169,7 @@ LogFields ResponseChannel::TakeNotes() {
   return std::exchange(notes_, {});
 }
 
-void ResponseChannel::RunTasks() {
+void ResponseChannel::RunTasks(std::vector<std::function<void()>>& ran) {
   // Ends the batch, whichever way it goes.
   struct Batch {
     explicit Batch(ResponseChannel& the_channel) : channel(the_channel) {}
@@ -191,14 +187,13 @@ void ResponseChannel::RunTasks() {
     ResponseChannel& channel;
   };
 
-  std::vector<std::function<void()>> tasks;
   {
     const std::lock_guard lock(mutex_);
-    tasks.swap(tasks_);
+    ran.swap(tasks_);
     runs_tasks_ = true;
   }
   const Batch batch(*this);
-  for (const auto& task : tasks) task();
+  for (const auto& task : ran) task();
 }
 
 ResponseChannel::Output ResponseChannel::Take() {
@@ -216,16 +211,29 @@ ResponseChannel::Output ResponseChannel::Take() {
 }
 
 void ResponseChannel::Sent(size_t body_bytes) {
-  std::function<void(bool)> resume;
   {
     const std::lock_guard lock(mutex_);
     unsent_bytes_ -= std::min(unsent_bytes_, body_bytes);
-    if (paused_ && unsent_bytes_ <= max_unsent_bytes_ / 2) {
-      paused_ = false;
-      resume = on_backpressure_;
-    }
+    if (unsent_bytes_ <= max_unsent_bytes_ / 2) paused_ = false;
   }
-  if (resume) resume(false);
+  TellProducer();
+}
+
+void ResponseChannel::TellProducer() {
+  for (;;) {
+    std::function<void(bool)> tell;
+    bool is_paused = false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_telling_ || told_paused_ == paused_) return;
+      is_telling_ = true;
+      told_paused_ = is_paused = paused_;
+      tell = on_backpressure_;
+    }
+    if (tell) tell(is_paused);
+    const std::lock_guard lock(mutex_);
+    is_telling_ = false;
+  }
 }
 
 void ResponseChannel::Disconnect() {

@@ -67,8 +67,10 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   void Note(std::string_view name, LogValue value);
 
   // ---- answer thread ----
-  // Runs what Post has brought. What the tasks produce is taken in one piece.
-  void RunTasks();
+  // Runs what Post has brought. What the tasks produce is taken in one piece. They are left in
+  // `ran`: a task that throws may hold the last writer, which must not go before the exception is
+  // answered.
+  void RunTasks(std::vector<std::function<void()>>& ran);
 
   // ---- connection ----
   Output Take();
@@ -87,6 +89,10 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   // Says that there is something to take; while tasks run, their end says so for all of them.
   void Wake();
 
+  // Tells the producer whether it is paused, in order, whichever threads find out: a "resumed" that
+  // overtakes its "paused" would leave the producer waiting for ever.
+  void TellProducer();
+
   const size_t max_unsent_bytes_;
   const std::function<void()> wake_;
   const TaskRunner run_tasks_;
@@ -94,6 +100,8 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   Phase phase_ = Phase::kWaiting;
   bool disconnected_ = false;
   bool paused_ = false;
+  bool told_paused_ = false;  // what the producer has heard last
+  bool is_telling_ = false;   // somebody is, and will also tell what comes meanwhile
   std::optional<Response> head_;
   bool head_is_stream_ = false;
   std::optional<int64_t> length_;

@@ -27,10 +27,10 @@ int64_t UnixSeconds() {
       .count();
 }
 
-std::string NewJobId() {
+std::string NewJobId(JobType type) {
   unsigned char bytes[12];
   TANDEM_CHECK(::getrandom(bytes, sizeof bytes, 0) == static_cast<ssize_t>(sizeof bytes));
-  std::string id = "job-";
+  std::string id = type == JobType::kFineTune ? "ftjob-" : "job-";
   for (const unsigned char byte : bytes) {
     id += "0123456789abcdef"[byte >> 4];
     id += "0123456789abcdef"[byte & 15];
@@ -42,6 +42,7 @@ std::string NewJobId() {
 std::string_view VerbFor(JobType type) {
   switch (type) {
     case JobType::kTrain:
+    case JobType::kFineTune:
       return "train";
     case JobType::kConvert:
       return "convert";
@@ -89,18 +90,22 @@ JobSupervisor::JobSupervisor(JobStore store, JobSupervisorOptions options, OnSuc
 JobSupervisor::~JobSupervisor() { Stop(StopMode::kInterruptJobs); }
 
 Job JobSupervisor::Submit(JobType type, std::string_view spec_json) {
+  return Submit(type, spec_json, spec_json);
+}
+
+Job JobSupervisor::Submit(JobType type, std::string_view request_json, std::string_view spec_json) {
   if (VerbFor(type).empty()) {
     throw Error(ErrorCode::kUnsupported,
                 "jobs of type '" + std::string(NameOf(type)) + "' cannot be submitted")
         .WithParam("type");
   }
-  if (spec_json.size() > kMaxSpecBytes) {
+  if (spec_json.size() > kMaxSpecBytes || request_json.size() > kMaxSpecBytes) {
     throw Error(ErrorCode::kInvalidArgument, "spec has " + std::to_string(spec_json.size()) +
                                                  " bytes, the limit is " +
                                                  std::to_string(kMaxSpecBytes))
         .WithParam("spec");
   }
-  if (!IsBoundedJsonObject(spec_json)) {
+  if (!IsBoundedJsonObject(spec_json) || !IsBoundedJsonObject(request_json)) {
     throw Error(ErrorCode::kInvalidArgument, "spec must be a JSON object").WithParam("spec");
   }
 
@@ -112,17 +117,18 @@ Job JobSupervisor::Submit(JobType type, std::string_view spec_json) {
       throw Error(ErrorCode::kUnavailable, "the queue of jobs is full (" + std::to_string(queued) +
                                                " of " + std::to_string(options_.max_queued) + ")");
     }
-    record = Create(type, spec_json);
+    record = Create(type, request_json, spec_json);
   }
   spdlog::info("job submitted id={} type={}", record.job.id, NameOf(type));
   Wake();
   return record.job;
 }
 
-JobRecord JobSupervisor::Create(JobType type, std::string_view request_json) {
+JobRecord JobSupervisor::Create(JobType type, std::string_view request_json,
+                                std::string_view spec_json) {
   JobRecord record;
   Job& job = record.job;
-  job.id = NewJobId();
+  job.id = NewJobId(type);
   job.type = type;
   job.created_at = UnixSeconds();
   job.request_json = request_json;
@@ -134,7 +140,7 @@ JobRecord JobSupervisor::Create(JobType type, std::string_view request_json) {
   job.dir = store_.JobDir(job.id);
   if (::mkdir(job.dir.c_str(), 0700) != 0) ThrowIo("create", job.dir, errno);
   try {
-    WriteJobFile(SpecFile(job.dir), request_json);
+    WriteJobFile(SpecFile(job.dir), spec_json);
     store_.Create(record);
   } catch (...) {
     std::error_code ignored;
@@ -151,7 +157,7 @@ Job JobSupervisor::BeginOwn(JobType type, std::string_view request_json,
   JobRecord record;
   {
     const std::lock_guard lock(mutex_);
-    record = Create(type, request_json);
+    record = Create(type, request_json, request_json);
     own_[record.job.id] = {record, std::move(on_cancel)};
   }
   spdlog::info("job submitted id={} type={}", record.job.id, NameOf(type));

@@ -67,6 +67,8 @@ class JobSupervisor {
   // spec that is not a JSON object of at most 1 MiB, kUnsupported for a type without a child
   // process, kUnavailable when the queue is full or the server stops.
   Job Submit(JobType type, std::string_view spec_json);
+  // The same where what was asked for, which the record keeps, is not what the process reads.
+  Job Submit(JobType type, std::string_view request_json, std::string_view spec_json);
 
   // A queued job is cancelled at once, a running one is asked to end and becomes cancelled when its
   // process has gone. Throws kNotFound, or kFailedPrecondition with reason `job_not_active`.
@@ -135,7 +137,8 @@ class JobSupervisor {
   std::optional<JobRecord> TryFindRecord(std::string_view id);
   JobRecord FindRecord(std::string_view id);  // throws kNotFound
   JobRecord FindActive(std::string_view id);  // the same, and kFailedPrecondition
-  JobRecord Create(JobType type, std::string_view request_json);  // throws kUnavailable
+  JobRecord Create(JobType type, std::string_view request_json,
+                   std::string_view spec_json);  // throws kUnavailable
   std::vector<JobRecord> QueuedForChildren();
   bool SaveOwn(const JobRecord& record);  // false: the disk refuses
   void Wake();

@@ -19,6 +19,8 @@ Mapping MappingOf(const Error& error) {
   switch (error.code()) {
     case ErrorCode::kInvalidArgument:
       if (error.reason() == "unsupported_media_type") return {415, {}};
+      if (error.reason() == "request_too_large") return {413, {}};
+      if (error.reason() == "range_not_satisfiable") return {416, {}};
       return {400, "invalid_value"};
     case ErrorCode::kUnsupported:
       return {400, "unsupported_parameter"};
@@ -35,6 +37,8 @@ Mapping MappingOf(const Error& error) {
     case ErrorCode::kResourceExhausted:
       return {429, "rate_limit_exceeded"};
     case ErrorCode::kUnavailable:
+      if (error.reason() == "insufficient_storage") return {507, {}};
+      return {503, "server_overloaded"};
     case ErrorCode::kDeadlineExceeded:
     case ErrorCode::kCancelled:
       return {503, "server_overloaded"};

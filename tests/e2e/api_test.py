@@ -1330,8 +1330,23 @@ class Documentation(Case):
         (root / "my.txt").write_text("\n<|endoftext|>\n".join(
             f"Once there was a {animal} who liked to {verb} all day." for animal in
             ("dog", "cat", "bird", "frog") for verb in ("run", "sing", "sleep")))
+        (root / "chats.jsonl").write_text("".join(json.dumps({"messages": [
+            {"role": "user", "content": f"Tell me a story about a {animal}."},
+            {"role": "assistant", "content": f"Once there was a {animal}."}]}) + "\n"
+            for animal in ("dog", "cat", "bird", "frog", "fox", "hen", "cow", "pig", "ant", "bee")))
         write_adapter(model, root / "adapters" / "pirate")
         return root
+
+    def form_body(self, fields):
+        """As curl's -F makes it: (body, content type)."""
+        body = b""
+        for name, value in fields:
+            disposition = f'form-data; name="{name}"'
+            if value.startswith("@"):
+                disposition += f'; filename="{value[1:]}"'
+                value = (self.path / "root" / value[1:]).read_text()
+            body += f"--b0undary\r\nContent-Disposition: {disposition}\r\n\r\n{value}\r\n".encode()
+        return body + b"--b0undary--\r\n", "multipart/form-data; boundary=b0undary"
 
     def run_example(self, server, command, variables):
         """Plays curl: (method, path, status, body)."""
@@ -1339,7 +1354,7 @@ class Documentation(Case):
             command = command.replace(f"${name}", value)
         words = shlex.split(command.replace("\\\n", " "))
         self.assertEqual(words.pop(0), "curl")
-        method, data, headers, url = None, None, {}, None
+        method, data, headers, url, form = None, None, {}, None, []
         while words:
             word = words.pop(0)
             if word == "-X":
@@ -1349,9 +1364,13 @@ class Documentation(Case):
                 headers[name] = value
             elif word == "-d":
                 data = words.pop(0)
+            elif word == "-F":
+                form.append(words.pop(0).split("=", 1))
             elif word != "-N":
                 self.assertIsNone(url, command)
                 url = word
+        if form:
+            data, headers["Content-Type"] = self.form_body(form)
         method = method or ("GET" if data is None else "POST")
         path = url.split(":0", 1)[1]
         connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
@@ -1381,6 +1400,12 @@ class Documentation(Case):
             self.assertIn(status, want, (command, body))
             if (method, path, status) == ("POST", "/admin/jobs", 202):
                 variables["JOB"] = json.loads(body)["id"]
+            if (method, path) == ("POST", "/v1/files"):
+                variables["FILE"] = json.loads(body)["id"]
+            if (method, path) == ("POST", "/v1/fine_tuning/jobs"):
+                variables["FTJOB"] = json.loads(body)["id"]
+            if path.endswith("events?stream=true"):
+                self.assertIn("successfully completed", body)
             if "follow" in path:
                 self.assertIn('"status":"succeeded"', body)
             plain = path.split("?")[0]
@@ -1396,7 +1421,8 @@ class Documentation(Case):
         self.assertEqual(server.stop(), 0)
         server = self.serve("--model-root", str(self.path / "root"))
         ids = [m["id"] for m in server.request("GET", "/v1/models")[2]["data"]]
-        self.assertEqual(ids, [MODEL])
+        # What was fine-tuned, and nobody has deleted, is back.
+        self.assertEqual([name.split(":")[0] for name in ids], [MODEL, "ft"])
         self.assertEqual(server.stop(), 0)
 
     def test_answers_have_the_keys_that_the_description_requires(self):

@@ -7,6 +7,7 @@
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import tempfile
 import unittest
@@ -47,16 +48,17 @@ class Data(unittest.TestCase):
     def write(self, *rows):
         (self.folder / "rows.jsonl").write_text("".join(rows))
 
-    def tandem(self, *arguments, code=0):
+    def tandem(self, *arguments, code=0, preexec_fn=None):
         done = subprocess.run(
             [harness.BINARY, *map(str, arguments)], text=True, check=False,
-            env={**os.environ, "XDG_CACHE_HOME": str(self.folder / "cache")},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            env={**os.environ, "XDG_CACHE_HOME": str(self.folder / "cache"),
+                 "HF_HUB_CACHE": str(self.folder / "hub"), "HF_HUB_OFFLINE": "1"},
+            preexec_fn=preexec_fn, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-        return done.stdout if code in (0, 65) else done.stderr
+        return done.stdout if code == 0 else done.stdout + done.stderr
 
-    def data(self, verb, *arguments, code=0):
-        return self.tandem("data", verb, self.folder / "spec.yaml", *arguments, code=code)
+    def data(self, verb, *arguments, **options):
+        return self.tandem("data", verb, self.folder / "spec.yaml", *arguments, **options)
 
     def test_check_counts_and_lists_what_is_bad(self):
         self.assertIn("20 samples of 20 rows (messages)", self.data("check"))
@@ -80,6 +82,78 @@ class Data(unittest.TestCase):
         self.assertRegex(stats, r"duplicates +3\n")
         self.assertRegex(stats, r"longest +\d+\n")
         self.assertIn("####", stats)
+
+    def test_what_the_server_renders_is_what_is_trained(self):
+        template = ("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}"
+                    "[call]{{ c.function | tojson }}[/call]{% endfor %}<|endoftext|>{% endfor %}"
+                    "{% if add_generation_prompt %}<assistant>{% endif %}")
+        (self.folder / "chat.jinja").write_text(template)
+        call = {"type": "function", "id": "c",
+                "function": {"name": "look", "arguments": '{"at": "sky"}'}}
+        messages = [{"role": "user", "content": "Sky?"},
+                    {"role": "assistant", "content": "", "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": "c", "content": "blue"},
+                    {"role": "assistant", "content": "It is blue.", "weight": 0},
+                    {"role": "user", "content": "Sure?"},
+                    {"role": "assistant", "content": "Yes."}]
+        self.write(json.dumps({"messages": messages}) + "\n")
+        self.tandem("train", self.folder / "spec.yaml", "train.steps=1",
+                    "data.max_target_length=256")
+        shown = [(int(line[7:15]), line[16] == "+") for line in
+                 self.data("show", "--tokens").splitlines()[1:]]
+
+        server = harness.Server(self.folder, "--model", str(self.folder / "run/hf"))
+        self.addCleanup(server.kill)
+        answer = server.post("/v1/render", {"messages": messages, "train": True})
+        self.assertEqual([(t["id"], t["loss"]) for t in answer["tokens"]], shown)
+        learned = b"".join(bytes(t["bytes"]) for t in answer["tokens"] if t["loss"]).decode()
+        self.assertIn('[call]{"name": "look"', learned)
+        self.assertNotIn("It is blue.", learned)
+
+    def test_a_line_of_a_gigabyte_takes_no_memory(self):
+        path = self.folder / "rows.jsonl"
+        good = row("a", "b" * 5000)
+        with path.open("wb") as file:
+            file.write(good.encode() + b'{"messages":"')
+            file.seek(1 << 30, os.SEEK_CUR)
+            file.write(b'"}\n' + row("c", "d").encode())
+
+        def bounded():
+            resource.setrlimit(resource.RLIMIT_DATA, (512 << 20, 512 << 20))
+
+        found = self.data("check", code=65, preexec_fn=bounded)
+        self.assertIn("1 of 3 rows are bad\n  line 2: has 1073741839 bytes, at most 16777216", found)
+
+    def test_data_that_are_none(self):
+        for contents, fault in ((b"", "is empty"), (b"\n \n", "is empty"),
+                                (b"\x00\x01\x02", "is binary"), (b"PK\x03\x04", "zip"),
+                                (b"[]", "has no rows")):
+            (self.folder / "rows.jsonl").write_bytes(contents)
+            self.assertIn(fault, self.data("check", code=65))
+        (self.folder / "rows.jsonl").unlink()
+        self.assertIn("rows.jsonl", self.data("check", code=1))
+
+    def test_splits_of_a_directory(self):
+        data = self.folder / "set" / "data"
+        data.mkdir(parents=True)
+        for i in range(2):
+            (data / f"train_sft-0000{i}-of-00002.jsonl").write_text(row(f"Sky {i}?", "Blue."))
+        (data / "test_sft-00000-of-00001.jsonl").write_text(row("Sky?", "Grey."))
+        words = ["data.train=" + str(self.folder / "set")]
+        self.assertIn("name one (data.train_split, data.eval_split): 'test_sft, train_sft'",
+                      self.data("check", *words, code=2))
+        words.append("train_split=train_sft")
+        self.assertIn("2 samples of 2 rows", self.data("check", *words))
+        self.assertIn("train_sft-00001-of-00002.jsonl, line 1",
+                      self.data("show", "--index", 1, *words))
+        self.assertIn("no split 'dev'", self.data("check", *words[:1], "train_split=dev", code=2))
+        self.assertIn("hf download ORG/NAME --repo-type dataset",
+                      self.data("check", "data.train=ORG/NAME", code=1))
+        cached = self.folder / "hub" / "datasets--ORG--NAME"
+        (cached / "snapshots").mkdir(parents=True)
+        (self.folder / "set").rename(cached / "snapshots" / ("0" * 40))
+        self.assertIn("2 samples of 2 rows",
+                      self.data("check", "data.train=ORG/NAME", "train_split=train_sft"))
 
     def test_what_was_prepared_is_trained_and_goes_stale(self):
         tok = self.folder / "rows.tok"

@@ -51,19 +51,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool may_spell_the_mark = source.find('\\') != std::string_view::npos;
   try {
     const auto compiled = ChatTemplate::Compile(source);
-    const std::vector<bool> learned = {false, false, true, false, true};
     RenderInput input;
     input.messages = &Messages();
     input.tools = &Tools();
     input.bos_token = "<s>";
     input.eos_token = "</s>";
     input.now_unix_s = 1736942400;
-    input.learned_messages = &learned;
     size_t bytes = 0;
     for (const RenderedPiece& piece : compiled->Render(input)) {
       bytes += piece.text.size();
       Require(!piece.text.empty());
-      Require(piece.from_client || !piece.is_learned);
       const bool has_mark = piece.text.find(kMark) != std::string::npos;
       Require(!has_mark || piece.from_client || may_spell_the_mark);
     }

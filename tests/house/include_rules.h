@@ -71,14 +71,17 @@ inline constexpr std::array kRespond{
 inline constexpr std::array kDatabase{Names("engine/base")};
 inline constexpr std::array kJobs{Names("engine/base"), Names("server/database"),
                                   Names("training/spec.h"), Names("convert/spec.h")};
+// Files are forms that arrive and answers that leave, so this room knows the http room's faces.
+inline constexpr std::array kFiles{Names("engine/base"), Names("server/database"),
+                                   Names("server/http"), Names("server/jobs/unique_fd.h")};
 inline constexpr std::array kHandlers{
-    Names("engine/base"),       Names("engine/engine.h"),
-    Names("engine/options.h"),  Names("engine/sampling/sampling_params.h"),
-    Names("engine/chat"),       Names("engine/tokenizer"),
+    Names("engine/base"), Names("engine/engine.h"), Names("engine/options.h"),
+    Names("engine/sampling/sampling_params.h"), Names("engine/chat"), Names("engine/tokenizer"),
     Names("engine/constraint"), Names("training/spec.h"),
-    Names("convert/spec.h"),    Names("server/http"),
-    Names("server/wire"),       Names("server/respond"),
-    Names("server/jobs"),       Names("server/metrics.h")};
+    // /v1/render shows what training would learn, by the one that knows.
+    Names("training/data/sample_encoder.h"), Names("convert/spec.h"), Names("server/http"),
+    Names("server/wire"), Names("server/respond"), Names("server/database"), Names("server/jobs"),
+    Names("server/files"), Names("server/metrics.h")};
 inline constexpr std::array kBench{
     Names("engine"),          Names("engine/base"),       Names("engine/tensor"),
     Names("engine/io"),       Names("engine/quant"),      Names("engine/kernels"),
@@ -89,7 +92,7 @@ inline constexpr std::array kBench{
 inline constexpr std::array kTop{Names("*")};
 }  // namespace rules
 
-inline constexpr std::array<RoomRule, 31> kRoomRules{{
+inline constexpr std::array<RoomRule, 32> kRoomRules{{
     {"engine/base", rules::kBase},
     {"engine/tensor", rules::kTensor},
     {"engine/io", rules::kIo},
@@ -114,6 +117,7 @@ inline constexpr std::array<RoomRule, 31> kRoomRules{{
     {"server/respond", rules::kRespond},
     {"server/database", rules::kDatabase},
     {"server/jobs", rules::kJobs},
+    {"server/files", rules::kFiles},
     {"server/handlers", rules::kHandlers},
     {"server/cli", rules::kTop},
     {"server", rules::kTop},  // app, metrics, routes, main: where everything meets

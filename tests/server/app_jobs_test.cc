@@ -104,6 +104,25 @@ TEST_F(AppJobsTest, AFinishedAdapterJobNamesNoModel) {
   EXPECT_EQ(Get("/v1/models/bard").status, 404);
 }
 
+// One that was merged is a model as well, and is served like one.
+TEST_F(AppJobsTest, AMergedAdapterJobNamesItsModel) {
+  std::string script = Finishing();
+  const std::string status = "\"status\":\"succeeded\"";
+  const size_t at = script.find(status);
+  ASSERT_NE(at, std::string::npos) << script;
+  script.insert(at, "\"adapter_dir\":\"adapter\",");
+  StartApp(JobDefaults(script));
+
+  const std::string id = Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"];
+  Follow(id);
+
+  const Json job = Json::parse(AskAdmin("GET", "/admin/jobs/" + id).body);
+  EXPECT_EQ(job["result"]["model"], "bard") << job;
+  EXPECT_TRUE(job["result"].contains("path")) << job;
+  EXPECT_EQ(job["result"]["adapter_dir"], "adapter");
+  EXPECT_EQ(Get("/v1/models/bard").status, 200);
+}
+
 TEST_F(AppJobsTest, JobsAndTheirModelsSurviveARestart) {
   const AppOptions options = JobDefaults(Finishing());
   StartApp(options);

@@ -10,6 +10,7 @@ namespace tandem::server {
 namespace {
 
 constexpr int kBos = 0;  // the first of the tiny model's special tokens
+constexpr int kEos = 1;
 
 Json ReadJson(const std::filesystem::path& path) {
   std::stringstream text;
@@ -97,8 +98,12 @@ TEST_F(BosTest, HasOneOwnerInChatsAndOneInPlainPrompts) {
       if (expected == 1) {
         EXPECT_EQ(ids.front(), kBos);
       }
-      // What training reads of the same chat is the same.
-      EXPECT_EQ(Rendered({{"train", true}, {"add_generation_prompt", false}}), ids);
+      // What training reads of the same chat is the same, and EOS, since the template ends no turn.
+      std::vector<int> trained = Rendered({{"train", true}, {"add_generation_prompt", false}});
+      ASSERT_EQ(trained.size(), ids.size() + 1);
+      EXPECT_EQ(trained.back(), kEos);
+      trained.pop_back();
+      EXPECT_EQ(trained, ids);
       const Json counted =
           PostJson("/v1/chat/completions",
                    {{"model", "bos"},

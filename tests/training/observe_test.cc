@@ -4,39 +4,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
-#include <stop_token>
 
 #include "engine/base/error.h"
-#include "engine/io/atomic_write.h"
-#include "engine/model/random_model.h"
-#include "tests/support/temporary_dir.h"
+#include "tests/training/tiny_run.h"
 #include "training/evaluate.h"
 #include "training/profile.h"
-#include "training/run.h"
 
 namespace tandem::training {
 namespace {
 
 namespace fs = std::filesystem;
 
-class ObservedRun : public testing::Test {
+class ObservedRun : public TinyRunTest {
  protected:
-  ObservedRun() {
-    engine::RandomModelSpec model;
-    model.config = engine::TinyLlamaConfig();
-    model.with_tokenizer = true;
-    engine::WriteRandomModel(model, dir_.path() / "base");
-    std::ofstream text(dir_.path() / "train.txt");
-    for (int i = 0; i < 40; ++i) {
-      text << "The " << (i % 2 != 0 ? "dog" : "cat") << " number " << i
-           << " ran to the river and back.\n<|endoftext|>\n";
-    }
-  }
-
   TrainSpec Spec(const std::vector<std::string>& overrides = {}) const {
     const std::string base = (dir_.path() / "base").string();
     const std::string text = (dir_.path() / "train.txt").string();
@@ -52,28 +34,13 @@ class ObservedRun : public testing::Test {
         "spec", words);
   }
 
-  TrainOutcome Run(const TrainSpec& spec, int64_t stop_after = -1) {
-    std::stop_source stop;
-    JobContext context;
-    context.dir = dir_.path() / "run";
-    context.stop = stop.get_token();
-    context.report = [&](const ProgressEvent& event) {
-      if (event.kind == "step" && event.step == stop_after) stop.request_stop();
-    };
-    return RunTraining(spec, context);
-  }
-
   std::vector<nlohmann::json> Rows(const char* name) const {
     std::vector<nlohmann::json> rows;
-    std::ifstream file(dir_.path() / "run" / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      auto row = nlohmann::json::parse(line);
+    for (auto& row : Metrics()) {
       if (row.contains(name)) rows.push_back(std::move(row));
     }
     return rows;
   }
-
-  tests::TemporaryDir dir_;
 };
 
 TEST_F(ObservedRun, EveryStepHasItsFigures) {
@@ -100,7 +67,7 @@ TEST_F(ObservedRun, EveryStepHasItsFigures) {
 }
 
 TEST_F(ObservedRun, AStopLosesAndRepeatsNothing) {
-  Run(Spec(), 5);
+  RunUntil(Spec(), "run", 5);
   EXPECT_TRUE(fs::exists(dir_.path() / "run" / "loss.svg"));
   Run(Spec());
 
@@ -199,6 +166,10 @@ TEST_F(ObservedRun, AProfileMeasuresEveryValueOfASweep) {
     EXPECT_NEAR(row.tokens_per_second * row.step_seconds, word.back() == '1' ? 64 : 256, 1e-6);
     EXPECT_GT(row.predicted_bytes, 0);
   }
+  // A roof that is given is the one.
+  const ProfileRow row = ProfileSpec(Spec(), {.warmup = 0, .steps = 1, .roof_flops = 1e9}, {});
+  EXPECT_EQ(row.roof_flops, 1e9);
+  EXPECT_NEAR(row.mfu, row.tflops * 1e3, 1e-9 * row.mfu);
   EXPECT_FALSE(fs::exists(dir_.path() / "run"));
   EXPECT_THROW(ProfileSpec(Spec({"num_epoch=1"}), {.warmup = 0, .steps = 100}, {}), Error);
 }

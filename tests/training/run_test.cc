@@ -8,19 +8,14 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
-#include <stop_token>
 
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/error.h"
-#include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/model.h"
-#include "engine/model/random_model.h"
 #include "tests/support/model_harness.h"
-#include "tests/support/temporary_dir.h"
+#include "tests/training/tiny_run.h"
 #include "training/plan.h"
 #include "training/run_parts.h"
 
@@ -29,21 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A few seconds of a tiny model on a tiny text.
-class RunTrainingTest : public testing::Test {
+class RunTrainingTest : public TinyRunTest {
  protected:
-  RunTrainingTest() {
-    engine::RandomModelSpec model;
-    model.config = engine::TinyLlamaConfig();
-    model.with_tokenizer = true;
-    engine::WriteRandomModel(model, dir_.path() / "base");
-    std::ofstream text(dir_.path() / "train.txt");
-    for (int i = 0; i < 40; ++i) {
-      text << "The " << (i % 2 != 0 ? "dog" : "cat") << " number " << i
-           << " ran to the river and back.\n<|endoftext|>\n";
-    }
-  }
-
   TrainSpec Spec(const std::vector<std::string>& overrides = {}) const {
     std::vector<std::string> words = {
         "model.tokenizer_path=" + (dir_.path() / "base").string(),
@@ -57,47 +39,6 @@ class RunTrainingTest : public testing::Test {
         "resources: {threads: 1}\n",
         "spec", words);
   }
-
-  TrainOutcome Run(const TrainSpec& spec, const std::string& name,
-                   std::function<void(const ProgressEvent&)> watch = {}) {
-    JobContext context;
-    context.dir = dir_.path() / name;
-    context.cache_dir = cache_dir_;
-    context.stop = stop_.get_token();
-    context.report = [&, watch](const ProgressEvent& event) {
-      events_.push_back(event);
-      if (watch) watch(event);
-    };
-    return RunTraining(spec, context);
-  }
-
-  // The last recorded loss of each step.
-  std::map<int64_t, double> Losses(const std::string& name) const {
-    std::map<int64_t, double> losses;
-    std::ifstream file(dir_.path() / name / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const auto json = nlohmann::json::parse(line);
-      if (json.contains("learning/loss")) losses[json["step"]] = json["learning/loss"];
-    }
-    return losses;
-  }
-
-  std::string Weights(const std::string& name) const {
-    return engine::ReadWholeFile(dir_.path() / name / "hf" / "model.safetensors", 1 << 28);
-  }
-
-  int CountEvents(const std::string& kind, const std::string& part) const {
-    int count = 0;
-    for (const ProgressEvent& event : events_) {
-      if (event.kind == kind && event.message.find(part) != std::string::npos) ++count;
-    }
-    return count;
-  }
-
-  tests::TemporaryDir dir_;
-  fs::path cache_dir_;
-  std::stop_source stop_;
-  std::vector<ProgressEvent> events_;
 };
 
 TEST_F(RunTrainingTest, TheLossFallsAndTheExportLoads) {
@@ -134,13 +75,10 @@ TEST_F(RunTrainingTest, AStoppedRunGoesOnBitwise) {
                                    std::string("gradient_accumulation_steps=") + accumulation});
       Run(spec, "whole-" + tag);
 
-      const TrainOutcome first = Run(spec, "parts-" + tag, [&](const ProgressEvent& event) {
-        if (event.kind == "step" && event.step == 4) stop_.request_stop();
-      });
+      const TrainOutcome first = RunUntil(spec, "parts-" + tag, 4);
       EXPECT_EQ(first.status, TrainOutcome::Status::kStopped);
       EXPECT_EQ(first.step, 5);
       EXPECT_TRUE(first.model_dir.empty());
-      stop_ = std::stop_source();
       Run(spec, "parts-" + tag);
 
       EXPECT_EQ(Losses("parts-" + tag), Losses("whole-" + tag));
@@ -152,10 +90,7 @@ TEST_F(RunTrainingTest, AStoppedRunGoesOnBitwise) {
 TEST_F(RunTrainingTest, ASpoiledCheckpointFallsBackToTheOneBefore) {
   const TrainSpec spec = Spec({"checkpoint_period=4"});
   Run(spec, "whole");
-  Run(spec, "parts", [&](const ProgressEvent& event) {
-    if (event.kind == "step" && event.step == 8) stop_.request_stop();
-  });
-  stop_ = std::stop_source();
+  RunUntil(spec, "parts", 8);
   const fs::path newest = dir_.path() / "parts" / "checkpoints" / "000000000009";
   ASSERT_TRUE(fs::exists(newest));
   fs::resize_file(newest / "optim.safetensors", 100);
@@ -250,10 +185,7 @@ TEST_F(RunTrainingTest, TheBestModelIsStillKnownAfterAStop) {
                                "train.schedule.type=constant", "gradient_clipping_threshold=0"});
   const TrainOutcome whole = Run(spec, "whole");
   ASSERT_LT(whole.best_eval_loss, whole.eval_loss);
-  Run(spec, "parts", [&](const ProgressEvent& event) {
-    if (event.kind == "step" && event.step == 10) stop_.request_stop();
-  });
-  stop_ = std::stop_source();
+  RunUntil(spec, "parts", 10);
 
   Run(spec, "parts");
 
@@ -489,10 +421,7 @@ TEST_F(RunTrainingTest, AStoppedAdapterRunGoesOnBitwise) {
   const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
   const TrainSpec spec = Spec({from, "lora.rank=4", "gradient_accumulation_steps=2"});
   const TrainOutcome whole = Run(spec, "whole");
-  Run(spec, "parts", [&](const ProgressEvent& event) {
-    if (event.kind == "step" && event.step == 4) stop_.request_stop();
-  });
-  stop_ = std::stop_source();
+  RunUntil(spec, "parts", 4);
   const TrainOutcome parts = Run(spec, "parts");
 
   EXPECT_EQ(CountEvents("message", "resumed after step 5"), 1);

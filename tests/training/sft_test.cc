@@ -180,6 +180,53 @@ TEST_F(SftTest, BadRowsEndTheRunBeforeItsFirstStep) {
   EXPECT_TRUE(Heard("1 bad rows left out"));
 }
 
+TEST_F(SftTest, RowsAreCheckedOnceAsLongAsNothingChanges) {
+  const auto heard_after = [&](const std::vector<std::string>& words) {
+    events_.clear();
+    Run(Spec(words), "run");
+    return Heard("unchanged since an earlier start has checked them");
+  };
+  EXPECT_FALSE(heard_after({"steps=1"}));
+  EXPECT_TRUE(heard_after({"steps=2"}));
+  EXPECT_FALSE(heard_after({"steps=3", "max_target_length=64", "checkpoint.resume=false"}));
+
+  std::ofstream(dir_ / "train.jsonl", std::ios::app)
+      << R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})"
+      << "\n";
+  EXPECT_FALSE(heard_after({"steps=4", "max_target_length=64", "checkpoint.resume=false"}));
+  EXPECT_TRUE(Heard("31 samples of 31 rows"));
+  // A record that is none is no record.
+  std::ofstream(dir_ / "run/checked-rows.json") << "{\"key\": 1";
+  EXPECT_FALSE(heard_after({"steps=5", "max_target_length=64"}));
+  EXPECT_TRUE(heard_after({"steps=6", "max_target_length=64"}));
+}
+
+TEST_F(SftTest, ADirectoryOfShardsIsOneDataSet) {
+  fs::create_directories(dir_ / "set/data");
+  const std::string rows = engine::ReadWholeFile(dir_ / "train.jsonl", 1 << 20);
+  const size_t cut = rows.find('\n', rows.size() / 2) + 1;
+  std::ofstream(dir_ / "set/data/train_sft-00000-of-00002.jsonl") << rows.substr(0, cut);
+  std::ofstream(dir_ / "set/data/train_sft-00001-of-00002.jsonl") << rows.substr(cut);
+  std::ofstream(dir_ / "set/data/test_sft-00000-of-00001.jsonl") << rows.substr(cut);
+  const std::string set = "hf_path=" + (dir_ / "set").string();
+  const auto spec = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all = {"model.chat_template=" + (dir_ / "chat.jinja").string(),
+                                    "load_parameters_path=" + (dir_ / "base").string(), set};
+    all.insert(all.end(), words.begin(), words.end());
+    return ParseTrainSpec(
+        "kind: train.sft\nsteps: 3\nmax_target_length: 128\n"
+        "per_device_batch_size: 2\nresources: {threads: 1}\n",
+        "spec", all);
+  };
+  Run(spec({"train_split=train_sft", "hf_eval_split=test_sft"}), "shards");
+  Run(Spec({"steps=3", "learning_rate=3e-4"}), "file");
+
+  EXPECT_EQ(Metric("shards", "learning/loss"), Metric("file", "learning/loss"));
+  EXPECT_FALSE(Metric("shards", "eval/avg_loss").empty());
+  const std::string fault = Fault([&] { Run(spec({}), "none"); });
+  EXPECT_NE(fault.find("'test_sft, train_sft'"), std::string::npos) << fault;
+}
+
 TEST_F(SftTest, EveryFormatIsReadByItsName) {
   const fs::path fixtures = tests::SourceDir() / "tests" / "training" / "data" / "fixtures";
   const auto shown = [&](const char* file, int64_t i, const std::vector<std::string>& words = {}) {

@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "tests/support/paths.h"
+#include "tests/support/temporary_dir.h"
 #include "training/explain.h"
 #include "training/spec_foreign.h"
 #include "training/spec_keys.h"
@@ -167,6 +168,7 @@ TEST(TrainSpec, EveryPresetIsASpec) {
   int n_presets = 0;
   for (const auto& file :
        std::filesystem::directory_iterator(tests::SourceDir() / "config/presets")) {
+    if (file.path().extension() != ".yaml") continue;  // what a preset trains on
     SCOPED_TRACE(file.path().string());
     EXPECT_NO_THROW(LoadTrainSpec(file.path().string(),
                                   std::vector<std::string>{"dataset_path=d", "tokenizer_path=t"}));
@@ -204,6 +206,103 @@ TEST(TrainSpec, ValuesKnowWhereTheyCameFrom) {
   EXPECT_FALSE(spec.origins.contains("train.optimizer.b1"));
 }
 
+void Write(const std::filesystem::path& path, const std::string& text) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path) << text;
+}
+
+std::string FaultsOfFile(const std::filesystem::path& path) {
+  try {
+    LoadTrainSpec(path, {});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(BaseConfig, AFileChangesWhatItBuildsOn) {
+  const tests::TemporaryDir dir;
+  Write(dir / "a/base.yaml", kMinimal + "learning_rate: 0.5\nadam_b1: 0.8\n");
+  Write(dir / "a/middle.yaml", "base_config: base.yaml\nadam_b1: 0.7\nadam_b2: 0.9\n");
+  Write(dir / "own.yaml", "base_config: a/middle.yaml\ntrain: {optimizer: {b2: 0.6}}\n");
+  const TrainSpec spec =
+      LoadTrainSpec(dir / "own.yaml", std::vector<std::string>{"learning_rate=0.25"});
+
+  EXPECT_EQ(spec.train.steps, 10);
+  EXPECT_EQ(spec.train.optimizer.b1, 0.7);
+  EXPECT_EQ(spec.train.optimizer.b2, 0.6);
+  EXPECT_EQ(spec.train.schedule.learning_rate, 0.25);
+  EXPECT_EQ(spec.origins.at("train.steps"), (dir / "a/base.yaml").string() + ":1");
+  EXPECT_EQ(spec.origins.at("train.optimizer.b1"), (dir / "a/middle.yaml").string() + ":2");
+  EXPECT_EQ(spec.origins.at("train.optimizer.b2"), (dir / "own.yaml").string() + ":2");
+  EXPECT_EQ(spec.origins.at("train.learning_rate"), "command line");
+  EXPECT_NE(ExplainKey("adam_b1", &spec).find("(" + (dir / "a/middle.yaml").string() + ":2)"),
+            std::string::npos);
+}
+
+TEST(BaseConfig, CirclesAndLongChainsAreFaults) {
+  const tests::TemporaryDir dir;
+  Write(dir / "a.yaml", "base_config: b.yaml\n" + kMinimal);
+  Write(dir / "b.yaml", "base_config: ./a.yaml\n");
+  EXPECT_NE(FaultsOfFile(dir / "a.yaml").find("builds on itself"), std::string::npos);
+  Write(dir / "a.yaml", "base_config: a.yaml\n" + kMinimal);
+  EXPECT_NE(FaultsOfFile(dir / "a.yaml").find("builds on itself"), std::string::npos);
+  Write(dir / "0.yaml", kMinimal);
+  for (int i = 1; i <= 9; ++i) {
+    Write(dir / (std::to_string(i) + ".yaml"), "base_config: " + std::to_string(i - 1) + ".yaml\n");
+  }
+  EXPECT_EQ(FaultsOfFile(dir / "8.yaml"), "");
+  EXPECT_NE(FaultsOfFile(dir / "9.yaml").find("more than 8 files"), std::string::npos);
+}
+
+TEST(BaseConfig, FaultsOfWhatIsBuiltOnSayWhoseTheyAre) {
+  const tests::TemporaryDir dir;
+  Write(dir / "base.yaml", kMinimal + "adam_b1: x\n");
+  Write(dir / "own.yaml", "base_config: base.yaml\nadam_b2: x\n");
+  const std::string faults = FaultsOfFile(dir / "own.yaml");
+  EXPECT_NE(faults.find("\n  " + (dir / "base.yaml").string() + ": adam_b1: "), std::string::npos)
+      << faults;
+  EXPECT_NE(faults.find("\n  adam_b2: "), std::string::npos) << faults;
+}
+
+TEST(BaseConfig, AFileThatIsNotThereIsAFaultUnlessItIsMaxTextsOwn) {
+  const tests::TemporaryDir dir;
+  Write(dir / "own.yaml", "base_config: none.yaml\n" + kMinimal);
+  EXPECT_NE(FaultsOfFile(dir / "own.yaml").find("there is no file"), std::string::npos);
+  Write(dir / "own.yaml", "base_config: base.yml\n" + kMinimal);
+  EXPECT_EQ(LoadTrainSpec(dir / "own.yaml", {}).notes.size(), 1u);
+}
+
+TEST(BaseConfig, IsOfFilesAlone) {
+  EXPECT_NE(FaultsOf(kMinimal + "base_config: /etc/passwd\n").find("base_config: stands in"),
+            std::string::npos);
+  EXPECT_NE(FaultsOf(kMinimal, {"base_config=a.yaml"}).find("base_config: stands in"),
+            std::string::npos);
+}
+
+TEST(DataSets, AHubsDataSetIsBothTrainingAndEvaluation) {
+  const std::string set = "steps: 1\ntokenizer_path: t\nhf_path: sets/chat\n";
+  EXPECT_EQ(Parse(set).data.train, "sets/chat");
+  EXPECT_TRUE(Parse(set).data.eval.empty());
+  const TrainSpec both = Parse(set + "train_split: train_sft\nhf_eval_split: test_sft\n");
+  EXPECT_EQ(both.data.train_split, "train_sft");
+  EXPECT_EQ(both.data.eval, "sets/chat");
+  EXPECT_EQ(both.data.eval_split, "test_sft");
+  EXPECT_EQ(both.origins.at("data.eval"), "spec:3");
+  // What is named by itself counts.
+  EXPECT_EQ(Parse(set, {"data.train=rows.tok"}).data.train, "rows.tok");
+  EXPECT_NE(FaultsOf(kMinimal + "eval_split: test\n").find("data.eval: must name the directory"),
+            std::string::npos);
+  EXPECT_NE(FaultsOf(kMinimal + "hf_name: subset\n").find("name the directory of the subset"),
+            std::string::npos);
+}
+
+TEST(DataSets, AListOfFilesIsKeptInOrder) {
+  const TrainSpec spec =
+      Parse("steps: 1\ntokenizer_path: t\ndata: {train: [b.jsonl, 'a*.jsonl']}\n");
+  EXPECT_EQ(spec.data.train, "b.jsonl;a*.jsonl");
+}
+
 TEST(SpecKeys, NamesAreUnique) {
   std::set<std::string> names;
   for (const SpecKey& key : SpecKeys()) {
@@ -232,6 +331,30 @@ TEST(SpecKeys, NoKeyIsAlsoAForeignOne) {
   for (const SpecKey& key : SpecKeys()) {
     for (const std::string& name : key.names) EXPECT_FALSE(FindForeignKey(name)) << name;
   }
+}
+
+// Every number has its limits, and what is beyond them is said with the key's name.
+TEST(SpecKeys, NumbersOutOfRangeAreFaults) {
+  int n_keys = 0;
+  for (const SpecKey& key : SpecKeys()) {
+    const size_t from = key.value.allowed.find(" from ");
+    if (from == std::string::npos) continue;
+    ++n_keys;
+    std::istringstream range(key.value.allowed.substr(from + 6));
+    double min = 0;
+    double max = 0;
+    std::string to;
+    range >> min >> to >> max;
+    for (const std::string& value :
+         {ShowNumber(min - 2), ShowNumber(2 * max + 1), std::string("nan"), std::string("1e999"),
+          std::string("x"), std::string()}) {
+      const std::string faults = FaultsOf(kMinimal, {key.names[0] + "=" + value});
+      EXPECT_NE(faults.find(key.names[0] + ": must be "), std::string::npos)
+          << key.names[0] << "=" << value << "\n"
+          << faults;
+    }
+  }
+  EXPECT_GT(n_keys, 50);
 }
 
 TEST(SpecKeys, AKeyIsExplainedWithItsValueAndOrigin) {

@@ -63,7 +63,19 @@ int64_t Packer::IndexOf(int64_t number) const {
 const Sample& Packer::Pending(size_t i) {
   const int64_t number = state_.pending[i];
   if (const auto it = made_.find(number); it != made_.end()) return it->second;
-  return made_.emplace(number, make_(IndexOf(number))).first->second;
+  return Keep(number, make_(IndexOf(number)));
+}
+
+const Sample& Packer::Keep(int64_t number, Sample sample) {
+  if (IsTooLong(sample) && Cuts(Overflow::kTruncateLeft)) {
+    KeepEnds(&sample, options_.max_sequence + 1);
+  }
+  return made_.emplace(number, std::move(sample)).first->second;
+}
+
+// A stream has no samples that are too long.
+bool Packer::Cuts(Overflow how) const {
+  return options_.packing != Packing::kConcatThenSplit && options_.overflow == how;
 }
 
 int64_t Packer::PlacesOf(const Sample& sample) const {
@@ -85,24 +97,22 @@ bool Packer::IsTooLong(const Sample& sample) const {
 void Packer::Fill(size_t wanted) {
   while (state_.pending.size() < wanted) {
     if (options_.n_epochs > 0 && state_.next >= options_.n_epochs * options_.n_samples) return;
+    Sample whole = make_(IndexOf(state_.next));
+    const int64_t length = LongestSequence(whole);
+    const bool too_long = IsTooLong(whole);
+    const Sample& sample = Keep(state_.next, std::move(whole));
     state_.pending.push_back(state_.next++);
-    const Sample& sample = Pending(state_.pending.size() - 1);
 
-    const bool too_long = IsTooLong(sample);
-    if (too_long && options_.packing != Packing::kConcatThenSplit) {
-      if (options_.overflow == Overflow::kError) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    "a sample has " + std::to_string(LongestSequence(sample)) +
-                        " tokens and a row only " + std::to_string(options_.max_sequence) +
-                        "; choose overflow truncate, drop or split");
-      }
-      if (options_.overflow == Overflow::kTruncate) ++truncated_;
+    if (too_long && Cuts(Overflow::kError)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a sample has " + std::to_string(length) + " tokens and a row only " +
+                      std::to_string(options_.max_sequence) +
+                      "; choose overflow truncate, truncate_left, drop or split");
     }
-    const bool drop = too_long && options_.packing != Packing::kConcatThenSplit &&
-                      options_.overflow == Overflow::kDrop;
+    if (too_long && (Cuts(Overflow::kTruncate) || Cuts(Overflow::kTruncateLeft))) ++truncated_;
+    const bool drop = too_long && Cuts(Overflow::kDrop);
     // Of a sample that is cut off only what is left counts.
-    const bool is_cut = too_long && options_.packing != Packing::kConcatThenSplit &&
-                        options_.overflow == Overflow::kTruncate;
+    const bool is_cut = too_long && Cuts(Overflow::kTruncate);
     const int64_t trained = TrainedTokens(sample, is_cut ? options_.max_sequence + 1 : 0);
     if (!drop && trained > 0) {
       fruitless_ = 0;

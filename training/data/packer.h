@@ -15,7 +15,8 @@ enum class Packing {
   kFirstFit,         // whole samples; the first pending one that fits
   kBestFit,          // whole samples; the longest pending one that fits
 };
-enum class Overflow { kTruncate, kDrop, kError, kSplit };  // samples longer than a row
+// What becomes of samples longer than a row. Checkpoints keep the numbers.
+enum class Overflow { kTruncate, kDrop, kError, kSplit, kTruncateLeft };
 
 struct PackerOptions {
   int64_t row_length = 0;
@@ -84,7 +85,9 @@ class Packer {
 
  private:
   int64_t IndexOf(int64_t number) const;
+  const Sample& Keep(int64_t number, Sample sample);
   const Sample& Pending(size_t i);
+  bool Cuts(Overflow how) const;
   int64_t PlacesOf(const Sample& sample) const;
   bool IsTooLong(const Sample& sample) const;
   void Fill(size_t wanted);

@@ -89,6 +89,14 @@ std::unique_ptr<RowSource> RowSource::Open(std::shared_ptr<const RowFile> rows,
   return source;
 }
 
+std::unique_ptr<RowSource> RowSource::OpenChecked(std::shared_ptr<const RowFile> rows,
+                                                  std::shared_ptr<const SampleEncoder> encoder,
+                                                  const RowOptions& options) {
+  std::unique_ptr<RowSource> source(new RowSource(std::move(rows), std::move(encoder), options));
+  source->n_samples_ = source->rows_->size();
+  return source;
+}
+
 void RowSource::CheckAll(ThreadPool& pool, DataReport* report, const Visit& visit) {
   *report = {};
   report->rows = rows_->size();
@@ -150,7 +158,10 @@ bool RowSource::IsKept(const Sample& sample, DataReport* report) const {
   if (is_long) ++report->over_length;
   if (is_long && options_.overflow == Overflow::kDrop) return false;
   const bool is_cut = is_long && options_.overflow == Overflow::kTruncate;
-  if (TrainedTokens(sample, is_cut ? options_.max_tokens : 0) > 0) return true;
+  const int64_t trained = is_long && options_.overflow == Overflow::kTruncateLeft
+                              ? TrainedTokensOfEnds(sample, options_.max_tokens)
+                              : TrainedTokens(sample, is_cut ? options_.max_tokens : 0);
+  if (trained > 0) return true;
   ++report->zero_loss;
   return false;
 }

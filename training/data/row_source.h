@@ -25,8 +25,8 @@ struct RowOptions {
   OnBadRow on_bad_row = OnBadRow::kError;
   int64_t max_tokens = 0;         // what fits into a row, of pairs for each sequence; 0: no limit
   int64_t max_prompt_tokens = 0;  // of pairs, see JoinPair; 0: no limit
-  // Samples of more: kTruncate counts only what is left as trained, kDrop leaves them out, kError
-  // makes their rows bad, kSplit keeps them as they are.
+  // Samples of more: of those that are truncated only what is left counts as trained, kDrop leaves
+  // them out, kError makes their rows bad, kSplit keeps them as they are.
   Overflow overflow = Overflow::kSplit;
   bool keep_lengths = false;  // lengths and hashes of all samples, for statistics: 12 bytes each
 };
@@ -75,6 +75,13 @@ class RowSource final : public SampleSource {
                                          const RowOptions& options, ThreadPool& pool,
                                          DataReport* report, const Visit& visit = {});
 
+  // The same of rows that were found to be a sample each before.
+  static std::unique_ptr<RowSource> OpenChecked(std::shared_ptr<const RowFile> rows,
+                                                std::shared_ptr<const SampleEncoder> encoder,
+                                                const RowOptions& options);
+
+  // Whether sample i is row i.
+  bool is_every_row() const { return places_.empty() && n_samples_ == rows_->size(); }
   int64_t size() const override { return n_samples_; }
   Sample Make(int64_t i) const override;
   std::string Where(int64_t i) const override;

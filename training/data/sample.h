@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/base/ids.h"
@@ -38,6 +39,25 @@ inline int64_t LongestSequence(const Sample& sample) {
   return static_cast<int64_t>(longest);
 }
 
+// Keeps the last `max_tokens` tokens, of a pair those of both sequences. The first of them is only
+// read, like any sample's first.
+inline void KeepEnds(Sample* sample, int64_t max_tokens) {
+  const auto most = static_cast<size_t>(max_tokens);
+  Sample kept;
+  for (size_t k = 0; k < sample->n_sequences(); ++k) {
+    const size_t end = sample->SequenceEnd(k);
+    const size_t begin = std::max(sample->SequenceBegin(k), end - std::min(end, most));
+    if (k == 1) kept.second = kept.tokens.size();
+    const auto tokens = sample->tokens.begin();
+    const auto trained = sample->trained.begin();
+    kept.tokens.insert(kept.tokens.end(), tokens + static_cast<std::ptrdiff_t>(begin),
+                       tokens + static_cast<std::ptrdiff_t>(end));
+    kept.trained.insert(kept.trained.end(), trained + static_cast<std::ptrdiff_t>(begin),
+                        trained + static_cast<std::ptrdiff_t>(end));
+  }
+  *sample = std::move(kept);
+}
+
 // How many tokens of the sample's first `max_tokens` (0: of all) are trained; the first never is.
 // Of a pair: of the first ones of both sequences, and 0 when one of them has none left.
 inline int64_t TrainedTokens(const Sample& sample, int64_t max_tokens = 0) {
@@ -53,6 +73,12 @@ inline int64_t TrainedTokens(const Sample& sample, int64_t max_tokens = 0) {
     trained += here;
   }
   return trained;
+}
+
+// The same of its last `max_tokens`.
+inline int64_t TrainedTokensOfEnds(Sample sample, int64_t max_tokens) {
+  KeepEnds(&sample, max_tokens);
+  return TrainedTokens(sample);
 }
 
 }  // namespace tandem::training

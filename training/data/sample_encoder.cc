@@ -175,6 +175,10 @@ Sample SampleEncoder::EncodeChat(const Conversation& chat) const {
   return sample;
 }
 
+std::string SampleEncoder::TextOf(const Conversation& chat) const {
+  return Render(chat, chat.messages->size(), false).text;
+}
+
 // The prompt's tokens are those that serving would make of it. Where the completion's beginning
 // would join the prompt's last token, they are kept apart, as they are when a model generates.
 Sample SampleEncoder::EncodePlain(const PlainExample& example) const {

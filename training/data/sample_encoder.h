@@ -43,6 +43,8 @@ class SampleEncoder {
   Sample Encode(const Example& example) const;
   Sample EncodeChat(const Conversation& chat) const;
   Sample EncodePlain(const PlainExample& example) const;
+  // The text whose tokens EncodeChat gives, but for an EOS of its own.
+  std::string TextOf(const Conversation& chat) const;
 
   const engine::Tokenizer& tokenizer() const { return tokenizer_; }
   bool has_template() const { return chat_template_ != nullptr; }

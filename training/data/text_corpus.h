@@ -15,8 +15,11 @@ namespace tandem::training {
 // removed, empty ones are left out. The file stays mapped; samples are views into it. Immutable.
 class TextCorpus {
  public:
-  // An empty delimiter makes the whole file one sample. Throws kNotFound / kIo, and
-  // kInvalidArgument when no sample is left.
+  static constexpr size_t kMaxSampleBytes = size_t{256} << 20;
+
+  // An empty delimiter makes the whole file one sample. Throws kNotFound / kIo, kDataLoss for what
+  // is no text, and kInvalidArgument when no sample is left or one has more than kMaxSampleBytes:
+  // tokenising takes several times its size.
   static TextCorpus Open(const std::filesystem::path& path, std::string_view delimiter);
 
   int64_t size() const { return static_cast<int64_t>(samples_.size()); }

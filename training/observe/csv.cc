@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <fstream>
 #include <string>
 
@@ -12,6 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string Shown(double value) {
+  if (!std::isfinite(value)) return "";
   char text[32];
   const auto [end, failed] = std::to_chars(text, text + sizeof text, value);
   return std::string(text, end);

@@ -25,13 +25,15 @@ MetricsHistory ReadHistory(const std::filesystem::path& path, int64_t first_step
     const auto line = nlohmann::json::parse(text, nullptr, false);
     if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) continue;
     const int64_t step = line["step"];
-    if (line.contains("learning/loss")) {
+    const auto loss = line.find("learning/loss");
+    if (loss != line.end() && !loss->is_number()) continue;  // of a step that was left out
+    if (loss != line.end()) {
       const double took = NumberOr(line, "perf/step_time_seconds", 0);
       const double began = NumberOr(line, "unix_seconds", 0) - took;
       if (history.started_unix == 0) history.started_unix = std::max(0.0, began);
       if (IsRedone(MetricsRow::Kind::kStep, step, first_step)) continue;
-      seconds[step] = took;
-      history.losses[step] = NumberOr(line, "learning/loss", 0);
+      if (line.value("learning/finite", true)) seconds[step] = took;
+      history.losses[step] = loss->get<double>();
     } else if (line.contains("eval/avg_loss")) {
       if (IsRedone(MetricsRow::Kind::kBetweenSteps, step, first_step)) continue;
       history.eval_losses[step] = NumberOr(line, "eval/avg_loss", 0);

@@ -11,7 +11,10 @@ namespace {
 nlohmann::ordered_json JsonOf(const Scalar& scalar) {
   const std::string_view name = scalar.name;
   const double value = scalar.value;
-  if (name == "learning/updated" || name == "learning/finite") return value != 0;
+  if (name == "learning/updated" || name == "learning/finite" || name == "learning/skipped") {
+    return value != 0;
+  }
+  if (!std::isfinite(value)) return nullptr;  // JSON has no other word for it
   const bool whole = value == std::floor(value) && std::abs(value) < 0x1p53;
   return whole ? nlohmann::ordered_json(static_cast<int64_t>(value))
                : nlohmann::ordered_json(value);

@@ -131,6 +131,7 @@ class LossPlot : public MetricsSink {
 
   void Write(const MetricsRow& row) override {
     for (const Scalar& scalar : row.scalars) {
+      if (!std::isfinite(scalar.value)) continue;
       const std::string_view name = scalar.name;
       if (name == "learning/loss") training_[row.step] = scalar.value;
       if (name == "eval/avg_loss") validation_[row.step] = scalar.value;

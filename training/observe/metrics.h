@@ -20,6 +20,7 @@ inline constexpr std::array kMetricNames = {
     "learning/current_learning_rate",
     "learning/updated",
     "learning/finite",
+    "learning/skipped",
     "perf/step_time_seconds",
     "perf/data_wait_seconds",
     "perf/per_device_tflops",
@@ -51,6 +52,7 @@ inline constexpr std::array kMetricNames = {
     "checkpoint/seconds",
 };
 
+// A loss may be no finite number; null, an empty cell or nothing then stands for it.
 struct Scalar {
   const char* name = nullptr;  // one of kMetricNames
   double value = 0;

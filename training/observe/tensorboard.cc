@@ -1,4 +1,5 @@
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <set>
@@ -59,6 +60,7 @@ class TensorBoard : public MetricsSink {
   void Write(const MetricsRow& row) override {
     TensorBoardEvent event{row.unix_seconds, row.step, "", {}};
     for (const Scalar& scalar : row.scalars) {
+      if (!std::isfinite(scalar.value)) continue;
       event.scalars.emplace_back(scalar.name, static_cast<float>(scalar.value));
     }
     file_.clear();

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "engine/ops/ops_context.h"
 #include "engine/tensor/bfloat16.h"
@@ -25,7 +28,10 @@ struct OptimizerSpec {
   double eps = 1e-8;          // outside the square root
   double eps_root = 0;        // inside it
   double weight_decay = 0.1;  // kAdamW: decoupled, times the learning rate, on decaying tensors
-  double clip_norm = 1.0;     // 0: no clipping
+  // Regular expressions on the names of the weights that do not decay. Absent: norm scales and
+  // biases do not.
+  std::optional<std::vector<std::string>> decay_exclude = std::nullopt;
+  double clip_norm = 1.0;  // 0: no clipping
 };
 
 // Which moments a tensor has.

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 
-import OpenAI from 'openai';
+import OpenAI, { toFile } from 'openai';
 import { ChatCompletionStream } from 'openai/lib/ChatCompletionStream';
 
 import {
@@ -26,6 +26,27 @@ async function collect(stream) {
 const textOf = (chunks, index = 0) =>
   chunks.flatMap((chunk) => chunk.choices).filter((choice) => choice.index === index)
     .map((choice) => choice.text ?? choice.delta.content ?? '').join('');
+
+describe('files', () => {
+  it('creates, lists, retrieves, reads and deletes', async () => {
+    const sdk = client();
+    const content = '{"messages": []}\n'.repeat(3);
+
+    const file = await sdk.files.create({
+      file: await toFile(Buffer.from(content), 'ä b.jsonl'), purpose: 'fine-tune',
+    });
+
+    assert.equal(file.filename, 'ä b.jsonl');
+    assert.equal(file.bytes, content.length);
+    assert.deepEqual(await sdk.files.retrieve(file.id), file);
+    const ids = [];
+    for await (const one of sdk.files.list({ purpose: 'fine-tune', limit: 1 })) ids.push(one.id);
+    assert.ok(ids.includes(file.id));
+    assert.equal(await (await sdk.files.content(file.id)).text(), content);
+    assert.equal((await sdk.files.delete(file.id)).deleted, true);
+    await assert.rejects(sdk.files.retrieve(file.id), (error) => error.code === 'file_not_found');
+  });
+});
 
 describe('models', () => {
   it('lists every served name', async () => {

@@ -207,6 +207,43 @@ class Completions(unittest.TestCase):
         self.assertEqual(answer.choices[0].text, text)
 
 
+class Files(unittest.TestCase):
+    def test_create_list_retrieve_content_delete(self):
+        sdk = client()
+        content = b'{"messages": []}\r\n' * 3
+
+        file = sdk.files.create(file=("ä b.jsonl", content), purpose="fine-tune",
+                                expires_after={"anchor": "created_at", "seconds": 3600})
+
+        self.assertEqual((file.filename, file.bytes, file.purpose, file.status),
+                         ("ä b.jsonl", len(content), "fine-tune", "processed"))
+        self.assertEqual(file.expires_at, file.created_at + 3600)
+        self.assertEqual(sdk.files.retrieve(file.id), file)
+        self.assertIn(file.id, [one.id for one in sdk.files.list(purpose="fine-tune", limit=1)])
+        self.assertEqual(sdk.files.content(file.id).read(), content)
+        self.assertTrue(sdk.files.delete(file.id).deleted)
+        with self.assertRaises(openai.NotFoundError) as caught:
+            sdk.files.content(file.id)
+        self.assertEqual(caught.exception.code, "file_not_found")
+
+    def test_pages_are_iterated(self):
+        sdk = client()
+        ids = [sdk.files.create(file=b"x", purpose="evals").id for _ in range(3)]
+
+        listed = [file.id for file in sdk.files.list(purpose="evals", limit=1, order="asc")]
+
+        self.assertEqual(listed, ids)
+        for file_id in ids:
+            sdk.files.delete(file_id)
+
+    def test_what_is_wrong_is_named(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            client().files.create(file=b"x", purpose="play")
+
+        self.assertEqual((caught.exception.param, caught.exception.code),
+                         ("purpose", "invalid_value"))
+
+
 class Pings(unittest.TestCase):
     def test_a_stream_that_waits_shows_only_its_text(self):
         sdk = client(BUSY_URL, strict=False, max_retries=8)

@@ -17,7 +17,7 @@ void PrintTo(const RenderedPiece& piece, std::ostream* out) {
   *out << (piece.from_client ? "«" : "") << piece.text << (piece.from_client ? "»" : "");
 }
 bool operator==(const RenderedPiece& a, const RenderedPiece& b) {
-  return a.text == b.text && a.from_client == b.from_client && a.is_learned == b.is_learned;
+  return a.text == b.text && a.from_client == b.from_client;
 }
 
 namespace testing {
@@ -253,61 +253,6 @@ TEST(ChatTemplate, StoryTemplateMarksTheWordsAsTheClients) {
                                                             {"<s>", true},
                                                             {", ", false},
                                                             {"dog", true}}));
-}
-
-// ---- what training learns
-
-// The marked text of a rendering, pieces joined with "|".
-std::string Learned(std::string_view source, const Json& messages, std::vector<bool> learned) {
-  RenderInput input;
-  input.messages = &messages;
-  input.bos_token = "<s>";
-  input.learned_messages = &learned;
-  const auto compiled = ChatTemplate::Compile(source);
-  const std::vector<RenderedPiece> pieces = compiled->Render(input);
-
-  input.learned_messages = nullptr;
-  EXPECT_EQ(JoinPieces(pieces), JoinPieces(compiled->Render(input)));
-  std::string out;
-  for (const RenderedPiece& piece : pieces) {
-    EXPECT_TRUE(piece.from_client || !piece.is_learned);
-    EXPECT_FALSE(piece.text.empty());
-    if (piece.is_learned) out += (out.empty() ? "" : "|") + piece.text;
-  }
-  return out;
-}
-
-TEST(ChatTemplate, MarksWhatTheLearnedMessagesSayHoweverItIsRendered) {
-  const Json messages = Json::parse(R"([
-      {"role": "user", "content": "same"},
-      {"role": "assistant", "content": " same <think>x</think> Yes. ", "name": "bob"},
-      {"role": "user", "content": "Yes."},
-      {"role": "assistant", "content": "Done."}])");
-  constexpr const char* kPlain =
-      "{% for m in messages %}<{{ m.role }}>{{ m.name }}{{ m.content | trim }}</t>{% endfor %}";
-
-  EXPECT_EQ(Learned(kPlain, messages, {false, true, false, true}),
-            "same <think>x</think> Yes.|Done.");
-  EXPECT_EQ(Learned(kPlain, messages, {false, false, false, true}), "Done.");
-  EXPECT_EQ(Learned(kPlain, messages, {}), "");
-  // Thinking of earlier turns is left out by many templates.
-  EXPECT_EQ(Learned("{% for m in messages %}{{ m.content.split('</think>')[-1].strip() }}\n"
-                    "{% endfor %}",
-                    messages, {false, true, false, true}),
-            "Yes.|Done.");
-  EXPECT_EQ(Learned("{{ messages[1].content + messages[2].content + messages[3].content }}",
-                    messages, {false, true, false, true}),
-            " same <think>x</think> Yes. |Done.");
-}
-
-TEST(ChatTemplate, MarksReasoningAndToolCallsToo) {
-  const Json messages = Json::parse(R"([{"role": "assistant", "content": "c",
-      "reasoning_content": "r", "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}])");
-
-  EXPECT_EQ(Learned("{{ messages[0].reasoning_content }}/{{ messages[0].content }}/"
-                    "{{ messages[0].tool_calls[0].function | tojson }}",
-                    messages, {true}),
-            R"(r|c|{"name": "f", "arguments": {"x": 1}})");
 }
 
 // ---- recorded vectors of real templates (see tests/golden and the data's own README)

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 
+#include "engine/io/safetensors_stream.h"
 #include "engine/io/sha256.h"
 #include "tests/engine/io/file_helpers.h"
 
@@ -145,6 +146,29 @@ TEST(SafetensorsWriter, AlignsTheDataAndEveryTensorWhereSizesAllowIt) {
     EXPECT_EQ(offset(tensor.name) % DTypeBytes(tensor.view.dtype), 0u) << tensor.name;
   }
   EXPECT_EQ(offset(file.names()[0]) % 64, 0u);
+}
+
+// Whose bytes are asked for one tensor after the other, into one buffer.
+TEST(SafetensorsWriter, StreamsTheSameFile) {
+  const TemporaryDir dir;
+  const auto bytes = Bytes(640, 0);
+  const std::vector<NamedTensor> tensors = {{"odd", {bytes.data(), DType::kI8, {7}}},
+                                            {"a", {bytes.data() + 64, DType::kF32, {16}}},
+                                            {"empty", {nullptr, DType::kF32, {0}}},
+                                            {"b", {bytes.data(), DType::kU8, {640}}}};
+  std::vector<NamedTensor> outlines = tensors;
+  for (NamedTensor& outline : outlines) outline.view.data = nullptr;
+  std::vector<std::byte> buffer;
+  const auto bytes_of = [&](const NamedTensor& wanted) {
+    const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                    [&](const auto& t) { return t.name == wanted.name; });
+    buffer.assign(found->view.data, found->view.data + found->view.bytes());
+    return std::span<const std::byte>(buffer);
+  };
+
+  const std::string hash = WriteSafetensors(dir / "whole", tensors, {{"k", "v"}});
+
+  EXPECT_EQ(WriteSafetensors(dir / "streamed", outlines, {{"k", "v"}}, bytes_of), hash);
 }
 
 TEST(SafetensorsWriter, GivesEqualBytesForAnyOrderOfTheTensors) {

@@ -44,7 +44,12 @@ class TestSink : public BodySink {
 
 class BodySinkTest : public HttpServerTest {
  protected:
-  void StartSinks(HttpOptions options = {}) {
+  static HttpOptions ShortBodies() {
+    HttpOptions options;
+    options.max_body_bytes = 1000;
+    return options;
+  }
+  void StartSinks(HttpOptions options = ShortBodies()) {
     options.port = 0;
     std::vector<Route> routes;
     Route upload{"POST", "/upload",
@@ -66,7 +71,6 @@ class BodySinkTest : public HttpServerTest {
         {"POST", "/echo",
          [](Request request, ResponseWriter writer) { writer.Text(200, request.body); },
          Access::kOpen});
-    options.max_body_bytes = 1000;
     server_ = std::make_unique<HttpServer>(options, std::move(routes), TestPolicy());
     server_->Start();
   }
@@ -123,6 +127,11 @@ TEST_F(BodySinkTest, LimitsAreTheRoutesOwn) {
                 "100001\r\n")
                 .status,
             413);
+
+  HttpOptions generous;
+  generous.max_body_bytes = 10 << 20;
+  StartSinks(generous);
+  EXPECT_EQ(Ask(Head("/upload", (1 << 20) + 1)).status, 413);
 }
 
 TEST_F(BodySinkTest, ReadsNoMoreUntilThereIsRoom) {
@@ -206,7 +215,7 @@ TEST_F(BodySinkTest, LeaveToSendIsGivenOrRefusedAtOnce) {
 }
 
 TEST_F(BodySinkTest, ABodyThatStandsStillTimesOut) {
-  HttpOptions options;
+  HttpOptions options = ShortBodies();
   options.body_idle_timeout = 50ms;
   StartSinks(options);
 

@@ -304,6 +304,37 @@ TEST_F(HttpServerTest, HealthAnswersWhileAnAnswerIsBeingShaped) {
   EXPECT_EQ(busy.Read().status, 200);
 }
 
+// The task goes while the exception is on its way, and the last writer with it: that is no request
+// that nobody answers.
+TEST_F(HttpServerTest, WhatATaskWithTheLastWriterThrowsIsTheAnswer) {
+  HttpOptions options;
+  options.port = 0;
+  options.n_request_threads = 1;
+  std::latch release(1);
+  std::vector<Route> routes;
+  routes.push_back({"GET", "/later",
+                    [&](Request, ResponseWriter writer) {
+                      writer.Post([&, writer] {
+                        release.wait();
+                        throw std::runtime_error("private detail");
+                      });
+                    },
+                    Access::kOpen});
+  routes.push_back({"GET", "/next", [](Request, ResponseWriter writer) { writer.Json(200, "{}"); },
+                    Access::kOpen});
+  HttpServer server(options, std::move(routes), TestPolicy());
+  server.Start();
+  RawClient later(server.port());
+  later.Send("GET /later HTTP/1.1\r\nHost: x\r\n\r\n");
+  RawClient next(server.port());
+  next.Send("GET /next HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(next.Read().status, 200);  // the handler's own writer has gone
+
+  release.count_down();
+
+  EXPECT_EQ(later.Read().body, "{\"code\":\"internal_error\"}");
+}
+
 TEST_F(HttpServerTest, RefusesWhenTheRequestQueueIsFull) {
   HttpOptions options;
   options.n_request_threads = 1;

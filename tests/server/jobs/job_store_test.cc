@@ -169,7 +169,7 @@ TEST(JobStore, NewerSchemaIsRefusedAndLeftAlone) {
   { JobStore::Open(dir.path()); }
   RunSql(dir / "tandem.db", "PRAGMA user_version = 7");
 
-  ExpectError(ErrorCode::kFailedPrecondition, {"tandem.db", "schema version 7", "up to 1"},
+  ExpectError(ErrorCode::kFailedPrecondition, {"tandem.db", "schema version 7", "up to 2"},
               [&] { JobStore::Open(dir.path()); });
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -81,15 +82,19 @@ class GenerationReplyTest : public testing::Test {
     return delta;
   }
 
+  void RunTasks() {
+    std::vector<std::function<void()>> ran;
+    channel_->RunTasks(ran);
+  }
   Response TakeResponse() {
-    channel_->RunTasks();
+    RunTasks();
     ResponseChannel::Output out = channel_->Take();
     EXPECT_TRUE(out.finished);
     return out.head.value_or(Response{});
   }
   // The data of each event; [DONE] must be the last and is removed.
   std::vector<Json> TakeChunks() {
-    channel_->RunTasks();
+    RunTasks();
     const ResponseChannel::Output out = channel_->Take();
     EXPECT_TRUE(out.finished);
     std::vector<Json> chunks;
@@ -443,7 +448,7 @@ TEST_F(GenerationReplyTest, NothingIsKeptForAClientThatLeft) {
   ReplyShape shape;
   shape.stream = true;
   Begin(std::move(shape));
-  channel_->RunTasks();
+  RunTasks();
   const std::weak_ptr<GenerationReply> watched = reply_;
   {
     const engine::EventSink sink = reply_->Sink(0);

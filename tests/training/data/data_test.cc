@@ -33,6 +33,31 @@ TEST(TextCorpus, WithoutDelimiterTheFileIsOneSample) {
   EXPECT_TRUE(SplitAtDelimiterLines(" \n ", "").empty());
 }
 
+TEST(TextCorpus, RefusesWhatIsNoText) {
+  const tests::TemporaryDir dir;
+  const auto fault = [&](const std::string& bytes) -> std::string {
+    std::ofstream(dir / "f", std::ios::binary) << bytes;
+    try {
+      TextCorpus::Open(dir / "f", "<|e|>");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(fault("").find("no text to train on"), std::string::npos);
+  EXPECT_NE(fault("<|e|>\n \n<|e|>\n").find("no text to train on"), std::string::npos);
+  EXPECT_NE(fault(std::string("a\0b", 3)).find("binary"), std::string::npos);
+  // A hole in the file: a text of zeros, behind what is looked at.
+  std::ofstream(dir / "f") << std::string(5000, 'x');
+  std::filesystem::resize_file(dir / "f", TextCorpus::kMaxSampleBytes + 6000);
+  try {
+    TextCorpus::Open(dir / "f", "<|e|>");
+    ADD_FAILURE() << "opened";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("text 1 has"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Permute, IsAPermutationForEverySize) {
   for (const int64_t n : {1, 2, 3, 5, 16, 17, 255, 1000, 65537}) {
     std::set<int64_t> seen;
@@ -191,26 +216,56 @@ TEST(Packer, TruncatesDropsOrRefusesWhatIsTooLong) {
   EXPECT_THROW(AllRows(refusing), Error);
 }
 
-TEST(Packer, GoesOnExactlyFromASavedState) {
-  for (const Packing packing : {Packing::kConcatThenSplit, Packing::kFirstFit, Packing::kBestFit}) {
-    PackerOptions options = Options(packing, 13);
-    options.overflow = Overflow::kSplit;
-    Packer whole = MakePacker(options);
-    const std::vector<PackedRow> rows = AllRows(whole);
-    for (size_t cut = 0; cut < rows.size(); ++cut) {
-      Packer first = MakePacker(options);
-      PackedRow row;
-      for (size_t i = 0; i < cut; ++i) first.Next(&row);
-      Packer second = MakePacker(options);
-      second.Restore(first.state());
+TEST(Packer, TruncatingAtTheLeftKeepsTheEnds) {
+  PackerOptions options = Options(Packing::kNone, 16);
+  options.overflow = Overflow::kTruncateLeft;
+  options.shuffle = false;
+  options.n_samples = 1;
+  options.n_epochs = 1;
+  Sample sample;
+  for (TokenId id = 0; id < 30; ++id) sample.Append({id}, id >= 20);
+  Packer packer(options, [&](int64_t) { return sample; });
+  PackedRow row;
+  ASSERT_TRUE(packer.Next(&row));
 
-      for (size_t i = cut; i < rows.size(); ++i) {
-        ASSERT_TRUE(second.Next(&row));
-        EXPECT_EQ(row.tokens, rows[i].tokens);
-        EXPECT_EQ(row.targets, rows[i].targets);
-        EXPECT_EQ(row.samples, rows[i].samples);
+  EXPECT_EQ(packer.truncated(), 1);
+  EXPECT_EQ(row.tokens.front(), 13);
+  EXPECT_EQ(row.tokens.back(), 28);
+  EXPECT_EQ(row.targets.back(), 29) << "the last token is learned";
+  EXPECT_EQ(row.positions.front(), 0);
+  EXPECT_EQ(std::count(row.targets.begin(), row.targets.end(), -1), 6);
+  EXPECT_FALSE(packer.Next(&row));
+
+  // What is learned only in the part that is cut off leaves nothing.
+  sample.trained.assign(30, 0);
+  sample.trained[5] = 1;
+  Packer nothing(options, [&](int64_t) { return sample; });
+  EXPECT_FALSE(nothing.Next(&row));
+}
+
+TEST(Packer, GoesOnExactlyFromASavedState) {
+  for (const Overflow overflow : {Overflow::kSplit, Overflow::kTruncateLeft}) {
+    for (const Packing packing :
+         {Packing::kConcatThenSplit, Packing::kFirstFit, Packing::kBestFit}) {
+      PackerOptions options = Options(packing, 13);
+      options.overflow = overflow;
+      Packer whole = MakePacker(options);
+      const std::vector<PackedRow> rows = AllRows(whole);
+      for (size_t cut = 0; cut < rows.size(); ++cut) {
+        Packer first = MakePacker(options);
+        PackedRow row;
+        for (size_t i = 0; i < cut; ++i) first.Next(&row);
+        Packer second = MakePacker(options);
+        second.Restore(first.state());
+
+        for (size_t i = cut; i < rows.size(); ++i) {
+          ASSERT_TRUE(second.Next(&row));
+          EXPECT_EQ(row.tokens, rows[i].tokens);
+          EXPECT_EQ(row.targets, rows[i].targets);
+          EXPECT_EQ(row.samples, rows[i].samples);
+        }
+        EXPECT_FALSE(second.Next(&row));
       }
-      EXPECT_FALSE(second.Next(&row));
     }
   }
 }

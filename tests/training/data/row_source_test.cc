@@ -86,6 +86,22 @@ TEST_F(RowSourceTest, SamplesThatAreTruncatedToNothingAreLeftOut) {
   EXPECT_EQ(report_.zero_loss, 1);
 }
 
+TEST_F(RowSourceTest, OfSamplesWhoseEndsAreKeptTheEndMustBeLearned) {
+  options_.max_tokens = 40;
+  options_.overflow = Overflow::kTruncateLeft;
+  const std::string long_answer = R"({"messages":[{"role":"user","content":"a"},)"
+                                  R"({"role":"assistant","content":"b","weight":1},)"
+                                  R"({"role":"user","content":")" +
+                                  std::string(60, 'x') +
+                                  R"("},{"role":"assistant","content":"c","weight":0}]})" + "\n";
+  const auto source = Open(Row("a", "b") + Row(std::string(60, 'x'), "y") + long_answer);
+
+  ASSERT_EQ(source->size(), 2);
+  EXPECT_EQ(source->Where(1), "line 2");
+  EXPECT_EQ(report_.over_length, 2);
+  EXPECT_EQ(report_.zero_loss, 1);
+}
+
 TEST_F(RowSourceTest, LongSamplesAreDroppedOrRefusedAsTheSpecSays) {
   options_.max_tokens = 40;
   const std::string text = Row("a", "b") + Row("c", std::string(60, 'y'));

@@ -86,6 +86,36 @@ TEST_F(Metrics, HalfARowOfAKilledProcessIsDropped) {
   EXPECT_EQ(Lines(path).size(), 3u);
 }
 
+TEST_F(Metrics, NumbersThatAreNoneAreNullEmptyOrAbsent) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  const MetricsRow row{MetricsRow::Kind::kStep,
+                       3,
+                       1000,
+                       {{"learning/total_weights", 7},
+                        {"learning/loss", kNone},
+                        {"learning/raw_grad_norm", kInfinite},
+                        {"learning/skipped", 1}}};
+  MakeJsonLines(dir_.path() / "metrics.jsonl")->Write(row);
+  MakeCsv(dir_.path() / "metrics.csv", 0)->Write(row);
+  MakeTensorBoard(dir_.path() / "tb", 0)->Write(row);
+
+  EXPECT_EQ(Lines(dir_.path() / "metrics.jsonl").at(0),
+            R"({"step":3,"unix_seconds":1000.0,"learning/total_weights":7,"learning/loss":null,)"
+            R"("learning/raw_grad_norm":null,"learning/skipped":true})");
+  EXPECT_TRUE(Lines(dir_.path() / "metrics.csv").at(1).starts_with("3,1000,7,,,,,"));
+  const fs::path events = fs::directory_iterator(dir_.path() / "tb")->path();
+  const std::string text = engine::ReadWholeFile(events, 1 << 20);
+  std::string_view rest = text;
+  std::string_view payload;
+  TensorBoardEvent event;
+  ASSERT_TRUE(TakeRecord(&rest, &payload) && TakeRecord(&rest, &payload));
+  ASSERT_TRUE(DecodeEvent(payload, &event));
+  ASSERT_EQ(event.scalars.size(), 2u);
+  EXPECT_EQ(event.scalars[1].first, "learning/skipped");
+  EXPECT_TRUE(ReadHistory(dir_.path() / "metrics.jsonl", 9).losses.empty());
+}
+
 TEST_F(Metrics, EventFilesHaveEveryEventOnceAfterARestart) {
   for (const int64_t first_step : {0, 3, 4, 6}) {
     const fs::path dir = dir_.path() / ("tb" + std::to_string(first_step));

@@ -29,7 +29,7 @@ engine::ModelConfig DeepConfig(std::string_view family) {
 }
 
 Program RecordDeep(std::string_view family_name, DType dtype, RematOptions remat,
-                   int64_t lora_rank = 0) {
+                   int64_t lora_rank = 0, float lora_dropout = 0) {
   const engine::FamilySpec& family = engine::FindFamilyByName(family_name);
   const engine::ModelConfig config = DeepConfig(family_name);
   RecordOptions options;
@@ -38,6 +38,7 @@ Program RecordDeep(std::string_view family_name, DType dtype, RematOptions remat
   options.max_segments = 6;
   options.dtype = dtype;
   options.remat = remat;
+  options.lora_dropout = lora_dropout;
   LoraOptions lora;
   lora.rank = lora_rank;
   if (lora_rank > 0) options.lora = ChooseLoraTargets(lora, family, config);
@@ -147,11 +148,33 @@ TEST(Remat, GradientsAreThoseOfKeepingEverythingBitForBit) {
   }
 }
 
+// What A reads is dropped anew whenever a layer is computed again, in memory of that moment's own:
+// the forward pass's is somebody else's by then.
+TEST(Remat, GradientsOfAdaptersWithDropoutAreThoseOfKeepingEverythingBitForBit) {
+  for (const engine::FamilySpec* family : engine::Families()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const Outcome without = RunProgram(RecordDeep(family->name, dtype, {}, 5));
+      const Outcome plain = RunProgram(RecordDeep(family->name, dtype, {}, 5, 0.3f));
+      EXPECT_NE(plain.gradients, without.gradients) << family->name;
+      for (size_t policy = 1; policy < kPolicies; ++policy) {
+        const RematOptions remat{.policy = static_cast<RematPolicy>(policy), .every = 3};
+        const Program program = RecordDeep(family->name, dtype, remat, 5, 0.3f);
+        const auto again = [](const Node& node) { return node.lora.remake_scratch >= 0; };
+        if (remat.policy == RematPolicy::kFull) {
+          EXPECT_TRUE(std::any_of(program.nodes.begin(), program.nodes.end(), again));
+        }
+        ExpectSame(RunProgram(program), plain, Named(program));
+      }
+    }
+  }
+}
+
 TEST(Remat, BuffersThatLiveTogetherDoNotOverlap) {
   for (const engine::FamilySpec* family : engine::Families()) {
-    for (size_t policy = 1; policy < kPolicies; ++policy) {
-      const Program program = RecordDeep(family->name, DType::kBF16,
-                                         {.policy = static_cast<RematPolicy>(policy), .every = 2});
+    for (size_t policy = 1; policy < 2 * kPolicies; ++policy) {
+      const RematOptions remat{.policy = static_cast<RematPolicy>(policy % kPolicies), .every = 2};
+      const bool adapted = policy >= kPolicies;
+      const Program program = RecordDeep(family->name, DType::kBF16, remat, adapted ? 5 : 0, 0.3f);
       for (size_t i = 0; i < program.buffers.size(); ++i) {
         const Buffer& a = program.buffers[i];
         if (a.first_step < 0) continue;

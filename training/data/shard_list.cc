@@ -1,7 +1,10 @@
-#include "training/data/parquet/shard_list.h"
+#include "training/data/shard_list.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -16,8 +19,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kExtension = ".parquet";
 constexpr std::string_view kDigits = "0123456789";
+constexpr std::string_view kPatternMarks = "*?";
+constexpr char kListMark = ';';
+// What lies beside the rows of a data set.
+constexpr std::string_view kNoRows[] = {"dataset_infos.json", "dataset_dict.json"};
+
+std::string ExtensionOf(const fs::path& path) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension;
+}
 
 // A shell's pattern, of * and ? alone. Linear in the product of the lengths.
 bool Matches(std::string_view pattern, std::string_view text) {
@@ -75,15 +88,19 @@ std::vector<fs::path> Entries(const fs::path& folder) {
   return entries;
 }
 
-bool IsParquetFile(const fs::path& path) {
-  return path.extension() == kExtension && fs::is_regular_file(path);
+bool IsRowFile(const fs::path& path) {
+  const std::string extension = ExtensionOf(path);
+  const bool is_known = extension == ".parquet" || extension == ".jsonl" ||
+                        extension == ".ndjson" || extension == ".json";
+  return is_known && fs::is_regular_file(path) &&
+         std::find(std::begin(kNoRows), std::end(kNoRows), path.filename()) == std::end(kNoRows);
 }
 
 using Splits = std::map<std::string, std::vector<fs::path>>;
 
 void AddSplitsOf(const fs::path& folder, Splits& splits) {
   for (const fs::path& entry : Entries(folder)) {
-    if (IsParquetFile(entry)) {
+    if (IsRowFile(entry)) {
       splits[ParseShardName(entry.stem().string()).split].push_back(entry);
       continue;
     }
@@ -92,7 +109,7 @@ void AddSplitsOf(const fs::path& folder, Splits& splits) {
       continue;
     }
     for (const fs::path& file : Entries(entry)) {
-      if (IsParquetFile(file)) splits[name].push_back(file);
+      if (IsRowFile(file)) splits[name].push_back(file);
     }
   }
 }
@@ -128,7 +145,9 @@ std::vector<fs::path> OfDirectory(const fs::path& folder, const std::string& spl
   }
   if (splits.empty()) {
     throw Error(ErrorCode::kNotFound,
-                folder.string() + ": there is no Parquet file in this directory");
+                folder.string() +
+                    ": there is no file of rows in this directory (.parquet, .jsonl, "
+                    ".ndjson, .json)");
   }
   std::string names;
   for (const auto& [name, files] : splits) {
@@ -136,7 +155,9 @@ std::vector<fs::path> OfDirectory(const fs::path& folder, const std::string& spl
   }
   if (split.empty() && splits.size() > 1) {
     throw Error(ErrorCode::kInvalidArgument,
-                folder.string() + ": it has several splits, name one: " + Quoted(names, 400));
+                folder.string() +
+                    ": it has several splits, name one (data.train_split, data.eval_split): " +
+                    Quoted(names, 400));
   }
   const auto found = split.empty() ? splits.begin() : splits.find(split);
   if (found == splits.end()) {
@@ -160,19 +181,94 @@ std::vector<fs::path> OfPattern(const fs::path& pattern) {
   return files;
 }
 
-}  // namespace
+// The text of a small file, without the white space around it; empty where there is none.
+std::string WordOf(const fs::path& path) {
+  std::ifstream file(path);
+  std::string word;
+  file >> word;
+  return word;
+}
 
-std::vector<fs::path> ListParquetFiles(const fs::path& path, const std::string& split) {
-  if (fs::is_directory(path)) return OfDirectory(path, split);
-  if (!split.empty()) {
+// A data set in the hub's cache keeps its versions in `snapshots`, named in `refs`.
+fs::path OutOfCache(const fs::path& folder) {
+  const fs::path snapshots = folder / "snapshots";
+  if (!fs::is_directory(snapshots)) return folder;
+  const std::string main = WordOf(folder / "refs" / "main");
+  if (!main.empty() && fs::is_directory(snapshots / main)) return snapshots / main;
+  const std::vector<fs::path> versions = Entries(snapshots);
+  if (versions.size() == 1) return versions.front();
+  throw Error(ErrorCode::kNotFound,
+              snapshots.string() + ": it has " + std::to_string(versions.size()) +
+                  " versions of the data set and refs/main names none of them; name one");
+}
+
+std::vector<fs::path> PartsOfList(const fs::path& path) {
+  const std::string text = path.string();
+  std::vector<fs::path> parts;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t end = std::min(text.find(kListMark, from), text.size());
+    if (end > from) parts.emplace_back(text.substr(from, end - from));
+    from = end + 1;
+  }
+  return parts;
+}
+
+bool HasAny(const fs::path& path, std::string_view marks) {
+  return path.string().find_first_of(marks) != std::string::npos;
+}
+
+// ORG/NAME, as the hub calls its repositories.
+bool LooksLikeHubName(const fs::path& path) {
+  const std::string text = path.string();
+  return !text.starts_with('.') && !text.starts_with('/') &&
+         std::count(text.begin(), text.end(), '/') == 1 && !text.ends_with('/') &&
+         !path.has_extension();
+}
+
+void CheckOneKind(const fs::path& path, const std::vector<fs::path>& files) {
+  const auto n = std::count_if(files.begin(), files.end(), IsParquetName);
+  if (n == 0 || n == static_cast<std::ptrdiff_t>(files.size())) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              path.string() + ": only some of the files are Parquet (" +
+                  files.front().filename().string() + " … " + files.back().filename().string() +
+                  "); name those of one kind with a pattern");
+}
+
+std::vector<fs::path> OfOne(const fs::path& path, const std::string& split) {
+  if (fs::is_directory(path)) return OfDirectory(OutOfCache(path), split);
+  if (!split.empty() && fs::exists(path)) {
     throw Error(ErrorCode::kInvalidArgument, path.string() + ": a split (" + Quoted(split) +
                                                  ") is of a directory, and this is none");
   }
   // A file may have any name; only what is none is a pattern.
-  if (!fs::exists(path) && path.filename().string().find_first_of("*?") != std::string::npos) {
-    return OfPattern(path);
+  if (fs::exists(path)) return {path};
+  if (HasAny(path.filename(), kPatternMarks)) return OfPattern(path);
+  std::string what = path.string() + ": there is no such file or directory";
+  if (LooksLikeHubName(path)) {
+    what += "; if it is a data set of the hub, fetch it with `hf download " + path.string() +
+            " --repo-type dataset` (tandem pull fetches models) and run this again, or name the "
+            "directory it is in";
   }
-  return {path};
+  throw Error(ErrorCode::kNotFound, what);
+}
+
+}  // namespace
+
+bool IsParquetName(const fs::path& path) { return ExtensionOf(path) == ".parquet"; }
+
+bool MeansShards(const fs::path& path) {
+  if (fs::exists(path)) return fs::is_directory(path);
+  return HasAny(path, kPatternMarks) || HasAny(path, std::string_view(&kListMark, 1));
+}
+
+std::vector<fs::path> ListShards(const fs::path& path, const std::string& split) {
+  std::vector<fs::path> files;
+  const bool is_list = !fs::exists(path) && HasAny(path, std::string_view(&kListMark, 1));
+  for (const fs::path& part : is_list ? PartsOfList(path) : std::vector<fs::path>{path}) {
+    for (fs::path& file : OfOne(part, split)) files.push_back(std::move(file));
+  }
+  CheckOneKind(path, files);
+  return files;
 }
 
 }  // namespace tandem::training

@@ -1,0 +1,39 @@
+#include "server/cli/spec_paths.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "server/hub/options.h"
+#include "server/hub/pull.h"
+#include "server/hub/reference.h"
+#include "training/spec.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+// ORG/NAME as the directory that Hugging Face's own tools keep the data set in, where there is one.
+fs::path CachedDataSet(const fs::path& path) {
+  std::error_code absent;
+  if (path.empty() || fs::exists(path, absent)) return path;
+  const std::optional<HubReference> reference = ParseHubReference(path.string());
+  if (!reference || !reference->gguf.empty() || reference->revision != "main") return path;
+  std::string name = "datasets--" + reference->repo;
+  name.replace(name.find('/'), 1, "--");
+  const fs::path cached = HubOptionsFromEnvironment().cache_dir / name;
+  return fs::is_directory(cached, absent) ? cached : path;
+}
+
+}  // namespace
+
+void FindSpecPaths(training::TrainSpec& spec) {
+  spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
+  spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string());
+  spec.data.train = CachedDataSet(spec.data.train);
+  spec.data.eval = CachedDataSet(spec.data.eval);
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,311 @@
+#include "server/files/file_store.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <limits>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+
+namespace tandem::server {
+namespace {
+
+constexpr const char* kColumns = "id, bytes, created_at, filename, purpose, expires_at";
+constexpr std::string_view kIdPrefix = "file-";
+constexpr std::string_view kTemporarySuffix = ".part";
+constexpr size_t kMaxNameBytes = 255;
+constexpr int kThreads = 2;
+// One task at a time for each connection that uploads or downloads, which are bounded elsewhere.
+constexpr size_t kMaxTasks = 1 << 20;
+
+std::string RandomId() {
+  unsigned char bytes[12];
+  TANDEM_CHECK(::getrandom(bytes, sizeof bytes, 0) == static_cast<ssize_t>(sizeof bytes));
+  std::string id(kIdPrefix);
+  for (const unsigned char byte : bytes) {
+    id += "0123456789abcdef"[byte >> 4];
+    id += "0123456789abcdef"[byte & 15];
+  }
+  return id;
+}
+
+std::filesystem::path MakeFilesDir(const std::filesystem::path& data_dir) {
+  const std::filesystem::path dir = data_dir / "files";
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (!error) std::filesystem::permissions(dir, std::filesystem::perms::owner_all, error);
+  if (error) {
+    throw Error(ErrorCode::kIo, "could not create " + dir.string() + ": " + error.message());
+  }
+  return dir;
+}
+
+StoredFile ReadFile(Query& row) {
+  StoredFile file;
+  file.id = row.Text();
+  file.bytes = row.Int();
+  file.created_at = row.Int();
+  file.filename = row.Text();
+  file.purpose = row.Text();
+  file.expires_at = row.IntOrNull();
+  return file;
+}
+
+// A file that goes again unless the table comes to know it.
+struct Unlisted {
+  std::filesystem::path path;  // empty: it is known
+  ~Unlisted() {
+    std::error_code ignored;
+    if (!path.empty()) std::filesystem::remove(path, ignored);
+  }
+};
+
+// How many bytes the character at the beginning of `text` has; 0: it is none.
+size_t CharacterBytes(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t n = first >= 0xF0 && first <= 0xF4   ? 4
+                   : first >= 0xE0 && first <= 0xEF ? 3
+                   : first >= 0xC2 && first <= 0xDF ? 2
+                                                    : 0;
+  if (n == 0 || text.size() < n) return 0;
+  for (size_t i = 1; i < n; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  // Overlong forms, surrogates, and what lies beyond Unicode.
+  if ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) > 0x9F) ||
+      (first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) > 0x8F)) {
+    return 0;
+  }
+  return n;
+}
+
+bool IsControl(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) return first < 0x20 || first == 0x7f;
+  return first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0;
+}
+
+}  // namespace
+
+std::optional<std::string> SafeFileName(std::string_view name) {
+  if (const size_t slash = name.find_last_of("/\\"); slash != std::string_view::npos) {
+    name.remove_prefix(slash + 1);
+  }
+  std::string safe;
+  while (!name.empty()) {
+    const size_t n = CharacterBytes(name);
+    std::string_view character = name.substr(0, std::max<size_t>(n, 1));
+    name.remove_prefix(character.size());
+    if (n == 0) character = "\xEF\xBF\xBD";
+    if (IsControl(character)) continue;
+    if (safe.size() + character.size() > kMaxNameBytes) break;
+    safe += character;
+  }
+  if (safe.empty() || safe == "." || safe == "..") return std::nullopt;
+  return safe;
+}
+
+FileStore::FileStore(Options options)
+    : options_(std::move(options)),
+      dir_(MakeFilesDir(options_.data_dir)),
+      database_(options_.data_dir / "tandem.db"),
+      threads_(kThreads, kMaxTasks, "tandem-file") {
+  const std::lock_guard lock(mutex_);
+  RemoveLeftovers();
+  RemoveExpired();
+}
+
+int64_t FileStore::Now() const {
+  if (options_.now) return options_.now();
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// What an earlier server was killed over: uploads, and files that are not, or no more, in the
+// table.
+void FileStore::RemoveLeftovers() {
+  std::set<std::string> known;
+  Query query = database_.Prepare("SELECT id FROM files");
+  while (query.Next()) known.insert(query.Text());
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(dir_, error)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(kIdPrefix) || known.contains(name)) continue;  // not ours, or not left
+    std::error_code ignored;
+    std::filesystem::remove(entry.path(), ignored);
+    spdlog::info("file_leftover_removed name={}", name);
+  }
+}
+
+TemporaryFile FileStore::BeginFile() {
+  return TemporaryFile(dir_ / (RandomId() + std::string(kTemporarySuffix)));
+}
+
+void FileStore::Insert(const StoredFile& file) {
+  Query query =
+      database_.Prepare("INSERT INTO files (" + std::string(kColumns) + ") VALUES (?,?,?,?,?,?)");
+  query.Bind(std::string_view(file.id)).Bind(file.bytes).Bind(file.created_at);
+  query.Bind(std::string_view(file.filename)).Bind(std::string_view(file.purpose));
+  query.Bind(file.expires_at);
+  query.Next();
+}
+
+StoredFile FileStore::Add(TemporaryFile temporary, const NewFile& about) {
+  StoredFile file;
+  file.id = RandomId();
+  file.bytes = temporary.bytes();
+  file.filename = about.filename;
+  file.purpose = about.purpose;
+  temporary.Publish(PathOf(file.id));  // not under the lock: it may take seconds
+
+  Unlisted unlisted{PathOf(file.id)};
+
+  const std::lock_guard lock(mutex_);
+  file.created_at = Now();
+  if (about.expires_after_s) file.expires_at = file.created_at + *about.expires_after_s;
+  Insert(file);
+  unlisted.path.clear();
+  if (file.expires_at) next_expiry_ = std::min(next_expiry_, *file.expires_at);
+  RemoveExpired();
+  spdlog::info("file_stored id={} bytes={} purpose={}", file.id, file.bytes, file.purpose);
+  return file;
+}
+
+std::optional<StoredFile> FileStore::FindLocked(const std::string& id) {
+  Query query = database_.Prepare("SELECT " + std::string(kColumns) +
+                                  " FROM files WHERE id = ? AND (expires_at IS NULL OR "
+                                  "expires_at > ?)");
+  query.Bind(std::string_view(id)).Bind(Now());
+  if (!query.Next()) return std::nullopt;
+  return ReadFile(query);
+}
+
+StoredFile FileStore::Require(const std::string& id) {
+  RemoveExpired();
+  std::optional<StoredFile> file = FindLocked(id);
+  if (!file) {
+    throw Error(ErrorCode::kNotFound, "there is no file '" + id.substr(0, 80) + "'")
+        .WithParam("id")
+        .WithReason("file_not_found");
+  }
+  return std::move(*file);
+}
+
+std::optional<StoredFile> FileStore::Find(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  RemoveExpired();
+  return FindLocked(id);
+}
+
+FilePage FileStore::List(const FileFilter& filter) {
+  const std::lock_guard lock(mutex_);
+  RemoveExpired();
+  int64_t beyond = filter.oldest_first ? 0 : std::numeric_limits<int64_t>::max();
+  if (!filter.after.empty()) {
+    Query query = database_.Prepare("SELECT seq FROM files WHERE id = ?");
+    query.Bind(std::string_view(filter.after));
+    if (!query.Next()) return {};
+    beyond = query.Int();
+  }
+  const std::string order = filter.oldest_first ? "seq > ?1 AND " : "seq < ?1 AND ";
+  Query query = database_.Prepare(
+      "SELECT " + std::string(kColumns) + " FROM files WHERE " + order +
+      "(?2 IS NULL OR purpose = ?2) AND (expires_at IS NULL OR expires_at > ?3) ORDER BY seq " +
+      (filter.oldest_first ? "ASC" : "DESC") + " LIMIT ?4");
+  query.Bind(beyond);
+  filter.purpose ? query.Bind(std::string_view(*filter.purpose)) : query.BindNull();
+  query.Bind(Now()).Bind(static_cast<int64_t>(filter.limit) + 1);  // one more: are there more?
+  FilePage page;
+  while (query.Next()) {
+    if (page.files.size() == filter.limit) {
+      page.has_more = true;
+      break;
+    }
+    page.files.push_back(ReadFile(query));
+  }
+  return page;
+}
+
+void FileStore::Remove(const std::string& id) {
+  Query query = database_.Prepare("DELETE FROM files WHERE id = ?");
+  query.Bind(std::string_view(id));
+  query.Next();
+  std::error_code error;
+  std::filesystem::remove(PathOf(id), error);
+  if (error) spdlog::warn("file_not_removed id={} reason=\"{}\"", id, error.message());
+}
+
+void FileStore::Delete(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  Require(id);
+  if (options_.is_in_use && options_.is_in_use(id)) {
+    throw Error(ErrorCode::kAlreadyExists,
+                "file '" + id + "' is in use by a job that has not ended: cancel the job first")
+        .WithParam("id")
+        .WithReason("in_use");
+  }
+  Remove(id);
+  spdlog::info("file_deleted id={}", id);
+}
+
+// Nobody sees a file whose time has come; its bytes go when somebody next asks for files. One that
+// a job needs stays on disk until then.
+void FileStore::RemoveExpired() {
+  const int64_t now = Now();
+  if (now < next_expiry_) return;
+  std::vector<std::string> expired;
+  next_expiry_ = std::numeric_limits<int64_t>::max();
+  {
+    Query query = database_.Prepare(
+        "SELECT id, expires_at FROM files WHERE expires_at IS NOT NULL ORDER BY expires_at");
+    while (query.Next()) {
+      std::string id = query.Text();
+      const int64_t expires_at = query.Int();
+      if (expires_at > now) {
+        next_expiry_ = std::min(next_expiry_, expires_at);
+        break;
+      }
+      expired.push_back(std::move(id));
+    }
+  }
+  for (const std::string& id : expired) {
+    if (options_.is_in_use && options_.is_in_use(id)) {
+      next_expiry_ = now;  // look again
+      continue;
+    }
+    Remove(id);
+    spdlog::info("file_expired id={}", id);
+  }
+}
+
+void FileStore::Use(const std::vector<std::string>& ids, const std::function<void()>& use) {
+  const std::lock_guard lock(mutex_);
+  for (const std::string& id : ids) Require(id);
+  use();
+}
+
+FileStore::Opened FileStore::Open(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  Opened opened;
+  opened.file = Require(id);
+  const std::filesystem::path path = PathOf(id);
+  opened.fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!opened.fd) {
+    throw Error(ErrorCode::kIo,
+                "could not open " + path.string() + ": " + std::generic_category().message(errno));
+  }
+  return opened;
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,349 @@
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "engine/tokenizer/tokenizer.h"
+#include "server/files/file_store.h"
+#include "server/handlers/fine_tuning_object.h"
+#include "server/handlers/fine_tuning_spec.h"
+#include "server/handlers/handlers.h"
+#include "server/handlers/query_fields.h"
+#include "server/jobs/job_supervisor.h"
+#include "server/wire/field_reader.h"
+#include "server/wire/fine_tuning_request.h"
+#include "server/wire/logprobs.h"
+#include "training/spec.h"
+
+namespace tandem::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Larger files are looked at by the job, whose findings end it before its first step.
+constexpr int64_t kExaminedBytes = 4 << 20;
+constexpr int64_t kFewestExamples = 10;
+constexpr size_t kListedErrors = 10;
+
+int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+Error InvalidTrainingFile(const std::string& param, const std::string& message) {
+  return Error(ErrorCode::kInvalidArgument, message)
+      .WithParam(param)
+      .WithReason("invalid_training_file");
+}
+
+StoredFile FindTrainingFile(FileStore& files, const std::string& id, const char* param) {
+  const std::optional<StoredFile> file = files.Find(id);
+  if (!file) {
+    throw Error(ErrorCode::kNotFound, "there is no file '" + id.substr(0, 80) + "'")
+        .WithParam(param)
+        .WithReason("file_not_found");
+  }
+  if (file->purpose != "fine-tune") {
+    throw BadValue(param, std::string(param) + " needs a file of purpose fine-tune, '" + id +
+                              "' is of purpose " + file->purpose);
+  }
+  return *file;
+}
+
+// Lines that hold something.
+int64_t CountLines(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string piece(size_t{1} << 20, '\0');
+  int64_t lines = 0;
+  bool has_text = false;
+  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
+    for (std::streamsize i = 0; i < in.gcount(); ++i) {
+      const char c = piece[static_cast<size_t>(i)];
+      if (c == '\n') {
+        lines += has_text ? 1 : 0;
+        has_text = false;
+      } else if (c != ' ' && c != '\t' && c != '\r') {
+        has_text = true;
+      }
+    }
+  }
+  return lines + (has_text ? 1 : 0);
+}
+
+void RefuseBadData(const TrainingData& data, const std::string& param) {
+  if (data.bad > 0) {
+    std::string message;
+    for (size_t i = 0; i < std::min(data.errors.size(), kListedErrors); ++i) {
+      const auto& [line, why] = data.errors[i];
+      message += (message.empty() ? "" : "; ") +
+                 (line > 0 ? "line " + std::to_string(line) + ": " : std::string()) + why;
+    }
+    if (data.bad > static_cast<int64_t>(kListedErrors)) {
+      message +=
+          "; and " + std::to_string(data.bad - static_cast<int64_t>(kListedErrors)) + " more";
+    }
+    throw InvalidTrainingFile(param, message);
+  }
+  if (param == "training_file" && data.examples < kFewestExamples) {
+    throw InvalidTrainingFile(param, "a training file needs at least 10 examples, this one has " +
+                                         std::to_string(data.examples));
+  }
+}
+
+// As far as a run looks at its data before it begins.
+TrainingData ExamineFile(const HandlerContext& context, const FineTuningRequest& request,
+                         const TrainingBase& base, const std::filesystem::path& path) {
+  TrainingData one_row;
+  one_row.samples = 1;
+  const FineTuningPlan plan = PlanFineTuning(request, base, one_row, 0);
+  const std::string spec = TrainSpecOf(plan, base, {path, {}}).dump();
+  return context.examine_data(training::ParseTrainSpec(spec, "spec", {}));
+}
+
+// One of the two files of a request, with what is known of it.
+struct ExaminedFile {
+  std::filesystem::path path;
+  TrainingData data;
+};
+
+class Creation {
+ public:
+  Creation(const HandlerContext& context, FineTuningRequest request, TrainingBase base)
+      : context_(context),
+        files_(RequireFiles(context)),
+        request_(std::move(request)),
+        base_(std::move(base)) {}
+
+  ExaminedFile Examine(const std::string& id, const char* param) {
+    const StoredFile file = FindTrainingFile(files_, id, param);
+    ExaminedFile examined{files_.PathOf(id), {}};
+    if (file.bytes <= kExaminedBytes) {
+      examined.data = ExamineFile(context_, request_, base_, examined.path);
+    } else {
+      examined.data.examples = examined.data.samples = CountLines(examined.path);
+    }
+    RefuseBadData(examined.data, param);
+    return examined;
+  }
+
+  void Run(const ResponseWriter& writer) {
+    const ExaminedFile training = Examine(request_.training_file, "training_file");
+    TrainingFiles files{training.path, {}};
+    if (request_.validation_file) {
+      files.validation = Examine(*request_.validation_file, "validation_file").path;
+    }
+    std::random_device device;
+    const auto random_seed = static_cast<int64_t>(device() & 0x7fffffff);
+    const FineTuningPlan plan = PlanFineTuning(request_, base_, training.data, random_seed);
+    const std::string spec = TrainSpecOf(plan, base_, files).dump();
+    const training::TrainSpec parsed = training::ParseTrainSpec(spec, "spec", {});
+    if (request_.dry_run) return writer.Json(200, context_.plan_training(parsed));
+
+    std::vector<std::string> ids = {request_.training_file};
+    if (request_.validation_file) ids.push_back(*request_.validation_file);
+    Job job;
+    files_.Use(ids, [&] {
+      job = RequireJobs(context_).Submit(JobType::kFineTune, RequestJson(plan).dump(), spec);
+    });
+    writer.Json(200, FineTuningJobJson(job, UnixSeconds()).dump());
+  }
+
+ private:
+  // What the job object and the events will need.
+  Json RequestJson(const FineTuningPlan& plan) const {
+    const FineTuningRequest& request = plan.request;
+    Json out;
+    out["model"] = request.model;
+    out["base"] = base_.id;
+    out["training_file"] = request.training_file;
+    out["validation_file"] = request.validation_file ? Json(*request.validation_file) : Json();
+    out["method"] = NameOf(request.method);
+    out["hyperparameters"] = HyperparametersJson(request);
+    out["suffix"] = request.suffix ? Json(*request.suffix) : Json();
+    out["seed"] = *request.seed;
+    out["steps"] = plan.steps;
+    out["metadata"] = Json();
+    if (!request.metadata.empty()) out["metadata"] = Json::object();
+    for (const auto& [key, value] : request.metadata) out["metadata"][key] = value;
+    return out;
+  }
+
+  const HandlerContext& context_;
+  FileStore& files_;
+  const FineTuningRequest request_;
+  const TrainingBase base_;
+};
+
+TrainingBase BaseOf(const HandlerContext& context, const std::string& model_name) {
+  const std::shared_ptr<const ServedModel> model = context.models.Look(model_name);
+  const ServedModel& base = model->base ? *model->base : *model;
+  TrainingBase out;
+  out.id = base.id;
+  out.path = context.path_of_model(base);
+  if (model->base) out.adapter_path = std::filesystem::absolute(model->path).string();
+  out.max_model_len = base.loaded().max_model_len;
+  return out;
+}
+
+FineTuningRequest ParseRequest(const HandlerContext& context, const Request& request) {
+  RequireJson(request);
+  const Json body = ParseJsonObject(request.body);
+  // A model that is not there comes before everything else that may be wrong.
+  if (const auto model = body.find("model"); model != body.end() && model->is_string()) {
+    context.models.Look(model->get<std::string>());
+  }
+  return ParseFineTuningRequest(body);
+}
+
+Job FindFineTuningJob(const HandlerContext& context, const Request& request) {
+  return RequireFineTuningJob(context, request.path_params.at("id"));
+}
+
+// `metadata[k]=v` of the query, all of which a job must have.
+bool HasMetadata(const Job& job, const Request& request) {
+  const Json stored = Json::parse(job.request_json, nullptr, false);
+  for (const auto& [name, value] : request.query) {
+    if (!name.starts_with("metadata[") || !name.ends_with("]")) continue;
+    const std::string key = name.substr(9, name.size() - 10);
+    const Json::json_pointer at = Json::json_pointer("/metadata") / key;
+    if (!stored.is_object() || !stored.contains(at) || stored[at] != value) return false;
+  }
+  return true;
+}
+
+// The sample as /v1/render shows a chat that is trained on.
+Json SampleJson(const ServedModel& model, const TrainingData& data) {
+  if (data.sample_ids.empty()) return Json();
+  const engine::Tokenizer& tokenizer = *model.loaded().tokenizer;
+  const TokenNames names{model.loaded().tokenizer, false};
+  Json sample;
+  sample["text"] = engine::Decode(tokenizer, data.sample_ids, false);
+  sample["tokens"] = Json::array();
+  for (size_t i = 0; i < data.sample_ids.size(); ++i) {
+    const TokenId id = data.sample_ids[i];
+    Json bytes = Json::array();
+    for (const char byte : tokenizer.TokenBytes(id)) bytes.push_back(static_cast<uint8_t>(byte));
+    sample["tokens"].push_back({{"id", id},
+                                {"text", names.Name(id)},
+                                {"bytes", std::move(bytes)},
+                                {"special", tokenizer.IsSpecial(id)},
+                                {"loss", static_cast<bool>(data.sample_loss[i])}});
+  }
+  sample["count"] = data.sample_ids.size();
+  return sample;
+}
+
+}  // namespace
+
+Job RequireFineTuningJob(const HandlerContext& context, const std::string& id) {
+  std::optional<Job> job = RequireJobs(context).Find(id);
+  if (!job || job->type != JobType::kFineTune) {
+    throw Error(ErrorCode::kNotFound, "there is no fine-tuning job '" + id.substr(0, 80) + "'")
+        .WithParam("id")
+        .WithReason("job_not_found");
+  }
+  return std::move(*job);
+}
+
+// POST /v1/fine_tuning/jobs
+void CreateFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer) {
+  FineTuningRequest wanted = ParseRequest(context, request);
+  if (!wanted.ignored_params.empty()) {
+    writer.AddHeader("x-ignored-params", IgnoredParamsHeader(wanted.ignored_params));
+  }
+  TrainingBase base = BaseOf(context, wanted.model);
+  Creation(context, std::move(wanted), std::move(base)).Run(writer);
+}
+
+// POST /v1/fine_tuning/validate
+void ValidateFineTuning(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const FineTuningRequest wanted = ParseRequest(context, request);
+  const TrainingBase base = BaseOf(context, wanted.model);
+  FileStore& files = RequireFiles(context);
+  FindTrainingFile(files, wanted.training_file, "training_file");
+  const TrainingData data = ExamineFile(context, wanted, base, files.PathOf(wanted.training_file));
+
+  Json body;
+  body["valid"] = data.bad == 0 && data.examples >= kFewestExamples;
+  body["examples"] = data.examples;
+  body["errors"] = Json::array();
+  for (const auto& [line, message] : data.errors) {
+    body["errors"].push_back({{"line", line > 0 ? Json(line) : Json()}, {"message", message}});
+  }
+  if (data.bad == 0 && data.examples < kFewestExamples) {
+    body["errors"].push_back({{"line", nullptr}, {"message", "at least 10 examples are needed"}});
+  }
+  Json histogram = Json::array();
+  for (int64_t from = 0, to = 16; !data.lengths.empty() && from <= data.longest;
+       from = to, to *= 2) {
+    const auto n = std::count_if(data.lengths.begin(), data.lengths.end(),
+                                 [&](int64_t length) { return length >= from && length < to; });
+    histogram.push_back({{"from", from}, {"to", to}, {"examples", n}});
+  }
+  body["tokens"] = {{"histogram", std::move(histogram)}, {"total", data.tokens}};
+  body["sample"] = SampleJson(*context.models.Look(wanted.model), data);
+  writer.Json(200, body.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// GET /v1/fine_tuning/jobs
+void ListFineTuningJobs(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const auto limit = static_cast<size_t>(QueryInt(request, "limit", 20, 1, 100));
+  JobFilter filter;
+  filter.type = JobType::kFineTune;
+  filter.limit = 100;
+  JobSupervisor& jobs = RequireJobs(context);
+  if (const std::string* after = request.FindQuery("after")) {
+    if (jobs.Find(*after)) {
+      filter.after = *after;
+    } else {
+      filter.limit = 0;  // an unknown one is behind everything
+    }
+  }
+  Json body;
+  body["object"] = "list";
+  body["data"] = Json::array();
+  body["has_more"] = false;
+  bool more = filter.limit > 0;
+  while (more && !body["has_more"].get<bool>()) {
+    const JobPage page = jobs.List(filter);
+    for (const Job& job : page.jobs) {
+      if (!HasMetadata(job, request)) continue;
+      if (body["data"].size() == limit) {
+        body["has_more"] = true;
+        break;
+      }
+      body["data"].push_back(FineTuningJobJson(job, UnixSeconds()));
+    }
+    more = page.has_more && !page.jobs.empty();
+    if (more) filter.after = page.jobs.back().id;
+  }
+  writer.Json(200, body.dump());
+}
+
+// GET /v1/fine_tuning/jobs/{id}
+void GetFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer) {
+  writer.Json(200, FineTuningJobJson(FindFineTuningJob(context, request), UnixSeconds()).dump());
+}
+
+// POST /v1/fine_tuning/jobs/{id}/cancel
+void CancelFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const Job job = FindFineTuningJob(context, request);
+  writer.Json(200, FineTuningJobJson(RequireJobs(context).Cancel(job.id), UnixSeconds()).dump());
+}
+
+// POST /v1/fine_tuning/jobs/{id}/pause
+void PauseFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const Job job = FindFineTuningJob(context, request);
+  writer.Json(200, FineTuningJobJson(RequireJobs(context).Pause(job.id), UnixSeconds()).dump());
+}
+
+// POST /v1/fine_tuning/jobs/{id}/resume
+void ResumeFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const Job job = FindFineTuningJob(context, request);
+  writer.Json(200, FineTuningJobJson(RequireJobs(context).Resume(job.id), UnixSeconds()).dump());
+}
+
+}  // namespace tandem::server

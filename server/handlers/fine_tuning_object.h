@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/jobs/job.h"
+
+namespace tandem::server {
+
+// A fine-tuning job keeps as its request what the API needs of it later: base, files, effective
+// hyperparameters. The spec that its process reads lies in its directory.
+
+// "ft:<base>:local:<suffix>:<6 chars>": the name under which its result answers.
+std::string FineTunedNameOf(const Job& job);
+// The id of the model that its result adapts, or was made from.
+std::string FineTunedBaseOf(const Job& job);
+// How many steps it takes.
+int64_t FineTuningStepsOf(const Job& job);
+// Files that it reads.
+std::vector<std::string> FineTuningFilesOf(const Job& job);
+// What of its id is its own.
+std::string ShortIdOf(const Job& job);
+
+// What publishing adds, once: in the job's directory, so that it survives.
+struct FineTuningResult {
+  std::vector<std::string> result_files;
+  int64_t trained_tokens = 0;
+  int64_t steps = 0;
+  nlohmann::ordered_json ToJson() const;
+};
+void WriteFineTuningResult(const Job& job, const FineTuningResult& result);
+std::optional<FineTuningResult> ReadFineTuningResult(const Job& job);
+
+// The official job object, with every key that it requires.
+nlohmann::ordered_json FineTuningJobJson(const Job& job, int64_t now);
+
+}  // namespace tandem::server

@@ -1,0 +1,221 @@
+#include "server/wire/fine_tuning_request.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "server/wire/field_reader.h"
+
+namespace tandem::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMaxSeed = 2147483647;
+constexpr int64_t kMaxSteps = int64_t{1} << 40;
+constexpr size_t kMaxMetadata = 16;
+constexpr std::array<std::string_view, 7> kModules = {"q", "k", "v", "o", "gate", "up", "down"};
+
+Error Unsupported(const std::string& param, const std::string& message) {
+  return Error(ErrorCode::kUnsupported, message).WithParam(param).WithReason("unsupported_value");
+}
+
+bool IsAuto(FieldReader& reader, std::string_view name) {
+  const Json* value = reader.Any(name);
+  return value != nullptr && value->is_string() && value->get_ref<const std::string&>() == "auto";
+}
+
+std::optional<int64_t> IntOrAuto(FieldReader& reader, const char* name, int64_t min, int64_t max) {
+  return IsAuto(reader, name) ? std::nullopt : reader.Int(name, min, max);
+}
+
+// In (0, max].
+std::optional<double> PositiveOrAuto(FieldReader& reader, const std::string& path, const char* name,
+                                     double max) {
+  if (IsAuto(reader, name)) return std::nullopt;
+  const std::optional<double> value = reader.Number(name, 0, max);
+  if (value == 0.0) {
+    throw BadValue(path + "." + name, path + "." + name + " must be greater than 0, got 0");
+  }
+  return value;
+}
+
+std::string OneOf(FieldReader& reader, const std::string& path, const char* name,
+                  std::initializer_list<std::string_view> words, std::string fallback) {
+  const std::optional<std::string> value = reader.String(name);
+  if (!value) return fallback;
+  if (std::find(words.begin(), words.end(), *value) != words.end()) return *value;
+  std::string list;
+  for (const std::string_view word : words) list += (list.empty() ? "" : ", ") + std::string(word);
+  throw BadValue(path + "." + name, path + "." + name + " must be one of " + list + ", got " +
+                                        ShortForm(Json(*value)));
+}
+
+void RefuseUnknown(const FieldReader& reader, const std::string& path) {
+  if (const std::vector<std::string> unknown = reader.unknown(); !unknown.empty()) {
+    throw BadValue(path + "." + unknown.front(),
+                   path + " has no " + ShortForm(Json(unknown.front())));
+  }
+}
+
+FineTuningLora ParseLora(const Json& object, const std::string& path) {
+  FieldReader reader(object, path);
+  FineTuningLora lora;
+  lora.rank = reader.Int("rank", 1, 256).value_or(lora.rank);
+  lora.alpha = PositiveOrAuto(reader, path, "alpha", 1e6).value_or(lora.alpha);
+  lora.dropout = reader.Number("dropout", 0, 1).value_or(lora.dropout);
+  if (lora.dropout == 1) throw BadValue(path + ".dropout", path + ".dropout must be less than 1");
+  if (const Json* modules = reader.Array("target_modules")) {
+    for (const Json& module : *modules) {
+      const bool is_known =
+          module.is_string() &&
+          std::find(kModules.begin(), kModules.end(), module.get<std::string>()) != kModules.end();
+      if (!is_known) {
+        throw BadValue(path + ".target_modules", path +
+                                                     ".target_modules may name q, k, v, o, gate, "
+                                                     "up and down, got " +
+                                                     ShortForm(module));
+      }
+      lora.target_modules.push_back(module.get<std::string>());
+    }
+    if (lora.target_modules.empty()) {
+      throw BadValue(path + ".target_modules", path + ".target_modules may not be empty");
+    }
+  }
+  RefuseUnknown(reader, path);
+  return lora;
+}
+
+void ParseExtensions(FieldReader& reader, const std::string& path, FineTuningHyperparameters& out) {
+  out.max_steps = reader.Int("max_steps", 1, kMaxSteps);
+  out.seq_len = reader.Int("seq_len", 16, std::numeric_limits<int32_t>::max());
+  if (const Json* lora = reader.Any("lora")) {
+    if (lora->is_object()) {
+      out.lora = ParseLora(*lora, path + ".lora");
+    } else if (!lora->is_boolean()) {
+      throw WrongType(path + ".lora", "an object, true or false", *lora);
+    } else if (!lora->get<bool>()) {
+      out.lora.reset();
+    }
+  }
+  const std::optional<std::string> over_length = reader.String("over_length");
+  if (over_length == "truncate_left") {
+    throw Unsupported(path + ".over_length",
+                      path +
+                          ".over_length truncate_left is not served; choose truncate (cut at "
+                          "the end), drop, split or error");
+  }
+  out.over_length =
+      OneOf(reader, path, "over_length", {"error", "drop", "truncate", "split"}, out.over_length);
+  out.warmup_ratio = reader.Number("warmup_ratio", 0, 1);
+  out.weight_decay = reader.Number("weight_decay", 0, 1);
+  out.grad_clip = reader.Number("grad_clip", 0, 1e6);
+  out.schedule = OneOf(reader, path, "schedule", {"linear", "cosine", "constant"}, out.schedule);
+  out.checkpoint_every = reader.Int("checkpoint_every", 1, kMaxSteps);
+}
+
+FineTuningHyperparameters ParseHyperparameters(const Json& object, const std::string& path,
+                                               FineTuningMethod method) {
+  FieldReader reader(object, path);
+  FineTuningHyperparameters out;
+  out.n_epochs = IntOrAuto(reader, "n_epochs", 1, 50);
+  out.batch_size = IntOrAuto(reader, "batch_size", 1, 256);
+  out.learning_rate_multiplier = PositiveOrAuto(reader, path, "learning_rate_multiplier", 1000);
+  if (method == FineTuningMethod::kDpo) out.beta = PositiveOrAuto(reader, path, "beta", 2);
+  ParseExtensions(reader, path, out);
+  RefuseUnknown(reader, path);
+  return out;
+}
+
+// `method` is the new place of hyperparameters, `hyperparameters` the old one.
+void ParseMethod(FieldReader& reader, FineTuningRequest& out) {
+  const Json* old_place = reader.Object("hyperparameters");
+  if (const Json* method = reader.Object("method")) {
+    FieldReader method_reader(*method, "method");
+    const std::string type = method_reader.RequiredString("type");
+    if (type == "dpo") {
+      out.method = FineTuningMethod::kDpo;
+    } else if (type != "supervised") {
+      throw Unsupported("method",
+                        "method.type must be supervised or dpo, got " + ShortForm(Json(type)));
+    }
+    if (const Json* of_type = method_reader.Object(type)) {
+      const std::string path = "method." + type;
+      FieldReader of_type_reader(*of_type, path);
+      if (const Json* parameters = of_type_reader.Object("hyperparameters")) {
+        out.hyperparameters =
+            ParseHyperparameters(*parameters, path + ".hyperparameters", out.method);
+        if (old_place != nullptr) {
+          throw BadValue("hyperparameters",
+                         "hyperparameters stand in " + path + " already; give them once");
+        }
+      }
+      RefuseUnknown(of_type_reader, path);
+    }
+    RefuseUnknown(method_reader, "method");
+  }
+  if (old_place != nullptr) {
+    out.hyperparameters = ParseHyperparameters(*old_place, "hyperparameters", out.method);
+  }
+}
+
+std::optional<std::string> ParseSuffix(FieldReader& reader) {
+  std::optional<std::string> suffix = reader.String("suffix");
+  if (!suffix) return suffix;
+  const bool is_plain = !suffix->empty() && suffix->size() <= 64 &&
+                        std::all_of(suffix->begin(), suffix->end(), [](char c) {
+                          return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+                                 (c >= 'A' && c <= 'Z') || c == '_' || c == '-';
+                        });
+  if (!is_plain) {
+    throw BadValue("suffix", "suffix must be 1 to 64 characters of [A-Za-z0-9_-], got " +
+                                 ShortForm(Json(*suffix)));
+  }
+  return suffix;
+}
+
+std::vector<std::pair<std::string, std::string>> ParseMetadata(FieldReader& reader) {
+  std::vector<std::pair<std::string, std::string>> out;
+  const Json* object = reader.Object("metadata");
+  if (object == nullptr) return out;
+  if (object->size() > kMaxMetadata) {
+    throw BadValue("metadata", "metadata may have 16 pairs, got " + std::to_string(object->size()));
+  }
+  for (const auto& [key, value] : object->items()) {
+    if (!value.is_string()) throw WrongType("metadata." + key, "a string", value);
+    const auto& text = value.get_ref<const std::string&>();
+    if (key.size() > 64 || text.size() > 512) {
+      throw BadValue("metadata", "keys of metadata may have 64 characters, and values 512");
+    }
+    out.emplace_back(key, text);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string_view NameOf(FineTuningMethod method) {
+  return method == FineTuningMethod::kDpo ? "dpo" : "supervised";
+}
+
+FineTuningRequest ParseFineTuningRequest(const Json& body) {
+  FieldReader reader(body);
+  FineTuningRequest out;
+  out.model = reader.RequiredString("model");
+  out.training_file = reader.RequiredString("training_file");
+  out.validation_file = reader.String("validation_file");
+  ParseMethod(reader, out);
+  out.suffix = ParseSuffix(reader);
+  out.seed = reader.Int("seed", 0, kMaxSeed);
+  out.metadata = ParseMetadata(reader);
+  if (const Json* integrations = reader.Array("integrations");
+      integrations != nullptr && !integrations->empty()) {
+    throw UnsupportedField("integrations", "integrations are not served");
+  }
+  out.dry_run = reader.Bool("dry_run").value_or(false);
+  out.ignored_params = reader.unknown();
+  return out;
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tandem::server {
+
+// Adapters instead of the model's own weights.
+struct FineTuningLora {
+  int64_t rank = 8;
+  double alpha = 16;
+  double dropout = 0;
+  std::vector<std::string> target_modules;  // "q", …, "down"; empty: every linear layer
+};
+
+// What is absent is chosen by the size of the data ("auto").
+struct FineTuningHyperparameters {
+  std::optional<int64_t> n_epochs;
+  std::optional<int64_t> batch_size;
+  std::optional<double> learning_rate_multiplier;
+  std::optional<double> beta;  // dpo alone
+  // Extensions.
+  std::optional<int64_t> max_steps;
+  std::optional<int64_t> seq_len;
+  std::optional<FineTuningLora> lora = FineTuningLora();  // absent: all weights are trained
+  std::string over_length = "truncate";                   // as the training spec's data.overflow
+  std::optional<double> warmup_ratio;
+  std::optional<double> weight_decay;
+  std::optional<double> grad_clip;
+  std::string schedule = "linear";
+  std::optional<int64_t> checkpoint_every;
+};
+
+enum class FineTuningMethod { kSupervised, kDpo };
+std::string_view NameOf(FineTuningMethod method);
+
+// POST /v1/fine_tuning/jobs, checked as far as a body alone can be.
+struct FineTuningRequest {
+  std::string model;
+  std::string training_file;
+  std::optional<std::string> validation_file;
+  FineTuningMethod method = FineTuningMethod::kSupervised;
+  FineTuningHyperparameters hyperparameters;
+  std::optional<std::string> suffix;
+  std::optional<int64_t> seed;
+  std::vector<std::pair<std::string, std::string>> metadata;
+  bool dry_run = false;
+  std::vector<std::string> ignored_params;
+};
+
+// Throws kInvalidArgument and kUnsupported, naming the field.
+FineTuningRequest ParseFineTuningRequest(const nlohmann::ordered_json& body);
+
+}  // namespace tandem::server

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""End-to-end tests of the verbs around training: eval, profile, config; and of specs that build on
+one another.
+
+`verbs_test.py BINARY [unittest arguments]`.
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+import harness
+
+SPEC = """
+base_output_directory: {folder}
+model: {{n_layers: 1, hidden_dim: 32, n_heads: 2, tokenizer_path: {folder}/tokenizer.json}}
+data: {{train: {folder}/text.txt, eval: {folder}/text.txt, max_target_length: 32}}
+train:
+  steps: 4
+  per_device_batch_size: 2
+resources: {{threads: 1}}
+"""
+
+
+class Training(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.directory.cleanup)
+        cls.folder = pathlib.Path(cls.directory.name)
+        cls.spec = cls.folder / "spec.yaml"
+        cls.spec.write_text(SPEC.format(folder=cls.folder))
+        (cls.folder / "text.txt").write_text(
+            "\n<|endoftext|>\n".join(f"A dog saw {i} cats in the sky." for i in range(40)))
+        cls.tandem("tokenizer", "train", cls.folder / "text.txt", "--vocab-size", 300,
+                   "--special", "<|endoftext|>", "--out", cls.folder / "tokenizer.json")
+        cls.log = cls.tandem("train", cls.spec)
+
+    @classmethod
+    def tandem(cls, *arguments, code=0):
+        done = subprocess.run(
+            [harness.BINARY, *map(str, arguments)], text=True, check=False,
+            env={**os.environ, "XDG_CACHE_HOME": str(cls.folder / "cache")},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if done.returncode != code:
+            raise AssertionError(f"exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout if code == 0 else done.stderr
+
+    def evaluated(self, *arguments):
+        return json.loads(self.tandem("eval", *arguments, "--json"))
+
+    def test_eval_of_a_run_is_what_the_run_found(self):
+        rows = [json.loads(line) for line in
+                (self.folder / "run/metrics.jsonl").read_text().splitlines()]
+        last = [row for row in rows if "eval/avg_loss" in row][-1]
+        found = self.evaluated(self.spec)
+        self.assertEqual(set(found), {"loss", "perplexity", "accuracy", "bits_per_byte", "tokens"})
+        self.assertEqual(found["loss"], last["eval/avg_loss"])
+        self.assertEqual(found["tokens"], last["eval/total_weights"])
+        # The exported model, named itself, on a text that is named.
+        self.assertEqual(self.evaluated(self.folder / "run/hf", "--data", self.folder / "text.txt",
+                                        "data.max_target_length=32"), found)
+        text = self.tandem("eval", self.spec)
+        self.assertRegex(text, r"^loss \d+\.\d{6}\nperplexity [\d.]+\naccuracy [\d.]+\n"
+                               r"bits/byte [\d.]+\ntokens \d+\n$")
+
+    def test_eval_says_what_it_misses(self):
+        self.assertIn("--data must name a text", self.tandem("eval", self.folder / "run/hf", code=2))
+        self.assertIn("has exported nothing yet",
+                      self.tandem("eval", self.spec, "run_name=never", code=1))
+        self.assertIn("nowhere.txt", self.tandem("eval", self.folder / "run/hf", "--data",
+                                                 self.folder / "nowhere.txt", code=1))
+
+    def test_config_explains_keys(self):
+        keys = self.tandem("config", "explain")
+        self.assertRegex(keys, r"(?m)^train\.steps +optimiser steps")
+        steps = self.tandem("config", "explain", "steps", self.spec)
+        self.assertIn("train.steps: optimiser steps\n", steps)
+        self.assertIn(f"  here     4 ({self.spec}:6)\n", steps)
+        self.assertIn("  here     9 (command line)\n",
+                      self.tandem("config", "explain", "steps", self.spec, "steps=9"))
+        self.assertIn("did you mean train.steps?",
+                      self.tandem("config", "explain", "train.step", code=2))
+        self.assertIn("has no effect here", self.tandem("config", "explain", "hardware"))
+
+    def test_config_shows_where_values_come_from(self):
+        child = self.folder / "child.yaml"
+        child.write_text("base_config: spec.yaml\nlearning_rate: 1e-3\n")
+        shown = self.tandem("config", "show", child, "data.seed=7")
+        for key, value, origin in (("train.steps", "4", f"{self.spec}:6"),
+                                   ("train.learning_rate", "0.001", f"{child}:2"),
+                                   ("data.seed", "7", "command line"),
+                                   ("train.optimizer.b1", "0.9", "default")):
+            self.assertRegex(shown, rf"(?m)^{re.escape(key)}: +{value} +# {re.escape(origin)}$")
+        # And it is what runs.
+        self.assertIn("\n  steps: must be in [1",
+                      self.tandem("train", child, "steps=0", code=2))
+        (self.folder / "circle.yaml").write_text("base_config: circle.yaml\n")
+        self.assertIn("builds on itself", self.tandem("train", self.folder / "circle.yaml", code=2))
+
+    def test_every_verb_is_in_the_readme(self):
+        listed = self.tandem("--help").split("Subcommands:\n", 1)[1]
+        verbs = re.findall(r"(?m)^  (\w+) ", listed)
+        self.assertIn("profile", verbs)
+        table = (harness.ROOT / "server" / "README.md").read_text()
+        for verb in verbs:
+            self.assertRegex(table, rf"(?m)^\| `{verb}[ `]")
+
+    def test_profile_has_a_row_for_every_value(self):
+        table = self.tandem("profile", self.spec, "--sweep", "per_device_batch_size=1,2",
+                            "--steps", 2, "--warmup", 1).splitlines()
+        rows = [re.split(r" {2,}", line.strip()) for line in table if "batch_size=" in line]
+        self.assertEqual([row[0] for row in rows],
+                         ["per_device_batch_size=1", "per_device_batch_size=2"])
+        for row in rows:
+            self.assertTrue(all(float(cell.rstrip("%")) >= 0 for cell in row[1:]), row)
+        self.assertIn("must be in [1",
+                      self.tandem("profile", self.spec, "--sweep", "per_device_batch_size=1,0",
+                                  code=2))
+        self.assertIn("a sweep is key=value",
+                      self.tandem("profile", self.spec, "--sweep", "steps", code=2))
+
+
+if __name__ == "__main__":
+    harness.main()

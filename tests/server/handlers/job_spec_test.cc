@@ -1,0 +1,80 @@
+#include "server/handlers/job_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/base/error.h"
+#include "tests/support/temporary_dir.h"
+
+namespace tandem::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class JobSpec : public testing::Test {
+ protected:
+  JobSpec() {
+    for (const char* name : {"a.jsonl", "b.jsonl", "tokenizer.json"}) std::ofstream(dir_ / name);
+    std::filesystem::create_directories(dir_ / "set/data");
+    std::ofstream(dir_ / "set/data/train.jsonl");
+  }
+
+  Json Check(const Json& data) const {
+    return CheckTrainSpec({{"steps", 1}, {"tokenizer_path", "tokenizer.json"}, {"data", data}},
+                          dir_.path());
+  }
+
+  std::string Fault(const Json& data) const {
+    try {
+      Check(data);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  tests::TemporaryDir dir_;
+};
+
+TEST_F(JobSpec, PathsAreMadeAbsoluteInListsToo) {
+  const std::string root = std::filesystem::canonical(dir_.path()).string();
+  EXPECT_EQ(Check({{"train", "a.jsonl"}})["data"]["train"], root + "/a.jsonl");
+  EXPECT_EQ(Check({{"train", {"b.jsonl", "a.jsonl"}}})["data"]["train"],
+            (Json{root + "/b.jsonl", root + "/a.jsonl"}));
+  const Json set = Check({{"hf_path", "set"}, {"train_split", "train"}, {"eval_split", "train"}});
+  EXPECT_EQ(set["data"]["hf_path"], root + "/set");
+}
+
+TEST_F(JobSpec, NoPathLeavesTheRoot) {
+  for (const Json& data : {
+           Json{{"train", "/etc/passwd"}},
+           Json{{"train", {"a.jsonl", "/etc/passwd"}}},
+           Json{{"train", {"a.jsonl", "../x"}}},
+           Json{{"train", "a.jsonl;/etc/passwd"}},
+           Json{{"train", {"a.jsonl;/etc/passwd"}}},
+           Json{{"train", {1, "/etc/passwd"}}},
+           Json{{"train", {nullptr, "/etc/passwd"}}},
+           Json{{"hf_path", "/etc"}},
+           Json{{"train", "a.jsonl"}, {"eval", {"/etc/passwd"}}},
+       }) {
+    EXPECT_FALSE(Fault(data).empty()) << data;
+  }
+}
+
+TEST_F(JobSpec, NothingIsBuiltOnFilesOfTheServer) {
+  const auto check = [&] {
+    CheckTrainSpec({{"base_config", "a.jsonl"},
+                    {"steps", 1},
+                    {"tokenizer_path", "tokenizer.json"},
+                    {"data", {{"train", "a.jsonl"}}}},
+                   dir_.path());
+  };
+  EXPECT_THROW(check(), Error);
+}
+
+}  // namespace
+}  // namespace tandem::server

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "engine/io/atomic_write.h"
+#include "engine/model/random_model.h"
+#include "tests/support/temporary_dir.h"
+#include "training/run.h"
+
+namespace tandem::training {
+
+// Whole runs of a tiny model in a temporary directory, a second or so each: base/ is a model,
+// train.txt a text, and every run has a folder beside them.
+class TinyRunTest : public testing::Test {
+ protected:
+  explicit TinyRunTest(engine::RandomModelSpec model = TinyLlama()) {
+    engine::WriteRandomModel(model, dir_.path() / "base");
+    std::ofstream text(dir_.path() / "train.txt");
+    for (int i = 0; i < 40; ++i) {
+      text << "The " << (i % 2 != 0 ? "dog" : "cat") << " number " << i
+           << " ran to the river and back.\n<|endoftext|>\n";
+    }
+  }
+
+  static engine::RandomModelSpec TinyLlama() {
+    engine::RandomModelSpec model;
+    model.config = engine::TinyLlamaConfig();
+    model.with_tokenizer = true;
+    return model;
+  }
+
+  TrainOutcome Run(const TrainSpec& spec, const std::string& name = "run",
+                   std::function<void(const ProgressEvent&)> watch = {}) {
+    JobContext context;
+    context.dir = dir_.path() / name;
+    context.cache_dir = cache_dir_;
+    context.stop = stop_.get_token();
+    context.report = [&, watch](const ProgressEvent& event) {
+      events_.push_back(event);
+      if (watch) watch(event);
+    };
+    return RunTraining(spec, context);
+  }
+
+  // As if it were told to stop during this step, and could be started again.
+  TrainOutcome RunUntil(const TrainSpec& spec, const std::string& name, int64_t step) {
+    const TrainOutcome outcome = Run(spec, name, [&](const ProgressEvent& event) {
+      if (event.kind == std::string("step") && event.step == step) stop_.request_stop();
+    });
+    stop_ = std::stop_source();
+    return outcome;
+  }
+
+  std::vector<nlohmann::json> Metrics(const std::string& name = "run") const {
+    std::vector<nlohmann::json> lines;
+    std::ifstream file(dir_.path() / name / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+
+  // The last recorded loss of each step that has one.
+  std::map<int64_t, double> Losses(const std::string& name = "run") const {
+    std::map<int64_t, double> losses;
+    for (const auto& line : Metrics(name)) {
+      const auto loss = line.find("learning/loss");
+      if (loss != line.end() && loss->is_number()) losses[line["step"]] = *loss;
+    }
+    return losses;
+  }
+
+  std::string Weights(const std::string& name = "run") const {
+    return engine::ReadWholeFile(dir_.path() / name / "hf" / "model.safetensors", 1 << 28);
+  }
+
+  int CountEvents(const std::string& kind, const std::string& part) const {
+    int count = 0;
+    for (const ProgressEvent& event : events_) {
+      if (event.kind == kind && event.message.find(part) != std::string::npos) ++count;
+    }
+    return count;
+  }
+
+  tests::TemporaryDir dir_;
+  std::filesystem::path cache_dir_;
+  std::stop_source stop_;
+  std::vector<ProgressEvent> events_;
+};
+
+}  // namespace tandem::training
