@@ -192,7 +192,7 @@ class Data(unittest.TestCase):
                  for line in (self.folder / "pairs" / "metrics.jsonl").read_text().splitlines()]
         self.assertAlmostEqual(lines[0]["learning/loss"], 0.6931471805599453, places=15)
         self.assertIn("rewards/margins", lines[1])
-        (self.folder / "rows.jsonl").write_text('{"chosen": "a b", "rejected": "a b"}\n' * 3)
+        self.write('{"chosen": "a b", "rejected": "a c"}\n' * 2, '{"chosen": "a b", "rejected": "a b"}\n')
         self.assertIn("line 3: 'rejected' is the same as 'chosen'",
                       self.data("check", *words, "data.format=preference", code=65))
 
