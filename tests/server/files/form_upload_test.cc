@@ -7,7 +7,6 @@
 #include <chrono>
 #include <future>
 #include <memory>
-#include <semaphore>
 #include <string>
 #include <thread>
 
@@ -127,19 +126,20 @@ TEST_F(FormUploadTest, AnUploadThatIsLeftInTheMiddleLeavesNothing) {
 }
 
 TEST_F(FormUploadTest, HasEnoughWhileItsThreadsAreBusyAndSaysWhenThereIsRoom) {
-  std::binary_semaphore go{0};
-  std::counting_semaphore<10> busy{0};
-  for (int i = 0; i < 2; ++i) {
-    store_.Post([&] {
-      busy.release();
-      go.acquire();
-      go.release();
+  // Not semaphores: libstdc++ 12 may forget one of two that wait for the same.
+  std::promise<void> go;
+  const std::shared_future<void> may_go = go.get_future().share();
+  std::array<std::promise<void>, 2> busy;
+  for (std::promise<void>& each : busy) {
+    store_.Post([&each, may_go] {
+      each.set_value();
+      may_go.wait();
     });
   }
-  busy.acquire();
-  busy.acquire();
-  std::binary_semaphore room{0};
-  const auto upload = Begin([&] { room.release(); });
+  for (std::promise<void>& each : busy) each.get_future().wait();
+  std::promise<void> room;
+  std::future<void> has_room = room.get_future();
+  const auto upload = Begin([&] { room.set_value(); });
 
   size_t waiting = 0;
   const std::string piece(16 << 10, 'x');
@@ -147,10 +147,10 @@ TEST_F(FormUploadTest, HasEnoughWhileItsThreadsAreBusyAndSaysWhenThereIsRoom) {
     waiting += piece.size();
   } while (upload->Write(piece));
   EXPECT_EQ(waiting, FormUpload::kMaxWaiting);
-  EXPECT_FALSE(room.try_acquire());
+  EXPECT_EQ(has_room.wait_for(0s), std::future_status::timeout);
 
-  go.release();
-  EXPECT_TRUE(room.try_acquire_for(10s));
+  go.set_value();
+  EXPECT_EQ(has_room.wait_for(60s), std::future_status::ready);
   EXPECT_TRUE(upload->Write(piece));
 }
 
