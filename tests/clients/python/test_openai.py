@@ -228,9 +228,9 @@ class Files(unittest.TestCase):
 
     def test_pages_are_iterated(self):
         sdk = client()
-        ids = [sdk.files.create(file=b"x", purpose="evals").id for _ in range(3)]
+        ids = [sdk.files.create(file=b"x", purpose="user_data").id for _ in range(3)]
 
-        listed = [file.id for file in sdk.files.list(purpose="evals", limit=1, order="asc")]
+        listed = [file.id for file in sdk.files.list(purpose="user_data", limit=1, order="asc")]
 
         self.assertEqual(listed, ids)
         for file_id in ids:
