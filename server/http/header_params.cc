@@ -3,23 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "server/http/header_text.h"
+
 namespace tandem::server {
 namespace {
 
 bool IsSpace(char c) { return c == ' ' || c == '\t'; }
-
-bool IsTokenChar(char c) {
-  if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return true;
-  return std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
-}
-
-std::string LowerCase(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
 
 void SkipSpaces(std::string_view& text) {
   while (!text.empty() && IsSpace(text.front())) text.remove_prefix(1);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/http/header_params.h"
+#include "server/http/header_text.h"
 
 namespace tandem::server {
 namespace {
@@ -15,14 +16,6 @@ constexpr size_t kMaxTailBytes = 256;
 bool IsBoundary(std::string_view text) {
   return !text.empty() && text.size() <= kMaxBoundaryBytes && text.back() != ' ' &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
-}
-
-std::string LowerCase(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
 }
 
 std::string_view Trimmed(std::string_view text) {

@@ -5,25 +5,12 @@
 #include <limits>
 #include <utility>
 
+#include "server/http/header_text.h"
 #include "server/http/net.h"
 #include "server/http/url.h"
 
 namespace tandem::server {
 namespace {
-
-// RFC 9110: tchar.
-bool IsTokenChar(char c) {
-  if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return true;
-  return std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
-}
-
-std::string LowerCase(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
 
 constexpr size_t kMaxEmptyLines = 8;
 // Which no route finds too long: who asks for its limit has to find the route first.
