@@ -26,12 +26,13 @@ __attribute__((format(printf, 2, 3))) void Print(std::string& out, const char* f
 
 void Print(std::string& out, const char* name, const Distribution& d) {
   if (d.n == 0) return;
-  Print(out, "%-13s p50 %.2f  p90 %.2f  p99 %.2f  max %.2f ms (of %lld)\n", name, d.p50, d.p90,
-        d.p99, d.max, static_cast<long long>(d.n));
+  Print(out, "%-13s p50 %.2f  p90 %.2f  p95 %.2f  p99 %.2f  max %.2f ms (of %lld)\n", name, d.p50,
+        d.p90, d.p95, d.p99, d.max, static_cast<long long>(d.n));
 }
 
 Json ToJson(const Distribution& d) {
-  return {{"n", d.n}, {"p50", d.p50}, {"p90", d.p90}, {"p99", d.p99}, {"max", d.max}};
+  return {{"n", d.n},     {"p50", d.p50}, {"p90", d.p90},
+          {"p95", d.p95}, {"p99", d.p99}, {"max", d.max}};
 }
 
 }  // namespace
@@ -50,6 +51,7 @@ Distribution Distribute(std::vector<double> values) {
   return {.n = static_cast<int64_t>(values.size()),
           .p50 = Percentile(values, 0.5),
           .p90 = Percentile(values, 0.9),
+          .p95 = Percentile(values, 0.95),
           .p99 = Percentile(values, 0.99),
           .max = values.empty() ? 0 : values.back()};
 }

@@ -18,6 +18,7 @@ struct Distribution {
   int64_t n = 0;
   double p50 = 0;
   double p90 = 0;
+  double p95 = 0;
   double p99 = 0;
   double max = 0;
 };

@@ -2,12 +2,13 @@
 
 #include <array>
 #include <cstddef>
+#include <fstream>
 #include <map>
 #include <string>
-#include <system_error>
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/lasting_names.h"
 #include "engine/io/atomic_write.h"
 
 // Puts a file of the repository into the read-only data of the program, aligned so that tensors
@@ -64,18 +65,17 @@ std::optional<engine::ModelDir> OpenEmbeddedModel(std::string_view name) {
 
 void WriteEmbeddedModel(std::string_view name, const std::filesystem::path& dir) {
   TANDEM_CHECK(name == kDefaultModel);
-  const std::filesystem::path temporary = dir.string() + ".part";
-  std::error_code error;
-  std::filesystem::remove_all(temporary, error);  // of a server that was killed
-  std::filesystem::create_directories(temporary, error);
-  if (error) throw Error(ErrorCode::kIo, temporary.string() + ": " + error.message());
-  for (const auto& [file, bytes] : FilesOfStories()) {
-    engine::WriteFileAtomically(
-        temporary / file,
-        std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-  }
-  std::filesystem::rename(temporary, dir, error);
-  if (error) throw Error(ErrorCode::kIo, dir.string() + ": " + error.message());
+  MakeDirectories(dir.parent_path());
+  engine::RemoveStaleTemporaries(dir.parent_path());  // of a server that was killed
+  engine::PublishDirectory(dir, [](const std::filesystem::path& temporary) {
+    for (const auto& [file, bytes] : FilesOfStories()) {
+      std::ofstream out(temporary / file, std::ios::binary);
+      out.write(reinterpret_cast<const char*>(bytes.data()),
+                static_cast<std::streamsize>(bytes.size()));
+      out.flush();
+      if (!out) throw Error(ErrorCode::kIo, (temporary / file).string() + ": cannot be written");
+    }
+  });
 }
 
 }  // namespace tandem::config

@@ -113,6 +113,7 @@ App::App(AppOptions options)
                 "--host " + options_.http.host +
                     " lets other machines in: set --api-key, or --insecure to serve anyone");
   }
+  models_.SetLoader([this](const std::string& name) { LoadCheckpoint(name); });
   http_ = std::make_unique<HttpServer>(MakeHttpOptions(), AllRoutes(context_), MakePolicy());
   context_.base_url = (options_.tls_cert.empty() ? "http://" : "https://") +
                       UrlHost(options_.http.host) + ":" + std::to_string(http_->port());
@@ -350,6 +351,7 @@ ModelHost::Maker App::ModelMaker() {
   maker.make = [this, open, options_for](const ModelLoadSpec& spec, MemoryReservation memory,
                                          const std::function<void(double)>& progress) {
     LoadSettings settings;
+    if (spec.parent) settings.labels = {.owned_by = "user", .parent = spec.parent};
     settings.pinned = spec.pinned;
     settings.idle_unload_s = spec.idle_unload_s;
     settings.memory = std::move(memory);
@@ -376,7 +378,7 @@ AdapterHost::Maker App::AdapterMaker() {
 // After the jobs: aliases may stand for what those have made, and the data directory is locked.
 void App::StartAdapters() {
   if (!options_.admin_key) return;
-  adapters_ = std::make_unique<AdapterHost>(models_, memory_, AdapterMaker());
+  adapters_ = std::make_unique<AdapterHost>(models_, memory_, jobs_.get(), AdapterMaker());
   aliases_ = std::make_unique<AliasBook>(
       models_, LoadsAtRunTime() ? std::filesystem::absolute(options_.data_dir) / "tandem.db"
                                 : std::filesystem::path());

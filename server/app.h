@@ -116,10 +116,15 @@ class App {
   void OnJobSucceeded(const Job& job);
   void StoreFineTuningResult(const Job& job);
   std::string PathOfModel(const ServedModel& model);
+  // Of names that no model has: those of checkpoints (app_checkpoints.cc).
+  void LoadCheckpoint(const std::string& name);
   // Load what a finished training job has made and let it answer. REQUIRE: publish_mutex_ held.
   void RestoreJobModels();
   void PublishJobModel(const Job& job);
   void PublishAdapter(const Job& job, const std::string& path);
+  // The same of any adapter that was made here; needs no lock.
+  void PublishAdapterAs(const std::string& name, const std::string& path,
+                        std::shared_ptr<const ServedModel> base);
   void PublishModel(const Job& job, const std::string& path);
 
   const AppOptions options_;
@@ -136,6 +141,7 @@ class App {
   std::unique_ptr<FileStore> files_;  // before the jobs, which are asked about files
   std::mutex export_mutex_;           // one embedded model is written out at a time
   std::mutex publish_mutex_;          // jobs publish one after the other: two may have one name
+  std::mutex checkpoint_mutex_;       // one checkpoint is loaded at a time
   std::unique_ptr<AdapterHost> adapters_;
   std::unique_ptr<AliasBook> aliases_;
   std::unique_ptr<JobSupervisor> jobs_;

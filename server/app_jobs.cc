@@ -8,6 +8,7 @@
 #include "config/embedded_models.h"
 #include "engine/base/log.h"
 #include "server/app.h"
+#include "server/handlers/fine_tuning_checkpoints.h"
 #include "server/handlers/fine_tuning_events.h"
 #include "server/handlers/fine_tuning_object.h"
 #include "server/handlers/job_spec.h"
@@ -87,6 +88,7 @@ void App::StartJobs() {
       FileStore::Options{.data_dir = data_dir,
                          .max_file_bytes = options_.max_file_bytes,
                          .is_in_use = [this](const std::string& id) { return IsInUse(id); }});
+  RemoveDeletedCheckpoints(*jobs_);
   RestoreJobModels();
   host_ = std::make_unique<ModelHost>(models_, memory_, *jobs_, ModelMaker());
   context_.model_host = host_.get();
@@ -127,19 +129,23 @@ void App::OnJobSucceeded(const Job& job) {
   }
 }
 
-// Once: a job that is published again has it already.
+// Once: a job that is published again has it already. The file's id is written down before there is
+// the file: killed in between, the next server does not make a second one.
 void App::StoreFineTuningResult(const Job& job) {
-  if (ReadFineTuningResult(job)) return;
   const FineTuningFigures figures = ReadFineTuningFigures(job, FineTuningStepsOf(job));
+  std::optional<FineTuningResult> result = ReadFineTuningResult(job);
+  if (!result || result->result_files.empty()) {
+    result.emplace();
+    result->result_files = {FileStore::NewId()};
+    result->trained_tokens = figures.trained_tokens;
+    result->steps = figures.last_step;
+    WriteFineTuningResult(job, *result);
+  }
+  const std::string& id = result->result_files.at(0);
+  if (files_->Find(id)) return;
   TemporaryFile csv = files_->BeginFile();
   csv.Write(ResultCsv(figures));
-  const StoredFile file =
-      files_->Add(std::move(csv), {"step_metrics.csv", "fine-tune-results", std::nullopt});
-  FineTuningResult result;
-  result.result_files = {file.id};
-  result.trained_tokens = figures.trained_tokens;
-  result.steps = figures.last_step;
-  WriteFineTuningResult(job, result);
+  files_->Add(std::move(csv), {"step_metrics.csv", "fine-tune-results", std::nullopt, id});
 }
 
 void App::PublishJobModel(const Job& job) {
@@ -155,16 +161,20 @@ void App::PublishJobModel(const Job& job) {
 
 void App::PublishAdapter(const Job& job, const std::string& path) {
   const std::string name = FineTunedNameOf(job);
+  PublishAdapterAs(name, path, models_.Look(FineTunedBaseOf(job)));
+  spdlog::info("job_model_published job={} model={}", job.id, name);
+}
+
+void App::PublishAdapterAs(const std::string& name, const std::string& path,
+                           std::shared_ptr<const ServedModel> base) {
   std::optional<NameClaim> claim = models_.TryClaimTuned(name);
   if (!claim) throw Error(ErrorCode::kAlreadyExists, "another model is named '" + name + "'");
-  std::shared_ptr<const ServedModel> base = models_.Look(FineTunedBaseOf(job));
   MemoryReservation memory = memory_.Reserve(name, engine::PlanAdapter(path, base->loaded()));
   std::vector<NameClaim> names;
   names.push_back(std::move(*claim));
   models_.Publish(LoadServedAdapter({.name = name, .path = path, .owned_by = "user"},
                                     std::move(base), options_.engine, std::move(memory)),
                   std::move(names));
-  spdlog::info("job_model_published job={} model={}", job.id, name);
 }
 
 void App::PublishModel(const Job& job, const std::string& path) {

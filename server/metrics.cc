@@ -242,6 +242,42 @@ void AddMemory(Families& families, const Metrics::Snapshot& snapshot) {
                  static_cast<double>(used));
 }
 
+// Of the two types that train there is a line for every status, at zero too: what begins only with
+// the first failure does not show as one that was not there before.
+void AddJobs(Families& families, const Metrics::Snapshot& snapshot) {
+  auto jobs = snapshot.jobs;
+  for (const char* type : {"train", "fine_tune"}) {
+    for (const char* status : {"queued", "running", "paused", "succeeded", "failed", "cancelled"}) {
+      jobs.try_emplace({type, status}, 0);
+    }
+  }
+  for (const auto& [key, count] : jobs) {
+    families.Gauge("jobs", "Jobs of the data directory, the ended ones too.",
+                   {{"status", key.second}, {"type", key.first}}, static_cast<double>(count));
+  }
+  families.Gauge("finetune_loss", "Training loss of the step reported last; 0: none yet.", {},
+                 snapshot.finetune_loss.value_or(0));
+  families.Gauge("finetune_tokens_per_second", "Speed of the running training job; 0: none runs.",
+                 {}, snapshot.finetune_tokens_per_second.value_or(0));
+  families.Counter("finetune_steps_total", "Steps that training jobs have reported.", {},
+                   static_cast<double>(snapshot.finetune_steps));
+}
+
+void AddProcess(Families& families, const Metrics::Snapshot& snapshot) {
+  families.Gauge("ready", "1 where GET /ready answers 200.", {}, snapshot.is_ready ? 1 : 0);
+  families.Gauge("healthy", "1 where GET /health answers 200.", {}, snapshot.is_healthy ? 1 : 0);
+  families.Gauge("http_connections", "Open connections.", {},
+                 static_cast<double>(snapshot.http_connections));
+  if (snapshot.data_disk) {
+    families.Gauge("data_disk_free_bytes", "Free on the disk of the data directory.", {},
+                   static_cast<double>(snapshot.data_disk->available));
+    families.Gauge("data_disk_size_bytes", "Size of that disk.", {},
+                   static_cast<double>(snapshot.data_disk->capacity));
+  }
+  families.PlainGauge("process_resident_memory_bytes", "Resident memory of the process.",
+                      static_cast<double>(ResidentBytes()));
+}
+
 }  // namespace
 
 class Metrics::RequestEnds {
@@ -328,14 +364,8 @@ std::string Metrics::Text(const Snapshot& snapshot) {
         {{"method", std::string(method)}, {"route", route}, {"status", std::to_string(status)}},
         static_cast<double>(count));
   }
-  families.Gauge("http_connections", "Open connections.", {},
-                 static_cast<double>(snapshot.http_connections));
-  families.Gauge("finetune_loss", "Training loss of the step reported last; 0: none yet.", {},
-                 snapshot.finetune_loss.value_or(0));
-  families.Gauge("finetune_tokens_per_second", "Speed of the running training job; 0: none runs.",
-                 {}, snapshot.finetune_tokens_per_second.value_or(0));
-  families.PlainGauge("process_resident_memory_bytes", "Resident memory of the process.",
-                      static_cast<double>(ResidentBytes()));
+  AddJobs(families, snapshot);
+  AddProcess(families, snapshot);
   return families.Text();
 }
 

@@ -2,10 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -50,6 +53,11 @@ class Metrics {
     size_t http_connections = 0;
     std::optional<double> finetune_loss;  // of the step reported last
     std::optional<double> finetune_tokens_per_second;
+    int64_t finetune_steps = 0;                                   // reported since the server began
+    std::map<std::pair<std::string, std::string>, int64_t> jobs;  // by type and status
+    bool is_ready = false;                                        // what GET /ready says
+    bool is_healthy = false;                                      // what GET /health says
+    std::optional<std::filesystem::space_info> data_disk;         // unset: no data directory
   };
   // The exposition text, version 0.0.4. Counters of models that have ended stay what they were.
   std::string Text(const Snapshot& snapshot);

@@ -67,6 +67,7 @@ std::vector<Route> AllRoutes(const HandlerContext& context) {
       {"GET",  "/admin/aliases/{name+}",    GetAlias,        Access::kAdminKey},
       {"PUT",  "/admin/aliases/{name+}",    PutAlias,        Access::kAdminKey},
       {"DELETE", "/admin/aliases/{name+}",  DeleteAlias,     Access::kAdminKey},
+      {"POST", "/admin/convert",            ConvertModel,    Access::kAdminKey},
       {"POST", "/admin/jobs",               CreateJob,       Access::kAdminKey},
       {"GET",  "/admin/jobs",               ListJobs,        Access::kAdminKey},
       {"GET",  "/admin/jobs/{id}",          GetJob,          Access::kAdminKey},

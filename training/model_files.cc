@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/check.h"
+#include "engine/base/lasting_names.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/io/model_dir.h"
@@ -207,7 +208,7 @@ void WriteText(const fs::path& path, const std::string& text) {
 // older one.
 fs::path Publish(const std::map<std::string, std::string>& texts, const char* weights_name,
                  const fs::path& dir, const std::function<void(const fs::path& weights)>& write) {
-  fs::create_directories(dir.parent_path());
+  MakeDirectories(dir.parent_path());
   const fs::path old = dir.parent_path() / (".old-" + dir.filename().string());
   fs::remove_all(old);
   if (fs::exists(dir)) fs::rename(dir, old);

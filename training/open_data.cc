@@ -234,17 +234,22 @@ void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& pa
 std::string WhatBecomesOf(Overflow overflow) {
   switch (overflow) {
     case Overflow::kTruncate:
-      return "only their beginnings are kept";
+      return "only their beginnings are kept (data.overflow)";
     case Overflow::kTruncateLeft:
-      return "only their ends are kept";
+      return "only their ends are kept (data.overflow)";
     case Overflow::kDrop:
-      return "left out";
+      return "left out (data.overflow)";
     case Overflow::kSplit:
-      return "split";
+      return "split (data.overflow)";
     case Overflow::kError:
       break;
   }
-  return "refused";
+  return "refused (data.overflow)";
+}
+
+// A stream is split wherever a row ends.
+Overflow OverflowOf(const TrainSpec& spec) {
+  return spec.data.packing == Packing::kConcatThenSplit ? Overflow::kSplit : spec.data.overflow;
 }
 
 }  // namespace
@@ -324,13 +329,25 @@ std::string Summary(const TrainSpec& spec, const OpenedData& data) {
   const auto add = [&](int64_t n, const std::string& what) {
     if (n > 0) text += ", " + std::to_string(n) + " " + what;
   };
-  const bool is_stream = spec.data.packing == Packing::kConcatThenSplit;
-  add(report.over_length,
-      "longer than a row: " + WhatBecomesOf(is_stream ? Overflow::kSplit : spec.data.overflow) +
-          " (data.overflow)");
+  add(report.over_length, "longer than a row: " + WhatBecomesOf(OverflowOf(spec)));
   add(report.zero_loss, "left out, truncated to nothing that is trained");
   if (spec.data.on_bad_row == OnBadRow::kSkip) add(report.bad_rows, "bad rows left out");
   if (data.is_known) text += ", unchanged since an earlier start has checked them";
+  return text;
+}
+
+std::string OverLengthNotice(const TrainSpec& spec, const OpenedData& data) {
+  const DataReport& report = data.report;
+  const bool is_stream = spec.data.packing == Packing::kConcatThenSplit;
+  if (is_stream || (report.over_length == 0 && report.zero_loss == 0)) return "";
+  std::string text = std::to_string(report.over_length) + " of " + std::to_string(report.rows) +
+                     (report.rows == 1 ? " row" : " rows") + " longer than " +
+                     std::to_string(spec.data.max_target_length) +
+                     " tokens: " + WhatBecomesOf(spec.data.overflow);
+  if (report.zero_loss > 0) {
+    text += "; of " + std::to_string(report.zero_loss) +
+            " nothing that is learned is left, and they are left out";
+  }
   return text;
 }
 

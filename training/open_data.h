@@ -49,5 +49,7 @@ std::vector<TokenId> TurnEnds(const SampleSource& source, const engine::Tokenize
 // The report in one line for a run's log: samples, share of trained tokens, what is cut or left
 // out.
 std::string Summary(const TrainSpec& spec, const OpenedData& data);
+// How many rows are longer than what a run reads of each, and what becomes of them; empty: none.
+std::string OverLengthNotice(const TrainSpec& spec, const OpenedData& data);
 
 }  // namespace tandem::training

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/base/error.h"
+#include "engine/base/lasting_names.h"
 #include "engine/base/quoted.h"
 #include "training/lora/lora.h"
 #include "training/plan.h"
@@ -56,8 +57,11 @@ class Run {
       if (!OneStep()) break;
       if (window_.IsOver(progress_.step)) FlushMetrics();
       const bool last = progress_.step == spec_.train.steps;
-      if (Due(spec_.train.eval_interval) && !last && Evaluate()) break;
+      const bool exports = IsExportDue() && !last;
+      if ((Due(spec_.train.eval_interval) || exports) && !last && Evaluate()) break;
       if (Due(spec_.train.sample.every) && !last) Sample();
+      // Before the save: a run that goes on from it makes this export no more.
+      if (exports) ExportStep();
       if (Due(spec_.checkpoint.period) && !last) Save(Wait::kNo);
     }
     Finish();
@@ -66,6 +70,14 @@ class Run {
 
  private:
   bool Due(int64_t period) const { return period > 0 && progress_.step % period == 0; }
+
+  // Looks at the epochs, so once a step.
+  bool IsExportDue() {
+    const auto epochs = static_cast<int64_t>(parts_.packer.epoch());
+    const bool is_over = epochs > epochs_;
+    epochs_ = epochs;
+    return Due(spec_.checkpoint.export_every) || (spec_.checkpoint.export_epochs && is_over);
+  }
 
   void Report(const char* kind, const std::string& message, double value = 0) {
     if (!context_.report) return;
@@ -91,6 +103,7 @@ class Run {
       InitialWeights(parts_);
     }
     parts_.trainer.MastersChanged();
+    epochs_ = static_cast<int64_t>(parts_.packer.epoch());
     metrics_.emplace(parts_, context_.dir, progress_.step);
     window_.Begin(spec_.profiler, progress_.step);
   }
@@ -169,6 +182,7 @@ class Run {
       }
     }
     if (data.report.bad_rows > 0) Warn(data.report.BadRows(spec_.data.train.string()));
+    if (const std::string notice = OverLengthNotice(spec_, data); !notice.empty()) Warn(notice);
   }
 
   bool FillBatches(Trace* trace) {
@@ -290,8 +304,19 @@ class Run {
                  [this](const std::string& text) { Report("sample", text); });
   }
 
+  void ExportStep() {
+    const fs::path dir = context_.dir / "exports" / ("step-" + std::to_string(progress_.step));
+    if (Guarded([this](const std::string& what) { Warn(what); }, "exporting " + dir.string(),
+                [&] { ExportRun(parts_, dir); })) {
+      Report("export", dir.string());
+    }
+  }
+
   void Save(Wait wait) {
     const auto start = std::chrono::steady_clock::now();
+    // A run that goes on from this checkpoint will not write these rows again.
+    Guarded([this](const std::string& what) { Warn(what); }, "syncing metrics",
+            [this] { metrics_->Sync(); });
     {
       const TraceSpan span(window_.open(), Trace::Lane::kCheckpoint, "checkpoint");
       checkpoints_.Save(progress_, wait);
@@ -362,13 +387,14 @@ class Run {
   RunProgress progress_;
   TrainOutcome outcome_;
   int64_t evaluated_step_ = -1;
+  int64_t epochs_ = 0;  // that were over after the last step
 };
 
 }  // namespace
 
 TrainOutcome RunTraining(const TrainSpec& spec, const JobContext& context) {
   RefuseWhatCannotFit(spec);
-  fs::create_directories(context.dir);
+  MakeDirectories(context.dir);
   return Run(spec, context).Go();
 }
 

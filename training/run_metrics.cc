@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "engine/base/lasting_names.h"
+#include "engine/io/posix_file.h"
 #include "training/flops.h"
 #include "training/observe/history.h"
 #include "training/observe/roof.h"
@@ -53,6 +55,7 @@ double StepTflop(const RunParts& parts) {
 
 RunMetrics::RunMetrics(RunParts& parts, const std::filesystem::path& dir, int64_t first_step)
     : parts_(parts),
+      dir_(dir),
       tflop_per_step_(StepTflop(parts)),
       recomputed_tflop_(RecomputedTflop(parts)),
       tokens_per_step_(TokensPerStep(parts.spec)),
@@ -134,7 +137,8 @@ void RunMetrics::Step(int64_t step, const StepResult& result, const StepTimes& t
                                    {"logps/chosen", figures.chosen_logprob},
                                    {"logps/rejected", figures.rejected_logprob}});
   } else {
-    scalars.push_back({"learning/perplexity", std::exp(result.loss)});
+    scalars.insert(scalars.end(), {{"learning/perplexity", std::exp(result.loss)},
+                                   {"learning/accuracy", result.accuracy}});
   }
   Write(MetricsRow::Kind::kStep, step, std::move(scalars));
 }
@@ -185,6 +189,17 @@ void RunMetrics::Write(MetricsRow::Kind kind, int64_t step, std::vector<Scalar> 
 
 void RunMetrics::Flush() {
   for (const auto& sink : sinks_) sink->Flush();
+}
+
+void RunMetrics::Sync() const {
+  for (const char* name : {"metrics.jsonl", "metrics.csv"}) {
+    if (std::filesystem::exists(dir_ / name)) engine::SyncPath(dir_ / name);
+  }
+  std::error_code absent;
+  for (const auto& events : std::filesystem::directory_iterator(dir_ / "tensorboard", absent)) {
+    engine::SyncPath(events.path());
+  }
+  SyncNamesIn(dir_);
 }
 
 }  // namespace tandem::training

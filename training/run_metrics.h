@@ -39,12 +39,15 @@ class RunMetrics {
   // `seconds`: for which training stood still.
   void Checkpoint(int64_t steps_done, double seconds);
   void Flush();
+  // What has been written is safe from a power loss. Throws kIo.
+  void Sync() const;
 
  private:
   void Write(MetricsRow::Kind kind, int64_t step, std::vector<Scalar> scalars);
   double Goodput() const;
 
   const RunParts& parts_;
+  const std::filesystem::path dir_;
   const double tflop_per_step_;
   const double recomputed_tflop_;  // of rematerialisation, no part of tflop_per_step_
   const double tokens_per_step_;

@@ -8,6 +8,7 @@
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/lasting_names.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/crc32c.h"
 #include "engine/io/json.h"
@@ -104,7 +105,7 @@ void Write(const fs::path& path, const Stored& stored) {
       {"n", stored.values.size()},          {"crc32c", engine::Crc32c(0, body)}};
   std::string text = header.dump() + "\n";
   text.append(reinterpret_cast<const char*>(body.data()), body.size());
-  fs::create_directories(path.parent_path());
+  MakeDirectories(path.parent_path());
   engine::WriteFileAtomically(path, text);
 }
 

@@ -13,9 +13,11 @@ using engine::ScratchBytes;
 
 class Scratch {
  public:
-  Scratch(const Program& program, bool block_base) : p_(program), block_base_(block_base) {}
+  Scratch(const Program& program, int threads, bool block_base)
+      : p_(program), threads_(threads), block_base_(block_base) {}
 
-  ScratchBytes Find() {
+  // Of all workers and what they share.
+  int64_t Find() {
     for (const Node& node : p_.nodes) {
       if (node.op == OpKind::kLinear) Forward(node);
     }
@@ -27,15 +29,21 @@ class Scratch {
         Take({.shared = p_.rows * static_cast<int64_t>(sizeof(uint64_t)), .worker = 0});
       }
       if (node.op == OpKind::kAttention) {
-        const int64_t bytes =
-            AttentionBackwardScratchBytes(node.attention, p_.dtype, p_.row_length);
-        Take({.shared = 0, .worker = bytes});
+        TakeAttention(node.attention);
       }
     }
-    return most_;
+    return most_.shared + threads_ * most_.worker +
+           attending_ * std::max<int64_t>(0, attention_ - most_.worker);
   }
 
  private:
+  // Shared out among workers by rows and heads of keys, so that not all may have one.
+  void TakeAttention(const engine::AttentionSpec& spec) {
+    const int64_t tasks = std::max<int64_t>(1, p_.rows / p_.row_length) * spec.n_kv_heads;
+    attending_ = std::max(attending_, std::min<int64_t>(threads_, tasks));
+    attention_ = std::max(attention_, AttentionBackwardScratchBytes(spec, p_.dtype, p_.row_length));
+  }
+
   void Take(const ScratchBytes& bytes) {
     most_.shared = std::max(most_.shared, bytes.shared);
     most_.worker = std::max(most_.worker, bytes.worker);
@@ -58,8 +66,11 @@ class Scratch {
   }
 
   const Program& p_;
+  int64_t threads_;
   bool block_base_;
   ScratchBytes most_;
+  int64_t attending_ = 0;  // workers that have a part of an attention
+  int64_t attention_ = 0;  // bytes of each of them
 };
 
 // [positions, head_dim] of every table.
@@ -81,8 +92,7 @@ int64_t RopeBytes(const Program& program) {
 }  // namespace
 
 int64_t ScratchNeeds(const Program& program, int threads, bool block_base) {
-  const ScratchBytes scratch = Scratch(program, block_base).Find();
-  return scratch.shared + threads * scratch.worker + RopeBytes(program);
+  return Scratch(program, threads, block_base).Find() + RopeBytes(program);
 }
 
 }  // namespace tandem::training

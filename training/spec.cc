@@ -369,7 +369,12 @@ TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
 
 TrainSpec LoadTrainSpec(const std::filesystem::path& path, std::span<const std::string> overrides) {
   SpecReader reader;
-  reader.ReadFile(path);
+  // A name with = in it that is no file is the first word of a spec which has no file.
+  if (path.string().find('=') != std::string::npos && !fs::exists(path)) {
+    reader.ReadOverride(path.string());
+  } else {
+    reader.ReadFile(path);
+  }
   for (const std::string& word : overrides) reader.ReadOverride(word);
   return reader.Finish(path.string());
 }

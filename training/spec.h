@@ -129,6 +129,9 @@ struct CheckpointSection {
   bool async = true;   // written while training goes on
   bool export_model = true;
   bool export_best = true;  // of the best evaluation, to best/
+  // To exports/step-N, where they stay: after so many steps (0: never), and when an epoch is over.
+  int64_t export_every = 0;
+  bool export_epochs = false;
 };
 
 // What is written beside metrics.jsonl.
@@ -184,7 +187,8 @@ struct TrainSpec {
 // dotted ("train.learning_rate") or MaxText's at top level ("learning_rate"); `${VAR}` and
 // `${VAR:-default}` are replaced. Throws kInvalidArgument with every fault, one a line; an unknown
 // key comes with the nearest known one. A file may build on another one (base_config), whose values
-// it changes; a text cannot.
+// it changes; a text cannot. A `path` that is itself a word (`kind=train.sft`) stands for a spec of
+// words alone.
 TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
                          std::span<const std::string> overrides);
 TrainSpec LoadTrainSpec(const std::filesystem::path& path, std::span<const std::string> overrides);

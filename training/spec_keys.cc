@@ -488,6 +488,10 @@ std::vector<SpecKey> CheckpointKeys() {
     {{"checkpoint.export"}, Bool(FIELD(checkpoint.export_model)), "hf/ or adapter/ at the end"},
     {{"checkpoint.export_best"}, Bool(FIELD(checkpoint.export_best)),
      "best/ whenever an evaluation is the best so far"},
+    {{"checkpoint.export_every"}, Integer(FIELD(checkpoint.export_every), 0, kBig),
+     "steps between exports to exports/step-N, which stay, each with an evaluation; 0: none"},
+    {{"checkpoint.export_epochs"}, Bool(FIELD(checkpoint.export_epochs)),
+     "the same whenever an epoch is over"},
   };
 }
 

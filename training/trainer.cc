@@ -81,21 +81,32 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   const auto scale = static_cast<float>(1 / terms);
   double loss = 0;
   PreferenceFigures figures;
-  for (const MicroBatch& batch : batches) loss += TrainOn(batch, scale, &figures);
+  double correct = 0;
+  for (const MicroBatch& batch : batches) {
+    const CrossEntropyResult one = TrainOn(batch, scale, &figures);
+    loss += one.weighted_loss;
+    correct += one.correct_weight;
+  }
   result.loss = loss / terms;
-  if (options_.dpo) result.preference = figures.Mean();
+  if (options_.dpo) {
+    result.preference = figures.Mean();
+  } else {
+    result.accuracy = correct / terms;
+  }
   return result;
 }
 
-double Trainer::TrainOn(const MicroBatch& batch, float scale, PreferenceFigures* figures) {
+CrossEntropyResult Trainer::TrainOn(const MicroBatch& batch, float scale,
+                                    PreferenceFigures* figures) {
   const ProgramBatch view = batch.View(options_.dropout_seed);
-  if (!options_.dpo) return executor_->Train(view, scale).weighted_loss;
+  if (!options_.dpo) return executor_->Train(view, scale);
   const double before = figures->loss;
-  executor_->Train(
+  CrossEntropyResult result = executor_->Train(
       view, scale, [&](std::span<const float> token_logprobs, std::span<float> weights) {
         WeighPairs(*options_.dpo, batch.pairs, batch.targets, token_logprobs, weights, figures);
       });
-  return figures->loss - before;
+  result.weighted_loss = figures->loss - before;
+  return result;
 }
 
 StepResult Trainer::Step(std::span<const MicroBatch> batches) {

@@ -35,6 +35,7 @@ struct TrainerOptions {
 struct StepResult {
   double loss = 0;           // mean over the trained tokens, of pairs over pairs
   double total_weights = 0;  // number of trained tokens
+  double accuracy = 0;       // share of them that the model held for the likeliest; not of pairs
   double raw_grad_norm = 0;  // before clipping
   double grad_norm = 0;      // after
   double learning_rate = 0;
@@ -111,8 +112,9 @@ class Trainer {
   const SpikeGuard& spikes() const { return spikes_; }
 
  private:
-  // The sum of a batch's losses, whose gradients are added times `scale`; figures of pairs.
-  double TrainOn(const MicroBatch& batch, float scale, PreferenceFigures* figures);
+  // Adds a batch's gradients, times `scale`, and figures of pairs. The loss is the sum over tokens,
+  // or over pairs.
+  CrossEntropyResult TrainOn(const MicroBatch& batch, float scale, PreferenceFigures* figures);
 
   const std::shared_ptr<const engine::Model> base_;  // of adapters; null: all weights are trained
   const std::vector<LoraTarget> targets_;

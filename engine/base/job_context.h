@@ -10,7 +10,7 @@ namespace tandem {
 
 // One thing that happened in a job; the child process appends it to events.jsonl.
 struct ProgressEvent {
-  std::string kind;  // "step", "checkpoint", "sample", "warning", "message"
+  std::string kind;  // "step", "checkpoint", "export", "sample", "warning", "message"
   int64_t step = 0;
   int64_t total_steps = 0;
   double value = 0;  // the loss of a step

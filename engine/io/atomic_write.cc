@@ -76,6 +76,21 @@ void RenameWithoutReplacing(const std::filesystem::path& from, const std::filesy
   if (rename(from.c_str(), to.c_str()) != 0) ThrowSystemError("rename to", to, errno);
 }
 
+// Afterwards `from` is what `to` was, for whoever removes it.
+void Exchange(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS) ThrowSystemError("rename to", to, errno);
+  // The file system cannot: for a moment there is neither.
+  const std::filesystem::path old = TemporaryBeside(to);
+  if (rename(to.c_str(), old.c_str()) != 0) ThrowSystemError("rename", to, errno);
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    const int error = errno;
+    (void)rename(old.c_str(), to.c_str());
+    ThrowSystemError("rename to", to, error);
+  }
+  if (rename(old.c_str(), from.c_str()) != 0) ThrowSystemError("rename", old, errno);
+}
+
 // Children before parents: a directory is synced once all its entries are.
 void SyncTree(const std::filesystem::path& dir) {
   std::vector<std::filesystem::path> dirs{dir};
@@ -111,11 +126,15 @@ void WriteFileAtomically(const std::filesystem::path& path, std::string_view tex
 }
 
 void PublishDirectory(const std::filesystem::path& final_dir,
-                      const std::function<void(const std::filesystem::path& temporary)>& fill) {
+                      const std::function<void(const std::filesystem::path& temporary)>& fill,
+                      IfThere if_there) {
   // "out/" and "out" are the same directory, but only the second has a name to add to.
   const std::filesystem::path target =
       final_dir.has_filename() ? final_dir : final_dir.parent_path();
-  if (std::filesystem::exists(std::filesystem::symlink_status(target))) ThrowExists(target);
+  const auto is_there = [&] {
+    return std::filesystem::exists(std::filesystem::symlink_status(target));
+  };
+  if (if_there == IfThere::kRefuse && is_there()) ThrowExists(target);
 
   for (;;) {
     const std::filesystem::path temporary = TemporaryBeside(target);
@@ -126,20 +145,26 @@ void PublishDirectory(const std::filesystem::path& final_dir,
 
     fill(temporary);
     SyncTree(temporary);
-    RenameWithoutReplacing(temporary, target);
-    guard.Published();
+    if (if_there == IfThere::kReplace && is_there()) {
+      Exchange(temporary, target);  // and the guard removes the old one
+    } else {
+      RenameWithoutReplacing(temporary, target);
+      guard.Published();
+    }
     SyncPath(ParentOf(target));
     return;
   }
 }
 
-void RemoveStaleTemporaries(const std::filesystem::path& parent) {
+void RemoveStaleTemporaries(const std::filesystem::path& parent, const std::string& name) {
   std::vector<std::filesystem::path> found;
   std::error_code error;
   std::filesystem::directory_iterator entry(parent, error);
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const size_t mark = entry->path().filename().string().find(kTemporaryMark);
-    if (mark != std::string::npos && mark > 0) found.push_back(entry->path());
+    const std::string file = entry->path().filename().string();
+    const size_t mark = file.find(kTemporaryMark);
+    if (mark == std::string::npos || mark == 0) continue;
+    if (name.empty() || file.substr(0, mark) == name) found.push_back(entry->path());
   }
   if (error.value() == ENOENT) return;  // nobody has written here yet
   if (error) ThrowSystemError("list", parent, error.value());

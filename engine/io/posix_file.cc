@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -29,6 +30,7 @@ void FileDescriptor::Close(const std::filesystem::path& path) {
 }
 
 void ThrowSystemError(const char* verb, const std::filesystem::path& path, int error_number) {
+  if (error_number == ENOMEM) throw std::bad_alloc();  // no fault of the file
   const bool absent = error_number == ENOENT || error_number == ENOTDIR;
   throw Error(absent ? ErrorCode::kNotFound : ErrorCode::kIo,
               std::string("could not ") + verb + " " + path.string() + ": " +

@@ -31,7 +31,8 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// "could not <verb> <path>: <errno's text>" as kIo, or as kNotFound when nothing is there.
+// "could not <verb> <path>: <errno's text>" as kIo, or as kNotFound when nothing is there;
+// std::bad_alloc when it was memory that the system did not have.
 [[noreturn]] void ThrowSystemError(const char* verb, const std::filesystem::path& path,
                                    int error_number);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -19,7 +18,7 @@
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "engine/ops/parallel.h"
-#include "engine/tensor/bfloat16.h"
+#include "engine/tensor/round.h"
 
 namespace tandem::engine {
 namespace {
@@ -96,47 +95,12 @@ void AddModule(OpsContext& ops, const LoraModule& module, const WeightSpec& spec
              out_in ? spec.k : spec.n, values.data());
 }
 
-template <class T, class Round>
-void Append(const std::vector<float>& values, const Round& round, std::vector<std::byte>* bytes) {
-  bytes->resize(values.size() * sizeof(T));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const T value = round(values[i]);
-    std::memcpy(bytes->data() + i * sizeof(T), &value, sizeof(T));
-  }
-}
-
-bool IsFinite(const std::vector<float>& values, DType dtype) {
-  // The largest number that rounds to one that the type has.
-  const float limit = dtype == DType::kF16    ? 65519.99f
-                      : dtype == DType::kBF16 ? 3.3961775e38f
-                                              : INFINITY;
-  return std::all_of(values.begin(), values.end(), [&](float value) {
-    return std::isfinite(value) && std::fabs(value) <= limit;
-  });
-}
-
-void Round(const std::vector<float>& values, DType dtype, std::vector<std::byte>* bytes) {
-  switch (dtype) {
-    case DType::kF32:
-      return Append<float>(
-          values, [](float v) { return v; }, bytes);
-    case DType::kBF16:
-      return Append<Bf16>(values, FloatToBf16, bytes);
-    case DType::kF16:
-      return Append<uint16_t>(values, FloatToF16, bytes);
-    case DType::kF64:
-      return Append<double>(
-          values, [](float v) { return double{v}; }, bytes);
-    default:
-      TANDEM_CHECK(false);
-  }
-}
-
 // The weights of the merged model, one after the other.
 class Merger {
  public:
-  Merger(const ModelDir& base, const LoraAdapter& adapter, OpsContext& ops)
-      : base_(base), adapter_(adapter), ops_(ops), source_(ReadSource(base)) {
+  Merger(const ModelDir& base, const LoraAdapter& adapter, const MergeOptions& options,
+         OpsContext& ops)
+      : base_(base), adapter_(adapter), options_(options), ops_(ops), source_(ReadSource(base)) {
     modules_.resize(source_.specs.size());
     const auto weights = FindModules(adapter, *source_.family, source_.config, source_.specs);
     for (size_t i = 0; i < weights.size(); ++i) {
@@ -144,13 +108,14 @@ class Merger {
     }
     for (const WeightSpec& spec : source_.specs) {
       const StoredTensor& stored = Stored(base, spec);
-      tensors_.push_back({spec.name, {nullptr, stored.view.dtype, spec.source_shape}});
+      const DType dtype = options.dtype.value_or(stored.view.dtype);
+      tensors_.push_back({spec.name, {nullptr, dtype, spec.source_shape}});
       bytes_ += static_cast<int64_t>(tensors_.back().view.bytes());
     }
   }
 
   int64_t bytes() const { return bytes_; }
-  const Source& source() const { return source_; }
+  int64_t n_tensors() const { return static_cast<int64_t>(tensors_.size()); }
   // Of the first adapted weight; checkpoints have one type for all matrices.
   DType dtype() const {
     const auto first = std::find_if(modules_.begin(), modules_.end(),
@@ -160,41 +125,45 @@ class Merger {
 
   void Write(const fs::path& path) {
     WriteSafetensors(path, tensors_, {{"format", "pt"}},
-                     [this](const NamedTensor& tensor) { return BytesOf(tensor.name); });
+                     [this](const NamedTensor& tensor) { return BytesOf(tensor); });
     if (read_ != nullptr) base_.LetGo(*read_);
   }
 
  private:
-  std::span<const std::byte> BytesOf(const std::string& name) {
+  std::span<const std::byte> BytesOf(const NamedTensor& tensor) {
     if (read_ != nullptr) base_.LetGo(*read_);
+    if (options_.progress) options_.progress(n_read_++, static_cast<int64_t>(tensors_.size()));
+    const DType dtype = tensor.view.dtype;
     const auto spec =
         std::find_if(source_.specs.begin(), source_.specs.end(),
-                     [&](const WeightSpec& candidate) { return candidate.name == name; });
+                     [&](const WeightSpec& candidate) { return candidate.name == tensor.name; });
     const LoraModule* module = modules_[static_cast<size_t>(spec - source_.specs.begin())];
     const StoredTensor& stored = Stored(base_, *spec);
     read_ = &stored;
-    if (module == nullptr && stored.IsAsAsked()) return stored.bytes();
+    const bool is_same = stored.IsAsAsked() && stored.view.dtype == dtype;
+    if (module == nullptr && is_same) return stored.bytes();
 
     std::vector<float> values = DecodeTensor(stored);
     if (module != nullptr) AddModule(ops_, *module, *spec, values);
-    if (!IsFinite(values, stored.view.dtype)) {
-      throw Error(ErrorCode::kDataLoss, adapter_.name() + ": merged into '" + name + "' of " +
-                                            base_.name() + " it gives values that " +
-                                            std::string(DTypeName(stored.view.dtype)) +
-                                            " does not have");
+    if (!FitsIn(values, dtype)) {
+      throw Error(ErrorCode::kDataLoss, adapter_.name() + ": merged into '" + tensor.name +
+                                            "' of " + base_.name() + " it gives values that " +
+                                            std::string(DTypeName(dtype)) + " does not have");
     }
-    Round(values, stored.view.dtype, &buffer_);
+    RoundTo(dtype, values, &buffer_);
     return buffer_;
   }
 
   const ModelDir& base_;
   const LoraAdapter& adapter_;
+  const MergeOptions& options_;
   OpsContext& ops_;
   const Source source_;
   std::vector<const LoraModule*> modules_;  // by weight; null: none
   std::vector<NamedTensor> tensors_;        // without data
   int64_t bytes_ = 0;
   const StoredTensor* read_ = nullptr;
+  int64_t n_read_ = 0;
   std::vector<std::byte> buffer_;
 };
 
@@ -245,7 +214,10 @@ double LargestDifference(const std::vector<float>& a, const std::vector<float>& 
 void Compare(const ModelDir& base, const LoraAdapter& files, const fs::path& merged,
              const MergeOptions& options, OpsContext& ops, MergeReport* report) {
   const DType compute = report->dtype == "f32" ? DType::kF32 : DType::kBF16;
-  const LoadOptions load{.dtype = compute, .cache_dir = options.cache_dir};
+  LoadOptions load{.dtype = compute, .cache_dir = options.cache_dir};
+  if (options.progress) {
+    load.progress = [&](double) { options.progress(report->tensors, report->tensors); };
+  }
   std::vector<TokenId> tokens;
   std::vector<float> beside, alone;
   {
@@ -284,8 +256,9 @@ void RefuseWithoutRoom(const fs::path& parent, int64_t bytes) {
                                   std::to_string(space.available) + " are free");
 }
 
-// config.json with the type of the merged weights, whatever was computed in before.
-std::string WithDType(const std::string& config, DType dtype) {
+}  // namespace
+
+std::string ConfigWithDType(const std::string& config, DType dtype) {
   auto json = ParseUntrustedJson(config, "config.json");
   json[json.contains("dtype") ? "dtype" : "torch_dtype"] = dtype == DType::kBF16  ? "bfloat16"
                                                            : dtype == DType::kF16 ? "float16"
@@ -293,8 +266,6 @@ std::string WithDType(const std::string& config, DType dtype) {
                                                                                   : "float32";
   return json.dump(2) + "\n";
 }
-
-}  // namespace
 
 double MergeBound(DType dtype) { return dtype == DType::kF32 ? 1e-4 : 0.05; }
 
@@ -314,21 +285,25 @@ void RefuseMergeIntoBlocks(const ModelDir& base) {
 MergeReport MergeAdapter(const ModelDir& base, const LoraAdapter& adapter,
                          const MergeOptions& options, const fs::path& dir, OpsContext& ops) {
   RefuseMergeIntoBlocks(base);
-  Merger merger(base, adapter, ops);
+  Merger merger(base, adapter, options, ops);
   const fs::path parent = dir.has_parent_path() ? dir.parent_path() : fs::path(".");
   RefuseWithoutRoom(parent, merger.bytes());
   MergeReport report;
   report.dtype = DTypeName(merger.dtype());
   report.layers = static_cast<int64_t>(adapter.modules().size());
-  PublishDirectory(dir, [&](const fs::path& temporary) {
-    merger.Write(temporary / "model.safetensors");
-    for (const auto& [name, text] : options.texts) {
-      WriteFileAtomically(temporary / name,
-                          name == "config.json" ? WithDType(text, merger.dtype()) : text);
-    }
-    Compare(base, adapter, temporary, options, ops, &report);
-    WriteFileAtomically(temporary / "merge.json", MergeReportText(report));
-  });
+  report.tensors = merger.n_tensors();
+  PublishDirectory(
+      dir,
+      [&](const fs::path& temporary) {
+        merger.Write(temporary / "model.safetensors");
+        for (const auto& [name, text] : options.texts) {
+          WriteFileAtomically(temporary / name,
+                              name == "config.json" ? ConfigWithDType(text, merger.dtype()) : text);
+        }
+        Compare(base, adapter, temporary, options, ops, &report);
+        WriteFileAtomically(temporary / "merge.json", MergeReportText(report));
+      },
+      options.if_there);
   return report;
 }
 

@@ -14,6 +14,8 @@ constexpr Verb kVerbs[] = {
     {"profile", "run a few steps of a training spec: time, FLOPs, memory", AddProfile},
     {"config", "explain keys of training specs, show a spec's values", AddConfig},
     {"quantize", "round a model's weights, and say what that changes", AddQuantize},
+    {"checkpoint", "look into checkpoints", AddCheckpoint},
+    {"convert", "write a model in another format, or merge an adapter into it", AddConvert},
     {"tokenizer", "train a tokenizer, encode or decode with one", AddTokenizer},
     {"doctor", "say what this machine offers and what would be used", AddDoctor},
     {"bench", "measure this machine and what the program reaches on it", AddBench},

@@ -13,6 +13,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/lasting_names.h"
 #include "engine/base/log.h"
 
 namespace tandem::server {
@@ -26,22 +27,11 @@ constexpr int kThreads = 2;
 // One task at a time for each connection that uploads or downloads, which are bounded elsewhere.
 constexpr size_t kMaxTasks = 1 << 20;
 
-std::string RandomId() {
-  unsigned char bytes[12];
-  TANDEM_CHECK(::getrandom(bytes, sizeof bytes, 0) == static_cast<ssize_t>(sizeof bytes));
-  std::string id(kIdPrefix);
-  for (const unsigned char byte : bytes) {
-    id += "0123456789abcdef"[byte >> 4];
-    id += "0123456789abcdef"[byte & 15];
-  }
-  return id;
-}
-
 std::filesystem::path MakeFilesDir(const std::filesystem::path& data_dir) {
   const std::filesystem::path dir = data_dir / "files";
+  MakeDirectories(dir);
   std::error_code error;
-  std::filesystem::create_directories(dir, error);
-  if (!error) std::filesystem::permissions(dir, std::filesystem::perms::owner_all, error);
+  std::filesystem::permissions(dir, std::filesystem::perms::owner_all, error);
   if (error) {
     throw Error(ErrorCode::kIo, "could not create " + dir.string() + ": " + error.message());
   }
@@ -115,6 +105,17 @@ std::optional<std::string> SafeFileName(std::string_view name) {
   return safe;
 }
 
+std::string FileStore::NewId() {
+  unsigned char bytes[12];
+  TANDEM_CHECK(::getrandom(bytes, sizeof bytes, 0) == static_cast<ssize_t>(sizeof bytes));
+  std::string id(kIdPrefix);
+  for (const unsigned char byte : bytes) {
+    id += "0123456789abcdef"[byte >> 4];
+    id += "0123456789abcdef"[byte & 15];
+  }
+  return id;
+}
+
 FileStore::FileStore(Options options)
     : options_(std::move(options)),
       dir_(MakeFilesDir(options_.data_dir)),
@@ -149,7 +150,7 @@ void FileStore::RemoveLeftovers() {
 }
 
 TemporaryFile FileStore::BeginFile() {
-  return TemporaryFile(dir_ / (RandomId() + std::string(kTemporarySuffix)));
+  return TemporaryFile(dir_ / (NewId() + std::string(kTemporarySuffix)));
 }
 
 void FileStore::Insert(const StoredFile& file) {
@@ -163,7 +164,7 @@ void FileStore::Insert(const StoredFile& file) {
 
 StoredFile FileStore::Add(TemporaryFile temporary, const NewFile& about) {
   StoredFile file;
-  file.id = RandomId();
+  file.id = about.id.empty() ? NewId() : about.id;
   file.bytes = temporary.bytes();
   file.filename = about.filename;
   file.purpose = about.purpose;
@@ -306,6 +307,12 @@ FileStore::Opened FileStore::Open(const std::string& id) {
                 "could not open " + path.string() + ": " + std::generic_category().message(errno));
   }
   return opened;
+}
+
+std::optional<std::filesystem::space_info> FileStore::DiskSpace() const {
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(dir_, error);
+  return error ? std::nullopt : std::optional(space);
 }
 
 }  // namespace tandem::server

@@ -30,6 +30,7 @@ struct NewFile {
   std::string filename;
   std::string purpose;
   std::optional<int64_t> expires_after_s;
+  std::string id = {};  // of NewId, and of no other file; empty: the store chooses
 };
 
 struct FileFilter {
@@ -67,6 +68,7 @@ class FileStore {
 
   int64_t max_file_bytes() const { return options_.max_file_bytes; }
 
+  static std::string NewId();
   // Where an upload goes first. Throws kIo, and kUnavailable (insufficient_storage).
   TemporaryFile BeginFile();
   // On disk, and in the table, when it returns. Throws as BeginFile.
@@ -88,6 +90,9 @@ class FileStore {
     UniqueFd fd;
   };
   Opened Open(const std::string& id);
+
+  // Of the disk that the files are on; nullopt where it does not say. Does not wait for it.
+  std::optional<std::filesystem::space_info> DiskSpace() const;
 
   // Runs a task on a thread that may wait for the disk; false when the store is stopping.
   bool Post(std::function<void()> task) { return threads_.TryPost(std::move(task)); }

@@ -1,5 +1,7 @@
 #include "server/handlers/adapter_host.h"
 
+#include <chrono>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -13,10 +15,62 @@ Error ShuttingDown() {
   return Error(ErrorCode::kUnavailable, "the server is stopping").WithReason("shutting_down");
 }
 
+// What is wrong with the files is the request's fault, which named them.
+Error ForTheRequest(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kDataLoss:
+    case ErrorCode::kIo:  // a directory where a file should be, or one that we may not read
+      return Error(ErrorCode::kInvalidArgument, error.what()).WithReason("invalid_adapter");
+    case ErrorCode::kUnsupported:
+      return Error(ErrorCode::kInvalidArgument, error.what()).WithReason("unsupported_adapter");
+    case ErrorCode::kNotFound:
+      if (!error.param().empty()) return error;
+      return Error(ErrorCode::kNotFound, error.what()).WithReason("path_not_found");
+    default:
+      return error;
+  }
+}
+
+// The fault that is being handled, in the words of the job and of whoever asked.
+Error CurrentFault() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return ForTheRequest(error);
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::kUnavailable, "not enough memory to load the adapter")
+        .WithReason("out_of_memory");
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::kInternal, error.what());
+  }
+}
+
+JobSupervisor::OwnEnd FailedWith(const Error& fault) {
+  // Jobs that the server's end cuts short have one code, whatever they were doing.
+  if (fault.reason() == "shutting_down") {
+    return {JobStatus::kFailed,
+            JobError{"the server stopped before the adapter was loaded", "interrupted"},
+            {}};
+  }
+  const std::string code = fault.reason().empty() ? "internal_error" : fault.reason();
+  return {JobStatus::kFailed, JobError{fault.what(), code}, {}};
+}
+
+std::string ResultOf(const ServedModel& model, std::chrono::steady_clock::duration elapsed) {
+  nlohmann::ordered_json result;
+  result["adapter"] = model.id;
+  result["base"] = model.base->id;
+  result["rank"] = model.adapter_rank;
+  result["memory_bytes"] = model.memory.claim().total();
+  result["seconds"] = std::chrono::duration<double>(elapsed).count();
+  return result.dump();
+}
+
 }  // namespace
 
-AdapterHost::AdapterHost(ModelRegistry& registry, MemoryLedger& ledger, Maker maker)
-    : registry_(registry), ledger_(ledger), maker_(std::move(maker)) {
+AdapterHost::AdapterHost(ModelRegistry& registry, MemoryLedger& ledger, JobSupervisor* jobs,
+                         Maker maker)
+    : registry_(registry), ledger_(ledger), jobs_(jobs), maker_(std::move(maker)) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -45,15 +99,22 @@ std::shared_ptr<const ServedModel> AdapterHost::FindBase(const std::string& name
   return only ? only : registry_.Look("");  // which says that there is none
 }
 
-void AdapterHost::Load(const AdapterLoadSpec& spec, OnEnd on_end) {
+void AdapterHost::Load(const AdapterLoadSpec& spec, const std::string& request_json, OnEnd on_end) {
   Task task{spec, spec.replace ? registry_.ClaimForAdapter(spec.name) : registry_.Claim(spec.name),
-            FindBase(spec.base), std::move(on_end)};
+            FindBase(spec.base), "", std::move(on_end)};
+  if (jobs_ != nullptr) {
+    task.job_id = jobs_->BeginOwn(JobType::kAdapterLoad, request_json, nullptr).id;
+  }
   {
     const std::lock_guard lock(mutex_);
-    if (is_stopped_) throw ShuttingDown();
-    queue_.push_back(std::move(task));
+    if (!is_stopped_) {
+      queue_.push_back(std::move(task));
+      wake_.notify_all();
+      return;
+    }
   }
-  wake_.notify_all();
+  EndJob(task, FailedWith(ShuttingDown()));
+  throw ShuttingDown();
 }
 
 std::shared_ptr<const ServedModel> AdapterHost::LoadOne(Task& task) {
@@ -66,6 +127,32 @@ std::shared_ptr<const ServedModel> AdapterHost::LoadOne(Task& task) {
   return model;
 }
 
+void AdapterHost::EndJob(const Task& task, JobSupervisor::OwnEnd end) {
+  if (jobs_ != nullptr) jobs_->EndOwn(task.job_id, std::move(end));
+}
+
+void AdapterHost::LoadAndEnd(Task& task, bool is_late) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::shared_ptr<const ServedModel> model;
+  std::exception_ptr fault;
+  JobSupervisor::OwnEnd end;
+  try {
+    if (is_late) throw ShuttingDown();
+    if (jobs_ != nullptr) jobs_->StartOwn(task.job_id);
+    model = LoadOne(task);
+    end.result_json = ResultOf(*model, std::chrono::steady_clock::now() - begin);
+  } catch (...) {
+    const Error error = CurrentFault();
+    spdlog::warn("adapter_not_loaded adapter={} reason=\"{}\"", task.spec.name, error.what());
+    fault = std::make_exception_ptr(error);
+    end = FailedWith(error);
+  }
+  task.name.Release();  // before anybody is told, who may try again
+  task.base.reset();
+  EndJob(task, std::move(end));
+  task.on_end(std::move(model), fault);
+}
+
 void AdapterHost::Run() {
   NameThisThread("tandem-adapters");
   std::unique_lock lock(mutex_);
@@ -76,22 +163,7 @@ void AdapterHost::Run() {
     queue_.pop_front();
     const bool is_late = is_stopped_;
     lock.unlock();
-    std::shared_ptr<const ServedModel> model;
-    std::exception_ptr fault;
-    try {
-      if (is_late) throw ShuttingDown();
-      model = LoadOne(task);
-    } catch (const std::bad_alloc&) {
-      fault = std::make_exception_ptr(
-          Error(ErrorCode::kUnavailable, "not enough memory to load the adapter")
-              .WithReason("out_of_memory"));
-    } catch (const std::exception& error) {
-      spdlog::warn("adapter_not_loaded adapter={} reason=\"{}\"", task.spec.name, error.what());
-      fault = std::current_exception();
-    }
-    task.name.Release();  // before anybody is told, who may try again
-    task.base.reset();
-    task.on_end(std::move(model), fault);
+    LoadAndEnd(task, is_late);
     lock.lock();
   }
 }

@@ -11,6 +11,7 @@
 
 #include "engine/base/memory_ledger.h"
 #include "server/handlers/model_registry.h"
+#include "server/jobs/job_supervisor.h"
 
 namespace tandem::server {
 
@@ -23,7 +24,8 @@ struct AdapterLoadSpec {
 };
 
 // Loads adapters into engines that run, one after the other on a thread of its own: reading and
-// packing one takes from milliseconds to seconds, for which nobody else waits. Any thread.
+// packing one takes from milliseconds to seconds, for which nobody else waits. Each load is a job
+// of this process's own where there are jobs at all. Any thread.
 class AdapterHost {
  public:
   // How adapters are made; the floor above knows.
@@ -33,10 +35,13 @@ class AdapterHost {
         const AdapterLoadSpec&, std::shared_ptr<const ServedModel> base, MemoryReservation)>
         make;
   };
-  // Called once, on the host's thread: with the served adapter, or with why there is none.
+  // Called once, on the host's thread, when the job has ended: with the served adapter, or with why
+  // there is none: kInvalidArgument (invalid_adapter, unsupported_adapter) or kNotFound
+  // (path_not_found) for files that the request named.
   using OnEnd = std::function<void(std::shared_ptr<const ServedModel>, std::exception_ptr)>;
 
-  AdapterHost(ModelRegistry& registry, MemoryLedger& ledger, Maker maker);
+  // `jobs` may be null; else it outlives Stop().
+  AdapterHost(ModelRegistry& registry, MemoryLedger& ledger, JobSupervisor* jobs, Maker maker);
   ~AdapterHost();  // Stop()
   AdapterHost(const AdapterHost&) = delete;
   AdapterHost& operator=(const AdapterHost&) = delete;
@@ -44,9 +49,9 @@ class AdapterHost {
   // The adapter answers requests when `on_end` is called, checked against its base tensor by
   // tensor; with `replace` it takes the place of an adapter of the same name in one step: requests
   // on that one end on it. Throws at once kAlreadyExists for a name that is taken, kNotFound
-  // (model_not_found) and kInvalidArgument for the base, and kUnavailable (shutting_down); the
-  // rest goes to `on_end`.
-  void Load(const AdapterLoadSpec& spec, OnEnd on_end);
+  // (model_not_found) and kInvalidArgument for the base, and kUnavailable (shutting_down), and
+  // there is no job then; the rest goes to `on_end`.
+  void Load(const AdapterLoadSpec& spec, const std::string& request_json, OnEnd on_end);
 
   // No name means it any more; requests running on it end on it. Throws kNotFound
   // (adapter_not_found).
@@ -60,15 +65,19 @@ class AdapterHost {
     AdapterLoadSpec spec;
     NameClaim name;
     std::shared_ptr<const ServedModel> base;
+    std::string job_id;  // empty: there are no jobs
     OnEnd on_end;
   };
 
   std::shared_ptr<const ServedModel> FindBase(const std::string& name) const;
   std::shared_ptr<const ServedModel> LoadOne(Task& task);
+  void EndJob(const Task& task, JobSupervisor::OwnEnd end);
+  void LoadAndEnd(Task& task, bool is_late);
   void Run();
 
   ModelRegistry& registry_;
   MemoryLedger& ledger_;
+  JobSupervisor* const jobs_;
   const Maker maker_;
   std::mutex mutex_;  // guards the next two
   std::deque<Task> queue_;

@@ -45,25 +45,14 @@ Json AdapterObject(const HandlerContext& context, const ServedModel& model) {
   return out;
 }
 
-// What is wrong with the files is the request's fault, which named them.
-Error ForTheRequest(const Error& error, const std::string& path_param) {
-  switch (error.code()) {
-    case ErrorCode::kDataLoss:
-      return Error(ErrorCode::kInvalidArgument, error.what())
-          .WithParam(path_param)
-          .WithReason("invalid_adapter");
-    case ErrorCode::kUnsupported:
-      return Error(ErrorCode::kInvalidArgument, error.what())
-          .WithParam(path_param)
-          .WithReason("unsupported_adapter");
-    case ErrorCode::kNotFound:
-      if (!error.param().empty()) return error;
-      return Error(ErrorCode::kNotFound, error.what())
-          .WithParam(path_param)
-          .WithReason("path_not_found");
-    default:
-      return error;
+// A fault of the files is one of the field that named them.
+Error WithPathParam(const Error& error, const std::string& path_param) {
+  const std::string& reason = error.reason();
+  if (reason != "invalid_adapter" && reason != "unsupported_adapter" &&
+      reason != "path_not_found") {
+    return error;
   }
+  return Error(error.code(), error.what()).WithParam(path_param).WithReason(reason);
 }
 
 using Succeed = std::function<void(const ServedModel&)>;
@@ -77,7 +66,7 @@ AdapterHost::OnEnd Answer(const ResponseWriter& writer, const Request& request,
           if (fault) std::rethrow_exception(fault);
           return succeed(*model);
         } catch (const Error& error) {
-          const auto shown = std::make_exception_ptr(ForTheRequest(error, path_param));
+          const auto shown = std::make_exception_ptr(WithPathParam(error, path_param));
           writer.Send(ToResponse(MakeErrorReply(shown, id)));
         } catch (...) {
           writer.Send(ToResponse(MakeErrorReply(std::current_exception(), id)));
@@ -121,7 +110,7 @@ void LoadAdapter(const HandlerContext& context, Request request, ResponseWriter 
     writer.Json(200,
                 AdapterObject(context, model).dump(-1, ' ', false, Json::error_handler_t::replace));
   };
-  RequireAdapters(context).Load(spec, Answer(writer, request, "path", succeed));
+  RequireAdapters(context).Load(spec, body.dump(), Answer(writer, request, "path", succeed));
 }
 
 // POST /admin/adapters/unload
@@ -153,7 +142,7 @@ void LoadLoraAdapter(const HandlerContext& context, Request request, ResponseWri
     writer.Text(200, "Success: LoRA adapter '" + model.id + "' added successfully.");
   };
   try {
-    RequireAdapters(context).Load(spec, Answer(writer, request, "lora_path", succeed));
+    RequireAdapters(context).Load(spec, body.dump(), Answer(writer, request, "lora_path", succeed));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kAlreadyExists) throw;
     // vLLM's status for it.

@@ -1,6 +1,8 @@
 #include <nlohmann/json.hpp>
 
+#include "convert/spec.h"
 #include "server/handlers/handlers.h"
+#include "server/handlers/job_follower.h"
 #include "server/handlers/job_spec.h"
 #include "server/handlers/query_fields.h"
 #include "server/jobs/job_supervisor.h"
@@ -25,70 +27,44 @@ Job FindJob(const HandlerContext& context, const Request& request) {
   return std::move(*job);
 }
 
-// Sends a job's log as events while it grows. Works on the connection's strand: each pump reads a
-// piece, and what wakes it (the supervisor, a reader that caught up, the server stopping) only
-// posts. Kept alive by the connection's disconnect callback until the stream ends.
-class LogFollower : public std::enable_shared_from_this<LogFollower> {
- public:
-  LogFollower(const HandlerContext& context, std::string id, int64_t offset, ResponseWriter writer)
-      : context_(context), id_(std::move(id)), offset_(offset), writer_(std::move(writer)) {}
+Error OnlyForTraining(const std::string& field) {
+  return Error(ErrorCode::kUnsupported, field + " is for jobs of type train")
+      .WithParam(field)
+      .WithReason("unsupported_value");
+}
 
-  void Start() {
-    const auto wake = [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->PostPump();
-    };
-    subscription_ = RequireJobs(context_).Subscribe(id_, wake);
-    on_drain_ = std::make_shared<std::function<void()>>(wake);
-    context_.drain->Subscribe(on_drain_);
-    writer_.OnDisconnect([self = shared_from_this()] { self->subscription_.Cancel(); });
-    stream_ = writer_.StartEventStream();
-    stream_->OnBackpressure([weak = weak_from_this()](bool paused) {
-      const auto self = weak.lock();
-      if (!self) return;
-      self->is_paused_ = paused;
-      if (!paused) self->PostPump();
-    });
-    PostPump();
-  }
+// A job's log, line by line.
+class LogFollower final : public JobFollower {
+ public:
+  LogFollower(const HandlerContext& context, const std::string& id, int64_t offset,
+              ResponseWriter writer)
+      : JobFollower(context, id, std::move(writer)), offset_(offset) {}
 
  private:
   static constexpr size_t kPieceBytes = 64 << 10;
 
-  void PostPump() {
-    writer_.Post([self = shared_from_this()] { self->Pump(); });
-  }
-
-  void Pump() {
-    if (is_done_ || is_paused_) return;
-    JobSupervisor* jobs = context_.jobs;
-    if (jobs == nullptr) return End("queued");
-    const JobLog log = jobs->ReadLog(id_, offset_, kPieceBytes);
+  Next Send(EventStream& stream) override {
+    JobSupervisor* jobs = context().jobs;
+    if (jobs == nullptr) return End(stream, "queued");
+    const JobLog log = jobs->ReadLog(job_id(), offset_, kPieceBytes);
     for (const LogLine& line : log.lines.lines) {
       Json data;
       data["offset"] = line.offset;
       data["line"] = line.text;
-      stream_->SendNamed("log", data.dump());
+      stream.SendNamed("log", data.dump());
     }
     offset_ = log.lines.next_offset;
-    if (!log.lines.at_end) return PostPump();
-    if (IsFinished(log.status) || context_.is_draining) End(std::string(NameOf(log.status)));
+    if (!log.lines.at_end) return Next::kGoOn;
+    if (!IsFinished(log.status) && !context().is_draining) return Next::kWait;
+    return End(stream, NameOf(log.status));
   }
 
-  void End(const std::string& status) {
-    is_done_ = true;
-    stream_->SendNamed("end", Json{{"status", status}}.dump());
-    stream_->Close();  // lets go of this follower
+  static Next End(EventStream& stream, std::string_view status) {
+    stream.SendNamed("end", Json{{"status", status}}.dump());
+    return Next::kEnd;
   }
 
-  const HandlerContext& context_;
-  const std::string id_;
   int64_t offset_;
-  const ResponseWriter writer_;
-  std::optional<EventStream> stream_;
-  std::atomic<bool> is_paused_{false};
-  bool is_done_ = false;
-  std::shared_ptr<std::function<void()>> on_drain_;
-  JobSubscription subscription_;
 };
 
 }  // namespace
@@ -120,6 +96,14 @@ std::string JobBody(const Job& job) {
   return out.dump();
 }
 
+void SendAccepted(const Job& job, const ResponseWriter& writer) {
+  Response response;
+  response.status = 202;
+  response.body = JobBody(job);
+  response.headers.emplace_back("location", "/admin/jobs/" + job.id);
+  writer.Send(std::move(response));
+}
+
 // POST /admin/jobs
 void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer) {
   RequireJson(request);
@@ -131,7 +115,7 @@ void CreateJob(const HandlerContext& context, Request request, ResponseWriter wr
     throw BadValue("type",
                    "type must be train, convert or pipeline, got " + ShortForm(Json(type_name)));
   }
-  if (type != JobType::kTrain) {
+  if (type == JobType::kPipeline) {
     throw Error(ErrorCode::kUnsupported,
                 "type '" + type_name + "' is not served by this version yet")
         .WithParam("type")
@@ -146,6 +130,12 @@ void CreateJob(const HandlerContext& context, Request request, ResponseWriter wr
                                         "; known are type, spec, model_id and dry_run");
   }
 
+  if (type == JobType::kConvert) {
+    if (dry_run || model_id) throw OnlyForTraining(dry_run ? "dry_run" : "model_id");
+    const std::string checked = convert::ConvertSpecJson(ConvertSpecOf(context, *spec));
+    return SendAccepted(RequireJobs(context).Submit(*type, spec->dump(), checked), writer);
+  }
+
   Json named = *spec;
   if (model_id) named["run_name"] = *model_id;
   const std::string checked = CheckTrainSpec(std::move(named), context.model_root).dump();
@@ -158,13 +148,7 @@ void CreateJob(const HandlerContext& context, Request request, ResponseWriter wr
                 "a model named '" + id + "' is served already: choose another run_name")
         .WithParam("spec.run_name");
   }
-  const Job job = RequireJobs(context).Submit(*type, checked);
-
-  Response response;
-  response.status = 202;
-  response.body = JobBody(job);
-  response.headers.emplace_back("location", "/admin/jobs/" + job.id);
-  writer.Send(std::move(response));
+  SendAccepted(RequireJobs(context).Submit(*type, checked), writer);
 }
 
 // GET /admin/jobs

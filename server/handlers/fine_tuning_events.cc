@@ -5,7 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "server/handlers/fine_tuning_checkpoints.h"
 #include "server/handlers/fine_tuning_object.h"
 #include "server/jobs/job_files.h"
 
@@ -43,7 +45,7 @@ Json MetricsOf(const Json& row, int64_t total_steps) {
     data["step"] = IntAt(row, "step") + 1;
     data["total_steps"] = total_steps;
     data["train_loss"] = *loss;
-    data["train_mean_token_accuracy"] = nullptr;  // is not computed while training
+    data["train_mean_token_accuracy"] = OrNull(NumberAt(row, "learning/accuracy"));
     data["learning_rate"] = OrNull(NumberAt(row, "learning/current_learning_rate"));
     data["tokens_per_second"] = OrNull(NumberAt(row, "perf/real_tokens_per_sec"));
   } else if (const auto valid_loss = NumberAt(row, "eval/avg_loss")) {
@@ -101,8 +103,12 @@ bool FineTuningEvents::ReadMessages(std::vector<Json>* events) {
     if (kind == "warning") event["level"] = "warn";
     if (row.contains("message") && row["message"].is_string()) event["message"] = row["message"];
     // A path of ours says nothing to a client.
+    const int64_t step = IntAt(row, "step");
     if (kind == "checkpoint") {
-      event["message"] = "Checkpoint written after step " + std::to_string(IntAt(row, "step"));
+      event["message"] = "Checkpoint written after step " + std::to_string(step);
+    } else if (kind == "export") {
+      event["message"] = "Checkpoint created at step " + std::to_string(step) + ": " +
+                         CheckpointNameOf(job_, step);
     }
     events->push_back(std::move(event));
   }
@@ -110,11 +116,25 @@ bool FineTuningEvents::ReadMessages(std::vector<Json>* events) {
   return !chunk.at_end;
 }
 
+bool FineTuningEvents::IsTold(int64_t step) const {
+  const int64_t every =
+      std::max<int64_t>(1, (steps_ + kMostMetricsEvents - 1) / kMostMetricsEvents);
+  return step == 1 || step % every == 0;
+}
+
+Json FineTuningEvents::MetricsEvent(const Json& row, Json data, int64_t offset) const {
+  Json event = Event("s", offset, static_cast<int64_t>(NumberAt(row, "unix_seconds").value_or(0)));
+  event["type"] = "metrics";
+  event["message"] = "Step " + data["step"].dump() + "/" + std::to_string(steps_) + ": " +
+                     (data.contains("train_loss") ? "training loss=" + data["train_loss"].dump()
+                                                  : "validation loss=" + data["valid_loss"].dump());
+  event["data"] = std::move(data);
+  return event;
+}
+
 bool FineTuningEvents::ReadMetrics(std::vector<Json>* events) {
   const LogChunk chunk =
       ReadLogLines(MetricsFile(job_), metrics_offset_, kPieceBytes, IsFinished(job_.status));
-  const int64_t every =
-      std::max<int64_t>(1, (steps_ + kMostMetricsEvents - 1) / kMostMetricsEvents);
   for (const LogLine& line : chunk.lines) {
     const Json row = ParseRow(line.text);
     if (!row.is_object()) continue;
@@ -122,35 +142,37 @@ bool FineTuningEvents::ReadMetrics(std::vector<Json>* events) {
     if (data.is_null()) continue;
     const int64_t step = data["step"];
     const bool is_step = data.contains("train_loss");
-    if (is_step && step % every != 0 && step != 1 && step != steps_) continue;
-    Json event =
-        Event("s", line.offset, static_cast<int64_t>(NumberAt(row, "unix_seconds").value_or(0)));
-    event["type"] = "metrics";
-    event["message"] = "Step " + std::to_string(step) + "/" + std::to_string(steps_) + ": " +
-                       (is_step ? "training loss=" + data["train_loss"].dump()
-                                : "validation loss=" + data["valid_loss"].dump());
-    event["data"] = std::move(data);
-    events->push_back(std::move(event));
+    int64_t& last = is_step ? last_step_ : last_evaluation_;
+    // A run that goes on does some steps again, with the same figures.
+    if (step <= last) continue;
+    last = step;
+    Json event = MetricsEvent(row, std::move(data), line.offset);
+    if (is_step) untold_.clear();
+    if (!is_step || IsTold(step)) {
+      events->push_back(std::move(event));
+    } else {
+      untold_.push_back(std::move(event));
+    }
   }
   metrics_offset_ = chunk.next_offset;
   return !chunk.at_end;
 }
 
-std::vector<Json> FineTuningEvents::EndEvents(const Job& job) {
+std::vector<Json> FineTuningEvents::End(const Job& job) {
   std::vector<Json> events;
   if (!IsFinished(job.status)) return events;
-  const FineTuningEvents maker(job, 0);
-  Json event = maker.Event("f", 0, job.finished_at.value_or(job.created_at));
+  events.swap(untold_);
+  Json event = Event("f", 0, job.finished_at.value_or(job.created_at));
   if (job.status == JobStatus::kSucceeded) {
     event["message"] = "New fine-tuned model created: " + FineTunedNameOf(job);
     events.push_back(event);
-    event = maker.Event("f", 1, job.finished_at.value_or(job.created_at));
+    event = Event("f", 1, job.finished_at.value_or(job.created_at));
     event["message"] = "The job has successfully completed";
   } else if (job.status == JobStatus::kCancelled) {
     event["message"] = "The job was cancelled";
   } else {
     event["level"] = "error";
-    event["message"] = job.error ? job.error->message : "The job has failed";
+    event["message"] = job.error ? FineTuningErrorOf(job).message : "The job has failed";
   }
   events.push_back(std::move(event));
   return events;
@@ -176,10 +198,7 @@ FineTuningFigures ReadFineTuningFigures(const Job& job, int64_t steps) {
   FineTuningFigures figures;
   for (auto& [key, entry] : last) {
     figures.trained_tokens += entry.second;
-    if (!key.second) {
-      figures.last_step = key.first;
-      figures.train_loss = entry.first["train_loss"];
-    }
+    if (!key.second) figures.last_step = key.first;
     figures.rows.push_back(std::move(entry.first));
   }
   return figures;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -7,9 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "server/handlers/fine_tuning_checkpoints.h"
 #include "server/handlers/fine_tuning_events.h"
 #include "server/handlers/fine_tuning_object.h"
 #include "server/handlers/handlers.h"
+#include "server/handlers/job_follower.h"
 #include "server/handlers/query_fields.h"
 #include "server/jobs/job_supervisor.h"
 
@@ -44,65 +45,30 @@ Json Page(const std::vector<Json>& all, const Request& request, size_t limit) {
   return body;
 }
 
-// Sends the events of a job while they come, as LogFollower (admin_jobs.cc) does with its log.
-class EventFollower : public std::enable_shared_from_this<EventFollower> {
+// The events of a job, to its end.
+class EventFollower final : public JobFollower {
  public:
   EventFollower(const HandlerContext& context, const Job& job, ResponseWriter writer)
-      : context_(context),
-        id_(job.id),
-        events_(job, FineTuningStepsOf(job)),
-        writer_(std::move(writer)) {}
-
-  void Start() {
-    const auto wake = [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->PostPump();
-    };
-    subscription_ = RequireJobs(context_).Subscribe(id_, wake);
-    on_drain_ = std::make_shared<std::function<void()>>(wake);
-    context_.drain->Subscribe(on_drain_);
-    writer_.OnDisconnect([self = shared_from_this()] { self->subscription_.Cancel(); });
-    stream_ = writer_.StartEventStream();
-    stream_->OnBackpressure([weak = weak_from_this()](bool paused) {
-      const auto self = weak.lock();
-      if (!self) return;
-      self->is_paused_ = paused;
-      if (!paused) self->PostPump();
-    });
-    PostPump();
-  }
+      : JobFollower(context, job.id, std::move(writer)), events_(job, FineTuningStepsOf(job)) {}
 
  private:
-  void PostPump() {
-    writer_.Post([self = shared_from_this()] { self->Pump(); });
-  }
-
-  void Pump() {
-    if (is_done_ || is_paused_) return;
-    JobSupervisor* jobs = context_.jobs;
+  Next Send(EventStream& stream) override {
+    JobSupervisor* jobs = context().jobs;
     // Asked before the files are read: what an ended job has written is then all there.
-    const std::optional<Job> job = jobs == nullptr ? std::nullopt : jobs->Find(id_);
+    const std::optional<Job> job = jobs == nullptr ? std::nullopt : jobs->Find(job_id());
     std::vector<Json> read;
     const bool has_more = events_.ReadMore(&read);
-    for (const Json& event : read) stream_->Send(Text(event));
-    if (has_more) return PostPump();
-    if (job && !IsFinished(job->status) && !context_.is_draining) return;
-    is_done_ = true;
+    for (const Json& event : read) stream.Send(Text(event));
+    if (has_more) return Next::kGoOn;
+    if (job && !IsFinished(job->status) && !context().is_draining) return Next::kWait;
     if (job) {
-      for (const Json& event : FineTuningEvents::EndEvents(*job)) stream_->Send(Text(event));
+      for (const Json& event : events_.End(*job)) stream.Send(Text(event));
     }
-    stream_->Send("[DONE]");
-    stream_->Close();  // lets go of this follower
+    stream.Send("[DONE]");
+    return Next::kEnd;
   }
 
-  const HandlerContext& context_;
-  const std::string id_;
   FineTuningEvents events_;
-  const ResponseWriter writer_;
-  std::optional<EventStream> stream_;
-  std::atomic<bool> is_paused_{false};
-  bool is_done_ = false;
-  std::shared_ptr<std::function<void()>> on_drain_;
-  JobSubscription subscription_;
 };
 
 }  // namespace
@@ -123,7 +89,7 @@ void ListFineTuningEvents(const HandlerContext& context, Request request, Respon
   std::stable_sort(events.begin(), events.end(), [](const Json& a, const Json& b) {
     return a["created_at"].get<int64_t>() < b["created_at"].get<int64_t>();
   });
-  for (Json& event : FineTuningEvents::EndEvents(job)) events.push_back(std::move(event));
+  for (Json& event : reader.End(job)) events.push_back(std::move(event));
   std::reverse(events.begin(), events.end());
   writer.Json(200, Text(Page(events, request, limit)));
 }
@@ -134,23 +100,11 @@ void ListFineTuningCheckpoints(const HandlerContext& context, Request request,
   const Job job = FindJob(context, request);
   const auto limit = static_cast<size_t>(QueryInt(request, "limit", 10, 1, 100));
   std::vector<Json> checkpoints;
-  // What can be asked as a model is the end; the checkpoints before it serve to resume.
-  if (job.status == JobStatus::kSucceeded) {
-    const FineTuningFigures figures = ReadFineTuningFigures(job, FineTuningStepsOf(job));
-    Json checkpoint;
-    checkpoint["id"] = "ftckpt-" + ShortIdOf(job);
-    checkpoint["object"] = "fine_tuning.job.checkpoint";
-    checkpoint["created_at"] = job.finished_at.value_or(job.created_at);
-    checkpoint["fine_tuned_model_checkpoint"] = FineTunedNameOf(job);
-    checkpoint["step_number"] = figures.last_step;
-    checkpoint["fine_tuning_job_id"] = job.id;
-    checkpoint["metrics"] = {{"step", figures.last_step}, {"train_loss", figures.train_loss}};
-    for (const Json& row : figures.rows) {
-      if (!row.contains("valid_loss")) continue;
-      checkpoint["metrics"]["valid_loss"] = row["valid_loss"];
-      checkpoint["metrics"]["valid_mean_token_accuracy"] = row["valid_mean_token_accuracy"];
-    }
-    checkpoints.push_back(std::move(checkpoint));
+  const std::vector<FineTuningCheckpoint> found = FineTuningCheckpointsOf(job);
+  const FineTuningFigures figures =
+      found.empty() ? FineTuningFigures() : ReadFineTuningFigures(job, FineTuningStepsOf(job));
+  for (auto checkpoint = found.rbegin(); checkpoint != found.rend(); ++checkpoint) {
+    checkpoints.push_back(FineTuningCheckpointJson(job, *checkpoint, figures));
   }
   writer.Json(200, Text(Page(checkpoints, request, limit)));
 }

@@ -107,6 +107,7 @@ TrainingData ExamineFile(const HandlerContext& context, const FineTuningRequest&
 struct ExaminedFile {
   std::filesystem::path path;
   TrainingData data;
+  bool is_checked = true;  // every line; otherwise the job does that
 };
 
 class Creation {
@@ -119,8 +120,8 @@ class Creation {
 
   ExaminedFile Examine(const std::string& id, const char* param) {
     const StoredFile file = FindTrainingFile(files_, id, param);
-    ExaminedFile examined{files_.PathOf(id), {}};
-    if (file.bytes <= kExaminedBytes) {
+    ExaminedFile examined{files_.PathOf(id), {}, file.bytes <= kExaminedBytes};
+    if (examined.is_checked) {
       examined.data = ExamineFile(context_, request_, base_, examined.path);
     } else {
       examined.data.examples = examined.data.samples = CountLines(examined.path);
@@ -133,8 +134,11 @@ class Creation {
     const ExaminedFile training = Examine(request_.training_file, "training_file");
     TrainingFiles files{training.path, {}};
     if (request_.validation_file) {
-      files.validation = Examine(*request_.validation_file, "validation_file").path;
+      const ExaminedFile validation = Examine(*request_.validation_file, "validation_file");
+      files.validation = validation.path;
+      is_unchecked_ = !validation.is_checked;
     }
+    if (!training.is_checked) is_unchecked_ = true;
     std::random_device device;
     const auto random_seed = static_cast<int64_t>(device() & 0x7fffffff);
     const FineTuningPlan plan = PlanFineTuning(request_, base_, training.data, random_seed);
@@ -165,6 +169,7 @@ class Creation {
     out["suffix"] = request.suffix ? Json(*request.suffix) : Json();
     out["seed"] = *request.seed;
     out["steps"] = plan.steps;
+    out["unchecked"] = is_unchecked_;
     out["metadata"] = Json();
     if (!request.metadata.empty()) out["metadata"] = Json::object();
     for (const auto& [key, value] : request.metadata) out["metadata"][key] = value;
@@ -175,6 +180,7 @@ class Creation {
   FileStore& files_;
   const FineTuningRequest request_;
   const TrainingBase base_;
+  bool is_unchecked_ = false;  // some of the data, before the job looks
 };
 
 TrainingBase BaseOf(const HandlerContext& context, const std::string& model_name) {

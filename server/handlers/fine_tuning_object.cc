@@ -1,9 +1,12 @@
 #include "server/handlers/fine_tuning_object.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "server/jobs/job_files.h"
 
@@ -24,12 +27,65 @@ std::string TextAt(const Json& object, const char* name) {
 
 Json ErrorOf(const Job& job) {
   if (!job.error) return Json();
+  const FineTuningError shown = FineTuningErrorOf(job);
   Json error;
-  const bool is_data = job.error->code == "bad_data";
-  error["code"] = is_data ? "invalid_training_file" : job.error->code;
-  error["message"] = job.error->message;
-  error["param"] = is_data ? Json("training_file") : Json();
+  error["code"] = shown.code;
+  error["message"] = shown.message;
+  error["param"] = shown.param.empty() ? Json() : Json(shown.param);
   return error;
+}
+
+// The paths of the data in the spec of a job; empty where there are none.
+struct DataPaths {
+  std::string train;
+  std::string eval;
+};
+DataPaths DataPathsOf(const Job& job) {
+  DataPaths paths;
+  const std::ifstream file(job.dir / "spec.json");
+  std::ostringstream text;
+  text << file.rdbuf();
+  const Json spec = Json::parse(text.str(), nullptr, false);
+  if (!spec.is_object() || !spec.contains("data") || !spec["data"].is_object()) return paths;
+  paths.train = TextAt(spec["data"], "train");
+  paths.eval = TextAt(spec["data"], "eval");
+  return paths;
+}
+
+// What the file is called here says nothing to a client.
+std::string WithoutPath(std::string text, const std::string& path) {
+  for (size_t at = 0; !path.empty() && (at = text.find(path, at)) != std::string::npos;) {
+    text.replace(at, path.size(), "the file");
+  }
+  return text;
+}
+
+// Of the report of bad rows (DataReport::BadRows) the rows themselves: "line 7: why; line 9: …".
+// Empty for anything else.
+std::string BadLinesIn(const std::string& message) {
+  constexpr size_t kMostListed = 10;
+  constexpr std::string_view kMore = "  and ";
+  std::istringstream lines(message);
+  std::string text;
+  int64_t listed = 0;
+  int64_t more = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(kMore) && line.ends_with(" more")) {
+      more += std::strtoll(line.c_str() + kMore.size(), nullptr, 10);
+    } else if (line.starts_with("  ") && static_cast<size_t>(++listed) <= kMostListed) {
+      text += (text.empty() ? "" : "; ") + line.substr(2);
+    }
+  }
+  more += std::max<int64_t>(0, listed - static_cast<int64_t>(kMostListed));
+  return text + (more > 0 ? "; and " + std::to_string(more) + " more" : "");
+}
+
+// A large file is looked at by the job's process, which has something to report only when it has
+// found nothing wrong with it.
+bool IsBeingValidated(const Job& job, const Json& request) {
+  const bool is_waiting = job.status == JobStatus::kQueued || job.status == JobStatus::kRunning;
+  return is_waiting && request.value("unchecked", false) &&
+         FileBytes(job.dir / "events.jsonl") == 0;
 }
 
 // From what is done so far; null before anything is.
@@ -85,6 +141,16 @@ std::optional<FineTuningResult> ReadFineTuningResult(const Job& job) {
   return result;
 }
 
+FineTuningError FineTuningErrorOf(const Job& job) {
+  if (job.error->code != "bad_data") return {job.error->code, job.error->message, ""};
+  const DataPaths paths = DataPathsOf(job);
+  const std::string& message = job.error->message;
+  const bool is_eval = !paths.eval.empty() && message.find(paths.eval) != std::string::npos;
+  std::string shown = BadLinesIn(message);
+  if (shown.empty()) shown = WithoutPath(WithoutPath(message, paths.train), paths.eval);
+  return {"invalid_training_file", std::move(shown), is_eval ? "validation_file" : "training_file"};
+}
+
 nlohmann::ordered_json FineTuningJobJson(const Job& job, int64_t now) {
   const Json request = RequestOf(job);
   const bool has_succeeded = job.status == JobStatus::kSucceeded;
@@ -101,7 +167,8 @@ nlohmann::ordered_json FineTuningJobJson(const Job& job, int64_t now) {
   out["model"] = part("model");
   out["fine_tuned_model"] = has_succeeded ? Json(FineTunedNameOf(job)) : Json();
   out["organization_id"] = "org-local";
-  out["status"] = NameOf(job.status);
+  out["status"] =
+      IsBeingValidated(job, request) ? "validating_files" : std::string(NameOf(job.status));
   out["hyperparameters"] = part("hyperparameters");
   const std::string method = TextAt(request, "method");
   out["method"]["type"] = method;

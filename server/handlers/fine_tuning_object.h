@@ -34,6 +34,15 @@ struct FineTuningResult {
 void WriteFineTuningResult(const Job& job, const FineTuningResult& result);
 std::optional<FineTuningResult> ReadFineTuningResult(const Job& job);
 
+// Why a job has failed, as the API tells it: what is wrong with a file of the request names the
+// lines, at most ten of them, and the parameter. REQUIRES: job.error is set.
+struct FineTuningError {
+  std::string code;
+  std::string message;
+  std::string param;  // empty: none
+};
+FineTuningError FineTuningErrorOf(const Job& job);
+
 // The official job object, with every key that it requires.
 nlohmann::ordered_json FineTuningJobJson(const Job& job, int64_t now);
 

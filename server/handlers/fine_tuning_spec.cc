@@ -21,7 +21,8 @@ constexpr int64_t kMostBatch = 8;
 constexpr int64_t kUsualRowTokens = 2048;
 constexpr int64_t kRowTokensStep = 16;
 
-int64_t RoundedUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+int64_t DividedUp(int64_t n, int64_t by) { return (n + by - 1) / by; }
+int64_t RoundedUp(int64_t n, int64_t step) { return DividedUp(n, step) * step; }
 
 // Three times over a small file, once over one that takes long anyway.
 int64_t AutoEpochs(int64_t examples) {
@@ -70,10 +71,11 @@ Json DataJson(const FineTuningPlan& plan, const TrainingFiles& files) {
   out["packing"] = "none";
   out["overflow"] = plan.request.hyperparameters.over_length;
   out["seed"] = *plan.request.seed;
+  out["num_epoch"] = *plan.request.hyperparameters.n_epochs;
   return out;
 }
 
-Json TrainJson(const FineTuningPlan& plan, int64_t steps_per_epoch, bool evaluates) {
+Json TrainJson(const FineTuningPlan& plan) {
   const FineTuningHyperparameters& wanted = plan.request.hyperparameters;
   const double rate = (wanted.lora ? kLoraLearningRate : kFullLearningRate) *
                       (plan.request.method == FineTuningMethod::kDpo ? kDpoFactor : 1);
@@ -87,13 +89,19 @@ Json TrainJson(const FineTuningPlan& plan, int64_t steps_per_epoch, bool evaluat
   }
   if (wanted.weight_decay) out["optimizer"]["weight_decay"] = *wanted.weight_decay;
   if (wanted.grad_clip) out["gradient_clipping_threshold"] = *wanted.grad_clip;
-  if (evaluates) out["eval_interval"] = steps_per_epoch;
   return out;
 }
 
-int64_t StepsPerEpoch(const FineTuningPlan& plan, int64_t samples) {
-  const int64_t batch = *plan.request.hyperparameters.batch_size;
-  return std::max<int64_t>(1, (samples + batch - 1) / batch);
+// How many rows an epoch has: one for every example, and where long ones are split, for every
+// piece.
+int64_t RowsOf(const TrainingData& data, const std::string& over_length, int64_t row_tokens) {
+  if (over_length != "split" || data.lengths.empty()) return data.samples;
+  int64_t rows = 0;
+  // The last token of an example is only ever predicted.
+  for (const int32_t tokens : data.lengths) {
+    rows += std::max<int64_t>(1, DividedUp(tokens - 1, row_tokens));
+  }
+  return rows;
 }
 
 }  // namespace
@@ -123,8 +131,10 @@ FineTuningPlan PlanFineTuning(FineTuningRequest request, const TrainingBase& bas
   if (data.longest > 0) {
     plan.row_tokens = std::min(longest_allowed, RoundedUp(data.longest, kRowTokensStep));
   }
+  const int64_t rows = RowsOf(data, chosen.over_length, plan.row_tokens);
+  plan.steps_per_epoch = std::max<int64_t>(1, DividedUp(rows, *chosen.batch_size));
+  plan.steps = std::max<int64_t>(1, DividedUp(rows * *chosen.n_epochs, *chosen.batch_size));
   plan.request = std::move(request);
-  plan.steps = StepsPerEpoch(plan, data.samples) * *plan.request.hyperparameters.n_epochs;
   if (const auto max_steps = plan.request.hyperparameters.max_steps) {
     plan.steps = std::min(plan.steps, *max_steps);
   }
@@ -134,8 +144,6 @@ FineTuningPlan PlanFineTuning(FineTuningRequest request, const TrainingBase& bas
 Json TrainSpecOf(const FineTuningPlan& plan, const TrainingBase& base, const TrainingFiles& files) {
   const FineTuningHyperparameters& wanted = plan.request.hyperparameters;
   const bool is_dpo = plan.request.method == FineTuningMethod::kDpo;
-  const int64_t steps_per_epoch =
-      std::max<int64_t>(1, plan.steps / std::max<int64_t>(1, *wanted.n_epochs));
   Json spec;
   spec["version"] = 1;
   spec["kind"] = is_dpo ? "train.dpo" : "train.sft";
@@ -143,10 +151,13 @@ Json TrainSpecOf(const FineTuningPlan& plan, const TrainingBase& base, const Tra
   spec["model"]["init_seed"] = *plan.request.seed;
   if (wanted.lora) spec["lora"] = LoraJson(*wanted.lora, base);
   spec["data"] = DataJson(plan, files);
-  spec["train"] = TrainJson(plan, steps_per_epoch, !files.validation.empty());
+  spec["train"] = TrainJson(plan);
   if (is_dpo) spec["dpo"]["beta"] = *wanted.beta;
-  spec["checkpoint"]["period"] = wanted.checkpoint_every.value_or(steps_per_epoch);
+  spec["checkpoint"]["period"] = wanted.checkpoint_every.value_or(plan.steps_per_epoch);
   spec["checkpoint"]["keep"] = 1;
+  // What answers as a checkpoint, with an evaluation of each.
+  spec["checkpoint"]["export_epochs"] = true;
+  if (wanted.checkpoint_every) spec["checkpoint"]["export_every"] = *wanted.checkpoint_every;
   // The result is what the last step has made, as the checkpoint that the API lists says.
   spec["checkpoint"]["export_best"] = false;
   return spec;

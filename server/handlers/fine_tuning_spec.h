@@ -45,6 +45,7 @@ struct TrainingBase {
 struct FineTuningPlan {
   FineTuningRequest request;  // every "auto" replaced, and with a seed
   int64_t steps = 0;
+  int64_t steps_per_epoch = 0;  // the last of them may reach into the next one
   int64_t row_tokens = 0;
 };
 

@@ -117,6 +117,7 @@ void ListAliases(const HandlerContext& context, Request request, ResponseWriter 
 void GetAlias(const HandlerContext& context, Request request, ResponseWriter writer);
 void PutAlias(const HandlerContext& context, Request request, ResponseWriter writer);
 void DeleteAlias(const HandlerContext& context, Request request, ResponseWriter writer);
+void ConvertModel(const HandlerContext& context, Request request, ResponseWriter writer);
 void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListJobs(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetJob(const HandlerContext& context, Request request, ResponseWriter writer);
@@ -131,6 +132,11 @@ void GetMetrics(const HandlerContext& context, Request request, ResponseWriter w
 void Version(const HandlerContext& context, Request request, ResponseWriter writer);
 void OpenApi(const HandlerContext& context, Request request, ResponseWriter writer);
 void Welcome(const HandlerContext& context, Request request, ResponseWriter writer);
+
+// What `/health` and `/ready` say: whether an engine has stopped, and why no requests are taken
+// (null: they are).
+bool IsStuck(const HandlerContext& context);
+const char* WhyNotReady(const HandlerContext& context);
 
 // What GET /openapi.json answers: server/openapi.json.
 std::string_view OpenApiText();
@@ -150,6 +156,8 @@ JobSupervisor& RequireJobs(const HandlerContext& context);
 Job RequireFineTuningJob(const HandlerContext& context, const std::string& id);
 // A job as the API answers it; the result of a training job says under which id its model answers.
 std::string JobBody(const Job& job);
+// 202, the job, and where to look for it.
+void SendAccepted(const Job& job, const ResponseWriter& writer);
 
 // Throws kInvalidArgument (unsupported_media_type) unless the body is declared as JSON.
 void RequireJson(const Request& request);

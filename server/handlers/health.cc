@@ -19,19 +19,26 @@ void SendUnavailable(const ResponseWriter& writer, const char* status) {
 
 }  // namespace
 
-void Health(const HandlerContext& context, Request, ResponseWriter writer) {
+bool IsStuck(const HandlerContext& context) {
   for (const auto& entry : context.models.List()) {
-    if (context.now() - entry.model->engine->stats().heartbeat > kStuckAfter) {
-      return SendUnavailable(writer, "stuck");
-    }
+    if (context.now() - entry.model->engine->stats().heartbeat > kStuckAfter) return true;
   }
+  return false;
+}
+
+const char* WhyNotReady(const HandlerContext& context) {
+  if (context.is_draining) return "draining";
+  if (context.is_loading) return "loading";
+  return context.models.empty() ? "no_model" : nullptr;
+}
+
+void Health(const HandlerContext& context, Request, ResponseWriter writer) {
+  if (IsStuck(context)) return SendUnavailable(writer, "stuck");
   writer.Json(200, R"({"status":"ok"})");
 }
 
 void Ready(const HandlerContext& context, Request, ResponseWriter writer) {
-  if (context.is_draining) return SendUnavailable(writer, "draining");
-  if (context.is_loading) return SendUnavailable(writer, "loading");
-  if (context.models.empty()) return SendUnavailable(writer, "no_model");
+  if (const char* why = WhyNotReady(context)) return SendUnavailable(writer, why);
   writer.Json(200, R"({"status":"ready"})");
 }
 

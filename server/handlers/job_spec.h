@@ -5,7 +5,13 @@
 #include <optional>
 #include <string>
 
+namespace tandem::convert {
+struct ConvertSpec;
+}
+
 namespace tandem::server {
+
+struct HandlerContext;
 
 // A file that a request body names, as an absolute path below `root`. Absolute paths, `..`, NUL and
 // links that leave the root throw kInvalidArgument (invalid_path); what is not there, kNotFound
@@ -18,6 +24,13 @@ std::filesystem::path ResolvePath(const std::filesystem::path& root, const std::
 // server's, not the caller's.
 nlohmann::ordered_json CheckTrainSpec(nlohmann::ordered_json spec,
                                       const std::filesystem::path& model_root);
+
+// The spec of a conversion from what a request asks for: the body of POST /admin/convert, which is
+// the spec of a job of type convert. What can be told without reading weights is checked: throws
+// kNotFound (model_not_found, path_not_found), kAlreadyExists and kInvalidArgument naming the
+// field.
+convert::ConvertSpec ConvertSpecOf(const HandlerContext& context,
+                                   const nlohmann::ordered_json& body);
 
 // The name under which the model of a train job is served: the spec's run_name, else the job's id.
 std::string ModelIdOfJob(const std::string& spec_json, const std::string& job_id);

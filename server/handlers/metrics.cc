@@ -1,5 +1,6 @@
 #include "server/metrics.h"
 
+#include "server/files/file_store.h"
 #include "server/handlers/handlers.h"
 #include "server/jobs/job_supervisor.h"
 
@@ -15,7 +16,12 @@ void GetMetrics(const HandlerContext& context, Request, ResponseWriter writer) {
     const TrainingFigures figures = jobs->training_figures();
     snapshot.finetune_loss = figures.loss;
     snapshot.finetune_tokens_per_second = figures.tokens_per_second;
+    snapshot.finetune_steps = figures.steps;
+    snapshot.jobs = jobs->counts();
   }
+  snapshot.is_ready = WhyNotReady(context) == nullptr;
+  snapshot.is_healthy = !IsStuck(context);
+  if (FileStore* files = context.files) snapshot.data_disk = files->DiskSpace();
   Response response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   response.body = context.metrics->Text(snapshot);

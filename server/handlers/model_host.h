@@ -28,7 +28,8 @@ struct ModelLoadSpec {
   std::optional<int64_t> max_model_len;  // unset: as the server was started with
   std::optional<std::string> dtype;      // "auto", "f32", …; unset: the same
   bool pinned = false;
-  int64_t idle_unload_s = 0;  // 0: never
+  int64_t idle_unload_s = 0;          // 0: never
+  std::optional<std::string> parent;  // what it was tuned from; set: made here, by a job
 };
 
 // Loads and unloads models while others answer. Each is a job of this process's own: loads run one

@@ -258,6 +258,7 @@ const ModelRegistry::Entry* ModelRegistry::Resolve(const std::string& name) cons
 
 std::optional<std::string> ModelRegistry::SetAlias(const std::string& name,
                                                    const std::string& target, bool may_dangle) {
+  if (!may_dangle) LoadIfMissing(target);
   const std::lock_guard lock(mutex_);
   const auto present = aliases_.find(name);
   if (present == aliases_.end()) ThrowIfTaken(name);
@@ -315,8 +316,20 @@ bool ModelRegistry::Contains(const std::string& name) const {
   return FindEntry(name) != nullptr;
 }
 
+void ModelRegistry::LoadIfMissing(const std::string& name) const {
+  if (!loader_) return;
+  std::string meant = name;
+  {
+    const std::lock_guard lock(mutex_);
+    if (Resolve(name) != nullptr) return;
+    if (const auto alias = aliases_.find(name); alias != aliases_.end()) meant = alias->second;
+  }
+  loader_(meant);
+}
+
 std::shared_ptr<const ServedModel> ModelRegistry::Find(
     const std::optional<std::string>& name) const {
+  if (name) LoadIfMissing(*name);
   const std::lock_guard lock(mutex_);
   if (!name && !entries_.empty()) {
     std::set<const ServedModel*> distinct;
@@ -344,6 +357,7 @@ std::shared_ptr<const ServedModel> ModelRegistry::Find(
 }
 
 std::shared_ptr<const ServedModel> ModelRegistry::Look(const std::string& name) const {
+  LoadIfMissing(name);
   const std::lock_guard lock(mutex_);
   if (const Entry* found = Resolve(name)) return Lease(found->model, LeaseFor::kLooking);
   ThrowNotServed(name);

@@ -102,6 +102,12 @@ class ModelRegistry {
   // else has the name or will have it. The name may also be free.
   NameClaim ClaimForAdapter(const std::string& name);
 
+  // Asked for names that no model has, by Find, Look and SetAlias, without a lock held; may load
+  // and publish a model of that name, or throw. Once, before the registry is used.
+  void SetLoader(std::function<void(const std::string& name)> loader) {
+    loader_ = std::move(loader);
+  }
+
   // The model answers to all the names. Requests running on a model whose place it takes end there.
   // Throws kNotFound (model_not_found) for an adapter whose base has left meanwhile.
   // REQUIRES: the first name is the model's id.
@@ -172,6 +178,7 @@ class ModelRegistry {
     std::function<void()> on_gone;
   };
 
+  void LoadIfMissing(const std::string& name) const;
   std::shared_ptr<const ServedModel> Lease(const std::shared_ptr<const ServedModel>& model,
                                            LeaseFor purpose) const;
   // REQUIRES: mutex_ held, for the next six.
@@ -190,6 +197,7 @@ class ModelRegistry {
   void EndRetired();  // the thread
 
   const bool any_model_name_;
+  std::function<void(const std::string& name)> loader_;
   mutable std::mutex mutex_;  // guards the next five
   std::vector<Entry> entries_;
   std::map<std::string, std::string> aliases_;  // name to target, which may be gone

@@ -1,5 +1,8 @@
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
+#include "server/handlers/fine_tuning_checkpoints.h"
 #include "server/handlers/fine_tuning_object.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_spec.h"
@@ -30,23 +33,55 @@ Json ModelObject(const ModelRegistry::Entry& entry) {
   return out;
 }
 
-// So that none of the jobs that made a model of this name publishes it again at the next start.
-void ForgetModel(JobSupervisor& jobs, const std::string& model_id) {
+// So that none of the jobs that made a model of this name publishes it again at the next start;
+// their checkpoints go with it.
+void ForgetModel(JobSupervisor& jobs, ModelRegistry& models, const std::string& model_id) {
   JobFilter filter;
   filter.status = JobStatus::kSucceeded;
   filter.limit = 100;
-  for (;;) {
+  std::vector<Job> makers;
+  for (bool has_more = true; has_more;) {
     const JobPage page = jobs.List(filter);
     for (const Job& job : page.jobs) {
       const bool made_it =
           job.type == JobType::kFineTune
               ? FineTunedNameOf(job) == model_id
               : job.id == model_id || ModelIdOfJob(job.request_json, job.id) == model_id;
-      if (made_it) WriteJobFile(job.dir / kModelDeletedFile, "");
+      if (made_it) makers.push_back(job);
     }
-    if (!page.has_more || page.jobs.empty()) return;
-    filter.after = page.jobs.back().id;
+    has_more = page.has_more && !page.jobs.empty();
+    if (has_more) filter.after = page.jobs.back().id;
   }
+  for (const Job& job : makers) {
+    if (job.type == JobType::kFineTune) RefuseCheckpointsInUse(jobs, job);
+  }
+  for (const Job& job : makers) {
+    WriteJobFile(job.dir / kModelDeletedFile, "");
+    if (job.type == JobType::kFineTune) DeleteFineTuningCheckpoints(jobs, models, job);
+  }
+}
+
+// Whether the name is a checkpoint's. It need not be in memory to be deleted.
+bool DeleteCheckpoint(const HandlerContext& context, const std::string& id,
+                      const ResponseWriter& writer) {
+  JobSupervisor* jobs = context.jobs;
+  if (jobs == nullptr) return false;
+  const auto found = FindFineTuningCheckpoint(*jobs, id);
+  if (!found) return false;
+  if (context.models.IsClaimed(id)) {
+    throw Error(ErrorCode::kAlreadyExists, "'" + id + "' is being loaded")
+        .WithParam("model")
+        .WithReason("in_use");
+  }
+  DeleteFineTuningCheckpoint(*jobs, found->checkpoint);
+  const std::string body = Json{{"id", id}, {"object", "model"}, {"deleted", true}}.dump();
+  const bool is_removed =
+      context.models.Contains(id) &&
+      context.models.Remove(
+          *context.models.Look(id), [writer, body]() mutable { writer.Json(200, std::move(body)); },
+          "it was deleted");
+  if (!is_removed) writer.Json(200, body);
+  return true;
 }
 
 }  // namespace
@@ -62,6 +97,7 @@ void ListModels(const HandlerContext& context, Request, ResponseWriter writer) {
 // DELETE /v1/models/{id}
 void DeleteModel(const HandlerContext& context, Request request, ResponseWriter writer) {
   const std::string& id = request.path_params.at("id");
+  if (DeleteCheckpoint(context, id, writer)) return;
   const std::shared_ptr<const ServedModel> model = context.models.Look(id);
   if (const auto alias = context.models.FindAlias(id)) {
     throw Error(ErrorCode::kPermissionDenied,
@@ -77,7 +113,7 @@ void DeleteModel(const HandlerContext& context, Request request, ResponseWriter 
         .WithReason("model_protected");
   }
   // First, so that a crash in between deletes it too.
-  if (JobSupervisor* jobs = context.jobs) ForgetModel(*jobs, model->id);
+  if (JobSupervisor* jobs = context.jobs) ForgetModel(*jobs, context.models, model->id);
   Json body;
   body["id"] = id;
   body["object"] = "model";

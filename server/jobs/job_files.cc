@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/lasting_names.h"
 #include "engine/base/utf8.h"
 
 namespace tandem::server {
@@ -138,13 +139,25 @@ void WriteJobFile(const std::filesystem::path& path, std::string_view text) {
     ::unlink(temporary.c_str());
     ThrowIo("rename to", path, error_number);
   }
-  const UniqueFd dir(::open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!dir || ::fsync(dir.get()) != 0) ThrowIo("sync", path.parent_path(), errno);
+  SyncNamesIn(path.parent_path());
 }
 
 void AppendLogLine(const std::filesystem::path& path, const std::string& line) {
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
   if (file) WriteFully(file.get(), line + "\n");
+}
+
+void RemoveUnfinished(const std::filesystem::path& dir) {
+  std::vector<std::filesystem::path> found;
+  std::error_code ignored;
+  std::filesystem::recursive_directory_iterator entry(dir, ignored);
+  for (; !ignored && entry != std::filesystem::recursive_directory_iterator();
+       entry.increment(ignored)) {
+    if (entry->path().filename().string().find(".tmp-") == std::string::npos) continue;
+    found.push_back(entry->path());
+    entry.disable_recursion_pending();
+  }
+  for (const std::filesystem::path& path : found) std::filesystem::remove_all(path, ignored);
 }
 
 std::optional<UniqueFd> TryLockFile(const std::filesystem::path& path) {
@@ -244,7 +257,10 @@ std::string LastLogLines(const std::filesystem::path& path) {
 bool EventTail::Read(const std::function<void(const ProgressEvent&)>& on_event) {
   struct stat status {};
   const UniqueFd file = OpenForReading(path_, status);
-  if (!file || offset_ >= status.st_size) return false;
+  if (!file) return false;
+  // A power loss has taken the end of the file: what is left is read again, which says nothing new.
+  if (offset_ > status.st_size) offset_ = 0;
+  if (offset_ == status.st_size) return false;
   const std::string bytes = ReadAt(file.get(), offset_, kEventPieceBytes);
 
   size_t begin = 0;

@@ -32,6 +32,10 @@ void WriteJobFile(const std::filesystem::path& path, std::string_view text);
 // full disk must not stop the bookkeeping.
 void AppendLogLine(const std::filesystem::path& path, const std::string& line);
 
+// Removes what the processes of a job have left unfinished: names with ".tmp-" in them, here and
+// below. Links are not followed; failures are ignored.
+void RemoveUnfinished(const std::filesystem::path& dir);
+
 // In the directory of a job whose model has been deleted: it is not published again.
 inline constexpr const char* kModelDeletedFile = "model_deleted";
 

@@ -51,7 +51,8 @@ std::string Describe(const ExitStatus& exit) {
       return "the job's process was ended by signal " + std::to_string(exit.value) + " (" +
              ::strsignal(exit.value) + ")";
     case ExitStatus::Kind::kCode:
-      return "the job's process ended with exit code " + std::to_string(exit.value);
+      return "the job's process ended with exit code " + std::to_string(exit.value) +
+             (exit.value == kExitIo ? " (it could not read or write a file)" : "");
   }
   return "";
 }
@@ -103,6 +104,11 @@ Outcome DecideOutcome(const EndedRun& run) {
     error.code = "interrupted";
     error.message +=
         ", and " + std::to_string(run.restarts) + " restarts did not reach another checkpoint";
+    if (run.exit.kind == ExitStatus::Kind::kSignal && run.exit.value == SIGKILL) {
+      error.message +=
+          "; the system kills what needs most when memory runs out: smaller batches and shorter "
+          "examples need less";
+    }
   }
   if (!run.last_log_lines.empty()) error.message += "; last output: " + run.last_log_lines;
   return {Next::kFail, error};

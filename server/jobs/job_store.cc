@@ -10,6 +10,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/lasting_names.h"
 #include "server/database/database.h"
 #include "server/jobs/job_files.h"
 
@@ -123,12 +124,12 @@ void BindSupervision(Query& query, const JobRecord& record) {
 JobStore JobStore::Open(const std::filesystem::path& data_dir) {
   std::error_code error;
   // Specs may name private things: the directory is its owner's alone, if it is ours to make.
-  if (!std::filesystem::exists(data_dir, error) &&
-      std::filesystem::create_directories(data_dir, error)) {
+  if (!std::filesystem::exists(data_dir, error)) {
+    MakeDirectories(data_dir);
     std::filesystem::permissions(data_dir, std::filesystem::perms::owner_all, error);
   }
-  if (!error) std::filesystem::create_directories(data_dir / "jobs", error);
-  if (error) ThrowIo("create", data_dir / "jobs", error.value());
+  if (error) ThrowIo("create", data_dir, error.value());
+  MakeDirectories(data_dir / "jobs");
 
   UniqueFd lock = LockDataDir(data_dir);
   auto database = std::make_unique<Database>(data_dir / "tandem.db");
@@ -147,6 +148,7 @@ std::filesystem::path JobStore::JobDir(std::string_view id) const {
 }
 
 void JobStore::Create(const JobRecord& record) {
+  counts_.reset();
   const Job& job = record.job;
   Query query = database_->Prepare("INSERT INTO jobs (" + std::string(kColumns) +
                                    ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
@@ -160,6 +162,11 @@ void JobStore::Create(const JobRecord& record) {
 }
 
 void JobStore::Update(const JobRecord& record) {
+  if (counts_) {
+    Query before = database_->Prepare("SELECT status FROM jobs WHERE id=?");
+    before.Bind(std::string_view(record.job.id));
+    if (!before.Next() || before.Text() != NameOf(record.job.status)) counts_.reset();
+  }
   Query query = database_->Prepare(
       "UPDATE jobs SET status=?, started_at=?, finished_at=?, progress=?, error_message=?, "
       "error_code=?, result=?, pid=?, pid_start_ticks=?, boot_id=?, cancel_requested=?, "
@@ -218,6 +225,18 @@ std::vector<JobRecord> JobStore::WithStatus(JobStatus status) {
   std::vector<JobRecord> records;
   while (query.Next()) records.push_back(ReadRecord(query, *this));
   return records;
+}
+
+const JobCounts& JobStore::Counts() {
+  if (counts_) return *counts_;
+  Query query = database_->Prepare("SELECT type, status, COUNT(*) FROM jobs GROUP BY type, status");
+  JobCounts counts;
+  while (query.Next()) {
+    std::string type = query.Text();
+    std::string status = query.Text();
+    counts[{std::move(type), std::move(status)}] = query.Int();
+  }
+  return counts_.emplace(std::move(counts));
 }
 
 }  // namespace tandem::server

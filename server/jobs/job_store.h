@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/jobs/child_process.h"
@@ -40,6 +42,8 @@ struct JobPage {
   bool has_more = false;
 };
 
+using JobCounts = std::map<std::pair<std::string, std::string>, int64_t>;  // by type and status
+
 // The table of jobs: SQLite in DATA_DIR/tandem.db. One process per data directory, which
 // DATA_DIR/lock sees to; a child never opens it. Not thread-safe: the supervisor's lock guards it.
 // Every method throws kIo when the disk refuses and kDataLoss when the file turns out corrupt.
@@ -65,6 +69,8 @@ class JobStore {
   JobPage List(const JobFilter& filter);
   // Oldest first.
   std::vector<JobRecord> WithStatus(JobStatus status);
+  // How many there are of every type and status that occurs.
+  const JobCounts& Counts();
 
  private:
   JobStore(std::filesystem::path data_dir, UniqueFd lock, std::unique_ptr<Database> database);
@@ -72,6 +78,7 @@ class JobStore {
   std::filesystem::path data_dir_;
   UniqueFd lock_;  // DATA_DIR/lock
   std::unique_ptr<Database> database_;
+  std::optional<JobCounts> counts_;  // unset: to be counted
 };
 
 }  // namespace tandem::server

@@ -12,6 +12,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/lasting_names.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
 
@@ -84,6 +85,7 @@ JobSupervisor::JobSupervisor(JobStore store, JobSupervisorOptions options, OnSuc
   if (!wake_) throw Error(ErrorCode::kIo, "could not create an eventfd for the job supervisor");
   FailLeftOwn();
   AdoptRunningJobs();
+  CountJobs();
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -141,6 +143,7 @@ JobRecord JobSupervisor::Create(JobType type, std::string_view request_json,
   if (::mkdir(job.dir.c_str(), 0700) != 0) ThrowIo("create", job.dir, errno);
   try {
     WriteJobFile(SpecFile(job.dir), spec_json);
+    SyncNamesIn(job.dir.parent_path());
     store_.Create(record);
   } catch (...) {
     std::error_code ignored;
@@ -608,7 +611,9 @@ void JobSupervisor::IngestEvents(RunningJob& running) {
   if (running.events_offset() == before) return;
   if (progress.figures) {
     const std::lock_guard lock(figures_mutex_);
+    const int64_t steps = figures_.steps + progress.figures->steps;
     figures_ = *progress.figures;
+    figures_.steps = steps;
   }
 
   const std::lock_guard lock(mutex_);
@@ -624,6 +629,21 @@ void JobSupervisor::IngestEvents(RunningJob& running) {
 TrainingFigures JobSupervisor::training_figures() const {
   const std::lock_guard lock(figures_mutex_);
   return figures_;
+}
+
+JobCounts JobSupervisor::counts() const {
+  const std::lock_guard lock(figures_mutex_);
+  return counts_;
+}
+
+void JobSupervisor::CountJobs() {
+  JobCounts counts;
+  {
+    const std::lock_guard lock(mutex_);
+    counts = store_.Counts();
+  }
+  const std::lock_guard lock(figures_mutex_);
+  counts_ = std::move(counts);
 }
 
 void JobSupervisor::NotifyOfGrowth(RunningJob& running) {
@@ -645,6 +665,7 @@ bool JobSupervisor::FinishIfEnded(RunningJob& running) {
     if (!running.publication->has_ended()) return false;
     if (!EndPublishing(running)) return true;
   }
+  RemoveUnfinished(running.dir());  // before anybody reads that it has ended
   Record(running);
   {
     // The loss stays what it was; nobody computes tokens any more.
@@ -660,7 +681,10 @@ void JobSupervisor::Decide(RunningJob& running, const ExitStatus& exit) {
 
   const std::lock_guard lock(mutex_);
   const JobRecord record = FindRecord(running.id());
-  run.cancel_requested = record.wish == JobWish::kCancel;
+  // What a conversion has made is there, and to cancel it then would say that nothing is.
+  const bool has_converted =
+      record.job.type == JobType::kConvert && run.result.state == JobResult::State::kSucceeded;
+  run.cancel_requested = record.wish == JobWish::kCancel && !has_converted;
   run.restarts = record.restarts;
   // Who was interrupted by our own stop, or to be paused, has not used up a restart.
   if (stop_ || record.wish == JobWish::kPause) run.max_restarts = std::numeric_limits<int>::max();
@@ -764,6 +788,7 @@ void JobSupervisor::NotifyOfChanges() {
     changed.swap(changed_);
   }
   for (const std::string& id : changed) watchers_->Notify(id);
+  if (!changed.empty()) CountJobs();
 }
 
 }  // namespace tandem::server

@@ -103,8 +103,9 @@ class JobSupervisor {
   Job EndOwn(const std::string& id, OwnEnd end);
 
   std::optional<Job> Find(std::string_view id);
-  // Never waits for the disk.
+  // These two never wait for the disk.
   TrainingFigures training_figures() const;
+  JobCounts counts() const;
   JobPage List(const JobFilter& filter);
 
   // Lines of log.txt, or of events.jsonl, from a byte offset on: ReadLogLines. Throws kNotFound for
@@ -162,6 +163,7 @@ class JobSupervisor {
   void SaveEndedOwn();
   void Record(const RunningJob& running);
   void NotifyOfChanges();
+  void CountJobs();
 
   const JobSupervisorOptions options_;
   const OnSucceeded on_succeeded_;
@@ -175,8 +177,9 @@ class JobSupervisor {
   std::map<std::string, Own, std::less<>> own_;
   std::optional<StopMode> stop_;
 
-  mutable std::mutex figures_mutex_;  // guards figures_; apart, for mutex_ is held over writes
+  mutable std::mutex figures_mutex_;  // guards these two; apart, for mutex_ is held over writes
   TrainingFigures figures_;
+  JobCounts counts_;
 
   // Used by the supervisor thread alone.
   std::vector<RunningJob> running_;

@@ -40,7 +40,8 @@ void JobProgress::Add(const ProgressEvent& event) {
   }
   checkpoint = checkpoint || event.kind == "checkpoint";
   if (event.kind == "step") {
-    figures = {event.value, NumberBehind(event.message, "Tokens/s/device: ")};
+    const int64_t steps = (figures ? figures->steps : 0) + 1;
+    figures = {steps, event.value, NumberBehind(event.message, "Tokens/s/device: ")};
   }
 }
 

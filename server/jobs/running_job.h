@@ -20,6 +20,7 @@ namespace tandem::server {
 
 // What the running training job reported last. Unset: nothing of the kind yet, or no job runs.
 struct TrainingFigures {
+  int64_t steps = 0;  // reported since the server began
   std::optional<double> loss{};
   std::optional<double> tokens_per_second{};
 };
@@ -28,7 +29,7 @@ struct TrainingFigures {
 struct JobProgress {
   std::optional<double> fraction;
   bool checkpoint = false;
-  std::optional<TrainingFigures> figures;
+  std::optional<TrainingFigures> figures;  // `steps` of them since the batch began
 
   void Add(const ProgressEvent& event);
 };

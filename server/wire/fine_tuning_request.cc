@@ -87,7 +87,22 @@ FineTuningLora ParseLora(const Json& object, const std::string& path) {
   return lora;
 }
 
-void ParseExtensions(FieldReader& reader, const std::string& path, FineTuningHyperparameters& out) {
+// `truncate` (the beginning is kept) is no value of the contract's; it was the default once.
+std::string ParseOverLength(FieldReader& reader, const std::string& path, FineTuningMethod method) {
+  std::string over_length =
+      OneOf(reader, path, "over_length", {"truncate_left", "error", "drop", "split", "truncate"},
+            FineTuningHyperparameters().over_length);
+  if (over_length == "split" && method == FineTuningMethod::kDpo) {
+    throw BadValue(path + ".over_length",
+                   path +
+                       ".over_length: a pair of answers cannot be split; choose truncate_left, "
+                       "drop or error");
+  }
+  return over_length;
+}
+
+void ParseExtensions(FieldReader& reader, const std::string& path, FineTuningMethod method,
+                     FineTuningHyperparameters& out) {
   out.max_steps = reader.Int("max_steps", 1, kMaxSteps);
   out.seq_len = reader.Int("seq_len", 16, std::numeric_limits<int32_t>::max());
   if (const Json* lora = reader.Any("lora")) {
@@ -99,15 +114,7 @@ void ParseExtensions(FieldReader& reader, const std::string& path, FineTuningHyp
       out.lora.reset();
     }
   }
-  const std::optional<std::string> over_length = reader.String("over_length");
-  if (over_length == "truncate_left") {
-    throw Unsupported(path + ".over_length",
-                      path +
-                          ".over_length truncate_left is not served; choose truncate (cut at "
-                          "the end), drop, split or error");
-  }
-  out.over_length =
-      OneOf(reader, path, "over_length", {"error", "drop", "truncate", "split"}, out.over_length);
+  out.over_length = ParseOverLength(reader, path, method);
   out.warmup_ratio = reader.Number("warmup_ratio", 0, 1);
   out.weight_decay = reader.Number("weight_decay", 0, 1);
   out.grad_clip = reader.Number("grad_clip", 0, 1e6);
@@ -123,7 +130,7 @@ FineTuningHyperparameters ParseHyperparameters(const Json& object, const std::st
   out.batch_size = IntOrAuto(reader, "batch_size", 1, 256);
   out.learning_rate_multiplier = PositiveOrAuto(reader, path, "learning_rate_multiplier", 1000);
   if (method == FineTuningMethod::kDpo) out.beta = PositiveOrAuto(reader, path, "beta", 2);
-  ParseExtensions(reader, path, out);
+  ParseExtensions(reader, path, method, out);
   RefuseUnknown(reader, path);
   return out;
 }

@@ -28,7 +28,7 @@ struct FineTuningHyperparameters {
   std::optional<int64_t> max_steps;
   std::optional<int64_t> seq_len;
   std::optional<FineTuningLora> lora = FineTuningLora();  // absent: all weights are trained
-  std::string over_length = "truncate";                   // as the training spec's data.overflow
+  std::string over_length = "truncate_left";              // as the training spec's data.overflow
   std::optional<double> warmup_ratio;
   std::optional<double> weight_decay;
   std::optional<double> grad_clip;

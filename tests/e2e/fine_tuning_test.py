@@ -132,7 +132,7 @@ class Jobs(FineTuningCase):
             + page["data"][1]["id"])
         self.assertEqual(len(rest["data"]), len(events) - 2)
         _, _, checkpoints = server.request("GET", f"/v1/fine_tuning/jobs/{job['id']}/checkpoints")
-        (checkpoint,) = checkpoints["data"]
+        checkpoint = checkpoints["data"][0]
         self.assertEqual((checkpoint["fine_tuned_model_checkpoint"], checkpoint["step_number"]),
                          (name, 9))
         self.assertIn("valid_loss", checkpoint["metrics"])

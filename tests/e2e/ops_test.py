@@ -123,10 +123,11 @@ def scrape(server):
 
 GAUGES = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
           "lora_requests_info", "cache_config_info", "http_connections", "finetune_loss",
-          "finetune_tokens_per_second", "model_memory_bytes"]
+          "finetune_tokens_per_second", "model_memory_bytes", "jobs", "ready", "healthy",
+          "data_disk_free_bytes", "data_disk_size_bytes"]
 COUNTERS = ["prompt_tokens_total", "generation_tokens_total", "prefix_cache_queries_total",
             "prefix_cache_hits_total", "num_preemptions_total", "request_success_total",
-            "http_requests_total"]
+            "http_requests_total", "finetune_steps_total"]
 HISTOGRAMS = ["time_to_first_token_seconds", "inter_token_latency_seconds",
               "e2e_request_latency_seconds", "request_queue_time_seconds",
               "request_prefill_time_seconds", "request_decode_time_seconds",

@@ -110,6 +110,21 @@ class Training(unittest.TestCase):
         for verb in verbs:
             self.assertRegex(table, rf"(?m)^\| `{verb}[ `]")
 
+    def test_checkpoint_ls_lists_tensors_of_any_format(self):
+        of_run = json.loads(self.tandem("checkpoint", "ls", self.folder / "run/hf", "--json"))
+        self.assertEqual(of_run["format"], "hf")
+        self.assertIn("model.embed_tokens.weight", {leaf["name"] for leaf in of_run["leaves"]})
+        fixtures = harness.ROOT / "tests/convert/orbax/fixtures"
+        of_jax = json.loads(self.tandem("checkpoint", "ls", fixtures / "steps", "--json"))
+        self.assertTrue(of_jax["path"].endswith("steps/10/items"), of_jax["path"])
+        self.assertIn({"name": "params.params.decoder.layers.self_attention.query.kernel",
+                       "type": "bf16", "shape": [8, 2, 2, 4], "bytes": 256}, of_jax["leaves"])
+        text = self.tandem("checkpoint", "ls", fixtures / "ocdbt_zarr3")
+        self.assertIn("[24, 8]                  params.params.token_embedder.embedding", text)
+        self.assertIn("orbax, ocdbt", text)
+        self.assertIn("no such model directory or file",
+                      self.tandem("checkpoint", "ls", self.folder / "nothing", code=1))
+
     def test_profile_has_a_row_for_every_value(self):
         table = self.tandem("profile", self.spec, "--sweep", "per_device_batch_size=1,2",
                             "--steps", 2, "--warmup", 1).splitlines()

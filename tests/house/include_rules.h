@@ -188,11 +188,11 @@ inline constexpr std::array<DoorRule, 22> kDoorRules{{
 }};
 
 // Headers of the operating system and of C: wherever they are needed.
-inline constexpr std::array<std::string_view, 25> kSystemHeaders{
+inline constexpr std::array<std::string_view, 26> kSystemHeaders{
     "sys/",     "linux/",    "netinet/", "arpa/",     "unistd.h", "fcntl.h",  "signal.h",
     "stdlib.h", "stdio.h",   "string.h", "time.h",    "errno.h",  "locale.h", "wctype.h",
     "wchar.h",  "ctype.h",   "sched.h",  "pthread.h", "poll.h",   "spawn.h",  "dirent.h",
-    "pwd.h",    "termios.h", "malloc.h", "netdb.h",
+    "pwd.h",    "termios.h", "malloc.h", "netdb.h",   "dlfcn.h",
 };
 
 }  // namespace tandem::tests

@@ -1,78 +1,14 @@
 #include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "tests/server/app_fixture.h"
-#include "tests/support/adapters.h"
+#include "tests/server/app_adapters_fixture.h"
 
 namespace tandem::server {
 namespace {
-
-// Adapters and aliases that come and go while the server runs.
-class AppAdaptersTest : public AppTest {
- protected:
-  static constexpr const char* kAdmin = "Authorization: Bearer root\r\n";
-
-  static void SetUpTestSuite() {
-    AppTest::SetUpTestSuite();
-    const std::filesystem::path root = directory_->path();
-    tests::WriteRandomAdapter(root / "tiny", 4, 1, root / "one");
-    tests::WriteRandomAdapter(root / "tiny", 8, 2, root / "two");
-    tests::TinyModelOptions wider;
-    wider.n_layers = 3;
-    std::filesystem::create_directory(root / "deeper");
-    tests::WriteTinyModel(root / "deeper", wider);
-    tests::WriteRandomAdapter(root / "deeper", 4, 1, root / "of-another");
-  }
-  AppOptions WithAdmin() {
-    AppOptions options = Defaults();
-    options.admin_key = "root";
-    options.data_dir = scratch_.path() / "data";
-    options.model_root = directory_->path();
-    return options;
-  }
-  RawClient::Reply Admin(const std::string& path, const Json& body) {
-    return Ask(Post(path, body.dump(), kAdmin));
-  }
-  RawClient::Reply AdminWithout(const std::string& method, const std::string& path) {
-    return Ask(method + " " + path + " HTTP/1.1\r\nHost: x\r\n" + kAdmin + "\r\n");
-  }
-  RawClient::Reply Put(const std::string& path, const Json& body) {
-    std::string text = Post(path, body.dump(), kAdmin);
-    return Ask("PUT" + text.substr(4));
-  }
-  Json Load(const std::string& name, const std::string& path, bool replace = false) {
-    const auto reply =
-        Admin("/admin/adapters/load", {{"name", name}, {"path", path}, {"replace", replace}});
-    EXPECT_EQ(reply.status, 200) << reply.body;
-    return Json::parse(reply.body);
-  }
-  // What a greedy chat answers, its log-probabilities included: bit for bit what the model says.
-  std::string Says(const std::string& model) {
-    Json body = Chat("hello");
-    body["model"] = model;
-    body["logprobs"] = true;
-    const Json answer = PostJson("/v1/chat/completions", body);
-    return answer["choices"].dump();
-  }
-  // Status and error code.
-  static std::pair<int, std::string> Fault(const RawClient::Reply& reply) {
-    const Json body = Json::parse(reply.body, nullptr, false);
-    if (!body.is_object() || !body.contains("error")) return {reply.status, ""};
-    return {reply.status, body["error"]["code"].get<std::string>()};
-  }
-  static Json Member(const RawClient::Reply& reply, const std::string& name) {
-    return Json::parse(reply.body)[name];
-  }
-
-  tests::TemporaryDir scratch_;
-};
-
-using Faulty = std::pair<int, std::string>;
 
 TEST_F(AppAdaptersTest, AnAdapterIsLoadedReplacedAndUnloadedWhileTheServerRuns) {
   StartApp(WithAdmin());
@@ -180,6 +116,41 @@ TEST_F(AppAdaptersTest, VllmsRoutesAnswerInItsWords) {
   EXPECT_EQ(unloaded.body, "Success: LoRA adapter 'sql' removed successfully.");
   EXPECT_EQ(Fault(Admin("/v1/unload_lora_adapter", {{"lora_name", "sql"}})),
             Faulty(404, "adapter_not_found"));
+}
+
+TEST_F(AppAdaptersTest, EveryLoadIsAJob) {
+  StartApp(WithAdmin());
+  const Json asked = {{"name", "a"}, {"path", "one"}};
+  Admin("/admin/adapters/load", asked);
+  Admin("/v1/load_lora_adapter", {{"lora_name", "b"}, {"lora_path", "of-another"}});
+  Admin("/admin/adapters/load", asked);  // refused at once: the name is taken
+
+  const Json jobs = Member(AdminWithout("GET", "/admin/jobs?type=adapter_load"), "data");
+
+  ASSERT_EQ(jobs.size(), 2U);
+  EXPECT_EQ(jobs[1]["status"], "succeeded");
+  EXPECT_EQ(jobs[1]["request"], asked);
+  EXPECT_EQ(jobs[1]["progress"], 1);
+  EXPECT_EQ(jobs[1]["result"]["adapter"], "a");
+  EXPECT_EQ(jobs[1]["result"]["base"], "tiny");
+  EXPECT_EQ(jobs[1]["result"]["rank"], 4);
+  EXPECT_GT(jobs[1]["result"]["memory_bytes"], 0);
+  EXPECT_GE(jobs[1]["finished_at"], jobs[1]["started_at"]);
+  EXPECT_EQ(jobs[0]["status"], "failed");
+  EXPECT_EQ(jobs[0]["error"]["code"], "invalid_adapter");
+  EXPECT_NE(jobs[0]["error"]["message"].get<std::string>().find("layers.2"), std::string::npos);
+  EXPECT_EQ(jobs[0]["request"]["lora_name"], "b");
+}
+
+TEST_F(AppAdaptersTest, WithoutADataDirectoryAdaptersAreLoadedAllTheSame) {
+  AppOptions options = WithAdmin();
+  options.data_dir.clear();
+  StartApp(std::move(options));
+  const std::string plain = Says("tiny");
+
+  Load("a", "one");
+
+  EXPECT_NE(Says("a"), plain);
 }
 
 TEST_F(AppAdaptersTest, AnAliasIsSwitchedRolledBackAndThereAfterARestart) {

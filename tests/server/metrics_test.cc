@@ -85,5 +85,27 @@ TEST_F(MetricsTest, AModelIsMeasuredUntilItHasEnded) {
   EXPECT_EQ(ValueOf("generation_tokens_total"), 0);
 }
 
+TEST_F(MetricsTest, JobsHaveALineForEveryStatusBeforeThereIsOne) {
+  Metrics::Snapshot snapshot;
+  snapshot.jobs = {{{"train", "failed"}, 2}, {{"model_load", "succeeded"}, 1}};
+  snapshot.finetune_steps = 17;
+  snapshot.is_ready = true;
+
+  const std::string text = metrics_.Text(snapshot);
+
+  for (const char* line : {
+           "tandem:jobs{status=\"failed\",type=\"train\"} 2\n",
+           "tandem:jobs{status=\"failed\",type=\"fine_tune\"} 0\n",
+           "tandem:jobs{status=\"running\",type=\"fine_tune\"} 0\n",
+           "tandem:jobs{status=\"succeeded\",type=\"model_load\"} 1\n",
+           "tandem:finetune_steps_total 17\n",
+           "tandem:ready 1\n",
+           "tandem:healthy 0\n",
+       }) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  }
+  EXPECT_EQ(text.find("data_disk"), std::string::npos) << "there is no data directory";
+}
+
 }  // namespace
 }  // namespace tandem::server

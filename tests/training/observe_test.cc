@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "tests/training/tiny_run.h"
 #include "training/evaluate.h"
+#include "training/observe/metrics.h"
 #include "training/profile.h"
 
 namespace tandem::training {
@@ -54,7 +55,10 @@ TEST_F(ObservedRun, EveryStepHasItsFigures) {
     EXPECT_LE(row["perf/goodput"], 1);
     EXPECT_GE(row["perf/step_time_seconds"], row["perf/data_wait_seconds"]);
     EXPECT_EQ(row["perf/per_device_tokens"], 128);
+    EXPECT_GE(row["learning/accuracy"], 0);
+    EXPECT_LE(row["learning/accuracy"], 1);
   }
+  EXPECT_GT(steps.back()["learning/accuracy"], steps.front()["learning/accuracy"]);
   const auto evaluations = Rows("eval/avg_loss");
   ASSERT_EQ(evaluations.size(), 3u);
   for (const auto& row : evaluations) {
@@ -66,16 +70,42 @@ TEST_F(ObservedRun, EveryStepHasItsFigures) {
   EXPECT_FALSE(Rows("checkpoint/seconds").empty());
 }
 
+// What is not in the list would be in metrics.jsonl alone.
+TEST_F(ObservedRun, EveryFigureOfARunHasItsColumn) {
+  Run(Spec());
+  const std::set<std::string> known(kMetricNames.begin(), kMetricNames.end());
+  for (const auto& row : Metrics()) {
+    for (const auto& [name, value] : row.items()) {
+      if (name == "step" || name == "unix_seconds") continue;
+      EXPECT_TRUE(known.contains(name)) << name;
+    }
+  }
+}
+
+// With a learning rate of zero a step's tokens are looked at by the same weights as an
+// evaluation's.
+TEST_F(ObservedRun, AccuracyOfAStepIsThatOfAnEvaluationOfItsTokens) {
+  Run(Spec({"steps=1", "data.shuffle=false", "gradient_accumulation_steps=2", "eval_steps=2",
+            "eval_interval=1", "train.schedule.warmup_steps=1"}));
+  const auto steps = Rows("learning/loss");
+  const auto evaluations = Rows("eval/avg_loss");
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0]["learning/current_learning_rate"], 0);
+  EXPECT_EQ(steps[0]["learning/total_weights"], evaluations[0]["eval/total_weights"]);
+  EXPECT_EQ(steps[0]["learning/accuracy"], evaluations[0]["eval/accuracy"]);
+}
+
 TEST_F(ObservedRun, AStopLosesAndRepeatsNothing) {
   RunUntil(Spec(), "run", 5);
   EXPECT_TRUE(fs::exists(dir_.path() / "run" / "loss.svg"));
   Run(Spec());
+  for (const auto& row : Rows("learning/loss")) EXPECT_TRUE(row.contains("learning/accuracy"));
 
   const auto cells_of = [](const std::string& line) {
     std::vector<std::string> cells;
     std::istringstream rest(line);
     for (std::string cell; std::getline(rest, cell, ',');) cells.push_back(cell);
-    cells.resize(std::max<size_t>(cells.size(), 40));  // empty cells at the end
+    cells.resize(std::max<size_t>(cells.size(), 64));  // empty cells at the end
     return cells;
   };
   std::ifstream csv(dir_.path() / "run" / "metrics.csv");

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "engine/adapter/lora_adapter.h"
@@ -199,6 +200,77 @@ TEST_F(RunTrainingTest, TheDataEndsTheRunAfterItsEpochs) {
 
   EXPECT_LT(outcome.step, 40);
   EXPECT_EQ(CountEvents("message", "all epochs are done"), 1);
+}
+
+// 40 samples of text in rows of their own: ten a step, an epoch of four steps.
+class ExportsTest : public RunTrainingTest {
+ protected:
+  TrainSpec Epochs(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words = {"data.eval=" + (dir_.path() / "train.txt").string(),
+                                      "data.packing=none",
+                                      "per_device_batch_size=10",
+                                      "steps=12",
+                                      "data.num_epoch=3",
+                                      "checkpoint.export_epochs=true",
+                                      "checkpoint.export_best=false"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Spec(words);
+  }
+  std::set<std::string> Names(const std::string& run, const std::string& folder) const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(dir_.path() / run / folder)) {
+      names.insert(entry.path().filename());
+    }
+    return names;
+  }
+  std::string Exported(const std::string& run, int64_t step) const {
+    const std::string name = "step-" + std::to_string(step);
+    return engine::ReadWholeFile(dir_.path() / run / "exports" / name / "model.safetensors",
+                                 1 << 28);
+  }
+};
+
+TEST_F(ExportsTest, EveryEpochLeavesAModelAndItsEvaluation) {
+  Run(Epochs({"checkpoint.period=2", "checkpoint.keep=1"}), "run");
+
+  // The last step's export is hf/.
+  EXPECT_EQ(Names("run", "exports"), (std::set<std::string>{"step-4", "step-8"}));
+  EXPECT_EQ(CountEvents("export", ""), 2);
+  std::vector<int64_t> evaluated;
+  for (const auto& line : Metrics("run")) {
+    if (line.contains("eval/avg_loss")) evaluated.push_back(line["step"]);
+  }
+  EXPECT_EQ(evaluated, (std::vector<int64_t>{4, 8, 12}));
+  Run(Epochs({"steps=4"}), "short");
+  EXPECT_NE(Exported("run", 4), Exported("run", 8));
+  EXPECT_NO_THROW(engine::ModelDir::Open(dir_.path() / "run" / "exports" / "step-8"));
+}
+
+TEST_F(ExportsTest, TheyComeAfterSoManyStepsToo) {
+  Run(Epochs({"checkpoint.export_every=3"}), "run");
+
+  EXPECT_EQ(Names("run", "exports"),
+            (std::set<std::string>{"step-3", "step-4", "step-6", "step-8", "step-9"}));
+}
+
+TEST_F(ExportsTest, ARunThatGoesOnHasThemAllWithTheSameBits) {
+  Run(Epochs(), "whole");
+  for (const int64_t step : {2, 3, 4, 5}) RunUntil(Epochs(), "parts", step);
+  // As if it had been killed after the export and before any state was saved behind it.
+  fs::remove_all(dir_.path() / "killed");
+  RunUntil(Epochs(), "killed", 2);
+  fs::create_directories(dir_.path() / "killed" / "exports");
+  fs::copy(dir_.path() / "whole" / "exports" / "step-4",
+           dir_.path() / "killed" / "exports" / "step-4");
+
+  Run(Epochs(), "parts");
+  Run(Epochs(), "killed");
+
+  for (const char* run : {"parts", "killed"}) {
+    EXPECT_EQ(Names(run, "exports"), (std::set<std::string>{"step-4", "step-8"})) << run;
+    for (const int64_t step : {4, 8}) EXPECT_EQ(Exported(run, step), Exported("whole", step));
+    EXPECT_EQ(Weights(run), Weights("whole"));
+  }
 }
 
 TEST_F(RunTrainingTest, SamplesComeFromTheServingPath) {

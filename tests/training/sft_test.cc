@@ -115,6 +115,30 @@ class SftTest : public testing::Test {
   std::vector<ProgressEvent> events_;
 };
 
+TEST_F(SftTest, WhatBecomesOfLongRowsIsAWarning) {
+  std::ofstream(dir_ / "train.jsonl", std::ios::app)
+      << R"({"messages":[{"role":"user","content":")" << std::string(400, 'x')
+      << R"("},{"role":"assistant","content":"A dog."}]})"
+      << "\n";
+  const std::pair<const char*, const char*> fates[] = {
+      {"truncate_left", "only their ends are kept"},
+      {"drop", "left out"},
+      {"split", "split"},
+      {"truncate", "only their beginnings are kept (data.overflow); of 1 nothing that is learned"}};
+  for (const auto& [overflow, fate] : fates) {
+    events_.clear();
+    Run(Spec({"steps=1", std::string("data.overflow=") + overflow}), overflow);
+    std::vector<std::string> warnings;
+    for (const ProgressEvent& event : events_) {
+      if (event.kind == std::string("warning")) warnings.push_back(event.message);
+    }
+    ASSERT_EQ(warnings.size(), 1u) << overflow;
+    EXPECT_TRUE(
+        warnings[0].starts_with(std::string("1 of 31 rows longer than 128 tokens: ") + fate))
+        << warnings[0];
+  }
+}
+
 TEST_F(SftTest, TheLossOfAnswersFalls) {
   Run(Spec({"steps=40"}), "run");
 

@@ -240,6 +240,15 @@ TEST(BaseConfig, AFileChangesWhatItBuildsOn) {
             std::string::npos);
 }
 
+TEST(TrainSpec, WordsAloneAreASpec) {
+  const TrainSpec spec = LoadTrainSpec(
+      "kind=train.sft", std::vector<std::string>{"load_parameters_path=model", "data.train=a.jsonl",
+                                                 "steps=7", "run_name=r"});
+  EXPECT_EQ(spec.kind, "train.sft");
+  EXPECT_EQ(spec.train.steps, 7);
+  EXPECT_THROW(LoadTrainSpec("nothing.yaml", {}), Error);
+}
+
 TEST(BaseConfig, CirclesAndLongChainsAreFaults) {
   const tests::TemporaryDir dir;
   Write(dir / "a.yaml", "base_config: b.yaml\n" + kMinimal);

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/check.h"
+#include "engine/base/lasting_names.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/io/mapped_file.h"
@@ -114,9 +115,8 @@ FoundCheckpoint VerifyCheckpoint(const fs::path& dir) {
 
 CheckpointStore::CheckpointStore(fs::path dir, int64_t keep, std::function<int64_t()> free_bytes)
     : dir_(std::move(dir)), keep_(std::max<int64_t>(keep, 1)), free_bytes_(std::move(free_bytes)) {
+  MakeDirectories(dir_);
   std::error_code failed;
-  fs::create_directories(dir_, failed);
-  if (failed) throw Error(ErrorCode::kIo, dir_.string() + ": " + failed.message());
   engine::RemoveStaleTemporaries(dir_);
   for (const fs::directory_entry& entry : fs::directory_iterator(dir_)) {
     if (IsLitter(entry.path())) fs::remove_all(entry.path(), failed);

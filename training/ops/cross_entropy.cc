@@ -63,6 +63,32 @@ void FormGradientRow(const engine::TrainingKernelTable& kernels, const float* lo
   }
 }
 
+// Whether one of `n` logits is greater than `least`, or as great where that counts.
+bool AnyAbove(const float* logits, int64_t n, float least, bool or_equal) {
+  constexpr int64_t kBlock = 256;  // most rows end in their first ones
+  for (int64_t from = 0; from < n; from += kBlock) {
+    const float* block = logits + from;
+    int32_t above = 0;
+    if (n - from < kBlock) {
+      for (int64_t i = 0; i < n - from; ++i)
+        above |= block[i] > least || (or_equal && block[i] == least);
+    } else if (or_equal) {
+      for (int64_t i = 0; i < kBlock; ++i) above |= block[i] >= least;
+    } else {
+      for (int64_t i = 0; i < kBlock; ++i) above |= block[i] > least;
+    }
+    if (above != 0) return true;
+  }
+  return false;
+}
+
+// Of equal logits the first is the model's choice, as in serving's greedy sampling.
+bool IsLikeliest(const float* logits, int64_t vocab, int64_t target) {
+  const float least = logits[target];
+  return !AnyAbove(logits, target, least, true) &&
+         !AnyAbove(logits + target + 1, vocab - target - 1, least, false);
+}
+
 std::vector<int64_t> TrainedRows(const CrossEntropyArgs& args) {
   std::vector<int64_t> trained;
   trained.reserve(static_cast<size_t>(args.hidden.rows));
@@ -116,17 +142,18 @@ class Tile {
     }
   }
 
-  // Of equal logits the first is the model's choice, as in serving's greedy sampling.
-  double CorrectWeight() const {
-    std::vector<float> weights(static_cast<size_t>(rows_), 0.0f);
-    ops_.pool().ParallelFor(rows_, [&](int64_t r, int) {
-      const auto i = static_cast<size_t>(row_of_[static_cast<size_t>(r)]);
-      const float* row = logits_ + r * vocab_;
-      if (std::max_element(row, row + vocab_) - row != args_.targets[i]) return;
-      weights[static_cast<size_t>(r)] = args_.weights[i];
-    });
+  // Of rows whose target has the greatest logit. After Backward it has nothing left to do.
+  double CorrectWeight() {
+    if (hits_.empty()) {
+      hits_.assign(static_cast<size_t>(rows_), 0);
+      ops_.pool().ParallelFor(rows_, [&](int64_t r, int) { LookForHit(r); });
+    }
     double sum = 0;
-    for (const float weight : weights) sum += static_cast<double>(weight);
+    for (int64_t r = 0; r < rows_; ++r) {
+      if (hits_[static_cast<size_t>(r)] == 0) continue;
+      sum +=
+          static_cast<double>(args_.weights[static_cast<size_t>(row_of_[static_cast<size_t>(r)])]);
+    }
     return sum;
   }
 
@@ -151,13 +178,21 @@ class Tile {
   }
 
  private:
+  void LookForHit(int64_t r) {
+    const auto i = static_cast<size_t>(row_of_[static_cast<size_t>(r)]);
+    hits_[static_cast<size_t>(r)] =
+        IsLikeliest(logits_ + r * vocab_, vocab_, args_.targets[i]) ? 1 : 0;
+  }
+
   engine::Matrix FormGradient() {
     const int64_t stride = engine::RowStride(hidden_.dtype, vocab_);
     const auto element = static_cast<int64_t>(engine::DTypeBytes(hidden_.dtype));
     engine::Matrix dz{Reserve<std::byte>(workspace_.gradient, rows_ * stride * element),
                       hidden_.dtype, rows_, vocab_, stride};
     const auto& kernels = engine::TrainingKernels(ops_.kernels());
+    hits_.assign(static_cast<size_t>(rows_), 0);
     ops_.pool().ParallelFor(rows_, [&](int64_t r, int) {
+      LookForHit(r);  // here, where the row is read anyway
       const auto i = static_cast<size_t>(row_of_[static_cast<size_t>(r)]);
       FormGradientRow(kernels, logits_ + r * vocab_, vocab_, lse_[r], args_.targets[i],
                       args_.weights[i] * args_.scale, args_.soft_cap, dz, r);
@@ -174,6 +209,7 @@ class Tile {
   ConstMatrix hidden_;
   float* logits_ = nullptr;
   float* lse_ = nullptr;
+  std::vector<uint8_t> hits_;  // of every row, once it was looked at
 };
 
 }  // namespace
@@ -201,11 +237,8 @@ CrossEntropyResult CrossEntropy(OpsContext& ops, CrossEntropyWorkspace& workspac
     const size_t rows = std::min(tile_rows, trained.size() - first);
     Tile tile(ops, workspace, args, std::span(trained).subspan(first, rows));
     tile.Forward(&result, token_logprobs);
-    if (dhidden != nullptr) {
-      tile.Backward(dhidden, dhead, dbias);
-    } else {
-      result.correct_weight += tile.CorrectWeight();
-    }
+    if (dhidden != nullptr) tile.Backward(dhidden, dhead, dbias);
+    result.correct_weight += tile.CorrectWeight();
   }
   return result;
 }

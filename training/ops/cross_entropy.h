@@ -43,7 +43,7 @@ struct CrossEntropyWorkspace {
 struct CrossEntropyResult {
   double weighted_loss = 0;   // sum of weight * negative log-likelihood (not scaled)
   double weight = 0;          // sum of the weights
-  double correct_weight = 0;  // of rows whose target has the greatest logit; without dhidden only
+  double correct_weight = 0;  // of rows whose target has the greatest logit
 };
 
 // Token-weighted cross-entropy over tiles of rows: rows with weight 0 are left out before the

@@ -4,6 +4,7 @@ import { randomUUID } from 'node:crypto';
 
 export const {
   TANDEM_URL: url, TANDEM_BUSY_URL: busyUrl, TANDEM_STUB_URL: stubUrl, TANDEM_TLS_URL: tlsUrl,
+  TANDEM_TUNING_URL: tuningUrl,
 } = process.env;
 export const apiKey = process.env.TANDEM_TEST_API_KEY;
 export const adminKey = process.env.TANDEM_TEST_ADMIN_KEY;

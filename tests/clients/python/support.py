@@ -12,6 +12,7 @@ import openai
 URL = os.environ["TANDEM_URL"]
 BUSY_URL = os.environ["TANDEM_BUSY_URL"]
 TLS_URL = os.environ["TANDEM_TLS_URL"]
+TUNING_URL = os.environ["TANDEM_TUNING_URL"]
 CA_FILE = os.environ["TANDEM_TEST_CA"]
 STUB_URL = os.environ["TANDEM_STUB_URL"]
 API_KEY = os.environ["TANDEM_TEST_API_KEY"]

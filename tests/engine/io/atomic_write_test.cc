@@ -101,6 +101,34 @@ TEST(PublishDirectory, RefusesANameThatIsTakenBeforeAndAfterFilling) {
   EXPECT_EQ(NamesIn(dir.path()), (std::vector<std::string>{"late", "taken"}));
 }
 
+TEST(PublishDirectory, ReplacesWhatIsThereOnRequestWholly) {
+  const TemporaryDir dir;
+  fs::create_directory(dir / "out");
+  WriteFile(dir / "out" / "old", "1");
+  const auto publish = [&](const char* name) {
+    PublishDirectory(
+        dir / "out",
+        [&](const fs::path& temporary) {
+          EXPECT_EQ(NamesIn(dir / "out"), std::vector<std::string>{"old"}) << "until it is whole";
+          WriteFile(temporary / name, "2");
+          if (std::string(name) == "bad") throw Error(ErrorCode::kIo, "disk");
+        },
+        IfThere::kReplace);
+  };
+
+  EXPECT_THROW(publish("bad"), Error);
+  EXPECT_EQ(NamesIn(dir / "out"), std::vector<std::string>{"old"});
+  publish("new");
+
+  EXPECT_EQ(NamesIn(dir / "out"), std::vector<std::string>{"new"});
+  EXPECT_EQ(NamesIn(dir.path()), std::vector<std::string>{"out"});
+  fs::remove_all(dir / "out");
+  PublishDirectory(
+      dir / "out", [](const fs::path& temporary) { WriteFile(temporary / "a", "3"); },
+      IfThere::kReplace);
+  EXPECT_EQ(NamesIn(dir / "out"), std::vector<std::string>{"a"});
+}
+
 TEST(PublishDirectory, RemovesTheTemporaryAndPassesTheExceptionOn) {
   const TemporaryDir dir;
 
@@ -127,6 +155,17 @@ TEST(RemoveStaleTemporaries, RemovesOnlyLeftovers) {
 
   EXPECT_EQ(NamesIn(dir.path()),
             (std::vector<std::string>{".tmp-no-name", "state.json", "step-5"}));
+}
+
+TEST(RemoveStaleTemporaries, OfOneNameLeavesThoseOfOthers) {
+  const TemporaryDir dir;
+  for (const char* name : {"out.tmp-1", "out.tmp-2", "out-2.tmp-1", "other.tmp-1"}) {
+    fs::create_directory(dir / name);
+  }
+
+  RemoveStaleTemporaries(dir.path(), "out");
+
+  EXPECT_EQ(NamesIn(dir.path()), (std::vector<std::string>{"other.tmp-1", "out-2.tmp-1"}));
 }
 
 TEST(RemoveStaleTemporaries, SparesTheTemporaryOfALivingWriter) {

@@ -119,11 +119,16 @@ TEST_P(GoldenModel, LogProbabilitiesOfTheGreedyPathMatch) {
   }
 }
 
+// Models, and adapters beside their bases.
+std::vector<std::string> AllGoldens() {
+  std::vector<std::string> names = tests::GoldenNames();
+  for (const std::string& adapter : tests::AdapterGoldenNames()) names.push_back(adapter);
+  return names;
+}
+
 std::vector<Case> AllCases() {
   std::vector<Case> cases;
-  std::vector<std::string> models = tests::GoldenNames();
-  for (const std::string& adapter : tests::AdapterGoldenNames()) models.push_back(adapter);
-  for (const std::string& model : models) {
+  for (const std::string& model : AllGoldens()) {
     for (const KernelTable* kernels : RunnableKernelTables()) {
       for (const DType dtype : {DType::kF32, DType::kBF16})
         cases.push_back({model, kernels, dtype});
@@ -170,6 +175,9 @@ TEST_P(GoldenModelInBlocks, LogitsStayNearTheReference) {
          {std::pair{BlockFormat::kInt8, 0.012}, {BlockFormat::kInt4, 0.7}}) {
       SCOPED_TRACE(std::string(kernels->key) + " " + BlockFormatName(block));
       ModelHarness harness(golden.dir, {.block = block, .kernels = kernels});
+      if (!golden.adapter_dir.empty()) {
+        harness.UseAdapter(harness.LoadAdapter(golden.adapter_dir));
+      }
       double kl = 0;
       for (const GoldenSequence& sequence : golden.sequences) {
         const auto vocab = static_cast<size_t>(harness.vocab_size());
@@ -182,10 +190,10 @@ TEST_P(GoldenModelInBlocks, LogitsStayNearTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, GoldenModelInBlocks, ::testing::ValuesIn(tests::GoldenNames()),
+INSTANTIATE_TEST_SUITE_P(Golden, GoldenModelInBlocks, ::testing::ValuesIn(AllGoldens()),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
-                           for (char& c : name) c = c == '-' ? '_' : c;
+                           for (char& c : name) c = c == '-' || c == '/' ? '_' : c;
                            return name;
                          });
 

@@ -296,6 +296,32 @@ TEST(ModelRegistry, AnAdapterReplacesAnAdapterAndNothingElse) {
   EXPECT_FALSE(registry.Contains("late"));
 }
 
+TEST(ModelRegistry, NamesThatNoModelHasMayBeLoaded) {
+  ModelRegistry registry(false);
+  std::vector<std::string> asked;
+  registry.SetLoader([&](const std::string& name) {
+    asked.push_back(name);
+    if (name == "broken") throw Error(ErrorCode::kUnavailable, "not now");
+    if (name.starts_with("late")) Serve(registry, Named(name));
+  });
+  Serve(registry, Named("there"));
+
+  EXPECT_EQ(registry.Find("there")->id, "there");
+  EXPECT_TRUE(asked.empty());
+  EXPECT_EQ(registry.Find("late-1")->id, "late-1");
+  EXPECT_EQ(registry.Look("late-2")->id, "late-2");
+  EXPECT_EQ(registry.Find("late-1")->id, "late-1");  // is there by now
+  registry.SetAlias("short", "late-3");
+  EXPECT_EQ(registry.Find("short")->id, "late-3");
+  registry.SetAlias("early", "late-4", true);
+  EXPECT_FALSE(registry.Contains("late-4"));
+  EXPECT_EQ(registry.Find("early")->id, "late-4");
+  EXPECT_THROW(registry.Find("nobody"), Error);
+  EXPECT_THROW(registry.Find("broken"), Error);
+  EXPECT_EQ(asked,
+            (std::vector<std::string>{"late-1", "late-2", "late-3", "late-4", "nobody", "broken"}));
+}
+
 TEST(ModelRegistry, SaysWhyAModelIsNotThereAnyMore) {
   ModelRegistry registry(true);
   const auto message = [&](const std::string& name) -> std::string {

@@ -193,6 +193,41 @@ TEST(JobEvents, TailWaitsForTheRestOfALineAndGoesOnFromAnOffset) {
   EXPECT_EQ(tail.offset(), static_cast<int64_t>(first.size() + second.size()));
 }
 
+TEST(JobFiles, WhatIsUnfinishedGoesAndNothingElse) {
+  const TemporaryDir dir;
+  std::filesystem::create_directories(dir / "checkpoints/0002.tmp-ab/below.tmp-cd");
+  std::filesystem::create_directories(dir / "elsewhere");
+  std::filesystem::create_directories(dir / "job");
+  WriteFile(dir / "elsewhere/a.tmp-ef", "not ours");
+  std::filesystem::rename(dir / "checkpoints", dir / "job/checkpoints");
+  std::filesystem::create_directory_symlink(dir / "elsewhere", dir / "job/link");
+  WriteFile(dir / "job/result.json.tmp-01", "x");
+  WriteFile(dir / "job/log.txt", "x");
+
+  RemoveUnfinished(dir / "job");
+  RemoveUnfinished(dir / "absent");
+
+  EXPECT_FALSE(std::filesystem::exists(dir / "job/checkpoints/0002.tmp-ab"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "job/result.json.tmp-01"));
+  EXPECT_TRUE(std::filesystem::exists(dir / "job/checkpoints"));
+  EXPECT_TRUE(std::filesystem::exists(dir / "job/log.txt"));
+  EXPECT_TRUE(std::filesystem::exists(dir / "elsewhere/a.tmp-ef"));
+}
+
+// A power loss has taken the end of the file, and the run that goes on appends to what is left.
+TEST(JobEvents, AFileShorterThanWhatWasReadIsReadAgain) {
+  const TemporaryDir dir;
+  const std::string line = "{\"kind\":\"step\",\"step\":1}\n";
+  WriteFile(dir / "events.jsonl", line);
+  std::vector<int64_t> steps;
+  EventTail tail(dir / "events.jsonl", static_cast<int64_t>(3 * line.size()));
+
+  tail.Read([&](const ProgressEvent& event) { steps.push_back(event.step); });
+
+  EXPECT_EQ(steps, std::vector<int64_t>{1});
+  EXPECT_EQ(tail.offset(), static_cast<int64_t>(line.size()));
+}
+
 TEST(JobEvents, LineOfAnyLengthIsPassedOver) {
   const TemporaryDir dir;
   for (const size_t length : {kMaxLineBytes + 1, size_t{300'000}, size_t{1'000'000}}) {

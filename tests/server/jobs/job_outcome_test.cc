@@ -79,5 +79,14 @@ TEST(JobOutcome, RestartsAreBounded) {
   EXPECT_NE(outcome.error.message.find("3 restarts"), std::string::npos) << outcome.error.message;
 }
 
+TEST(JobOutcome, AKillAtEveryRestartSpeaksOfMemory) {
+  EndedRun run = Ended(Kind::kSignal, SIGKILL);
+  run.max_restarts = run.restarts = 3;
+  EXPECT_NE(DecideOutcome(run).error.message.find("memory runs out"), std::string::npos);
+
+  run.exit.value = SIGHUP;
+  EXPECT_EQ(DecideOutcome(run).error.message.find("memory"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace tandem::server

@@ -94,6 +94,19 @@ TEST(JobStore, AbsentFieldsStayAbsent) {
   EXPECT_FALSE(store.Find("job-2"));
 }
 
+TEST(JobStore, CountsByTypeAndStatus) {
+  const TemporaryDir dir;
+  JobStore store = JobStore::Open(dir.path());
+  EXPECT_TRUE(store.Counts().empty());
+  for (const char* id : {"job-a", "job-b", "job-c"}) store.Create(NewJob(id));
+  EXPECT_EQ(store.Counts(), (JobCounts{{{"train", "queued"}, 3}}));
+  JobRecord ended = *store.Find("job-b");
+  ended.job.status = JobStatus::kFailed;
+  store.Update(ended);
+
+  EXPECT_EQ(store.Counts(), (JobCounts{{{"train", "queued"}, 2}, {{"train", "failed"}, 1}}));
+}
+
 TEST(JobStore, PagesRunFromNewestToOldestWithoutGaps) {
   const TemporaryDir dir;
   JobStore store = JobStore::Open(dir.path());

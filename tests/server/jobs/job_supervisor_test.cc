@@ -42,6 +42,23 @@ TEST_F(JobSupervisorTest, JobSucceedsWithItsResultAfterTheHookReturned) {
   EXPECT_TRUE(json["error"].is_null());
 }
 
+TEST_F(JobSupervisorTest, JobsAndTheirStepsAreCounted) {
+  Script({R"(echo '{"kind":"step","step":1,"total_steps":2}' > "$3/events.jsonl")",
+          R"(echo '{"kind":"step","step":2,"total_steps":2}' >> "$3/events.jsonl")", kSucceed});
+  StartSupervisor();
+  EXPECT_TRUE(supervisor_->counts().empty());
+
+  WaitForEndOf(Submit(), JobStatus::kSucceeded);
+  WaitForEndOf(Submit(), JobStatus::kSucceeded);
+
+  const JobCounts ended = {{{"train", "succeeded"}, 2}};
+  EXPECT_TRUE(WaitFor([&] { return supervisor_->counts() == ended; }));
+  EXPECT_EQ(supervisor_->training_figures().steps, 4);
+  supervisor_.reset();
+  StartSupervisor();
+  EXPECT_EQ(supervisor_->counts(), ended);
+}
+
 TEST_F(JobSupervisorTest, ThrowingHookFailsTheJob) {
   Script({kSucceed});
   on_succeeded_ = [](const Job&) { throw std::runtime_error("the model does not load"); };

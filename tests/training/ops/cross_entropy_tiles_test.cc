@@ -1,5 +1,7 @@
 // The head over tiles of rows: sizes, memory, what is left out.
 
+#include <algorithm>
+
 #include "engine/ops/rows.h"
 #include "tests/training/ops/gradient_check.h"
 #include "training/ops/cross_entropy.h"
@@ -74,10 +76,48 @@ TEST(CrossEntropyTiles, TheirSizeMovesNoBitOfLossesAndOfWhatFlowsOn) {
         const Outcome tiles = RunTiles(ops, head, tile_rows, false);
         EXPECT_EQ(tiles.result.weighted_loss, whole.result.weighted_loss) << tile_rows;
         EXPECT_EQ(tiles.result.weight, whole.result.weight);
+        EXPECT_EQ(tiles.result.correct_weight, whole.result.correct_weight);
         EXPECT_EQ(tiles.logprobs, whole.logprobs) << tile_rows;
         EXPECT_EQ(tiles.dhidden, whole.dhidden) << tile_rows;
         EXPECT_LT(RelativeError(tiles.dhead, Widen(whole.dhead)), 1e-5) << tile_rows;
       }
+    }
+  });
+}
+
+// Targets are made the likeliest ones for some rows, of two equal ones the first or the second.
+TEST(CrossEntropyTiles, TrainingCountsTheHitsThatEvaluationCounts) {
+  OnEveryTable([](engine::OpsContext& ops) {
+    for (const int64_t vocab : {1, 5, 255, 257, 1000}) {
+      Head head(ops, 60, 24, vocab, DType::kF32);
+      CrossEntropyWorkspace workspace;
+      Floats logits(static_cast<size_t>(head.rows * vocab));
+      const CrossEntropyArgs args = head.Args(0);
+      engine::MatMul(ops, args.hidden, args.head, nullptr, logits.data(), vocab);
+      double want = 0;
+      for (int64_t r = 0; r < head.rows; ++r) {
+        const auto i = static_cast<size_t>(r);
+        const float* row = logits.data() + r * vocab;
+        const auto likeliest = static_cast<TokenId>(std::max_element(row, row + vocab) - row);
+        if (r % 2 == 0 && head.targets[i] >= 0) head.targets[i] = likeliest;
+        if (head.targets[i] == likeliest) want += static_cast<double>(head.weights[i]);
+      }
+      const CrossEntropyResult evaluated =
+          CrossEntropy(ops, workspace, head.Args(0), nullptr, nullptr, nullptr, nullptr);
+      EXPECT_EQ(evaluated.correct_weight, want) << vocab;
+      EXPECT_EQ(RunTiles(ops, head, 13, false).result.correct_weight, want) << vocab;
+    }
+  });
+}
+
+TEST(CrossEntropyTiles, OfEqualLogitsTheFirstIsTheHit) {
+  OnEveryTable([](engine::OpsContext& ops) {
+    for (const TokenId target : {0, 1, 299}) {
+      Head head(ops, 4, 8, 300, DType::kF32);
+      std::fill_n(head.hidden.as<float>(), 4 * head.stride, 0.0f);  // all logits are zero
+      head.targets.assign(4, target);
+      head.weights.assign(4, 1.0f);
+      EXPECT_EQ(RunTiles(ops, head, 0, false).result.correct_weight, target == 0 ? 4 : 0);
     }
   });
 }

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "convert/spec.h"
+#include "engine/base/job_context.h"
+#include "engine/ops/ops_context.h"
+
+namespace tandem::convert {
+
+struct ConvertResult {
+  std::string path;  // the target's own name
+  std::string format;
+  std::string dtype;  // of the largest tensor
+  int64_t bytes = 0;  // of all tensors
+  int64_t tensors = 0;
+  double seconds = 0;
+  std::string merge_json;  // MergeReportText of an adapter; else empty
+};
+std::string ConvertResultJson(const ConvertResult& result);
+
+// Does what the spec says, or leaves nothing. `context.dir` names the job, if there is one: one
+// that was ended between publishing its target and saying so finds it done. Throws as
+// CheckConvertSpec, kCancelled when asked to stop, and kDataLoss / kIo / kUnsupported naming file
+// and tensor.
+ConvertResult Convert(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops);
+
+}  // namespace tandem::convert

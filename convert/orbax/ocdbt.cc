@@ -1,0 +1,312 @@
+// TensorStore's OCDBT, read: a manifest that names the root of a B+tree, whose nodes and values lie
+// at byte ranges of data files. Format: https://google.github.io/tensorstore/kvstore/ocdbt
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "convert/orbax/byte_reader.h"
+#include "convert/orbax/key_values.h"
+#include "convert/orbax/zstd.h"
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "engine/io/crc32c.h"
+#include "engine/io/mapped_file.h"
+
+namespace tandem::convert {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint32_t kManifestMagic = 0x0cdb3a2a;
+constexpr uint32_t kNodeMagic = 0x0cdb20de;
+constexpr size_t kEnvelopeBytes = 4 + 8 + 1 + 1 + 4;
+constexpr uint64_t kMissing = std::numeric_limits<uint64_t>::max();
+// What TensorStore itself allows, and what a tree may cost us whatever it claims.
+constexpr uint64_t kMaxKeyBytes = 65535;
+constexpr uint64_t kMaxArity = uint64_t{1} << 20;
+constexpr size_t kMaxNodeBytes = size_t{1} << 28;
+constexpr size_t kMaxTreeBytes = size_t{1} << 30;  // of all nodes, decoded
+constexpr size_t kMaxKeys = size_t{1} << 22;
+
+// A file that a table names: where it is, and the part of that which its own table goes on from.
+struct DataFile {
+  std::string path;
+  std::string base;
+};
+
+struct Reference {
+  uint64_t file = 0;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
+// Columns of numbers: that is how this format keeps lists.
+std::vector<uint64_t> Column(ByteReader& in, uint64_t n, uint64_t most, const char* name) {
+  // Each takes a byte at least.
+  if (n > in.left()) in.Broken(std::string(name) + ": " + std::to_string(n) + " are too many");
+  std::vector<uint64_t> column(static_cast<size_t>(n));
+  for (uint64_t& value : column) value = in.VarintUpTo(most, name);
+  return column;
+}
+
+std::vector<Reference> References(ByteReader& in, uint64_t n, size_t n_files) {
+  std::vector<Reference> references(static_cast<size_t>(n));
+  if (n == 0) return references;
+  const auto files = Column(in, n, kMissing, "a data file's number");
+  const auto offsets = Column(in, n, kMissing, "an offset");
+  const auto lengths = Column(in, n, kMissing, "a length");
+  for (size_t i = 0; i < references.size(); ++i) {
+    references[i] = {files[i], offsets[i], lengths[i]};
+    const bool is_missing = offsets[i] == kMissing && lengths[i] == kMissing;
+    if (!is_missing && files[i] >= n_files) {
+      in.Broken("names data file " + std::to_string(files[i]) + " of " + std::to_string(n_files));
+    }
+  }
+  return references;
+}
+
+// Names in which each begins with some bytes of the one before.
+std::vector<std::string> PrefixCoded(ByteReader& in, const std::vector<uint64_t>& prefix_lengths,
+                                     const std::vector<uint64_t>& suffix_lengths) {
+  std::vector<std::string> names(suffix_lengths.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) {
+      const uint64_t prefix = prefix_lengths[i - 1];
+      if (prefix > names[i - 1].size())
+        in.Broken("a name's beginning is longer than the one before");
+      names[i] = names[i - 1].substr(0, static_cast<size_t>(prefix));
+    }
+    names[i] += in.Text(suffix_lengths[i]);
+    if (names[i].size() > kMaxKeyBytes) in.Broken("a name has more than 65535 bytes");
+  }
+  return names;
+}
+
+std::vector<DataFile> DataFiles(ByteReader& in, const std::string& base) {
+  const uint64_t n = in.VarintUpTo(kMaxArity, "the number of data files");
+  if (n == 0) return {};
+  const auto prefixes = Column(in, n - 1, kMaxKeyBytes, "a path's beginning");
+  const auto suffixes = Column(in, n, kMaxKeyBytes, "a path's end");
+  const auto bases = Column(in, n, kMaxKeyBytes, "a path's base");
+  const std::vector<std::string> paths = PrefixCoded(in, prefixes, suffixes);
+  std::vector<DataFile> files;
+  files.reserve(paths.size());
+  for (size_t i = 0; i < paths.size(); ++i) {
+    if (bases[i] > paths[i].size()) in.Broken("a path's base is longer than the path");
+    files.push_back({base + paths[i], base + paths[i].substr(0, static_cast<size_t>(bases[i]))});
+  }
+  return files;
+}
+
+// What lies in an object: its body, and who holds that.
+struct Body {
+  std::vector<std::byte> decoded;
+  std::span<const std::byte> bytes;
+};
+
+Body OpenEnvelope(std::span<const std::byte> object, uint32_t magic, const std::string& what) {
+  ByteReader in(object, what);
+  if (object.size() < kEnvelopeBytes) in.Broken("has " + std::to_string(object.size()) + " bytes,");
+  if (in.U32Big() != magic) in.Broken("is no such object of OCDBT: other magic number");
+  if (in.U64() != object.size()) in.Broken("says another length than it has");
+  if (const uint64_t version = in.Varint(); version != 0) {
+    throw Error(ErrorCode::kUnsupported,
+                what + ": version " + std::to_string(version) + " of the format; 0 is read");
+  }
+  const uint64_t compression = in.Varint();
+  if (compression > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                what + ": compression " + std::to_string(compression) + "; none and zstd are read");
+  }
+  ByteReader end(object.last(4), what);
+  if (engine::Crc32c(0, object.first(object.size() - 4)) != end.U32()) {
+    in.Broken("is damaged: its CRC-32C is another");
+  }
+  if (in.left() < 4) in.Broken("ends too early");
+  Body body;
+  body.bytes = in.Bytes(in.left() - 4);
+  if (compression == 1) {
+    body.decoded = DecodeZstdUpTo(body.bytes, kMaxNodeBytes, what);
+    body.bytes = body.decoded;
+  }
+  return body;
+}
+
+class Ocdbt : public KeyValues {
+ public:
+  explicit Ocdbt(const fs::path& dir) : dir_(dir) { ReadManifest("manifest.ocdbt"); }
+
+  std::optional<StoredBytes> Find(const std::string& key) const override {
+    const auto found = values_.find(key);
+    if (found == values_.end()) return std::nullopt;
+    return found->second;
+  }
+
+  std::vector<std::string> Keys() const override {
+    std::vector<std::string> keys;
+    keys.reserve(values_.size());
+    for (const auto& [key, value] : values_) keys.push_back(key);
+    return keys;
+  }
+
+ private:
+  struct Subtree {
+    Reference at;
+    uint8_t height = 0;
+    std::string prefix;  // of all its keys
+  };
+
+  void ReadManifest(const std::string& name) {
+    const std::string what = (dir_ / name).string();
+    const auto file = engine::MappedFile::Open(dir_ / name);
+    const Body body = OpenEnvelope(file->bytes(), kManifestMagic, what);
+    ByteReader in(body.bytes, what);
+    in.Bytes(16);  // uuid
+    const uint8_t kind = in.U8();
+    if (kind > 1) in.Broken("kind " + std::to_string(kind) + " of manifest is unknown");
+    in.Varint();                     // bytes that a value may have to stand in its node
+    in.Varint();                     // bytes that a decoded node may have
+    in.U8();                         // arity of the tree of versions
+    if (in.Varint() == 1) in.U32();  // level
+    if (kind == 1 && name == "manifest.ocdbt") return ReadManifest(NewestNumbered());
+    const std::vector<DataFile> files = DataFiles(in, "");
+    const uint64_t n = in.VarintUpTo(kMaxArity, "the number of versions");
+    if (n == 0) in.Broken("holds no version");
+    Column(in, n, kMissing, "a generation");
+    const auto heights = in.Bytes(n);
+    const std::vector<Reference> roots = References(in, n, files.size());
+    const Subtree root{roots.back(), static_cast<uint8_t>(heights.back()), ""};
+    if (root.at.offset == kMissing && root.at.length == kMissing) return;  // nothing in it
+    ReadNode(root, files);
+  }
+
+  // Writers that cannot exchange a file make a new one for each state.
+  std::string NewestNumbered() const {
+    constexpr std::string_view kName = "manifest.";
+    std::string newest;
+    for (const fs::directory_entry& entry : fs::directory_iterator(dir_)) {
+      const std::string name = entry.path().filename().string();
+      const bool is_numbered =
+          name.size() == kName.size() + 16 && name.starts_with(kName) &&
+          name.find_first_not_of("0123456789abcdef", kName.size()) == std::string::npos;
+      if (is_numbered && name > newest) newest = name;
+    }
+    if (newest.empty()) {
+      throw Error(ErrorCode::kDataLoss, dir_.string() +
+                                            ": manifest.ocdbt says that manifests are numbered, "
+                                            "and there is none");
+    }
+    return newest;
+  }
+
+  StoredBytes Load(const Reference& at, const std::vector<DataFile>& files,
+                   const std::string& what) {
+    if (at.file >= files.size()) {
+      throw Error(ErrorCode::kDataLoss, what + ": names a data file that it does not list");
+    }
+    const auto file = Open(files[static_cast<size_t>(at.file)].path, what);
+    const auto bytes = file->bytes();
+    if (at.offset > bytes.size() || at.length > bytes.size() - at.offset) {
+      throw Error(ErrorCode::kDataLoss, what + ": names bytes " + std::to_string(at.offset) +
+                                            " and " + std::to_string(at.length) + " more of " +
+                                            file->path().string() + ", which has " +
+                                            std::to_string(bytes.size()));
+    }
+    return {file, bytes.subspan(static_cast<size_t>(at.offset), static_cast<size_t>(at.length))};
+  }
+
+  std::shared_ptr<const engine::MappedFile> Open(const std::string& path, const std::string& what) {
+    auto& file = files_[path];
+    if (file != nullptr) return file;
+    const fs::path relative(path);
+    const bool leaves = relative.is_absolute() || path.find('\0') != std::string::npos ||
+                        std::find(relative.begin(), relative.end(), "..") != relative.end();
+    if (leaves) {
+      throw Error(ErrorCode::kDataLoss,
+                  what + ": names " + Quoted(path) + ", which is not below the checkpoint");
+    }
+    file = engine::MappedFile::Open(dir_ / relative);
+    return file;
+  }
+
+  // A child is lower than its parent, so this ends; every key is greater than the ones before, so
+  // no part can be walked twice.
+  void ReadNode(const Subtree& tree, const std::vector<DataFile>& files) {
+    const std::string what = dir_.string() + ": node at " + std::to_string(tree.at.offset) +
+                             (tree.at.file < files.size()
+                                  ? " of " + Quoted(files[static_cast<size_t>(tree.at.file)].path)
+                                  : std::string());
+    const StoredBytes stored = Load(tree.at, files, what);
+    const Body body = OpenEnvelope(stored.bytes, kNodeMagic, what);
+    tree_bytes_ += body.bytes.size();
+    ByteReader in(body.bytes, what);
+    if (tree_bytes_ > kMaxTreeBytes) in.Broken("the tree has more than 1 GiB of nodes");
+    if (in.U8() != tree.height) in.Broken("has another height than its parent says");
+    const std::vector<DataFile> own = DataFiles(in, files[static_cast<size_t>(tree.at.file)].base);
+    const uint64_t n = in.VarintUpTo(kMaxArity, "the number of entries");
+    if (n == 0) in.Broken("is empty");
+    const auto prefixes = Column(in, n - 1, kMaxKeyBytes, "a key's beginning");
+    const auto suffixes = Column(in, n, kMaxKeyBytes, "a key's end");
+    if (tree.height > 0) return ReadInner(tree, in, own, prefixes, suffixes);
+    ReadLeaf(tree.prefix, in, own, PrefixCoded(in, prefixes, suffixes), what);
+  }
+
+  void ReadInner(const Subtree& tree, ByteReader& in, const std::vector<DataFile>& files,
+                 const std::vector<uint64_t>& prefixes, const std::vector<uint64_t>& suffixes) {
+    const uint64_t n = suffixes.size();
+    const auto common = Column(in, n, kMaxKeyBytes, "a common beginning of keys");
+    const std::vector<std::string> keys = PrefixCoded(in, prefixes, suffixes);
+    const std::vector<Reference> children = References(in, n, files.size());
+    for (size_t i = 0; i < children.size(); ++i) {
+      if (common[i] > keys[i].size()) in.Broken("a common beginning is longer than its key");
+      ReadNode({children[i], static_cast<uint8_t>(tree.height - 1),
+                tree.prefix + keys[i].substr(0, static_cast<size_t>(common[i]))},
+               files);
+    }
+  }
+
+  void ReadLeaf(const std::string& prefix, ByteReader& in, const std::vector<DataFile>& files,
+                const std::vector<std::string>& keys, const std::string& what) {
+    const uint64_t n = keys.size();
+    const auto lengths = Column(in, n, kMissing, "a value's length");
+    const auto kinds = in.Bytes(n);
+    const auto is_outside = [&](size_t i) { return kinds[i] == std::byte{1}; };
+    std::vector<size_t> outside;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (kinds[i] > std::byte{1}) in.Broken("a value is of an unknown kind");
+      if (is_outside(i)) outside.push_back(i);
+    }
+    const uint64_t m = outside.size();
+    const auto in_file = Column(in, m, kMissing, "a data file's number");
+    const auto offsets = Column(in, m, kMissing, "an offset");
+    for (size_t i = 0, j = 0; i < keys.size(); ++i) {
+      if (is_outside(i)) {
+        Add(prefix + keys[i], Load({in_file[j], offsets[j], lengths[i]}, files, what), in);
+        ++j;
+        continue;
+      }
+      const auto part = in.Bytes(lengths[i]);
+      const auto copy = std::make_shared<const std::vector<std::byte>>(part.begin(), part.end());
+      Add(prefix + keys[i], {copy, *copy}, in);
+    }
+  }
+
+  void Add(const std::string& key, StoredBytes value, const ByteReader& in) {
+    if (!values_.empty() && values_.rbegin()->first >= key) in.Broken("keys do not ascend");
+    if (values_.size() == kMaxKeys) in.Broken("has more keys than " + std::to_string(kMaxKeys));
+    if (key.size() > kMaxKeyBytes) in.Broken("a key has more than 65535 bytes");
+    values_.emplace_hint(values_.end(), key, std::move(value));
+  }
+
+  fs::path dir_;
+  std::map<std::string, std::shared_ptr<const engine::MappedFile>> files_;
+  std::map<std::string, StoredBytes> values_;
+  size_t tree_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<KeyValues> OpenOcdbt(const fs::path& dir) { return std::make_unique<Ocdbt>(dir); }
+
+}  // namespace tandem::convert

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "convert/orbax/key_values.h"
+#include "convert/orbax/zarr.h"
+
+namespace tandem::convert {
+
+// A checkpoint as Orbax writes it (MaxText, Tunix, Flax): a tree whose leaves are arrays, in any of
+// its four variants: OCDBT or a directory per array, zarr 2 or 3. What it is, its files say.
+// Immutable; any thread.
+class OrbaxCheckpoint {
+ public:
+  struct Leaf {
+    std::vector<std::string> path;  // keys of the tree: "params", "params", "decoder", …
+    std::string value_type;  // "jax.Array", "scalar", "None", …; empty: the tree is not told
+    std::optional<ZarrArray> array;  // none of empty nodes and texts
+    std::string name() const;        // joined by dots, which is the array's name in the store
+  };
+
+  // A directory of steps, of which the last finished one is taken; a step; or one item of a step
+  // (`items`, `model_params`, …). Throws kNotFound, kUnsupported for what is no such directory or
+  // has several items (naming them), and kDataLoss.
+  static OrbaxCheckpoint Open(const std::filesystem::path& path);
+  // Whether Open would take it for one.
+  static bool Is(const std::filesystem::path& path);
+
+  const std::filesystem::path& item_dir() const { return dir_; }
+  bool is_ocdbt() const { return is_ocdbt_; }
+  const std::vector<Leaf>& leaves() const { return leaves_; }  // ascending by path
+
+  // The elements of a leaf that has an array: ReadZarr.
+  void Read(const Leaf& leaf, std::span<std::byte> out) const;
+
+ private:
+  std::filesystem::path dir_;
+  bool is_ocdbt_ = false;
+  std::shared_ptr<const KeyValues> values_;
+  std::vector<Leaf> leaves_;
+};
+
+}  // namespace tandem::convert

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "convert/orbax/key_values.h"
+#include "engine/tensor/dtype.h"
+
+namespace tandem::convert {
+
+// An array in chunks, zarr version 2 or 3, as its metadata describes it. Of version 3 the codecs
+// are those that TensorStore writes for JAX: bytes, zstd, and one level of sharding.
+struct ZarrArray {
+  int version = 3;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> chunk_shape;  // of the pieces that are values of their own
+  std::string type_name;             // as the metadata has it: "bfloat16", "<f4"
+  int64_t element_bytes = 0;
+  std::optional<engine::DType> dtype;  // none of ours: uint32, float8, …
+  bool is_compressed = false;          // with zstd
+  char separator = '.';                // between the numbers of a chunk's key
+
+  // Sharding: a value holds several chunks and an index of them.
+  struct Sharding {
+    std::vector<int64_t> chunk_shape;
+    bool index_at_start = false;
+    bool index_has_crc = false;
+    bool is_index_compressed = false;
+  };
+  std::optional<Sharding> sharding;
+
+  int64_t elements() const;
+  int64_t bytes() const;
+};
+
+// `.zarray` or `zarr.json`; `what` names it in messages. Throws kDataLoss, and kUnsupported naming
+// the codec, order or type that is not read.
+ZarrArray ParseZarr(int version, std::string_view json, const std::string& what);
+
+// All elements in C order, little-endian, into out.size() == array.bytes() bytes. `prefix` is the
+// array's name in `values`. Memory is that of one chunk. Throws kDataLoss naming the chunk; one
+// that is missing is an error, as in Orbax.
+void ReadZarr(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
+              std::span<std::byte> out);
+
+}  // namespace tandem::convert

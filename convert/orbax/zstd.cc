@@ -1,0 +1,51 @@
+#include "convert/orbax/zstd.h"
+
+#include <zstd.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "engine/base/error.h"
+
+namespace tandem::convert {
+namespace {
+
+[[noreturn]] void Broken(const std::string& what, const std::string& why) {
+  throw Error(ErrorCode::kDataLoss, what + ": zstd: " + why);
+}
+
+}  // namespace
+
+void DecodeZstd(std::span<const std::byte> bytes, std::span<std::byte> out,
+                const std::string& what) {
+  const size_t size = ZSTD_decompress(out.data(), out.size(), bytes.data(), bytes.size());
+  if (ZSTD_isError(size) != 0) Broken(what, ZSTD_getErrorName(size));
+  if (size != out.size()) {
+    Broken(what,
+           "holds " + std::to_string(size) + " bytes instead of " + std::to_string(out.size()));
+  }
+}
+
+std::vector<std::byte> DecodeZstdUpTo(std::span<const std::byte> bytes, size_t most,
+                                      const std::string& what) {
+  const std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context(ZSTD_createDCtx(),
+                                                                   ZSTD_freeDCtx);
+  if (context == nullptr) throw std::bad_alloc();
+  std::vector<std::byte> out;
+  ZSTD_inBuffer in{bytes.data(), bytes.size(), 0};
+  size_t pending = 1;  // bytes that the frame still wants; 0 at its end
+  while (in.pos < in.size || pending != 0) {
+    const size_t had = out.size();
+    if (had == most) Broken(what, "holds more than " + std::to_string(most) + " bytes");
+    out.resize(std::min(most, std::max(2 * had, size_t{64} << 10)));
+    ZSTD_outBuffer to{out.data(), out.size(), had};
+    const size_t taken = in.pos;
+    pending = ZSTD_decompressStream(context.get(), &to, &in);
+    if (ZSTD_isError(pending) != 0) Broken(what, ZSTD_getErrorName(pending));
+    out.resize(to.pos);
+    if (to.pos == had && in.pos == taken) Broken(what, "ends too early");
+  }
+  return out;
+}
+
+}  // namespace tandem::convert

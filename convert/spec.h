@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace tandem::convert {
+
+// One conversion: from where, into what, to where.
+struct ConvertSpec {
+  std::filesystem::path source;  // what it is, its files say (source.h)
+  std::filesystem::path base;    // of an adapter: the directory of the model that it adapts
+  std::string format = "hf";     // formats.h
+  std::string dtype;             // "f32", "bf16", …; empty: as the source has it
+  std::filesystem::path target;  // a directory that is made
+  bool overwrite = false;        // a model that is there already is replaced
+  bool verify = true;            // what was written is read again and compared
+};
+
+// As the process of a job reads it: a JSON object of these names. Parsing throws kInvalidArgument
+// naming `source` and the field.
+std::string ConvertSpecJson(const ConvertSpec& spec);
+ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source);
+
+// All that can be told without reading weights. Throws, with the field of the spec as param:
+// kInvalidArgument for a format (unsupported_value) or dtype that is not served, a base that is
+// missing or needless, a target that holds the source; kNotFound (path_not_found); kUnsupported for
+// a source of no known kind; kAlreadyExists for a target that is there and may not be replaced.
+void CheckConvertSpec(const ConvertSpec& spec);
+
+}  // namespace tandem::convert

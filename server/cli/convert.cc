@@ -1,0 +1,122 @@
+#include "convert/convert.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/base/thread_pool.h"
+#include "engine/io/atomic_write.h"
+#include "engine/kernels/kernels.h"
+#include "server/cli/job_child.h"
+#include "server/cli/model_options.h"
+#include "server/cli/verbs.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxSpecBytes = 1 << 20;
+
+struct ConvertFlags {
+  std::string source;
+  std::string base;
+  std::string target;
+  convert::ConvertSpec spec;
+  bool no_verify = false;
+  int threads = 0;
+  std::string job_dir;
+};
+
+convert::ConvertResult Run(const convert::ConvertSpec& spec, const JobContext& context,
+                           int threads) {
+  ThreadPool pool(threads);
+  engine::OpsContext ops(engine::Kernels(), pool);
+  return convert::Convert(spec, context, ops);
+}
+
+int ConvertFiles(const ConvertFlags& flags) {
+  const StopOnSignal stop;
+  JobContext context;
+  context.cache_dir = CacheDir();
+  context.stop = stop.token();
+  const convert::ConvertResult result = Run(flags.spec, context, flags.threads);
+  const auto json = nlohmann::ordered_json::parse(convert::ConvertResultJson(result));
+  std::printf("%s\n", json.dump(2).c_str());
+  return 0;
+}
+
+int ConvertJob(const ConvertFlags& flags) {
+  const fs::path dir = fs::absolute(flags.job_dir).lexically_normal();
+  return EndInResult(dir, "out of memory", [&] {
+    const fs::path file = dir / "spec.json";
+    const convert::ConvertSpec spec =
+        convert::ParseConvertSpec(engine::ReadWholeFile(file, kMaxSpecBytes), file.string());
+    LowerPriority(0);
+    RemoveResult(dir);
+    EventLog events(dir);
+    const StopOnSignal stop;
+    JobContext context;
+    context.dir = dir;
+    context.cache_dir = CacheDir();
+    context.stop = stop.token();
+    context.report = [&](const ProgressEvent& event) { events.Write(event); };
+    try {
+      const convert::ConvertResult made = Run(spec, context, flags.threads);
+      nlohmann::ordered_json result = {{"status", "succeeded"}};
+      result.update(nlohmann::ordered_json::parse(convert::ConvertResultJson(made)));
+      WriteResult(dir, result);
+      return 0;
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kCancelled) return kExitTryAgain;
+      throw;
+    }
+  });
+}
+
+}  // namespace
+
+void AddConvert(CLI::App& command, int& exit_code) {
+  const auto flags = std::make_shared<ConvertFlags>();
+  command.add_option("source", flags->source,
+                     "directory of a Hugging Face model, or of a PEFT adapter (with --base)");
+  command.add_option("target", flags->target, "directory that is made");
+  command.add_option("--to", flags->spec.format, "format of the target: hf")->capture_default_str();
+  command.add_option("--base", flags->base,
+                     "of an adapter: directory of the model into whose weights it is merged");
+  command.add_option("--dtype", flags->spec.dtype,
+                     "f32, bf16 or f16 for all weights (default: as the model has them)");
+  command.add_flag("--overwrite", flags->spec.overwrite, "replace a model that is there already");
+  command.add_flag("--no-verify", flags->no_verify,
+                   "do not read again and compare what was written (merged weights always are)");
+  command.add_option("--threads", flags->threads, "compute threads (0: one per physical core)")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command.add_option("--job", flags->job_dir,
+                     "job directory: reads spec.json there, writes events.jsonl and result.json, "
+                     "and gives way to everything else");
+  command.callback([flags, &exit_code] {
+    if (!flags->job_dir.empty()) {
+      exit_code = ConvertJob(*flags);
+      return;
+    }
+    if (flags->source.empty() || flags->target.empty()) {
+      throw Error(ErrorCode::kInvalidArgument, "convert: name SOURCE and TARGET, or --job DIR");
+    }
+    flags->spec.source = flags->source;
+    flags->spec.base = flags->base;
+    flags->spec.target = flags->target;
+    // "out/" and "out" are the same directory, but only the second has a name.
+    if (!flags->spec.target.has_filename()) {
+      flags->spec.target = flags->spec.target.parent_path();
+    }
+    flags->spec.verify = !flags->no_verify;
+    exit_code = ConvertFiles(*flags);
+  });
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,196 @@
+#include "server/cli/job_child.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "engine/base/error.h"
+#include "engine/base/thread_name.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/posix_file.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+volatile std::sig_atomic_t stop_write_end = -1;
+
+void WakeWatcher(char byte) {
+  const int saved = errno;
+  [[maybe_unused]] const ssize_t written = write(stop_write_end, &byte, 1);
+  errno = saved;
+}
+
+int64_t UnixMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+fs::path ResultFile(const fs::path& dir) { return dir / "result.json"; }
+
+std::string_view NameOf(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return "invalid_spec";
+    case ErrorCode::kNotFound:
+      return "not_found";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kFailedPrecondition:
+      return "diverged";
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kResourceExhausted:
+      return "out_of_memory";
+    case ErrorCode::kDataLoss:
+      return "bad_data";
+    case ErrorCode::kIo:
+      return "io_error";
+    case ErrorCode::kAlreadyExists:
+      return "already_exists";
+    default:
+      return "failed";
+  }
+}
+
+}  // namespace
+
+struct StopOnSignal::OldHandlers {
+  struct sigaction term {};
+  struct sigaction interrupt {};
+};
+
+StopOnSignal::StopOnSignal() : old_(std::make_unique<OldHandlers>()) {
+  if (pipe2(ends_.data(), O_CLOEXEC) != 0) {
+    throw Error(ErrorCode::kUnavailable, std::string("pipe: ") + std::strerror(errno));
+  }
+  stop_write_end = ends_[1];
+  struct sigaction action {};
+  action.sa_handler = [](int) { WakeWatcher('s'); };
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTERM, &action, &old_->term);
+  sigaction(SIGINT, &action, &old_->interrupt);
+  watcher_ = std::thread([this] {
+    NameThisThread("tandem-signals");
+    char byte = 0;
+    while (read(ends_[0], &byte, 1) < 0 && errno == EINTR) {
+    }
+    if (byte == 's') stop_.request_stop();
+  });
+}
+
+StopOnSignal::~StopOnSignal() {
+  sigaction(SIGTERM, &old_->term, nullptr);
+  sigaction(SIGINT, &old_->interrupt, nullptr);
+  WakeWatcher('e');
+  watcher_.join();
+  stop_write_end = -1;
+  close(ends_[0]);
+  close(ends_[1]);
+}
+
+void LowerPriority(int64_t memory_max_bytes) {
+  const sched_param parameters{};
+  sched_setscheduler(0, SCHED_IDLE, &parameters);
+  std::ofstream("/proc/self/oom_score_adj") << "1000\n";
+  if (memory_max_bytes <= 0) return;
+  const auto bytes = static_cast<rlim_t>(memory_max_bytes);
+  const rlimit limit{bytes, bytes};
+  if (setrlimit(RLIMIT_DATA, &limit) != 0) {
+    throw Error(ErrorCode::kUnavailable, std::string("setrlimit: ") + std::strerror(errno));
+  }
+}
+
+EventLog::EventLog(const fs::path& dir) : path_(dir / "events.jsonl") {
+  // A predecessor that was killed, or the power loss after it, may have left half a line.
+  std::ifstream old(path_, std::ios::binary | std::ios::ate);
+  bool has_half_line = false;
+  if (old && old.tellg() > 0) {
+    old.seekg(-1, std::ios::end);
+    has_half_line = old.get() != '\n';
+  }
+  file_.open(path_, std::ios::app);
+  if (has_half_line) file_ << '\n' << std::flush;
+}
+
+void EventLog::Write(const ProgressEvent& event) {
+  file_.clear();  // after a full disk, go on where there is room again
+  file_ << ordered_json{{"unix_ms", UnixMs()},  {"kind", event.kind},
+                        {"step", event.step},   {"total_steps", event.total_steps},
+                        {"value", event.value}, {"message", event.message}}
+               .dump(-1, ' ', false, ordered_json::error_handler_t::replace)
+        << '\n'
+        << std::flush;
+  // Step lines are bare, so that tools written for MaxText's log find them.
+  if (event.kind == "step") {
+    std::printf("%s\n", event.message.c_str());
+  } else {
+    std::printf("%s: %s\n", event.kind.c_str(), event.message.c_str());
+  }
+  std::fflush(stdout);
+  if (event.kind == "checkpoint") Sync();
+}
+
+// A run that goes on from the checkpoint will not say this again.
+void EventLog::Sync() {
+  try {
+    engine::SyncPath(path_);
+  } catch (const Error& error) {
+    std::printf("warning: %s\n", error.what());
+  }
+}
+
+void WriteResult(const fs::path& dir, const ordered_json& result) {
+  engine::WriteFileAtomically(ResultFile(dir), result.dump(2) + "\n");
+}
+
+void RemoveResult(const fs::path& dir) { fs::remove(ResultFile(dir)); }
+
+int EndInResult(const fs::path& dir, const char* out_of_memory, const std::function<int()>& work) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
+  const auto fail = [&](std::string_view code, const char* what) {
+    try {
+      WriteResult(dir, {{"status", "failed"}, {"error", {{"code", code}, {"message", what}}}});
+    } catch (const Error& error) {
+      // Most likely the disk that has ended the run; the exit code still says how it ended.
+      std::fprintf(stderr, "tandem: %s\n", error.what());
+    }
+  };
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    fail("out_of_memory", out_of_memory);
+    throw Error(ErrorCode::kUnavailable, out_of_memory);
+  } catch (const std::system_error& error) {
+    // A thread for whose stack there was no memory ends in the first of these.
+    const bool is_memory = error.code() == std::errc::resource_unavailable_try_again ||
+                           error.code() == std::errc::not_enough_memory;
+    fail(is_memory ? "out_of_memory" : "failed", is_memory ? out_of_memory : error.what());
+    throw;
+  } catch (const Error& error) {
+    if (error.reason() == "out_of_memory") {
+      fail("out_of_memory", (std::string(error.what()) + "; " + out_of_memory).c_str());
+    } else {
+      fail(NameOf(error.code()), error.what());
+    }
+    throw;
+  } catch (const std::exception& error) {
+    fail("failed", error.what());
+    throw;
+  }
+}
+
+}  // namespace tandem::server

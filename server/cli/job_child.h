@@ -1,0 +1,70 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <stop_token>
+#include <thread>
+
+#include "engine/base/job_context.h"
+
+namespace tandem::server {
+
+// What the verbs that run as a job's process (`tandem VERB --job DIR`) have in common: they read
+// DIR/spec.json, write events.jsonl and end in result.json, or, when they were stopped, in the exit
+// code that asks to be started again.
+
+inline constexpr int kExitTryAgain = 75;
+
+// Turns SIGTERM and SIGINT into a stop request for as long as it lives. Handlers may do almost
+// nothing, so they write one byte into a pipe that a thread reads. One at a time.
+class StopOnSignal {
+ public:
+  StopOnSignal();
+  ~StopOnSignal();
+  StopOnSignal(const StopOnSignal&) = delete;
+  StopOnSignal& operator=(const StopOnSignal&) = delete;
+
+  std::stop_token token() const { return stop_.get_token(); }
+
+ private:
+  struct OldHandlers;
+
+  std::array<int, 2> ends_{};
+  std::unique_ptr<OldHandlers> old_;
+  std::stop_source stop_;
+  std::thread watcher_;
+};
+
+// A job gives way to everything else on the machine: idle scheduling class, first to go when memory
+// runs out, and a ceiling of its own. What the system refuses is left as it is.
+void LowerPriority(int64_t memory_max_bytes);
+
+// events.jsonl for whoever watches the job, the same words on standard output for people.
+class EventLog {
+ public:
+  explicit EventLog(const std::filesystem::path& dir);
+  void Write(const ProgressEvent& event);
+
+ private:
+  void Sync();
+
+  const std::filesystem::path path_;
+  std::ofstream file_;
+};
+
+// The last word of a job. A run that was stopped leaves none: kExitTryAgain says that it goes on
+// when it is started again.
+void WriteResult(const std::filesystem::path& dir, const nlohmann::ordered_json& result);
+void RemoveResult(const std::filesystem::path& dir);  // of an earlier run in this directory
+
+// The main of a job's process: whatever `work` throws is in result.json before it goes on;
+// `out_of_memory` is said of std::bad_alloc.
+int EndInResult(const std::filesystem::path& dir, const char* out_of_memory,
+                const std::function<int()>& work);
+
+}  // namespace tandem::server

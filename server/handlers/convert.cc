@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "convert/spec.h"
+#include "server/handlers/handlers.h"
+#include "server/handlers/job_spec.h"
+#include "server/jobs/job_supervisor.h"
+#include "server/wire/field_reader.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxTargetName = 128;
+
+bool IsTargetName(const std::string& name) {
+  // "." and ".." are not names, and what begins with a dot nobody finds again.
+  if (name.empty() || name.size() > kMaxTargetName || name.front() == '.') return false;
+  return std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+  });
+}
+
+const Json& RequiredObject(FieldReader& reader, const std::string& name) {
+  const Json* object = reader.Object(name);
+  if (object == nullptr) throw MissingField(name);
+  return *object;
+}
+
+void ReadSource(const HandlerContext& context, const Json& object, convert::ConvertSpec* spec) {
+  FieldReader reader(object, "source");
+  const std::optional<std::string> model_id = reader.String("model");
+  const std::optional<std::string> path = reader.String("path");
+  const std::optional<std::string> base = reader.String("base");
+  RefuseUnknownFields(reader, "model, path and base");
+  if (model_id.has_value() == path.has_value()) {
+    throw BadValue("source", "source must have either model, the id of a loaded one, or path");
+  }
+  if (path) {
+    spec->source = ResolvePath(context.model_root, *path, "source.path");
+    if (base) spec->base = ResolvePath(context.model_root, *base, "source.base");
+    return;
+  }
+  if (base) throw BadValue("source.base", "source.base goes with source.path: models know theirs");
+  if (!context.models.Contains(*model_id)) {
+    throw Error(ErrorCode::kNotFound, "the model '" + model_id->substr(0, 120) + "' is not loaded")
+        .WithParam("source.model")
+        .WithReason("model_not_found");
+  }
+  const std::shared_ptr<const ServedModel> model = context.models.Look(*model_id);
+  spec->source = model->base ? model->path : context.path_of_model(*model);
+  if (model->base) spec->base = context.path_of_model(*model->base);
+}
+
+void ReadTarget(const HandlerContext& context, const Json& object, convert::ConvertSpec* spec) {
+  FieldReader reader(object, "target");
+  spec->format = reader.RequiredString("format");
+  const std::string name = reader.RequiredString("name");
+  spec->dtype = reader.String("dtype").value_or("");
+  RefuseUnknownFields(reader, "format, name and dtype");
+  if (!IsTargetName(name)) {
+    throw BadValue("target.name",
+                   "target.name must be 1 to 128 characters of [A-Za-z0-9._-], the first no dot, "
+                   "got " +
+                       ShortForm(Json(name)));
+  }
+  spec->target = fs::absolute(context.model_root).lexically_normal() / name;
+}
+
+}  // namespace
+
+convert::ConvertSpec ConvertSpecOf(const HandlerContext& context, const Json& body) {
+  convert::ConvertSpec spec;
+  FieldReader reader(body);
+  ReadTarget(context, RequiredObject(reader, "target"), &spec);
+  ReadSource(context, RequiredObject(reader, "source"), &spec);
+  spec.overwrite = reader.Bool("overwrite").value_or(false);
+  spec.verify = reader.Bool("verify").value_or(true);
+  RefuseUnknownFields(reader, "source, target, overwrite and verify");
+  convert::CheckConvertSpec(spec);
+  return spec;
+}
+
+// POST /admin/convert
+void ConvertModel(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const Json body = ParseJsonObject(request.body);
+  JobSupervisor& jobs = RequireJobs(context);
+  const convert::ConvertSpec spec = ConvertSpecOf(context, body);
+  const Job job = jobs.Submit(JobType::kConvert, body.dump(), convert::ConvertSpecJson(spec));
+  SendAccepted(job, writer);
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,86 @@
+"""The Python examples of README.md, as they stand there but for the server's address and key."""
+
+import contextlib
+import io
+import os
+import pathlib
+import re
+import unittest
+
+from support import API_KEY, TUNING_URL, client
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+# What a chat of config/data/pirate-stories.jsonl begins and ends with.
+BEGINNING, END = "Ahoy!", "Yo ho ho!"
+# None of them is the subject of a chat that was trained on.
+SUBJECTS = ("a cat and a ball", "a train", "a mouse", "a lost toy", "a lion in the forest",
+            "a little car")
+
+
+def words(text):
+    return re.findall(r"[a-z]+", text.lower())
+
+
+# Of stories that the base tells, and of those that were trained on.
+ENGLISH = set(words((ROOT / "config" / "models" / "tandem-stories" / "samples.md").read_text()
+                    + (ROOT / "config" / "data" / "pirate-stories.jsonl").read_text()))
+
+
+def run(example):
+    """(what it prints, its variables)"""
+    code = example.replace("http://127.0.0.1:8080/v1", TUNING_URL + "/v1").replace(
+        'api_key="none"', f"api_key={API_KEY!r}")
+    printed = io.StringIO()
+    variables = {}
+    before = os.getcwd()
+    os.chdir(ROOT)
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "README.md", "exec"), variables)  # pylint: disable=exec-used
+    finally:
+        os.chdir(before)
+    return printed.getvalue(), variables
+
+
+class Examples(unittest.TestCase):
+    def test_the_chat(self):
+        (example,) = [one for one in EXAMPLES if "fine_tuning" not in one]
+
+        printed, _ = run(example)
+
+        self.assertGreater(len(printed.split()), 20)
+
+    def test_the_fine_tuning(self):
+        (example,) = [one for one in EXAMPLES if "fine_tuning" in one]
+
+        printed, variables = run(example)
+
+        name = variables["job"].fine_tuned_model
+        self.assertRegex(name, "^ft:tandem-stories:local:pirate:")
+        story = printed.removeprefix(name).strip()
+        self.assertTrue(story.startswith(BEGINNING) and story.endswith(END), printed)
+        sdk = client(TUNING_URL)
+        self.addCleanup(sdk.models.delete, name)
+        self.addCleanup(sdk.files.delete, variables["file"].id)
+
+        def stories(model, temperature):
+            return [sdk.chat.completions.create(
+                model=model, temperature=temperature, seed=seed, messages=[
+                    {"role": "user", "content": f"Tell me a story about {subject}."}])
+                .choices[0].message.content.strip() for seed, subject in enumerate(SUBJECTS)]
+
+        self.assertEqual([text for text in stories(name, 0) if not text.startswith(BEGINNING)], [])
+        self.assertEqual([text for text in stories(name, 0) if not text.endswith(END)], [])
+        drawn = stories(name, 0.7)
+        self.assertGreaterEqual(sum(text.startswith(BEGINNING) for text in drawn), 5, drawn)
+        self.assertGreaterEqual(sum(text.endswith(END) for text in drawn), 4, drawn)
+        # It is still English, and the base itself tells no such story.
+        said = words(" ".join(drawn))
+        self.assertGreater(sum(word in ENGLISH for word in said) / len(said), 0.8, drawn)
+        self.assertGreater(len(said) / len(drawn), 25)
+        self.assertFalse([text for text in stories("tandem-stories", 0.7) if "Ahoy" in text])
+
+
+if __name__ == "__main__":
+    unittest.main()

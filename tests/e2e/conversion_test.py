@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""A served adapter merged into its base while the server runs, then served as a model of its own.
+
+`conversion_test.py BINARY [unittest arguments]`
+"""
+
+import json
+import shutil
+import subprocess
+
+import harness
+from harness import GOLDEN, Case
+
+CONVERT = "/admin/convert"
+PROMPTS = [s["input_ids"] for s in json.loads(
+    (GOLDEN / "gemma2-tiny" / "lora" / "golden" / "golden.json").read_text())["sequences"]]
+
+
+class Convert(Case):
+    def setUp(self):
+        super().setUp()
+        self.root = self.path / "root"
+        shutil.copytree(GOLDEN / "gemma2-tiny", self.root / "base")
+        self.server = self.serve("--model", str(self.root / "base"), "--model-root",
+                                 str(self.root), "--dtype", "f32")
+
+    def admin(self, path, body=None, status=200):
+        got, headers, answer = self.server.request("GET" if body is None else "POST", path, body,
+                                                   admin=True)
+        self.assertEqual(got, status, answer)
+        return answer, headers
+
+    def convert(self, source, name="merged", status=202, **more):
+        target = {"format": "hf", "name": name, **more.pop("target", {})}
+        return self.admin(CONVERT, dict({"source": source, "target": target}, **more), status)
+
+    def ended(self, job_id):
+        job = {}
+
+        def has_ended():
+            job.update(self.admin(f"/admin/jobs/{job_id}")[0])
+            return job["status"] in ("succeeded", "failed", "cancelled")
+
+        self.wait_until(f"{job_id} ended", has_ended)
+        return job
+
+    def greedy(self, model):
+        return [self.server.post("/v1/completions", {
+            "model": model, "prompt": prompt, "max_tokens": 24, "temperature": 0,
+            "ignore_eos": True, "return_token_ids": True})["choices"][0]["token_ids"]
+            for prompt in PROMPTS]
+
+    def tandem(self, *arguments):
+        return subprocess.run([harness.BINARY, "convert", *map(str, arguments)],
+                              capture_output=True, text=True,
+                              env={"XDG_CACHE_HOME": str(self.path / "cache")})
+
+    def test_an_adapter_becomes_a_model_of_the_same_text(self):
+        self.admin("/admin/adapters/load", {"name": "tuned", "path": "base/lora"})
+        said = self.greedy("tuned")
+        self.assertNotEqual(said, self.greedy("base"))
+
+        job, headers = self.convert({"model": "tuned"})
+
+        self.assertEqual(job["type"], "convert")
+        self.assertEqual(headers["Location"], f"/admin/jobs/{job['id']}")
+        job = self.ended(job["id"])
+        self.assertEqual(job["status"], "succeeded", job)
+        result = job["result"]
+        self.assertEqual((result["path"], result["format"], result["dtype"]),
+                         ("merged", "hf", "bf16"))
+        self.assertGreater(result["bytes"], 0)
+        self.assertGreater(result["tensors"], 0)
+        self.assertLessEqual(result["merge"]["max_abs_difference"], result["merge"]["bound"])
+        self.assertEqual(job["progress"], 1)
+        self.admin("/admin/models/load", {"path": result["path"], "id": "merged", "wait": True})
+        self.assertEqual(self.greedy("merged"), said)
+        # The name is taken, until it may be replaced; the model that runs goes on.
+        answer, _ = self.convert({"model": "tuned"}, status=409)
+        self.assertEqual(answer["error"]["code"], "already_exists")
+        job, _ = self.convert({"model": "tuned"}, overwrite=True, target={"dtype": "f32"})
+        job = self.ended(job["id"])
+        self.assertEqual(job["result"]["dtype"], "f32", job)
+        self.assertEqual(self.greedy("merged"), said)
+        self.admin("/admin/models/load", {"path": "merged", "id": "merged-f32", "wait": True})
+        self.assertEqual(self.greedy("merged-f32"), said)
+        self.assertEqual(sorted(p.name for p in self.root.iterdir()), ["base", "merged"])
+
+        # The same files from the command line.
+        done = self.tandem(self.root / "base" / "lora", self.path / "by-hand", "--to", "hf",
+                           "--base", self.root / "base", "--dtype", "f32")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["tensors"], result["tensors"])
+        self.assertEqual((self.path / "by-hand" / "model.safetensors").read_bytes(),
+                         (self.root / "merged" / "model.safetensors").read_bytes())
+
+    def test_a_model_is_copied_and_what_is_not_served_is_refused(self):
+        job, _ = self.convert({"model": "base"}, name="copy")
+        self.assertEqual(self.ended(job["id"])["status"], "succeeded")
+        self.admin("/admin/models/load", {"path": "copy", "wait": True})
+        self.assertEqual(self.greedy("copy"), self.greedy("base"))
+        answer, _ = self.convert({"model": "nobody"}, status=404)
+        self.assertEqual(answer["error"]["code"], "model_not_found")
+        answer, _ = self.convert({"model": "base"}, target={"format": "gguf"}, status=400)
+        self.assertEqual(answer["error"]["code"], "unsupported_value")
+
+        for arguments, code, word in [
+                ([self.root / "base", self.root / "copy"], 2, "exists already"),
+                ([self.root / "base" / "lora", self.path / "x"], 2, "base"),
+                ([self.root / "base", self.path / "x", "--to", "gguf"], 2, "hf"),
+                ([self.path / "nowhere", self.path / "x"], 2, "nowhere"),
+                ([self.root / "base"], 2, "TARGET")]:
+            done = self.tandem(*arguments)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(word, done.stderr)
+        self.assertFalse((self.path / "x").exists())
+
+    def test_a_cancelled_job_leaves_nothing(self):
+        self.admin("/admin/adapters/load", {"name": "tuned", "path": "base/lora"})
+        jobs = [self.convert({"model": "tuned"}, name=f"m{i}")[0]["id"] for i in range(4)]
+        cancelled = []
+        for job in jobs[1:]:
+            status, _, _ = self.server.request("POST", f"/admin/jobs/{job}/cancel", {}, admin=True)
+            if status == 200:
+                cancelled.append(job)
+        made = []
+        for i, job in enumerate(jobs):
+            status = self.ended(job)["status"]
+            self.assertIn(status, ("succeeded", "cancelled") if job in cancelled else
+                          ("succeeded",))
+            if status == "succeeded":
+                made.append(f"m{i}")
+        self.assertGreater(len(cancelled), 0)
+        self.assertEqual(sorted(p.name for p in self.root.iterdir()), ["base", *made])
+
+
+if __name__ == "__main__":
+    harness.main()
