@@ -16,7 +16,8 @@ constexpr size_t kMapThresholdBytes = 4u << 20;
 
 [[noreturn]] void ThrowOutOfMemory(size_t bytes) {
   throw Error(ErrorCode::kUnavailable,
-              "out of memory: could not allocate " + std::to_string(bytes) + " bytes");
+              "out of memory: could not allocate " + std::to_string(bytes) + " bytes")
+      .WithReason("out_of_memory");
 }
 
 }  // namespace
