@@ -1,0 +1,120 @@
+#include "convert/model_source.h"
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "engine/io/model_dir.h"
+#include "engine/tensor/round.h"
+
+namespace tandem::convert {
+namespace {
+
+using engine::DType;
+using engine::StoredTensor;
+
+// Numbers that are in memory as f32 on their way from one type to another.
+constexpr int64_t kPieceElements = 1 << 20;
+
+bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 ||
+         dtype == DType::kF64;
+}
+
+class ModelFiles final : public ModelSource {
+ public:
+  ModelFiles(const std::filesystem::path& path, std::optional<DType> dtype)
+      : model_(engine::ModelDir::Open(path)) {
+    for (const std::string& name : model_.tensor_names()) {
+      engine::ConstTensorView view = model_.FindStored(name)->view;
+      view.data = nullptr;
+      if (dtype && IsFloat(view.dtype)) view.dtype = *dtype;
+      tensors_.push_back({name, std::move(view)});
+    }
+  }
+
+  const std::string& name() const override { return model_.name(); }
+  const std::vector<engine::NamedTensor>& tensors() const override { return tensors_; }
+  std::optional<std::string> ReadText(std::string_view file_name) const override {
+    return model_.ReadText(file_name);
+  }
+  void ReadPart(int64_t part, const Take& take) const override {
+    std::vector<std::byte> buffer;
+    take(Tensor(part), Read(part, &buffer));
+    LetGo(part);
+  }
+  Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const override {
+    const engine::NamedTensor& wanted = Tensor(tensor);
+    const StoredTensor& stored = *model_.FindStored(wanted.name);
+    if (stored.IsAsAsked() && stored.view.dtype == wanted.view.dtype) return stored.bytes();
+    buffer->clear();
+    buffer->reserve(wanted.view.bytes());
+    if (stored.transposed) {
+      Append(wanted, engine::DecodeTensor(stored), buffer);
+      return *buffer;
+    }
+    const int64_t rows_at_once = std::max<int64_t>(1, kPieceElements / stored.row_elements());
+    std::vector<float> values;
+    for (int64_t row = 0; row < stored.rows(); row += rows_at_once) {
+      const int64_t count = std::min(rows_at_once, stored.rows() - row);
+      values.resize(static_cast<size_t>(count * stored.row_elements()));
+      engine::ReadRows(stored, row, count, values.data());
+      Append(wanted, values, buffer);
+    }
+    return *buffer;
+  }
+  void LetGo(int64_t tensor) const override {
+    model_.LetGo(*model_.FindStored(Tensor(tensor).name));
+  }
+
+ private:
+  const engine::NamedTensor& Tensor(int64_t index) const {
+    return tensors_.at(static_cast<size_t>(index));
+  }
+  void Append(const engine::NamedTensor& tensor, std::span<const float> values,
+              std::vector<std::byte>* buffer) const {
+    if (!engine::FitsIn(values, tensor.view.dtype)) {
+      throw Error(ErrorCode::kDataLoss,
+                  model_.name() + ": tensor " + Quoted(tensor.name) + " holds values that " +
+                      std::string(DTypeName(tensor.view.dtype)) + " does not have");
+    }
+    std::vector<std::byte> rounded;
+    engine::RoundTo(tensor.view.dtype, values, &rounded);
+    buffer->insert(buffer->end(), rounded.begin(), rounded.end());
+  }
+
+  engine::ModelDir model_;
+  std::vector<engine::NamedTensor> tensors_;
+};
+
+}  // namespace
+
+int64_t ModelSource::Find(std::string_view tensor) const {
+  const auto found = std::lower_bound(
+      tensors().begin(), tensors().end(), tensor,
+      [](const engine::NamedTensor& one, std::string_view name) { return one.name < name; });
+  if (found == tensors().end() || found->name != tensor) return -1;
+  return found - tensors().begin();
+}
+
+int64_t ModelSource::bytes() const {
+  int64_t bytes = 0;
+  for (const engine::NamedTensor& tensor : tensors()) {
+    bytes += static_cast<int64_t>(tensor.view.bytes());
+  }
+  return bytes;
+}
+
+std::unique_ptr<ModelSource> OpenModelFiles(const std::filesystem::path& path,
+                                            std::optional<DType> dtype) {
+  return std::make_unique<ModelFiles>(path, dtype);
+}
+
+std::optional<DType> FloatTypeOf(std::string_view name) {
+  if (name == "f32") return DType::kF32;
+  if (name == "bf16") return DType::kBF16;
+  if (name == "f16") return DType::kF16;
+  return std::nullopt;
+}
+
+}  // namespace tandem::convert

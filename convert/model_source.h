@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/io/safetensors.h"
+#include "engine/tensor/dtype.h"
+
+namespace tandem::convert {
+
+// A model that is converted: its tensors under the names, shapes and layout of Hugging Face,
+// whatever they come from, and the small files beside them. Writers know sources by this alone.
+// Immutable; any thread.
+class ModelSource {
+ public:
+  using Bytes = std::span<const std::byte>;
+  using Take = std::function<void(const engine::NamedTensor& tensor, Bytes bytes)>;
+
+  virtual ~ModelSource() = default;
+
+  virtual const std::string& name() const = 0;  // for messages
+  // Ascending by name; views without data.
+  virtual const std::vector<engine::NamedTensor>& tensors() const = 0;
+  // Text of a small file (config.json, tokenizer.json, …); nullopt when there is none.
+  virtual std::optional<std::string> ReadText(std::string_view file_name) const = 0;
+
+  // What is read together: of most sources a tensor each, of a scanned checkpoint all layers of one
+  // array. Every tensor is in exactly one part.
+  virtual int64_t parts() const { return static_cast<int64_t>(tensors().size()); }
+  // The tensors of a part, as indices into tensors().
+  virtual std::vector<int64_t> TensorsOf(int64_t part) const { return {part}; }
+  // Reads a part; `take` gets each of its tensors once, whose bytes are there during the call. The
+  // memory it holds is that of the part at most. Throws kDataLoss, kIo naming file and tensor.
+  virtual void ReadPart(int64_t part, const Take& take) const = 0;
+  // One tensor, by index. Its bytes lie in `buffer`, or in a mapped file.
+  virtual Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const = 0;
+  // Called when a tensor has been read for good: mapped bytes leave the process's memory.
+  virtual void LetGo(int64_t /*tensor*/) const {}
+
+  // By name; -1 when absent.
+  int64_t Find(std::string_view tensor) const;
+  int64_t bytes() const;  // of all tensors
+};
+
+// A directory or file that engine::ModelDir opens: Hugging Face, native, GGUF, llama2.c. Floating
+// types become `dtype`, if it is given, each number rounded once; a value that the type does not
+// have throws kDataLoss naming the tensor. Without it blocks of integers are told as f32.
+std::unique_ptr<ModelSource> OpenModelFiles(const std::filesystem::path& path,
+                                            std::optional<engine::DType> dtype);
+
+// "f32", "bf16", "f16"; nullopt for any other.
+std::optional<engine::DType> FloatTypeOf(std::string_view name);
+
+}  // namespace tandem::convert
