@@ -1,13 +1,21 @@
 #include "convert/convert.h"
 
+#include <algorithm>
 #include <chrono>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "convert/formats.h"
+#include "convert/model_texts.h"
+#include "convert/source.h"
+#include "engine/adapter/lora_adapter.h"
 #include "engine/base/error.h"
+#include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/io/model_dir.h"
+#include "engine/model/merge_adapter.h"
 #include "engine/tensor/dtype.h"
 
 namespace tandem::convert {
@@ -56,16 +64,99 @@ ConvertResult Describe(const ConvertSpec& spec) {
   return result;
 }
 
-// Percents, each once.
-std::function<void(int64_t, int64_t)> Reporter(const JobContext& context) {
-  return [&context, last = int64_t{-1}](int64_t done, int64_t total) mutable {
-    if (context.stop.stop_requested()) throw Error(ErrorCode::kCancelled, "stopped");
+// Percents, each once, and whether to go on.
+class Reporter {
+ public:
+  explicit Reporter(const JobContext& context, int64_t total = 0)
+      : context_(context), total_(total) {}
+
+  void Advance(int64_t bytes) {
+    Reach(done_, total_,
+          std::to_string(done_ >> 20) + " of " + std::to_string(total_ >> 20) + " MiB");
+    done_ += bytes;
+  }
+  void Reach(int64_t done, int64_t total, const std::string& what) {
+    if (context_.stop.stop_requested()) throw Error(ErrorCode::kCancelled, "stopped");
     const int64_t percent = total == 0 ? 100 : 100 * done / total;
-    if (!context.report || percent == last) return;
-    last = percent;
-    context.report({"message", percent, 100, 0,
-                    "tensor " + std::to_string(done) + " of " + std::to_string(total)});
-  };
+    if (!context_.report || percent == last_) return;
+    last_ = percent;
+    context_.report({"message", percent, 100, 0, what});
+  }
+
+ private:
+  const JobContext& context_;
+  int64_t total_;  // bytes
+  int64_t done_ = 0;
+  int64_t last_ = -1;
+};
+
+// Tensor by tensor, bit for bit.
+void Compare(const ModelSource& source, const ModelSource& written, Reporter& reporter) {
+  std::vector<std::byte> wanted_buffer, is_buffer;
+  for (int64_t i = 0; i < static_cast<int64_t>(source.tensors().size()); ++i) {
+    const engine::NamedTensor& tensor = source.tensors()[static_cast<size_t>(i)];
+    reporter.Advance(static_cast<int64_t>(tensor.view.bytes()));
+    const int64_t at = written.Find(tensor.name);
+    bool same = at >= 0;
+    if (same) {
+      const engine::ConstTensorView& is = written.tensors()[static_cast<size_t>(at)].view;
+      const ModelSource::Bytes wanted = source.Read(i, &wanted_buffer);
+      same = is.dtype == tensor.view.dtype && is.shape == tensor.view.shape &&
+             std::ranges::equal(wanted, written.Read(at, &is_buffer));
+      written.LetGo(at);
+      source.LetGo(i);
+    }
+    if (same) continue;
+    throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(tensor.name) +
+                                          " is not what was written; nothing is kept");
+  }
+}
+
+// Merged weights are always compared, by what the model says: there is nothing else to hold them
+// to.
+void Merge(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
+           const fs::path& dir) {
+  const engine::ModelDir base = engine::ModelDir::Open(spec.base);
+  Reporter reporter(context);
+  const engine::MergeOptions options{
+      .texts = TextsOf(*OpenModelFiles(spec.base, {}), {}),
+      .cache_dir = context.cache_dir,
+      .dtype = FloatTypeOf(spec.dtype),
+      .progress = [&](int64_t done, int64_t total) {
+        reporter.Reach(done, total,
+                       "tensor " + std::to_string(done) + " of " + std::to_string(total));
+      }};
+  engine::MergeAdapter(base, engine::LoraAdapter::Open(spec.source), options, dir, ops);
+}
+
+void MoveUp(const fs::path& from, const fs::path& to) {
+  for (const auto& entry : fs::directory_iterator(from)) {
+    fs::rename(entry.path(), to / entry.path().filename());
+  }
+  fs::remove(from);
+}
+
+void Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
+           const fs::path& dir) {
+  const Format& format = *FindFormat(spec.format);
+  fs::path from = spec.source;
+  const fs::path merged = dir / "merged";
+  if (SniffSource(spec.source, "source") == SourceKind::kAdapter) {
+    Merge(spec, context, ops, merged);
+    from = merged;
+  }
+  if (from == merged && spec.format == "hf") return MoveUp(merged, dir);
+  const auto source =
+      OpenModelFiles(from, format.casts_source ? FloatTypeOf(spec.dtype) : std::nullopt);
+  Reporter reporter(context, (spec.verify ? 2 : 1) * source->bytes());
+  format.write(spec, {.source = *source, .dir = dir, .ops = ops, .advance = [&](int64_t bytes) {
+                        reporter.Advance(bytes);
+                      }});
+  if (spec.verify) Compare(*source, *format.open(spec, dir), reporter);
+  if (from == merged) {
+    fs::rename(merged / "merge.json", dir / "merge.json");
+    fs::remove_all(merged);
+  }
 }
 
 }  // namespace
@@ -85,11 +176,13 @@ ConvertResult Convert(const ConvertSpec& spec, const JobContext& context, engine
     CheckConvertSpec(spec);
     const fs::path parent = spec.target.has_parent_path() ? spec.target.parent_path() : ".";
     engine::RemoveStaleTemporaries(parent, spec.target.filename().string());
-    FindFormat(spec.format)
-        ->write(spec, {.ops = ops,
-                       .cache_dir = context.cache_dir,
-                       .record = RecordText(spec, context),
-                       .progress = Reporter(context)});
+    engine::PublishDirectory(
+        spec.target,
+        [&](const fs::path& temporary) {
+          Write(spec, context, ops, temporary);
+          engine::WriteFileAtomically(temporary / kRecordFile, RecordText(spec, context));
+        },
+        spec.overwrite ? engine::IfThere::kReplace : engine::IfThere::kRefuse);
   }
   ConvertResult result = Describe(spec);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

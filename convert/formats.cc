@@ -9,7 +9,7 @@ namespace {
 constexpr std::array kHfDTypes = {"f32", "bf16", "f16"};
 
 constexpr std::array kFormats = {
-    Format{"hf", kHfDTypes, WriteHf},
+    Format{"hf", kHfDTypes, /*casts_source=*/true, WriteHf, OpenHf},
 };
 
 }  // namespace

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "convert/model_source.h"
 #include "convert/spec.h"
 #include "engine/ops/ops_context.h"
 
@@ -12,19 +15,24 @@ namespace tandem::convert {
 
 // What a writer may use besides the spec.
 struct WriteContext {
-  engine::OpsContext& ops;
-  std::filesystem::path cache_dir;  // of packed weights; empty: none
-  std::string record;               // text of convert.json, which goes into the target
-  // Called with how many tensors of how many are done; what it throws ends the conversion.
-  std::function<void(int64_t done, int64_t total)> progress;
+  const ModelSource& source;
+  std::filesystem::path dir;  // empty; becomes the target once all is written and compared
+  engine::OpsContext& ops;    // its pool may do several tensors at a time
+  // Called, from the thread that called the writer, with how many bytes of the source's tensors
+  // have been dealt with since the last call; what it throws ends the conversion.
+  std::function<void(int64_t bytes)> advance;
 };
 
-// A format that is written: one file of this room, and one line in formats.cc. `write` makes the
-// target whole or not at all, in memory bounded by the largest tensor.
+// A format that is written: one file of this room, and one line in formats.cc.
 struct Format {
   const char* name;
   std::span<const char* const> dtypes;
+  // The dtype is a floating-point type that the source is told in. Otherwise the writer has the
+  // source in its own types and makes of them what the spec says.
+  bool casts_source;
   void (*write)(const ConvertSpec& spec, const WriteContext& context);
+  // What was written into `dir`, as a source of the same tensors, for comparison.
+  std::unique_ptr<ModelSource> (*open)(const ConvertSpec& spec, const std::filesystem::path& dir);
 
   bool HasDType(std::string_view dtype) const;
   std::string DTypeNames() const;  // "f32, bf16, f16"
@@ -35,5 +43,6 @@ std::string FormatNames();
 
 // hf.cc
 void WriteHf(const ConvertSpec& spec, const WriteContext& context);
+std::unique_ptr<ModelSource> OpenHf(const ConvertSpec& spec, const std::filesystem::path& dir);
 
 }  // namespace tandem::convert
