@@ -91,6 +91,9 @@ function(tandem_test NAME)
   # property, so that it comes after the options of the target.
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-O1")
+  elseif(TANDEM_SANITIZE)
+    # Optimising what sanitizers add takes longer than all the rest of compiling.
+    set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-O0")
   endif()
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${NAME} PRIVATE ${T_DEPS} tests_support GTest::gtest GTest::gtest_main)
