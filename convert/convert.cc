@@ -1,5 +1,7 @@
 #include "convert/convert.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -9,12 +11,14 @@
 #include "convert/formats.h"
 #include "convert/model_texts.h"
 #include "convert/source.h"
+#include "convert/work_dir.h"
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/io/model_dir.h"
+#include "engine/io/posix_file.h"
 #include "engine/model/merge_adapter.h"
 #include "engine/tensor/dtype.h"
 
@@ -24,43 +28,85 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kRecordFile = "convert.json";
+constexpr const char* kMergeFile = "merge.json";
 
 std::string JobOf(const JobContext& context) { return context.dir.filename().string(); }
 
-// What the target says of where it came from.
-std::string RecordText(const ConvertSpec& spec, const JobContext& context) {
+const Format& FormatOf(const ConvertSpec& spec) { return *FindFormat(spec.format); }
+
+fs::path RecordOf(const ConvertSpec& spec) {
+  if (!FormatOf(spec).IsFile()) return spec.target / kRecordFile;
+  fs::path record = spec.target;
+  return record += std::string(".") + kRecordFile;
+}
+
+uint64_t InodeOf(const fs::path& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
+}
+
+// What the target says of where it came from. A record beside a file is written before the file has
+// its name, so it says which file it is of.
+std::string RecordText(const ConvertSpec& spec, const JobContext& context, const WorkDir& work) {
   Json record = {{"source", spec.source.filename().string()},
                  {"base", spec.base.filename().string()},
-                 {"format", spec.format},
+                 {"format", FormatOf(spec).name},
                  {"dtype", spec.dtype}};
+  if (!spec.layout.empty()) record["layout"] = spec.layout;
   if (!context.dir.empty()) record["job"] = JobOf(context);
+  if (!FormatOf(spec).IsFile()) return record.dump(2) + "\n";
+  record["inode"] = InodeOf(work.out());
+  const fs::path merge = work.path() / kMergeFile;
+  if (fs::exists(merge)) {
+    record["merge"] = engine::ParseUntrustedJson(engine::ReadWholeFile(merge, 1 << 20), kMergeFile);
+  }
   return record.dump(2) + "\n";
 }
 
-bool IsDone(const ConvertSpec& spec, const JobContext& context) {
-  const fs::path file = spec.target / kRecordFile;
-  if (context.dir.empty() || !fs::is_regular_file(file)) return false;
+Json ReadRecord(const ConvertSpec& spec) {
+  const fs::path file = RecordOf(spec);
+  if (!fs::is_regular_file(file)) return Json::object();
   const Json record = Json::parse(engine::ReadWholeFile(file, 1 << 20), nullptr, false);
-  return record.is_object() && record.value("job", "") == JobOf(context);
+  return record.is_object() ? record : Json::object();
+}
+
+bool IsDone(const ConvertSpec& spec, const JobContext& context) {
+  if (context.dir.empty() || FindFormat(spec.format) == nullptr) return false;
+  const Json record = ReadRecord(spec);
+  if (record.value("job", Json()) != JobOf(context)) return false;
+  return !FormatOf(spec).IsFile() || record.value("inode", Json()) == InodeOf(spec.target);
 }
 
 // From what was published, so that it is the same after a restart.
 ConvertResult Describe(const ConvertSpec& spec) {
-  const engine::ModelDir model = engine::ModelDir::Open(spec.target);
   ConvertResult result;
   result.path = spec.target.filename().string();
-  result.format = spec.format;
+  result.format = FormatOf(spec).name;
   int64_t largest = -1;
-  for (const std::string& name : model.tensor_names()) {
-    const engine::StoredTensor& tensor = *model.FindStored(name);
-    result.bytes += static_cast<int64_t>(tensor.bytes().size());
+  const auto add = [&](const engine::ConstTensorView& view, int64_t bytes) {
+    result.bytes += bytes;
     ++result.tensors;
-    if (tensor.view.elements() <= largest) continue;
-    largest = tensor.view.elements();
-    result.dtype = DTypeName(tensor.view.dtype);
+    if (view.elements() <= largest) return;
+    largest = view.elements();
+    result.dtype = DTypeName(view.dtype);
+  };
+  if (FormatOf(spec).IsFile()) {  // blocks of integers are told as what they decode to
+    const engine::ModelDir model = engine::ModelDir::Open(spec.target);
+    for (const std::string& name : model.tensor_names()) {
+      const engine::StoredTensor& tensor = *model.FindStored(name);
+      add(tensor.view, static_cast<int64_t>(tensor.bytes().size()));
+    }
+    if (!spec.dtype.empty()) result.dtype = spec.dtype;
+    const Json record = ReadRecord(spec);
+    if (record.contains("merge")) result.merge_json = record["merge"].dump();
+    return result;
   }
-  result.merge_json = model.ReadText("merge.json").value_or("");
+  const auto written = FormatOf(spec).open(spec, spec.target);
+  for (const engine::NamedTensor& tensor : written->tensors()) {
+    add(tensor.view, static_cast<int64_t>(tensor.view.bytes()));
+  }
+  const fs::path merge = spec.target / kMergeFile;
+  if (fs::exists(merge)) result.merge_json = engine::ReadWholeFile(merge, 1 << 20);
   return result;
 }
 
@@ -91,11 +137,12 @@ class Reporter {
 };
 
 // Tensor by tensor, bit for bit.
-void Compare(const ModelSource& source, const ModelSource& written, Reporter& reporter) {
+void Compare(const ConvertSpec& /*spec*/, const ModelSource& source, const ModelSource& written,
+             const std::function<void(int64_t bytes)>& advance) {
   std::vector<std::byte> wanted_buffer, is_buffer;
   for (int64_t i = 0; i < static_cast<int64_t>(source.tensors().size()); ++i) {
     const engine::NamedTensor& tensor = source.tensors()[static_cast<size_t>(i)];
-    reporter.Advance(static_cast<int64_t>(tensor.view.bytes()));
+    advance(static_cast<int64_t>(tensor.view.bytes()));
     const int64_t at = written.Find(tensor.name);
     bool same = at >= 0;
     if (same) {
@@ -129,34 +176,42 @@ void Merge(const ConvertSpec& spec, const JobContext& context, engine::OpsContex
   engine::MergeAdapter(base, engine::LoraAdapter::Open(spec.source), options, dir, ops);
 }
 
-void MoveUp(const fs::path& from, const fs::path& to) {
-  for (const auto& entry : fs::directory_iterator(from)) {
-    fs::rename(entry.path(), to / entry.path().filename());
+void Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
+           const WorkDir& work) {
+  const Format& format = FormatOf(spec);
+  ConvertSpec read = spec;
+  const bool merges = FormOf(spec.source, "source").kind == SourceKind::kAdapter;
+  if (merges) {
+    read.source = work.path() / "merged";
+    Merge(spec, context, ops, read.source);
+    if (spec.format == "hf") return fs::rename(read.source, work.out());
   }
-  fs::remove(from);
+  const auto source =
+      OpenSource(read, format.casts_source ? FloatTypeOf(spec.dtype) : std::nullopt);
+  Reporter reporter(context, (spec.verify ? 2 : 1) * source->bytes());
+  const auto advance = [&](int64_t bytes) { reporter.Advance(bytes); };
+  if (!format.IsFile()) fs::create_directory(work.out());
+  format.write(spec, {.source = *source, .target = work.out(), .ops = ops, .advance = advance});
+  if (spec.verify) {
+    const auto written = format.open(spec, work.out());
+    (format.compare != nullptr ? format.compare : Compare)(spec, *source, *written, advance);
+  }
+  if (!merges) return;
+  fs::rename(read.source / kMergeFile, (format.IsFile() ? work.path() : work.out()) / kMergeFile);
 }
 
-void Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
-           const fs::path& dir) {
-  const Format& format = *FindFormat(spec.format);
-  fs::path from = spec.source;
-  const fs::path merged = dir / "merged";
-  if (SniffSource(spec.source, "source") == SourceKind::kAdapter) {
-    Merge(spec, context, ops, merged);
-    from = merged;
+void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops) {
+  CheckConvertSpec(spec);
+  const fs::path parent = engine::ParentOf(spec.target);
+  for (const fs::path& name : {spec.target.filename(), RecordOf(spec).filename()}) {
+    engine::RemoveStaleTemporaries(parent, name.string());
   }
-  if (from == merged && spec.format == "hf") return MoveUp(merged, dir);
-  const auto source =
-      OpenModelFiles(from, format.casts_source ? FloatTypeOf(spec.dtype) : std::nullopt);
-  Reporter reporter(context, (spec.verify ? 2 : 1) * source->bytes());
-  format.write(spec, {.source = *source, .dir = dir, .ops = ops, .advance = [&](int64_t bytes) {
-                        reporter.Advance(bytes);
-                      }});
-  if (spec.verify) Compare(*source, *format.open(spec, dir), reporter);
-  if (from == merged) {
-    fs::rename(merged / "merge.json", dir / "merge.json");
-    fs::remove_all(merged);
-  }
+  WorkDir work(spec.target);
+  work.Begin(ConvertSpecJson(spec));
+  Write(spec, context, ops, work);
+  const fs::path record = FormatOf(spec).IsFile() ? RecordOf(spec) : work.out() / kRecordFile;
+  engine::WriteFileAtomically(record, RecordText(spec, context, work));
+  work.Publish(spec.overwrite ? engine::IfThere::kReplace : engine::IfThere::kRefuse);
 }
 
 }  // namespace
@@ -172,18 +227,7 @@ std::string ConvertResultJson(const ConvertResult& result) {
 
 ConvertResult Convert(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops) {
   const auto begin = std::chrono::steady_clock::now();
-  if (!IsDone(spec, context)) {
-    CheckConvertSpec(spec);
-    const fs::path parent = spec.target.has_parent_path() ? spec.target.parent_path() : ".";
-    engine::RemoveStaleTemporaries(parent, spec.target.filename().string());
-    engine::PublishDirectory(
-        spec.target,
-        [&](const fs::path& temporary) {
-          Write(spec, context, ops, temporary);
-          engine::WriteFileAtomically(temporary / kRecordFile, RecordText(spec, context));
-        },
-        spec.overwrite ? engine::IfThere::kReplace : engine::IfThere::kRefuse);
-  }
+  if (!IsDone(spec, context)) Make(spec, context, ops);
   ConvertResult result = Describe(spec);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;

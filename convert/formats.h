@@ -16,8 +16,10 @@ namespace tandem::convert {
 // What a writer may use besides the spec.
 struct WriteContext {
   const ModelSource& source;
-  std::filesystem::path dir;  // empty; becomes the target once all is written and compared
-  engine::OpsContext& ops;    // its pool may do several tensors at a time
+  // What becomes the target once all is written and compared: a directory, empty as yet, or the
+  // file that is to be made.
+  std::filesystem::path target;
+  engine::OpsContext& ops;  // its pool may do several tensors at a time
   // Called, from the thread that called the writer, with how many bytes of the source's tensors
   // have been dealt with since the last call; what it throws ends the conversion.
   std::function<void(int64_t bytes)> advance;
@@ -31,18 +33,32 @@ struct Format {
   // source in its own types and makes of them what the spec says.
   bool casts_source;
   void (*write)(const ConvertSpec& spec, const WriteContext& context);
-  // What was written into `dir`, as a source of the same tensors, for comparison.
-  std::unique_ptr<ModelSource> (*open)(const ConvertSpec& spec, const std::filesystem::path& dir);
+  // What was written as `target`, as a source of the same tensors.
+  std::unique_ptr<ModelSource> (*open)(const ConvertSpec& spec,
+                                       const std::filesystem::path& target);
+  // Of a format whose target is one file: how its name ends (".gguf").
+  const char* file_suffix = nullptr;
+  std::span<const char* const> layouts = {};  // to choose from, the first unless another is asked
+  // Whether `written`, which `open` gave, is the source; throws kDataLoss naming the tensor if not.
+  // Null: the same tensors bit for bit.
+  void (*compare)(const ConvertSpec& spec, const ModelSource& source, const ModelSource& written,
+                  const std::function<void(int64_t bytes)>& advance) = nullptr;
 
+  bool IsFile() const { return file_suffix != nullptr; }
   bool HasDType(std::string_view dtype) const;
+  bool HasLayout(std::string_view layout) const;
   std::string DTypeNames() const;  // "f32, bf16, f16"
+  std::string LayoutNames() const;
 };
+
+// Says where a target came from: in a directory this file, of a file `<target>.convert.json`.
+inline constexpr const char* kRecordFile = "convert.json";
 
 const Format* FindFormat(std::string_view name);  // null: not served
 std::string FormatNames();
 
 // hf.cc
 void WriteHf(const ConvertSpec& spec, const WriteContext& context);
-std::unique_ptr<ModelSource> OpenHf(const ConvertSpec& spec, const std::filesystem::path& dir);
+std::unique_ptr<ModelSource> OpenHf(const ConvertSpec& spec, const std::filesystem::path& target);
 
 }  // namespace tandem::convert

@@ -13,20 +13,21 @@ void WriteHf(const ConvertSpec& spec, const WriteContext& context) {
   const ModelSource& source = context.source;
   int64_t read = -1;
   std::vector<std::byte> buffer;
-  engine::WriteSafetensors(context.dir / "model.safetensors", source.tensors(), {{"format", "pt"}},
-                           [&](const engine::NamedTensor& tensor) {
+  engine::WriteSafetensors(context.target / "model.safetensors", source.tensors(),
+                           {{"format", "pt"}}, [&](const engine::NamedTensor& tensor) {
                              if (read >= 0) source.LetGo(read);
                              read = source.Find(tensor.name);
                              context.advance(static_cast<int64_t>(tensor.view.bytes()));
                              return source.Read(read, &buffer);
                            });
   for (const auto& [name, text] : TextsOf(source, FloatTypeOf(spec.dtype))) {
-    engine::WriteFileAtomically(context.dir / name, text);
+    engine::WriteFileAtomically(context.target / name, text);
   }
 }
 
-std::unique_ptr<ModelSource> OpenHf(const ConvertSpec& /*spec*/, const std::filesystem::path& dir) {
-  return OpenModelFiles(dir, {});
+std::unique_ptr<ModelSource> OpenHf(const ConvertSpec& /*spec*/,
+                                    const std::filesystem::path& target) {
+  return OpenModelFiles(target, {});
 }
 
 }  // namespace tandem::convert

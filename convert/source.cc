@@ -2,40 +2,72 @@
 
 #include <array>
 
+#include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/io/model_dir.h"
 
 namespace tandem::convert {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Mark {
-  SourceKind kind;
-  const char* file;  // that only such a directory has
+template <const char* kName>
+bool HasFile(const fs::path& path) {
+  std::error_code absent;
+  return fs::is_regular_file(path / kName, absent);
+}
+constexpr char kAdapterConfig[] = "adapter_config.json";
+constexpr char kManifest[] = "manifest.json";
+constexpr char kConfig[] = "config.json";
+
+std::unique_ptr<ModelSource> OpenFiles(const ConvertSpec& /*spec*/, const fs::path& path,
+                                       std::optional<engine::DType> dtype) {
+  return OpenModelFiles(path, dtype);
+}
+
+// In this order: some adapters have the config.json of their base beside them, and a checkpoint of
+// a run that trained an adapter has both that and a manifest.
+constexpr std::array kForms = {
+    SourceForm{SourceKind::kAdapter, "PEFT directory (adapter_config.json)", BaseUse::kRequired,
+               HasFile<kAdapterConfig>, nullptr},
+    SourceForm{SourceKind::kNative, "checkpoint directory (manifest.json)", BaseUse::kNone,
+               HasFile<kManifest>, OpenFiles},
+    SourceForm{SourceKind::kHf, "Hugging Face directory (config.json)", BaseUse::kNone,
+               HasFile<kConfig>, OpenFiles},
+    SourceForm{SourceKind::kFile, "file of GGUF or llama2.c", BaseUse::kNone,
+               engine::ModelDir::IsModelFile, OpenFiles},
 };
-// In this order: some adapters have the config.json of their base beside them.
-constexpr std::array kMarks = {
-    Mark{SourceKind::kAdapter, "adapter_config.json"},
-    Mark{SourceKind::kHf, "config.json"},
-};
+
+std::string FormNames() {
+  std::string names;
+  for (const SourceForm& form : kForms)
+    names += (names.empty() ? "" : ", ") + std::string(form.name);
+  return names;
+}
 
 }  // namespace
 
-SourceKind SniffSource(const fs::path& path, const std::string& param) {
+const SourceForm& FormOf(const fs::path& path, const std::string& param) {
   if (!fs::exists(path)) {
     throw Error(ErrorCode::kNotFound, path.string() + " does not exist")
         .WithParam(param)
         .WithReason("path_not_found");
   }
-  for (const Mark& mark : kMarks) {
-    if (fs::is_regular_file(path / mark.file)) return mark.kind;
+  for (const SourceForm& form : kForms) {
+    if (form.is(path)) return form;
   }
-  throw Error(ErrorCode::kUnsupported,
-              path.filename().string() +
-                  " is neither a Hugging Face directory (config.json) nor a PEFT directory "
-                  "(adapter_config.json), which are all that this version converts from")
+  throw Error(
+      ErrorCode::kUnsupported,
+      path.filename().string() + " is none of what this version converts from: " + FormNames())
       .WithParam(param)
       .WithReason("unsupported_value");
+}
+
+std::unique_ptr<ModelSource> OpenSource(const ConvertSpec& spec,
+                                        std::optional<engine::DType> dtype) {
+  const SourceForm& form = FormOf(spec.source, "source");
+  TANDEM_CHECK(form.open != nullptr);
+  return form.open(spec, spec.source, dtype);
 }
 
 }  // namespace tandem::convert

@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
+#include "engine/io/model_dir.h"
 
 namespace tandem::convert {
 namespace {
@@ -19,7 +20,13 @@ Error Unserved(const std::string& param, const std::string& message) {
       .WithReason("unsupported_value");
 }
 
-void CheckTarget(const ConvertSpec& spec) {
+bool IsModelOf(const Format& format, const fs::path& path) {
+  if (fs::is_symlink(path)) return false;
+  if (format.IsFile()) return engine::ModelDir::IsModelFile(path);
+  return fs::is_regular_file(path / "config.json") || fs::is_regular_file(path / kRecordFile);
+}
+
+void CheckTarget(const ConvertSpec& spec, const Format& format) {
   if (!fs::exists(fs::symlink_status(spec.target))) return;
   const auto is_there = [&](const std::string& why) {
     return Error(ErrorCode::kAlreadyExists, spec.target.filename().string() + why)
@@ -27,9 +34,10 @@ void CheckTarget(const ConvertSpec& spec) {
         .WithReason("already_exists");
   };
   if (!spec.overwrite) throw is_there(" exists already: choose another name, or set overwrite");
-  const bool is_model =
-      !fs::is_symlink(spec.target) && fs::is_regular_file(spec.target / "config.json");
-  if (!is_model) throw is_there(" exists and is no model directory: it is not overwritten");
+  if (!IsModelOf(format, spec.target)) {
+    throw is_there(std::string(" exists and is no model ") +
+                   (format.IsFile() ? "file" : "directory") + ": it is not overwritten");
+  }
   const fs::path target = fs::canonical(spec.target);
   for (const fs::path& input : {spec.source, spec.base}) {
     if (input.empty()) continue;
@@ -42,13 +50,36 @@ void CheckTarget(const ConvertSpec& spec) {
   }
 }
 
+void CheckBase(const ConvertSpec& spec, const SourceForm& form) {
+  const std::string source = spec.source.filename().string();
+  const auto refuse = [](const std::string& message, const char* reason) {
+    return Error(ErrorCode::kInvalidArgument, message).WithParam("source.base").WithReason(reason);
+  };
+  if (spec.base.empty()) {
+    if (form.base != BaseUse::kRequired) return;
+    throw refuse(source + " is an adapter: base must say of which model",
+                 "missing_required_parameter");
+  }
+  if (form.base == BaseUse::kNone) {
+    throw refuse(source + " is no adapter, and has no base", "invalid_value");
+  }
+  const SourceKind kind = FormOf(spec.base, "source.base").kind;
+  if (kind == SourceKind::kAdapter) {
+    throw refuse(spec.base.filename().string() + " is an adapter itself: name the model as base",
+                 "invalid_value");
+  }
+  if (kind == SourceKind::kHf || kind == SourceKind::kNative) return;
+  throw refuse(spec.base.filename().string() + " is no directory of a model: base must be one",
+               "invalid_value");
+}
+
 }  // namespace
 
 std::string ConvertSpecJson(const ConvertSpec& spec) {
   return nlohmann::ordered_json{{"source", spec.source.string()}, {"base", spec.base.string()},
                                 {"format", spec.format},          {"dtype", spec.dtype},
-                                {"target", spec.target.string()}, {"overwrite", spec.overwrite},
-                                {"verify", spec.verify}}
+                                {"layout", spec.layout},          {"target", spec.target.string()},
+                                {"overwrite", spec.overwrite},    {"verify", spec.verify}}
       .dump();
 }
 
@@ -60,11 +91,18 @@ ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source) {
   spec.base = engine::JsonStringOr(object, "base", "", source);
   spec.format = engine::JsonStringOr(object, "format", spec.format, source);
   spec.dtype = engine::JsonStringOr(object, "dtype", "", source);
+  spec.layout = engine::JsonStringOr(object, "layout", "", source);
   spec.target = engine::JsonStringOr(object, "target", "", source);
   spec.overwrite = engine::JsonBoolOr(object, "overwrite", false, source);
   spec.verify = engine::JsonBoolOr(object, "verify", true, source);
   if (!spec.source.empty() && !spec.target.empty()) return spec;
   throw Error(ErrorCode::kInvalidArgument, source + ": needs source and target");
+}
+
+std::string TargetName(std::string_view format_name, const std::string& name) {
+  const Format* format = FindFormat(format_name);
+  if (format == nullptr || !format->IsFile() || name.ends_with(format->file_suffix)) return name;
+  return name + format->file_suffix;
 }
 
 void CheckConvertSpec(const ConvertSpec& spec) {
@@ -79,26 +117,15 @@ void CheckConvertSpec(const ConvertSpec& spec) {
                                        format->DTypeNames() + ", which " + format->name +
                                        " is written in");
   }
-  const SourceKind kind = SniffSource(spec.source, "source");
-  if (kind == SourceKind::kAdapter && spec.base.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                spec.source.filename().string() + " is an adapter: base must say of which model")
-        .WithParam("source.base")
-        .WithReason("missing_required_parameter");
+  if (!spec.layout.empty() && !format->HasLayout(spec.layout)) {
+    throw Unserved("target.layout",
+                   format->layouts.empty()
+                       ? std::string(format->name) + " has no layouts to choose from"
+                       : "layout " + Quoted(spec.layout) + " is none of " + format->LayoutNames() +
+                             ", which " + format->name + " is written in");
   }
-  if (kind != SourceKind::kAdapter && !spec.base.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                spec.source.filename().string() + " is no adapter, and has no base")
-        .WithParam("source.base")
-        .WithReason("invalid_value");
-  }
-  if (kind == SourceKind::kAdapter && SniffSource(spec.base, "source.base") != SourceKind::kHf) {
-    throw Error(ErrorCode::kInvalidArgument,
-                spec.base.filename().string() + " is an adapter itself: name the model as base")
-        .WithParam("source.base")
-        .WithReason("invalid_value");
-  }
-  CheckTarget(spec);
+  CheckBase(spec, FormOf(spec.source, "source"));
+  CheckTarget(spec, *format);
 }
 
 }  // namespace tandem::convert

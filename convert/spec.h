@@ -12,7 +12,8 @@ struct ConvertSpec {
   std::filesystem::path base;    // of an adapter: the directory of the model that it adapts
   std::string format = "hf";     // formats.h
   std::string dtype;             // "f32", "bf16", …; empty: as the source has it
-  std::filesystem::path target;  // a directory that is made
+  std::string layout;            // "scanned", "unscanned"; empty: the format's own
+  std::filesystem::path target;  // a directory, or of some formats a file, that is made
   bool overwrite = false;        // a model that is there already is replaced
   bool verify = true;            // what was written is read again and compared
 };
@@ -22,10 +23,14 @@ struct ConvertSpec {
 std::string ConvertSpecJson(const ConvertSpec& spec);
 ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source);
 
+// What a target of that format is called: the name, ending as the format's files do.
+std::string TargetName(std::string_view format, const std::string& name);
+
 // All that can be told without reading weights. Throws, with the field of the spec as param:
-// kInvalidArgument for a format (unsupported_value) or dtype that is not served, a base that is
-// missing or needless, a target that holds the source; kNotFound (path_not_found); kUnsupported for
-// a source of no known kind; kAlreadyExists for a target that is there and may not be replaced.
+// kInvalidArgument for a format (unsupported_value), dtype or layout that is not served, a base
+// that is missing or needless, a target that holds the source; kNotFound (path_not_found);
+// kUnsupported for a source of no known kind; kAlreadyExists for a target that is there and may not
+// be replaced.
 void CheckConvertSpec(const ConvertSpec& spec);
 
 }  // namespace tandem::convert

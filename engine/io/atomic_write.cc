@@ -144,16 +144,25 @@ void PublishDirectory(const std::filesystem::path& final_dir,
     if (dir.get() < 0 || !LockTemporary(dir, temporary)) continue;
 
     fill(temporary);
-    SyncTree(temporary);
-    if (if_there == IfThere::kReplace && is_there()) {
-      Exchange(temporary, target);  // and the guard removes the old one
-    } else {
-      RenameWithoutReplacing(temporary, target);
-      guard.Published();
-    }
-    SyncPath(ParentOf(target));
+    PublishPath(temporary, target, if_there);  // of a replaced one, the guard removes the old
     return;
   }
+}
+
+void PublishPath(const std::filesystem::path& from, const std::filesystem::path& to,
+                 IfThere if_there) {
+  if (std::filesystem::is_directory(from)) {
+    SyncTree(from);
+  } else {
+    SyncPath(from);
+  }
+  const bool is_there = std::filesystem::exists(std::filesystem::symlink_status(to));
+  if (if_there == IfThere::kReplace && is_there) {
+    Exchange(from, to);
+  } else {
+    RenameWithoutReplacing(from, to);
+  }
+  SyncPath(ParentOf(to));
 }
 
 void RemoveStaleTemporaries(const std::filesystem::path& parent, const std::string& name) {

@@ -23,6 +23,12 @@ void PublishDirectory(const std::filesystem::path& final_dir,
                       const std::function<void(const std::filesystem::path& temporary)>& fill,
                       IfThere if_there = IfThere::kRefuse);
 
+// Publishes what is at `from`, a file or directory that the caller made on the same file system:
+// fsyncs it and all in it, gives it the name `to` and fsyncs the directory of that. With kReplace
+// what was at `to` is at `from` afterwards. Throws as PublishDirectory.
+void PublishPath(const std::filesystem::path& from, const std::filesystem::path& to,
+                 IfThere if_there);
+
 // Removes leftovers `<name>.tmp-*` of killed writers in `parent`; of this name, if it is given.
 void RemoveStaleTemporaries(const std::filesystem::path& parent, const std::string& name = "");
 

@@ -27,6 +27,8 @@ struct ConvertFlags {
   std::string base;
   std::string target;
   convert::ConvertSpec spec;
+  bool scan = false;
+  bool unroll = false;
   bool no_verify = false;
   int threads = 0;
   std::string job_dir;
@@ -82,14 +84,20 @@ int ConvertJob(const ConvertFlags& flags) {
 
 void AddConvert(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<ConvertFlags>();
-  command.add_option("source", flags->source,
-                     "directory of a Hugging Face model, or of a PEFT adapter (with --base)");
-  command.add_option("target", flags->target, "directory that is made");
+  command.add_option(
+      "source", flags->source,
+      "a model: a Hugging Face directory, a checkpoint, a file of GGUF or llama2.c; or "
+      "the directory of a PEFT adapter (with --base)");
+  command.add_option("target", flags->target, "directory or file that is made");
   command.add_option("--to", flags->spec.format, "format of the target: hf")->capture_default_str();
   command.add_option("--base", flags->base,
                      "of an adapter: directory of the model into whose weights it is merged");
   command.add_option("--dtype", flags->spec.dtype,
                      "f32, bf16 or f16 for all weights (default: as the model has them)");
+  const auto scan = command.add_flag(
+      "--scan", flags->scan, "all layers of a kind in one tensor, where the format has both");
+  command.add_flag("--unroll", flags->unroll, "a tensor for each layer, where the format has both")
+      ->excludes(scan);
   command.add_flag("--overwrite", flags->spec.overwrite, "replace a model that is there already");
   command.add_flag("--no-verify", flags->no_verify,
                    "do not read again and compare what was written (merged weights always are)");
@@ -114,6 +122,8 @@ void AddConvert(CLI::App& command, int& exit_code) {
     if (!flags->spec.target.has_filename()) {
       flags->spec.target = flags->spec.target.parent_path();
     }
+    if (flags->scan) flags->spec.layout = "scanned";
+    if (flags->unroll) flags->spec.layout = "unscanned";
     flags->spec.verify = !flags->no_verify;
     exit_code = ConvertFiles(*flags);
   });

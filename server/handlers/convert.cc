@@ -59,14 +59,16 @@ void ReadTarget(const HandlerContext& context, const Json& object, convert::Conv
   spec->format = reader.RequiredString("format");
   const std::string name = reader.RequiredString("name");
   spec->dtype = reader.String("dtype").value_or("");
-  RefuseUnknownFields(reader, "format, name and dtype");
+  spec->layout = reader.String("layout").value_or("");
+  RefuseUnknownFields(reader, "format, name, dtype and layout");
   if (!IsTargetName(name)) {
     throw BadValue("target.name",
                    "target.name must be 1 to 128 characters of [A-Za-z0-9._-], the first no dot, "
                    "got " +
                        ShortForm(Json(name)));
   }
-  spec->target = fs::absolute(context.model_root).lexically_normal() / name;
+  spec->target =
+      fs::absolute(context.model_root).lexically_normal() / convert::TargetName(spec->format, name);
 }
 
 }  // namespace

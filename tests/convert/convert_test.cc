@@ -208,6 +208,7 @@ TEST_F(ConvertTest, WhatIsThereIsReplacedOnRequestAndOnlyIfItIsAModel) {
   EXPECT_FALSE(fs::exists(target_ / "merge.json"));
   EXPECT_EQ(FilesBeside(), 1U);
   fs::remove(target_ / "config.json");
+  fs::remove(target_ / "convert.json");
   EXPECT_EQ(Fault(copy)->code(), ErrorCode::kAlreadyExists);
   // Never what is read.
   fs::copy(golden.dir, dir_.path() / "own", fs::copy_options::recursive);
@@ -288,7 +289,7 @@ TEST_F(ConvertTest, WhatIsNotServedIsRefusedByItsField) {
   expect(Spec(dir_.path() / "nowhere"), ErrorCode::kNotFound, "source", "path_not_found",
          "nowhere");
   expect(Spec(golden.dir / "config.json"), ErrorCode::kUnsupported, "source", "unsupported_value",
-         "neither");
+         "none of");
   EXPECT_EQ(FilesBeside(), 0U);
 }
 

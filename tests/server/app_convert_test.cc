@@ -102,7 +102,7 @@ TEST_F(AppConvertTest, WhatCannotBeConvertedIsRefusedAtOnce) {
       {Body({{"path", "../etc"}}), {400, "invalid_path"}, "source.path", ""},
       {Body({{"path", "two"}}), {400, "missing_required_parameter"}, "source.base", "base"},
       {Body({{"path", "two"}, {"base", "one"}}), {400, "invalid_value"}, "source.base", ""},
-      {Body({{"path", "tiny/config.json"}}), {400, "unsupported_value"}, "source", "neither"},
+      {Body({{"path", "tiny/config.json"}}), {400, "unsupported_value"}, "source", "none of"},
       {Body(Json::object()), {400, "invalid_value"}, "source", ""},
       {Body({{"model", "style"}, {"path", "one"}}), {400, "invalid_value"}, "source", ""},
       {Body({{"model", "style"}, {"base", "tiny"}}), {400, "invalid_value"}, "source.base", ""},

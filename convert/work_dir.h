@@ -1,0 +1,45 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "engine/io/atomic_write.h"
+#include "engine/io/posix_file.h"
+
+namespace tandem::convert {
+
+// `<target>.part/` beside a target, in which one conversion at a time makes it:
+//
+//   conversion.json   what is being made, of what
+//   <target's name>   what becomes the target
+//   …                 what the conversion needs besides
+//
+// Locked for as long as the object lives, and removed at its end: only a process that is killed
+// leaves one. One thread.
+class WorkDir {
+ public:
+  // Throws kUnavailable where another conversion is writing the target, kAlreadyExists where
+  // something else has that name.
+  explicit WorkDir(const std::filesystem::path& target);
+  ~WorkDir();
+  WorkDir(const WorkDir&) = delete;
+  WorkDir& operator=(const WorkDir&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path out() const { return path_ / target_.filename(); }
+
+  // What a killed conversion left here stays, and true is returned, if it was of the same identity;
+  // else nothing is here afterwards but that identity.
+  bool Begin(const std::string& identity);
+  // Gives out() the target's name in one step. After a kill from here on nothing is gone on with.
+  void Publish(engine::IfThere if_there);
+
+ private:
+  void Clear();
+
+  const std::filesystem::path target_;
+  const std::filesystem::path path_;
+  engine::FileDescriptor lock_;
+};
+
+}  // namespace tandem::convert
