@@ -157,7 +157,7 @@ std::string SyllableTokenizerJson(int64_t vocab_size) {
       .dump();
 }
 
-void MakeModel(const std::string& name, const fs::path& dir) {
+void MakeModel(const std::string& name, const fs::path& dir, int64_t n_layers) {
   const std::vector<ModelShape>& shapes = ModelShapes();
   const auto shape = std::find_if(shapes.begin(), shapes.end(),
                                   [&](const ModelShape& each) { return each.name == name; });
@@ -166,6 +166,16 @@ void MakeModel(const std::string& name, const fs::path& dir) {
   }
   engine::RandomModelSpec spec;
   spec.config = shape->config();
+  if (n_layers < 0 || n_layers > spec.config.n_layers) {
+    throw Error(ErrorCode::kInvalidArgument, name + " has " + std::to_string(spec.config.n_layers) +
+                                                 " layers, not " + std::to_string(n_layers));
+  }
+  if (n_layers > 0) {
+    spec.config.n_layers = n_layers;
+    if (!spec.config.windowed_layers.empty()) {
+      spec.config.windowed_layers.resize(static_cast<size_t>(n_layers));
+    }
+  }
   spec.config.bos_token = -1;
   spec.config.eos_tokens = {kEndOfText};
   engine::PublishDirectory(dir, [&](const fs::path& temporary) {

@@ -355,6 +355,7 @@ void AddMakeModel(CLI::App& command, int&) {
   struct Flags {
     std::string shape;
     std::string dir;
+    int64_t layers = 0;
   };
   const auto flags = std::make_shared<Flags>();
   std::vector<std::string> names;
@@ -365,8 +366,10 @@ void AddMakeModel(CLI::App& command, int&) {
   }
   command.add_option("shape", flags->shape, help)->required()->check(CLI::IsMember(names));
   command.add_option("dir", flags->dir, "directory to write; must not exist")->required();
+  command.add_option("--layers", flags->layers, "only so many of its layers (0: all)")
+      ->capture_default_str();
   command.callback([flags] {
-    bench::MakeModel(flags->shape, flags->dir);
+    bench::MakeModel(flags->shape, flags->dir, flags->layers);
     std::cout << "wrote " << flags->dir << "\n";
   });
 }
