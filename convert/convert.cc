@@ -8,8 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "convert/certificate.h"
 #include "convert/formats.h"
 #include "convert/model_texts.h"
+#include "convert/provenance.h"
+#include "convert/record.h"
 #include "convert/source.h"
 #include "convert/work_dir.h"
 #include "engine/adapter/lora_adapter.h"
@@ -29,6 +32,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kMergeFile = "merge.json";
+constexpr size_t kMaxRecordBytes = 1 << 20;
 
 std::string JobOf(const JobContext& context) { return context.dir.filename().string(); }
 
@@ -36,8 +40,7 @@ const Format& FormatOf(const ConvertSpec& spec) { return *FindFormat(spec.format
 
 fs::path RecordOf(const ConvertSpec& spec) {
   if (!FormatOf(spec).IsFile()) return spec.target / kRecordFile;
-  fs::path record = spec.target;
-  return record += std::string(".") + kRecordFile;
+  return RecordBeside(spec.target);
 }
 
 uint64_t InodeOf(const fs::path& path) {
@@ -45,28 +48,10 @@ uint64_t InodeOf(const fs::path& path) {
   return stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
-// What the target says of where it came from. A record beside a file is written before the file has
-// its name, so it says which file it is of.
-std::string RecordText(const ConvertSpec& spec, const JobContext& context, const WorkDir& work) {
-  Json record = {{"source", spec.source.filename().string()},
-                 {"base", spec.base.filename().string()},
-                 {"format", FormatOf(spec).name},
-                 {"dtype", spec.dtype}};
-  if (!spec.layout.empty()) record["layout"] = spec.layout;
-  if (!context.dir.empty()) record["job"] = JobOf(context);
-  if (!FormatOf(spec).IsFile()) return record.dump(2) + "\n";
-  record["inode"] = InodeOf(work.out());
-  const fs::path merge = work.path() / kMergeFile;
-  if (fs::exists(merge)) {
-    record["merge"] = engine::ParseUntrustedJson(engine::ReadWholeFile(merge, 1 << 20), kMergeFile);
-  }
-  return record.dump(2) + "\n";
-}
-
 Json ReadRecord(const ConvertSpec& spec) {
   const fs::path file = RecordOf(spec);
   if (!fs::is_regular_file(file)) return Json::object();
-  const Json record = Json::parse(engine::ReadWholeFile(file, 1 << 20), nullptr, false);
+  const Json record = Json::parse(engine::ReadWholeFile(file, kMaxRecordBytes), nullptr, false);
   return record.is_object() ? record : Json::object();
 }
 
@@ -82,6 +67,8 @@ ConvertResult Describe(const ConvertSpec& spec) {
   ConvertResult result;
   result.path = spec.target.filename().string();
   result.format = FormatOf(spec).name;
+  const Json record = ReadRecord(spec);
+  if (record.contains("certificate")) result.certificate_json = record["certificate"].dump();
   int64_t largest = -1;
   const auto add = [&](const engine::ConstTensorView& view, int64_t bytes) {
     result.bytes += bytes;
@@ -97,7 +84,6 @@ ConvertResult Describe(const ConvertSpec& spec) {
       add(tensor.view, static_cast<int64_t>(tensor.bytes().size()));
     }
     if (!spec.dtype.empty()) result.dtype = spec.dtype;
-    const Json record = ReadRecord(spec);
     if (record.contains("merge")) result.merge_json = record["merge"].dump();
     return result;
   }
@@ -106,7 +92,7 @@ ConvertResult Describe(const ConvertSpec& spec) {
     add(tensor.view, static_cast<int64_t>(tensor.view.bytes()));
   }
   const fs::path merge = spec.target / kMergeFile;
-  if (fs::exists(merge)) result.merge_json = engine::ReadWholeFile(merge, 1 << 20);
+  if (fs::exists(merge)) result.merge_json = engine::ReadWholeFile(merge, kMaxRecordBytes);
   return result;
 }
 
@@ -200,6 +186,23 @@ void Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContex
   fs::rename(read.source / kMergeFile, (format.IsFile() ? work.path() : work.out()) / kMergeFile);
 }
 
+// Runs what was written, and gives the text of its record.
+std::string Certified(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
+                      const WorkDir& work) {
+  Reporter reporter(context);
+  const auto progress = [&] { reporter.Reach(1, 1, "comparing logits"); };
+  const Certificate certificate = Certify(
+      spec, work.out(),
+      {.work_dir = work.path(), .cache_dir = context.cache_dir, .progress = progress, .ops = ops});
+  RecordContext record{.job = JobOf(context), .cache_dir = context.cache_dir, .progress = progress};
+  // A record beside a file is written before the file has its name, so it says which file it is of.
+  if (FormatOf(spec).IsFile()) record.inode = InodeOf(work.out());
+  for (const fs::path& merge : {work.path() / kMergeFile, work.out() / kMergeFile}) {
+    if (fs::exists(merge)) record.merge_json = engine::ReadWholeFile(merge, kMaxRecordBytes);
+  }
+  return RecordText(spec, work.out(), certificate, record);
+}
+
 void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops) {
   CheckConvertSpec(spec);
   const fs::path parent = engine::ParentOf(spec.target);
@@ -209,8 +212,9 @@ void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext
   WorkDir work(spec.target);
   work.Begin(ConvertSpecJson(spec));
   Write(spec, context, ops, work);
+  const std::string text = Certified(spec, context, ops, work);
   const fs::path record = FormatOf(spec).IsFile() ? RecordOf(spec) : work.out() / kRecordFile;
-  engine::WriteFileAtomically(record, RecordText(spec, context, work));
+  engine::WriteFileAtomically(record, text);
   work.Publish(spec.overwrite ? engine::IfThere::kReplace : engine::IfThere::kRefuse);
 }
 
@@ -221,6 +225,9 @@ std::string ConvertResultJson(const ConvertResult& result) {
               {"bytes", result.bytes}, {"tensors", result.tensors}, {"seconds", result.seconds}};
   if (!result.merge_json.empty()) {
     out["merge"] = engine::ParseUntrustedJson(result.merge_json, "merge.json");
+  }
+  if (!result.certificate_json.empty()) {
+    out["certificate"] = engine::ParseUntrustedJson(result.certificate_json, kRecordFile);
   }
   return out.dump();
 }

@@ -17,14 +17,15 @@ struct ConvertResult {
   int64_t bytes = 0;  // of all tensors
   int64_t tensors = 0;
   double seconds = 0;
-  std::string merge_json;  // MergeReportText of an adapter; else empty
+  std::string merge_json;        // MergeReportText of an adapter; else empty
+  std::string certificate_json;  // CertificateJson
 };
 std::string ConvertResultJson(const ConvertResult& result);
 
 // Does what the spec says, or leaves nothing. `context.dir` names the job, if there is one: one
 // that was ended between publishing its target and saying so finds it done. Throws as
 // CheckConvertSpec, kCancelled when asked to stop, and kDataLoss / kIo / kUnsupported naming file
-// and tensor.
+// and tensor, and as Certify.
 ConvertResult Convert(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops);
 
 }  // namespace tandem::convert

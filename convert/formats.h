@@ -51,9 +51,6 @@ struct Format {
   std::string LayoutNames() const;
 };
 
-// Says where a target came from: in a directory this file, of a file `<target>.convert.json`.
-inline constexpr const char* kRecordFile = "convert.json";
-
 const Format* FindFormat(std::string_view name);  // null: not served
 std::string FormatNames();
 

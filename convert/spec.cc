@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "convert/formats.h"
+#include "convert/provenance.h"
 #include "convert/source.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
@@ -24,6 +25,20 @@ bool IsModelOf(const Format& format, const fs::path& path) {
   if (fs::is_symlink(path)) return false;
   if (format.IsFile()) return engine::ModelDir::IsModelFile(path);
   return fs::is_regular_file(path / "config.json") || fs::is_regular_file(path / kRecordFile);
+}
+
+void CheckMaxKl(const ConvertSpec& spec) {
+  if (!spec.max_kl) return;
+  const auto invalid = [](const std::string& message) {
+    return Error(ErrorCode::kInvalidArgument, message)
+        .WithParam("max_kl")
+        .WithReason("invalid_value");
+  };
+  // Written so that what is no number is refused, too.
+  if (!(*spec.max_kl >= 0 && *spec.max_kl <= kMostKl)) {
+    throw invalid("max_kl must be from 0 to 1000000, in nats");
+  }
+  if (!spec.certificate) throw invalid("max_kl is held by the certificate, which is turned off");
 }
 
 void CheckTarget(const ConvertSpec& spec, const Format& format) {
@@ -76,11 +91,13 @@ void CheckBase(const ConvertSpec& spec, const SourceForm& form) {
 }  // namespace
 
 std::string ConvertSpecJson(const ConvertSpec& spec) {
-  return nlohmann::ordered_json{{"source", spec.source.string()}, {"base", spec.base.string()},
-                                {"format", spec.format},          {"dtype", spec.dtype},
-                                {"layout", spec.layout},          {"target", spec.target.string()},
-                                {"overwrite", spec.overwrite},    {"verify", spec.verify}}
-      .dump();
+  nlohmann::ordered_json json{{"source", spec.source.string()}, {"base", spec.base.string()},
+                              {"format", spec.format},          {"dtype", spec.dtype},
+                              {"layout", spec.layout},          {"target", spec.target.string()},
+                              {"overwrite", spec.overwrite},    {"verify", spec.verify},
+                              {"certificate", spec.certificate}};
+  if (spec.max_kl) json["max_kl"] = *spec.max_kl;
+  return json.dump();
 }
 
 ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source) {
@@ -95,6 +112,10 @@ ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source) {
   spec.target = engine::JsonStringOr(object, "target", "", source);
   spec.overwrite = engine::JsonBoolOr(object, "overwrite", false, source);
   spec.verify = engine::JsonBoolOr(object, "verify", true, source);
+  spec.certificate = engine::JsonBoolOr(object, "certificate", true, source);
+  if (object.contains("max_kl") && !object["max_kl"].is_null()) {
+    spec.max_kl = engine::JsonNumberOr(object, "max_kl", 0, 0, kMostKl, source);
+  }
   if (!spec.source.empty() && !spec.target.empty()) return spec;
   throw Error(ErrorCode::kInvalidArgument, source + ": needs source and target");
 }
@@ -124,6 +145,7 @@ void CheckConvertSpec(const ConvertSpec& spec) {
                        : "layout " + Quoted(spec.layout) + " is none of " + format->LayoutNames() +
                              ", which " + format->name + " is written in");
   }
+  CheckMaxKl(spec);
   CheckBase(spec, FormOf(spec.source, "source"));
   CheckTarget(spec, *format);
 }

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace tandem::convert {
+
+inline constexpr double kMostKl = 1e6;  // nats: finite logits stay far below
 
 // One conversion: from where, into what, to where.
 struct ConvertSpec {
@@ -16,6 +19,8 @@ struct ConvertSpec {
   std::filesystem::path target;  // a directory, or of some formats a file, that is made
   bool overwrite = false;        // a model that is there already is replaced
   bool verify = true;            // what was written is read again and compared
+  bool certificate = true;       // source and target are both run, and compared by their logits
+  std::optional<double> max_kl;  // of any position, in nats: what lies farther away is not kept
 };
 
 // As the process of a job reads it: a JSON object of these names. Parsing throws kInvalidArgument

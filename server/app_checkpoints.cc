@@ -11,6 +11,7 @@
 #include "server/app.h"
 #include "server/handlers/fine_tuning_checkpoints.h"
 #include "server/handlers/fine_tuning_object.h"
+#include "server/model_provenance.h"
 
 namespace tandem::server {
 namespace {
@@ -34,6 +35,7 @@ void App::LoadCheckpoint(const std::string& name) {
   const auto found = FindFineTuningCheckpoint(*jobs, name);
   if (!found) return;
   const std::string base_id = FineTunedBaseOf(found->job);
+  RecordFineTuning(found->job, found->checkpoint.dir, models_, *files_);
   if (!found->checkpoint.is_adapter) {
     if (models_.IsClaimed(name)) throw IsLoading(name);
     ModelLoadSpec spec;

@@ -13,6 +13,7 @@
 #include "server/handlers/fine_tuning_object.h"
 #include "server/handlers/job_spec.h"
 #include "server/jobs/job_files.h"
+#include "server/model_provenance.h"
 
 namespace tandem::server {
 namespace {
@@ -153,9 +154,13 @@ void App::PublishJobModel(const Job& job) {
   if ((job.type != JobType::kTrain && !is_fine_tune) || !job.result_json) return;
   if (fs::exists(job.dir / kModelDeletedFile)) return;
   const std::string adapter = ResultText(job, "adapter_dir");
-  if (is_fine_tune && !adapter.empty()) return PublishAdapter(job, adapter);
+  if (is_fine_tune && !adapter.empty()) {
+    RecordFineTuning(job, adapter, models_, *files_);
+    return PublishAdapter(job, adapter);
+  }
   const std::string path = ResultText(job, "model_dir");
   if (path.empty()) return;  // an adapter alone, or the spec asked for no export
+  if (is_fine_tune) RecordFineTuning(job, path, models_, *files_);
   PublishModel(job, path);
 }
 

@@ -9,6 +9,7 @@
 #include "engine/base/quoted.h"
 #include "engine/io/sha256.h"
 #include "engine/model/adapter.h"
+#include "server/model_provenance.h"
 
 namespace tandem::server {
 
@@ -32,6 +33,7 @@ std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source
                        .count();
   model->owned_by = source.owned_by.empty() ? base->owned_by : source.owned_by;
   model->root = base->root;
+  model->provenance = ModelProvenance(model->id, source.path, "");
   model->parent = base->id;
   model->engine = base->engine;
   model->control_tokens = base->control_tokens;

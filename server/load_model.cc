@@ -14,7 +14,9 @@
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
 #include "engine/engine.h"
+#include "engine/model/model.h"
 #include "server/hub/pull.h"
+#include "server/model_provenance.h"
 
 namespace tandem::server {
 
@@ -121,6 +123,7 @@ std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
   model->source = fs::exists(source) ? fs::absolute(source).string() : source;
   model->parent = labels.parent;
   model->owned_by = labels.owned_by;
+  model->provenance = ModelProvenance(model->id, source, loaded.model->content_hash());
   model->pinned = settings.pinned;
   model->idle_unload_s = settings.idle_unload_s;
   model->created = std::chrono::duration_cast<std::chrono::seconds>(

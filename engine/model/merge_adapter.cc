@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -14,8 +13,8 @@
 #include "engine/io/json.h"
 #include "engine/io/safetensors_stream.h"
 #include "engine/io/stored_tensor.h"
-#include "engine/kv/block_pool.h"
 #include "engine/model/adapter.h"
+#include "engine/model/logit_distance.h"
 #include "engine/model/model.h"
 #include "engine/ops/parallel.h"
 #include "engine/tensor/round.h"
@@ -167,49 +166,6 @@ class Merger {
   std::vector<std::byte> buffer_;
 };
 
-// Ids that are spread over the vocabulary, the same ones every time.
-std::vector<TokenId> ComparedTokens(const ModelConfig& config) {
-  std::vector<TokenId> ids;
-  uint64_t state = 1;
-  const int64_t count = std::min(kComparedTokens, config.max_context_len);
-  for (int64_t i = 0; i < count; ++i) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    ids.push_back(static_cast<TokenId>((state >> 33) % static_cast<uint64_t>(config.vocab_size)));
-  }
-  return ids;
-}
-
-// Logits at all positions.
-std::vector<float> LogitsOf(const std::shared_ptr<const Model>& model, const Adapter* adapter,
-                            const std::vector<TokenId>& tokens, OpsContext& ops) {
-  const auto n = static_cast<int64_t>(tokens.size());
-  const int64_t n_blocks = (n + kTokensPerBlock - 1) / kTokensPerBlock;
-  KvCache kv(ModelRunner::KvShape(*model, n_blocks));
-  ModelRunner runner(model, ops, n, n);
-  std::vector<BlockId> blocks;
-  for (int64_t i = 0; i < n_blocks; ++i) blocks.push_back({static_cast<uint32_t>(i)});
-  std::vector<int32_t> rows(tokens.size());
-  std::iota(rows.begin(), rows.end(), 0);
-  const AttentionSlice slice{.first_row = 0, .n_rows = n, .first_position = 0, .blocks = blocks};
-  const std::span<const float> logits = runner.Forward({.tokens = tokens,
-                                                        .positions = rows,
-                                                        .slices = {&slice, 1},
-                                                        .logit_rows = rows,
-                                                        .adapters = {&adapter, 1}},
-                                                       kv);
-  return {logits.begin(), logits.end()};
-}
-
-double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
-  double largest = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double difference = std::fabs(double{a[i]} - double{b[i]});
-    if (std::isnan(difference)) return difference;
-    largest = std::max(largest, difference);
-  }
-  return largest;
-}
-
 // The two models are opened one after the other, never together.
 void Compare(const ModelDir& base, const LoraAdapter& files, const fs::path& merged,
              const MergeOptions& options, OpsContext& ops, MergeReport* report) {
@@ -218,22 +174,22 @@ void Compare(const ModelDir& base, const LoraAdapter& files, const fs::path& mer
   if (options.progress) {
     load.progress = [&](double) { options.progress(report->tensors, report->tensors); };
   }
-  std::vector<TokenId> tokens;
-  std::vector<float> beside, alone;
+  LogitRecord beside, alone;
   {
     const auto model = Model::Load(base, load, ops);
     const auto adapter = Adapter::Load(files, model, ops);
-    tokens = ComparedTokens(model->config());
-    alone = LogitsOf(model, nullptr, tokens, ops);
-    beside = LogitsOf(model, adapter.get(), tokens, ops);
+    const int64_t count = std::min(kComparedTokens, model->config().max_context_len);
+    const std::vector<TokenId> tokens = SpreadTokens(model->config().vocab_size, count);
+    alone = RecordLogits(model, nullptr, tokens, count, ops);
+    beside = RecordLogits(model, adapter.get(), tokens, count, ops);
   }
-  const std::vector<float> inside =
-      LogitsOf(Model::Load(ModelDir::Open(merged), load, ops), nullptr, tokens, ops);
+  const LogitRecord inside = RecordLogits(Model::Load(ModelDir::Open(merged), load, ops), nullptr,
+                                          beside.tokens, beside.window, ops);
   double largest = 0;
-  for (const float logit : beside) largest = std::max(largest, std::fabs(double{logit}));
-  report->positions = static_cast<int64_t>(tokens.size());
-  report->max_abs_difference = LargestDifference(inside, beside);
-  report->moved_by_adapter = LargestDifference(beside, alone);
+  for (const float logit : beside.logits) largest = std::max(largest, std::fabs(double{logit}));
+  report->positions = beside.window;
+  report->max_abs_difference = LargestLogitDifference(inside.logits, beside.logits);
+  report->moved_by_adapter = LargestLogitDifference(beside.logits, alone.logits);
   report->bound = MergeBound(compute) * largest;
   // Deep models carry roundings of weights further; what is merged wrongly, or not at all, is off
   // by what the adapter moves.

@@ -30,6 +30,7 @@ struct ConvertFlags {
   bool scan = false;
   bool unroll = false;
   bool no_verify = false;
+  bool no_certificate = false;
   int threads = 0;
   std::string job_dir;
 };
@@ -101,6 +102,11 @@ void AddConvert(CLI::App& command, int& exit_code) {
   command.add_flag("--overwrite", flags->spec.overwrite, "replace a model that is there already");
   command.add_flag("--no-verify", flags->no_verify,
                    "do not read again and compare what was written (merged weights always are)");
+  command.add_flag("--no-certificate", flags->no_certificate,
+                   "do not run source and target and compare what they say; the record says so");
+  command.add_option("--max-kl", flags->spec.max_kl,
+                     "keep nothing that is farther from the source, at any position, than this KL "
+                     "divergence (nats; 0: not at all)");
   command.add_option("--threads", flags->threads, "compute threads (0: one per physical core)")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
@@ -125,6 +131,7 @@ void AddConvert(CLI::App& command, int& exit_code) {
     if (flags->scan) flags->spec.layout = "scanned";
     if (flags->unroll) flags->spec.layout = "unscanned";
     flags->spec.verify = !flags->no_verify;
+    flags->spec.certificate = !flags->no_certificate;
     exit_code = ConvertFiles(*flags);
   });
 }

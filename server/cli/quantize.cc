@@ -77,20 +77,13 @@ engine::LoadedModel Open(const engine::ModelDir& dir, const QuantizeFlags& flags
   return engine::OpenModel(dir, ToEngineOptions(options), "");
 }
 
-// Without a tokenizer: ids that are spread over the vocabulary, the same ones every time.
-std::vector<TokenId> SomeTokens(int64_t vocab_size) {
-  std::vector<TokenId> ids;
-  uint64_t state = 1;
-  for (int i = 0; i < 512; ++i) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    ids.push_back(static_cast<TokenId>((state >> 33) % static_cast<uint64_t>(vocab_size)));
-  }
-  return ids;
-}
+constexpr int64_t kTokensWithoutText = 512;
 
 std::vector<TokenId> TextTokens(const engine::LoadedModel& model, const QuantizeFlags& flags) {
   if (!model.tokenizer) {
-    if (flags.text_file.empty()) return SomeTokens(model.vocab_size);
+    if (flags.text_file.empty()) {
+      return engine::SpreadTokens(model.vocab_size, kTokensWithoutText);
+    }
     throw Error(ErrorCode::kInvalidArgument, "the model has no tokenizer to read --text with");
   }
   const std::string text = flags.text_file.empty()

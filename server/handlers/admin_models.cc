@@ -7,6 +7,7 @@
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_spec.h"
 #include "server/handlers/model_host.h"
+#include "server/handlers/model_object.h"
 #include "server/wire/field_reader.h"
 
 namespace tandem::server {
@@ -122,6 +123,7 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
     entry["waiting"] = stats.requests_waiting;
     entry["pinned"] = model->pinned;
     entry["idle_unload_s"] = model->idle_unload_s;
+    entry["provenance"] = ProvenanceJson(*model);
     entry["kv_blocks_total"] = stats.kv_blocks_total;
     entry["kv_blocks_used"] = stats.kv_blocks_used;
     body["data"].push_back(std::move(entry));

@@ -80,7 +80,9 @@ convert::ConvertSpec ConvertSpecOf(const HandlerContext& context, const Json& bo
   ReadSource(context, RequiredObject(reader, "source"), &spec);
   spec.overwrite = reader.Bool("overwrite").value_or(false);
   spec.verify = reader.Bool("verify").value_or(true);
-  RefuseUnknownFields(reader, "source, target, overwrite and verify");
+  spec.certificate = reader.Bool("certificate").value_or(true);
+  spec.max_kl = reader.Number("max_kl", 0, convert::kMostKl);
+  RefuseUnknownFields(reader, "source, target, overwrite, verify, certificate and max_kl");
   convert::CheckConvertSpec(spec);
   return spec;
 }

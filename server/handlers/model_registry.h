@@ -42,6 +42,7 @@ struct ServedModel {
   std::string path;          // of an adapter: its directory, as whoever loaded it has named it
   int64_t adapter_rank = 0;  // the largest of its matrices
   std::string fingerprint;   // of its answers, where an adapter makes it another than the engine's
+  std::string provenance;    // where its files come from, a JSON object; empty: they do not say
   engine::ControlTokens control_tokens;
 
   const engine::LoadedModel& loaded() const { return engine->loaded(); }

@@ -6,6 +6,7 @@
 #include "server/handlers/fine_tuning_object.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_spec.h"
+#include "server/handlers/model_object.h"
 #include "server/jobs/job_files.h"
 #include "server/jobs/job_supervisor.h"
 
@@ -29,7 +30,7 @@ Json ModelObject(const ModelRegistry::Entry& entry) {
     out["capabilities"].push_back("chat");
   }
   out["capabilities"].push_back("completions");
-  out["provenance"] = nullptr;
+  out["provenance"] = ProvenanceJson(model);
   return out;
 }
 
@@ -85,6 +86,10 @@ bool DeleteCheckpoint(const HandlerContext& context, const std::string& id,
 }
 
 }  // namespace
+
+Json ProvenanceJson(const ServedModel& model) {
+  return model.provenance.empty() ? Json() : Json::parse(model.provenance);
+}
 
 void ListModels(const HandlerContext& context, Request, ResponseWriter writer) {
   Json body;

@@ -301,6 +301,8 @@ TEST(ConvertSpec, IsReadAsItIsWritten) {
   spec.target = "/d";
   spec.overwrite = true;
   spec.verify = false;
+  spec.certificate = false;
+  spec.max_kl = 0.5;
 
   const ConvertSpec read = ParseConvertSpec(ConvertSpecJson(spec), "spec.json");
 
@@ -311,6 +313,8 @@ TEST(ConvertSpec, IsReadAsItIsWritten) {
   EXPECT_EQ(read.target, spec.target);
   EXPECT_TRUE(read.overwrite);
   EXPECT_FALSE(read.verify);
+  EXPECT_FALSE(read.certificate);
+  EXPECT_EQ(read.max_kl, 0.5);
   EXPECT_THROW(ParseConvertSpec("{}", "spec.json"), Error);
   EXPECT_THROW(ParseConvertSpec("[]", "spec.json"), Error);
 }

@@ -4,6 +4,7 @@
 `fine_tuning_test.py BINARY [unittest arguments]`.
 """
 
+import hashlib
 import http.client
 import json
 import pathlib
@@ -119,6 +120,14 @@ class Jobs(FineTuningCase):
         base = self.chat(server, MODEL)["choices"][0]
         listed = {m["id"]: m for m in server.request("GET", "/v1/models")[2]["data"]}
         self.assertEqual((listed[name]["parent"], listed[name]["owned_by"]), (MODEL, "user"))
+        provenance = listed[name]["provenance"]
+        self.assertEqual(provenance["job"], job["id"])
+        parents = {parent["role"]: parent for parent in provenance["parents"]}
+        self.assertEqual(parents["base"]["name"], MODEL)
+        self.assertRegex(parents["base"]["content_sha256"], "^[0-9a-f]{64}$")
+        self.assertEqual(parents["training_file"]["name"], file)
+        self.assertEqual(parents["training_file"]["file_sha256"], hashlib.sha256(
+            server.request("GET", f"/v1/files/{file}/content")[2].encode()).hexdigest())
         _, _, table = server.request("GET", f"/v1/files/{done['result_files'][0]}/content")
         rows = table.splitlines()
         self.assertEqual(rows[0],

@@ -78,6 +78,12 @@ TEST_F(AppConvertTest, ModelsAndPathsAreSourcesToo) {
   const Json adapter = spec_of({{"path", "two"}, {"base", "tiny"}});
   EXPECT_EQ(adapter["source"], (Root() / "two").string());
   EXPECT_EQ(adapter["base"], (Root() / "tiny").string());
+  Json held = Body({{"path", "deeper"}});
+  held["max_kl"] = 0.25;
+  const auto held_reply = Admin("/admin/convert", held);
+  EXPECT_EQ(SpecOf(Json::parse(held_reply.body)["id"])["max_kl"], 0.25) << held_reply.body;
+  held.update({{"certificate", false}});
+  EXPECT_EQ(Fault(Admin("/admin/convert", held)), Faulty(400, "invalid_value"));
   // The same as a job of POST /admin/jobs.
   EXPECT_EQ(
       Admin("/admin/jobs", {{"type", "convert"}, {"spec", Body({{"path", "deeper"}})}}).status,
@@ -115,6 +121,8 @@ TEST_F(AppConvertTest, WhatCannotBeConvertedIsRefusedAtOnce) {
       {with("/target/name", "tiny"), {409, "already_exists"}, "target.name", "overwrite"},
       {with("/target/nam", "x"), {400, "invalid_value"}, "nam", ""},
       {with("/overwrit", true), {400, "invalid_value"}, "overwrit", ""},
+      {with("/max_kl", -1), {400, "invalid_value"}, "max_kl", ""},
+      {with("/max_kl", "little"), {400, "invalid_type"}, "max_kl", ""},
   };
   for (const Case& each : cases) {
     SCOPED_TRACE(each.body.dump());

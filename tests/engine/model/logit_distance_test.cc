@@ -91,6 +91,26 @@ TEST_F(LogitDistanceTest, FewerBitsAreFarther) {
   EXPECT_LE(far.same_first_choice, near.same_first_choice);
 }
 
+// One after the other is the same as both at a time, bit for bit.
+TEST_F(LogitDistanceTest, ARecordStandsForItsModel) {
+  const auto bf16 = Load({.dtype = DType::kBF16});
+  const auto int8 = Load({.block = BlockFormat::kInt8});
+  const std::vector<TokenId> tokens = SpreadTokens(bf16->config().vocab_size, 100);
+  const LogitRecord record = RecordLogits(bf16, nullptr, tokens, 70, ops_);
+  const LogitDistance apart = MeasureLogitDistance(record, int8, ops_);
+  const LogitDistance together = Measure(bf16, int8, tokens, 70);
+
+  EXPECT_EQ(apart.n_positions, 100);
+  EXPECT_GT(apart.max_abs_difference, 0);
+  EXPECT_EQ(apart.max_abs_difference, together.max_abs_difference);
+  EXPECT_EQ(apart.mean_kl, together.mean_kl);
+  EXPECT_EQ(apart.max_kl, together.max_kl);
+  EXPECT_EQ(apart.perplexity, together.perplexity);
+  EXPECT_EQ(apart.reference_perplexity, together.reference_perplexity);
+  const LogitRecord ours = RecordLogits(int8, nullptr, tokens, 70, ops_);
+  EXPECT_EQ(LargestLogitDifference(record.logits, ours.logits), apart.max_abs_difference);
+}
+
 TEST_F(LogitDistanceTest, WhatCannotBeComparedIsRefused) {
   const auto model = Load({});
   const auto other = Load({}, "gemma2-tiny");
