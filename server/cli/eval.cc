@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/json.h"
+#include "server/cli/job_child.h"
 #include "server/cli/model_options.h"
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
@@ -23,6 +26,7 @@ struct EvalFlags {
   std::string adapter;
   std::vector<std::string> overrides;
   bool json = false;
+  std::string job_dir;
 };
 
 bool IsSpecFile(const fs::path& path) {
@@ -60,19 +64,54 @@ training::TrainSpec SpecOfModel(const EvalFlags& flags) {
   return training::ParseTrainSpec("{}", "eval", words);
 }
 
-void Eval(const EvalFlags& flags) {
+training::Evaluation Evaluate(const EvalFlags& flags) {
   std::string adapter = flags.adapter;
   training::TrainSpec spec =
       IsSpecFile(flags.what) ? SpecOfRun(flags, &adapter) : SpecOfModel(flags);
   FindSpecPaths(spec);
-  const training::Evaluation result = training::EvaluateModel(spec, adapter, CacheDir());
+  return training::EvaluateModel(spec, adapter, CacheDir());
+}
+
+nlohmann::ordered_json ToJson(const training::Evaluation& result) {
+  return {{"loss", result.loss},
+          {"perplexity", result.perplexity},
+          {"accuracy", result.accuracy},
+          {"bits_per_byte", result.bits_per_byte},
+          {"tokens", result.tokens}};
+}
+
+// A step of a pipeline, which ends there when the loss is too high.
+int EvalJob(EvalFlags flags) {
+  const fs::path dir = flags.job_dir;
+  return EndInResult(dir, "out of memory: a smaller per_device_batch_size needs less", [&] {
+    const std::string file = (dir / "spec.json").string();
+    const auto spec = engine::ParseUntrustedJson(engine::ReadWholeFile(file, 1 << 20), file);
+    flags.what = engine::JsonStringOr(spec, "model", "", file);
+    flags.data = engine::JsonStringOr(spec, "data", "", file);
+    flags.adapter = engine::JsonStringOr(spec, "adapter", "", file);
+    flags.overrides = spec.value("words", std::vector<std::string>());
+    LowerPriority(0);
+    RemoveResult(dir);
+    EventLog events(dir);
+    const training::Evaluation is = Evaluate(flags);
+    events.Write({"message", 1, 1, is.loss, ToJson(is).dump()});
+    const double max_loss = engine::JsonNumberOr(spec, "max_loss", 1e9, 0, 1e9, file);
+    if (!(is.loss <= max_loss)) {
+      throw Error(ErrorCode::kFailedPrecondition, "the loss of " + flags.what + " is " +
+                                                      std::to_string(is.loss) + ", max_loss is " +
+                                                      std::to_string(max_loss));
+    }
+    nlohmann::ordered_json result = {{"status", "succeeded"}};
+    result.update(ToJson(is));
+    WriteResult(dir, result);
+    return 0;
+  });
+}
+
+void Eval(const EvalFlags& flags) {
+  const training::Evaluation result = Evaluate(flags);
   if (flags.json) {
-    const nlohmann::ordered_json line = {{"loss", result.loss},
-                                         {"perplexity", result.perplexity},
-                                         {"accuracy", result.accuracy},
-                                         {"bits_per_byte", result.bits_per_byte},
-                                         {"tokens", result.tokens}};
-    std::printf("%s\n", line.dump().c_str());
+    std::printf("%s\n", ToJson(result).dump().c_str());
     return;
   }
   std::printf("loss %.6f\nperplexity %.4f\naccuracy %.4f\nbits/byte %.4f\ntokens %lld\n",
@@ -82,14 +121,12 @@ void Eval(const EvalFlags& flags) {
 
 }  // namespace
 
-void AddEval(CLI::App& command, int&) {
+void AddEval(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<EvalFlags>();
-  command
-      .add_option(
-          "what", flags->what,
-          "a model (directory, GGUF or llama2.c file, ORG/NAME of the hub), or the training "
-          "spec of a run that has exported one")
-      ->required();
+  command.add_option(
+      "what", flags->what,
+      "a model (directory, GGUF or llama2.c file, ORG/NAME of the hub), or the training "
+      "spec of a run that has exported one");
   command.add_option("overrides", flags->overrides,
                      "key=value words of a training spec, such as data.max_target_length=512");
   command.add_option("--data", flags->data,
@@ -97,7 +134,19 @@ void AddEval(CLI::App& command, int&) {
                      "data.eval");
   command.add_option("--adapter", flags->adapter, "LoRA adapter of the model, a PEFT directory");
   command.add_flag("--json", flags->json, "print one JSON object");
-  command.callback([flags] { Eval(*flags); });
+  command.add_option("--job", flags->job_dir,
+                     "job directory: reads spec.json there, writes events.jsonl and result.json, "
+                     "and gives way to everything else");
+  command.callback([flags, &exit_code] {
+    if (!flags->job_dir.empty()) {
+      exit_code = EvalJob(*flags);
+      return;
+    }
+    if (flags->what.empty()) {
+      throw Error(ErrorCode::kInvalidArgument, "eval: name a model or a spec, or --job DIR");
+    }
+    Eval(*flags);
+  });
 }
 
 }  // namespace tandem::server

@@ -1,14 +1,20 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
+#include <functional>
 #include <future>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "config/embedded_models.h"
 #include "engine/base/log.h"
 #include "engine/engine.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/json.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "server/cli/job_child.h"
 #include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
 #include "server/handlers/prompt.h"
@@ -30,6 +36,7 @@ struct GenerateFlags {
   bool has_seed = false;
   bool print_ids = false;
   std::string log_level = "warn";
+  std::string job_dir;
 };
 
 std::vector<TokenId> ParseTokens(const std::string& text, int64_t vocab_size) {
@@ -50,7 +57,8 @@ std::vector<TokenId> ParseTokens(const std::string& text, int64_t vocab_size) {
   return out;
 }
 
-int Generate(const GenerateFlags& flags) {
+// `take` gets the text as it comes, or ids with commas between them.
+void Generate(const GenerateFlags& flags, const std::function<void(std::string_view)>& take) {
   ConfigureLog(flags.log_level, LogFormat::kText);
   engine::EngineOptions options = ToEngineOptions(flags.options);
   options.max_seqs = 1;
@@ -76,21 +84,57 @@ int Generate(const GenerateFlags& flags) {
     if (const auto* delta = std::get_if<engine::TextDelta>(&event)) {
       if (print_ids) {
         for (const TokenId id : delta->token_ids) {
-          std::printf(is_first ? "%d" : ",%d", id);
+          take((is_first ? "" : ",") + std::to_string(id));
           is_first = false;
         }
       } else {
-        std::fwrite(delta->text.data(), 1, delta->text.size(), stdout);
+        take(delta->text);
       }
-      std::fflush(stdout);
     } else if (const auto* end = std::get_if<engine::RequestFinished>(&event)) {
       finished.set_value(*end);
     }
   });
   const engine::RequestFinished end = finished.get_future().get();
-  std::printf("\n");
   if (end.outcome == engine::RequestFinished::Outcome::kFailed) throw Error(end.code, end.message);
+}
+
+int GenerateOnScreen(const GenerateFlags& flags) {
+  Generate(flags, [](std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  });
+  std::printf("\n");
   return 0;
+}
+
+// A step of a pipeline: the text goes to DIR/text.txt.
+int GenerateJob(GenerateFlags flags) {
+  const std::filesystem::path dir = flags.job_dir;
+  return EndInResult(dir, "out of memory: a model with weights of fewer bits needs less", [&] {
+    const std::string file = (dir / "spec.json").string();
+    const auto spec = engine::ParseUntrustedJson(engine::ReadWholeFile(file, 1 << 20), file);
+    flags.model = engine::JsonStringOr(spec, "model", flags.model, file);
+    flags.prompt = engine::JsonStringOr(spec, "prompt", "", file);
+    flags.options.dtype = engine::JsonStringOr(spec, "dtype", "auto", file);
+    flags.max_tokens = engine::JsonIntOr(spec, "max_tokens", 64, 1, int64_t{1} << 30, file);
+    flags.temperature = engine::JsonNumberOr(spec, "temperature", 0, 0, 2, file);
+    flags.top_p = engine::JsonNumberOr(spec, "top_p", 1, 0, 1, file);
+    flags.top_k = static_cast<int>(engine::JsonIntOr(spec, "top_k", 0, 0, 1 << 30, file));
+    flags.seed =
+        static_cast<uint64_t>(engine::JsonIntOr(spec, "seed", 0, 0, int64_t{1} << 53, file));
+    flags.has_seed = true;
+    LowerPriority(0);
+    RemoveResult(dir);
+    EventLog events(dir);
+    std::string text;
+    Generate(flags, [&](std::string_view piece) { text += piece; });
+    engine::WriteFileAtomically(dir / "text.txt", text + "\n");
+    const nlohmann::ordered_json shown = {{"prompt", flags.prompt}, {"text", text}};
+    events.Write({"sample", 1, 1, 0,
+                  shown.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)});
+    WriteResult(dir, {{"status", "succeeded"}, {"model", flags.model}, {"text", text}});
+    return 0;
+  });
 }
 
 }  // namespace
@@ -119,12 +163,19 @@ void AddGenerate(CLI::App& command, int& exit_code) {
   auto* seed = command.add_option("--seed", flags->seed, "same seed, same text (default: random)");
   command.add_flag("--ids", flags->print_ids, "print token ids instead of text");
   command.add_option("--log-level", flags->log_level)->capture_default_str();
+  command.add_option("--job", flags->job_dir,
+                     "job directory: reads spec.json there, writes text.txt, events.jsonl and "
+                     "result.json, and gives way to everything else");
   command.callback([flags, prompt, tokens, seed, &exit_code] {
+    if (!flags->job_dir.empty()) {
+      exit_code = GenerateJob(*flags);
+      return;
+    }
     if (prompt->count() == 0 && tokens->count() == 0) {
       throw Error(ErrorCode::kInvalidArgument, "give --prompt TEXT or --tokens 1,2,3");
     }
     flags->has_seed = seed->count() > 0;
-    exit_code = Generate(*flags);
+    exit_code = GenerateOnScreen(*flags);
   });
 }
 

@@ -16,6 +16,7 @@ constexpr Verb kVerbs[] = {
     {"quantize", "round a model's weights, and say what that changes", AddQuantize},
     {"checkpoint", "look into checkpoints", AddCheckpoint},
     {"convert", "write a model in another format, or merge an adapter into it", AddConvert},
+    {"pipeline", "run jobs that need one another: convert, train, export, serve", AddPipeline},
     {"tokenizer", "train a tokenizer, encode or decode with one", AddTokenizer},
     {"doctor", "say what this machine offers and what would be used", AddDoctor},
     {"bench", "measure this machine and what the program reaches on it", AddBench},

@@ -31,6 +31,7 @@ void AddConfig(CLI::App& command, int& exit_code);
 void AddData(CLI::App& command, int& exit_code);
 void AddPlan(CLI::App& command, int& exit_code);
 void AddConvert(CLI::App& command, int& exit_code);
+void AddPipeline(CLI::App& command, int& exit_code);
 void AddQuantize(CLI::App& command, int& exit_code);
 void AddTokenizer(CLI::App& command, int& exit_code);
 void AddDoctor(CLI::App& command, int& exit_code);

@@ -261,8 +261,11 @@ HttpHead HttpClient::Send(const Request& request) {
         IsSameOrigin(url, shared_.endpoint)) {
       text += "Authorization: Bearer " + shared_.options.token + "\r\n";
     }
+    if (!request.body.empty()) {
+      text += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
+    }
     try {
-      connection.stream.Write(text + "\r\n");
+      connection.stream.Write(text + "\r\n" + request.body);
       if (!connection.ReadHead(request.method == "HEAD",
                                Clock::now() + shared_.options.answer_timeout)) {
         throw TransientFault(ErrorCode::kUnavailable, "no answer: the connection was closed");

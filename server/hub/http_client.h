@@ -65,6 +65,7 @@ class HttpClient {
     Url url;
     std::vector<std::pair<std::string, std::string>> fields;
     bool may_carry_token = true;
+    std::string body = {};  // sent with its length, if there is one
   };
 
   // Sends the request and reads the head of the answer. What the body of the last answer still

@@ -170,9 +170,9 @@ ChildProcess ChildProcess::Spawn(const Command& command) {
   TANDEM_CHECK(::posix_spawnattr_setsigdefault(settings.attributes(), &all) == 0);
   TANDEM_CHECK(::posix_spawnattr_setsigmask(settings.attributes(), &none) == 0);
   TANDEM_CHECK(::posix_spawnattr_setpgroup(settings.attributes(), 0) == 0);
-  TANDEM_CHECK(::posix_spawnattr_setflags(settings.attributes(), POSIX_SPAWN_SETSIGDEF |
-                                                                     POSIX_SPAWN_SETSIGMASK |
-                                                                     POSIX_SPAWN_SETPGROUP) == 0);
+  const int flags = POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK |
+                    (command.leads_group ? POSIX_SPAWN_SETPGROUP : 0);
+  TANDEM_CHECK(::posix_spawnattr_setflags(settings.attributes(), static_cast<short>(flags)) == 0);
   posix_spawn_file_actions_t* actions = settings.actions();
   // The lock first: its own number may be one of those the others take.
   TANDEM_CHECK(::posix_spawn_file_actions_adddup2(actions, lock->get(), kLockFd) == 0);

@@ -46,12 +46,13 @@ class ChildProcess {
     std::vector<std::string> arguments;  // argv, the name included
     std::filesystem::path dir;           // holds run.lock
     std::filesystem::path log;           // standard output and error are appended here
+    bool leads_group = true;             // false: it stays in ours, and ends with it
   };
 
-  // Starts a process in its own process group, with no descriptor of ours but those named above,
-  // default signal handling, and without the server's keys in its environment. Throws kIo when the
-  // program cannot be started, kUnavailable when the system has no room for it now, and
-  // kFailedPrecondition when another process holds run.lock.
+  // Starts a process, in its own process group unless told otherwise, with no descriptor of ours
+  // but those named above, default signal handling, and without the server's keys in its
+  // environment. Throws kIo when the program cannot be started, kUnavailable when the system has no
+  // room for it now, and kFailedPrecondition when another process holds run.lock.
   static ChildProcess Spawn(const Command& command);
 
   // The process that works in `dir`, whoever started it: the one `recorded` names if that one

@@ -74,6 +74,11 @@ inline constexpr std::array kJobs{Names("engine/base"), Names("server/database")
 // Files are forms that arrive and answers that leave, so this room knows the http room's faces.
 inline constexpr std::array kFiles{Names("engine/base"), Names("server/database"),
                                    Names("server/http"), Names("server/jobs/unique_fd.h")};
+// It starts the program's own verbs, and speaks to other servers as the hub's client does.
+inline constexpr std::array kPipeline{Names("engine/base"),     Names("engine/io"),
+                                      Names("training/spec.h"), Names("training/explain.h"),
+                                      Names("convert/spec.h"),  Names("server/jobs"),
+                                      Names("server/hub"),      Names("server/http/url.h")};
 inline constexpr std::array kHandlers{
     Names("engine/base"), Names("engine/engine.h"), Names("engine/options.h"),
     Names("engine/sampling/sampling_params.h"), Names("engine/chat"), Names("engine/tokenizer"),
@@ -81,7 +86,7 @@ inline constexpr std::array kHandlers{
     // /v1/render shows what training would learn, by the one that knows.
     Names("training/data/sample_encoder.h"), Names("convert/spec.h"), Names("server/http"),
     Names("server/wire"), Names("server/respond"), Names("server/database"), Names("server/jobs"),
-    Names("server/files"), Names("server/metrics.h")};
+    Names("server/files"), Names("server/metrics.h"), Names("server/pipeline")};
 inline constexpr std::array kBench{
     Names("engine"),          Names("engine/base"),       Names("engine/tensor"),
     Names("engine/io"),       Names("engine/quant"),      Names("engine/kernels"),
@@ -92,7 +97,7 @@ inline constexpr std::array kBench{
 inline constexpr std::array kTop{Names("*")};
 }  // namespace rules
 
-inline constexpr std::array<RoomRule, 32> kRoomRules{{
+inline constexpr std::array<RoomRule, 33> kRoomRules{{
     {"engine/base", rules::kBase},
     {"engine/tensor", rules::kTensor},
     {"engine/io", rules::kIo},
@@ -118,6 +123,7 @@ inline constexpr std::array<RoomRule, 32> kRoomRules{{
     {"server/database", rules::kDatabase},
     {"server/jobs", rules::kJobs},
     {"server/files", rules::kFiles},
+    {"server/pipeline", rules::kPipeline},
     {"server/handlers", rules::kHandlers},
     {"server/cli", rules::kTop},
     {"server", rules::kTop},  // app, metrics, routes, main: where everything meets
@@ -146,7 +152,8 @@ inline constexpr std::array kOpenSsl{Names("server/http"), Names("server/app"), 
 inline constexpr std::array kSqlite{Names("server/database"), Names("tests/server/jobs")};
 inline constexpr std::array kCli{Names("server/cli")};
 inline constexpr std::array kPrometheus{Names("server/metrics")};
-inline constexpr std::array kYaml{Names("config"), Names("training/spec"), Names("convert/spec")};
+inline constexpr std::array kYaml{Names("config"), Names("training/spec"), Names("convert/spec"),
+                                  Names("server/pipeline/spec")};
 inline constexpr std::array kUnicode{Names("engine/tokenizer")};
 inline constexpr std::array kZstd{Names("engine/io"), Names("convert"),
                                   Names("training/data/parquet/codecs")};

@@ -1,0 +1,215 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "server/cli/job_child.h"
+#include "server/cli/model_options.h"
+#include "server/cli/spec_paths.h"
+#include "server/cli/verbs.h"
+#include "server/hub/options.h"
+#include "server/hub/pull.h"
+#include "server/hub/reference.h"
+#include "server/pipeline/run.h"
+#include "training/spec.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr size_t kMaxSpecBytes = 1 << 20;
+
+struct PipelineFlags {
+  std::string spec;
+  std::vector<std::string> overrides;
+  std::string dir;
+  std::string only;
+  std::string from;
+  bool dry_run = false;
+  bool json = false;
+  std::string job_dir;
+};
+
+std::string FromEnvironment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// What the cache has of ORG/NAME, for a look that fetches nothing.
+std::string CachedPath(const std::string& path) {
+  const auto reference = ParseHubReference(path);
+  if (fs::exists(path) || !reference) return path;
+  try {
+    return FindPulledModel(*reference, HubOptionsFromEnvironment()).string();
+  } catch (const Error&) {
+    return path;  // not there yet: it will be fetched when the job begins
+  }
+}
+
+PipelineSpec Load(const PipelineFlags& flags) {
+  return LoadPipelineSpec(flags.spec, flags.overrides, FromThisEnvironment());
+}
+
+PipelineOptions OptionsOf(const PipelineFlags& flags, const PipelineSpec& spec) {
+  PipelineOptions options;
+  options.dir = !flags.dir.empty()  ? fs::path(flags.dir)
+                : !spec.dir.empty() ? spec.dir
+                                    : fs::path("pipelines") / spec.name;
+  options.only = flags.only;
+  options.from = flags.from;
+  options.keys = {FromEnvironment("TANDEM_ADMIN_KEY"), FromEnvironment("TANDEM_API_KEY")};
+  return options;
+}
+
+ordered_json OutputsJson(const std::map<std::string, std::string>& outputs) {
+  ordered_json out = ordered_json::object();
+  for (const auto& [what, path] : outputs) out[what] = path;
+  return out;
+}
+
+int Plan(const PipelineFlags& flags) {
+  const PipelineSpec spec = Load(flags);
+  PipelineOptions options = OptionsOf(flags, spec);
+  options.find.model = CachedPath;
+  const std::vector<PlannedJob> plan = PlanPipeline(spec, options);
+  ordered_json jobs = ordered_json::array();
+  if (!flags.json) std::printf("%s in %s\n", spec.name.c_str(), options.dir.c_str());
+  for (const PlannedJob& job : plan) {
+    jobs.push_back({{"name", job.name},
+                    {"kind", job.kind},
+                    {"needs", job.needs},
+                    {"action", Describe(job.action)},
+                    {"outputs", OutputsJson(job.outputs)}});
+    if (flags.json) continue;
+    std::string needs;
+    for (const std::string& need : job.needs) needs += (needs.empty() ? " after " : ", ") + need;
+    std::printf("  %s (%s)%s: %s\n", job.name.c_str(), job.kind.c_str(), needs.c_str(),
+                Describe(job.action));
+    for (const auto& [what, path] : job.outputs) {
+      std::printf("    %-10s  %s\n", what.c_str(), path.c_str());
+    }
+  }
+  if (!flags.json) return 0;
+  const ordered_json summary = {
+      {"name", spec.name}, {"dir", fs::absolute(options.dir).string()}, {"jobs", jobs}};
+  std::printf("%s\n", summary.dump(2).c_str());
+  return 0;
+}
+
+ordered_json Summary(const PipelineSpec& spec, const fs::path& dir,
+                     const PipelineOutcome& outcome) {
+  ordered_json jobs = ordered_json::object();
+  for (const PipelineJobEnd& job : outcome.jobs) {
+    jobs[job.name] = {{"kind", job.kind},
+                      {"state", NameOf(job.state)},
+                      {"seconds", job.seconds},
+                      {"outputs", OutputsJson(job.outputs)},
+                      {"result", ordered_json::parse(job.result_json, nullptr, false)}};
+  }
+  return {{"name", spec.name}, {"dir", fs::absolute(dir).string()}, {"jobs", jobs}};
+}
+
+int Run(const PipelineFlags& flags) {
+  const PipelineSpec spec = Load(flags);
+  PipelineOptions options = OptionsOf(flags, spec);
+  options.find = {PulledPath, FindSpecPaths};
+  // Standard output is the summary's, if one was asked for.
+  std::FILE* const lines = flags.json ? stderr : stdout;
+  const StopOnSignal stop;
+  JobContext context;
+  context.dir = options.dir;
+  context.stop = stop.token();
+  context.report = [&](const ProgressEvent& event) {
+    std::fprintf(lines, "%s%s\n", event.kind == "warning" ? "warning: " : "",
+                 event.message.c_str());
+    std::fflush(lines);
+  };
+  const PipelineOutcome outcome = RunPipeline(spec, options, context);
+  if (flags.json) {
+    ordered_json summary = Summary(spec, options.dir, outcome);
+    summary["status"] = outcome.fault ? "failed" : outcome.stopped ? "stopped" : "succeeded";
+    if (outcome.fault) summary["error"] = outcome.fault->what();
+    std::printf("%s\n",
+                summary.dump(2, ' ', false, ordered_json::error_handler_t::replace).c_str());
+  }
+  if (outcome.fault) throw *outcome.fault;
+  return outcome.stopped ? kExitTryAgain : 0;
+}
+
+// A job of a server: spec.json names absolute paths, and what is to be served is the server's to
+// load.
+int RunAsJob(const PipelineFlags& flags) {
+  const fs::path dir = fs::absolute(flags.job_dir).lexically_normal();
+  return EndInResult(dir, "out of memory", [&] {
+    const fs::path file = dir / "spec.json";
+    PipelineSpec spec =
+        ParsePipelineSpec(engine::ReadWholeFile(file, kMaxSpecBytes), file.string(), {}, {});
+    spec.spec_dir = dir;
+    LowerPriority(0);
+    RemoveResult(dir);
+    EventLog events(dir);
+    const StopOnSignal stop;
+    JobContext context;
+    context.dir = dir;
+    context.stop = stop.token();
+    context.report = [&](const ProgressEvent& event) { events.Write(event); };
+    PipelineOptions options;
+    options.dir = dir;
+    options.is_servers_job = true;
+    const PipelineOutcome outcome = RunPipeline(spec, options, context);
+    if (outcome.fault) throw *outcome.fault;
+    if (outcome.stopped) return kExitTryAgain;
+    ordered_json result = {{"status", "succeeded"}};
+    result.update(Summary(spec, dir, outcome));
+    result["loads"] = ordered_json::array();
+    for (const std::string& load : outcome.loads) {
+      result["loads"].push_back(ordered_json::parse(load));
+    }
+    WriteResult(dir, result);
+    return 0;
+  });
+}
+
+}  // namespace
+
+void AddPipeline(CLI::App& command, int& exit_code) {
+  const auto flags = std::make_shared<PipelineFlags>();
+  command.add_option("--job", flags->job_dir,
+                     "job directory: reads spec.json there, writes events.jsonl and result.json, "
+                     "and gives way to everything else");
+  CLI::App* run = command.add_subcommand(
+      "run",
+      "run the jobs of a pipeline, each after those it needs; what has been done and is "
+      "unchanged is not done again, what was interrupted goes on");
+  run->add_option("spec", flags->spec, "pipeline (YAML or JSON)")->required();
+  run->add_option("overrides", flags->overrides,
+                  "key=value words on top of it, such as jobs.finetune.steps=100");
+  run->add_option("--dir", flags->dir,
+                  "directory of state and outputs (default: the spec's dir, or pipelines/NAME)");
+  auto* only = run->add_option("--only", flags->only,
+                               "run this job alone; what it needs must have been done");
+  run->add_option("--from", flags->from,
+                  "leave out the jobs before this one, which must have been done")
+      ->excludes(only);
+  run->add_flag("--dry-run", flags->dry_run, "check the spec and say what would be run");
+  run->add_flag("--json", flags->json,
+                "end with one JSON object on standard output; progress goes to standard error");
+  run->callback([flags, &exit_code] { exit_code = flags->dry_run ? Plan(*flags) : Run(*flags); });
+  command.callback([flags, run, &exit_code] {
+    if (run->parsed()) return;
+    if (flags->job_dir.empty()) {
+      throw Error(ErrorCode::kInvalidArgument, "pipeline: tandem pipeline run SPEC, or --job DIR");
+    }
+    exit_code = RunAsJob(*flags);
+  });
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,426 @@
+#include "server/pipeline/kinds.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "convert/spec.h"
+#include "engine/base/edit_distance.h"
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "server/hub/reference.h"
+#include "training/explain.h"
+#include "training/spec.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using Names = const char* const;
+
+constexpr std::array kConvertKeys = {"from",   "base",      "to",     "dtype",
+                                     "scan",   "unroll",    "verify", "certificate",
+                                     "max_kl", "overwrite", "out"};
+constexpr std::array kConvertNeeds = {"from", "to"};
+constexpr std::array kConvertMakes = {"out", "dir"};
+constexpr std::array kTrainKeys = {"spec", "out"};
+constexpr std::array kTrainMakes = {"out", "model", "adapter", "checkpoint", "dir"};
+constexpr std::array kGenerateKeys = {"model",       "prompt", "max_tokens", "dtype",
+                                      "temperature", "top_p",  "top_k",      "seed"};
+constexpr std::array kGenerateNeeds = {"model", "prompt"};
+constexpr std::array kGenerateMakes = {"out", "dir"};
+constexpr std::array kEvalKeys = {"model", "data", "adapter", "max_loss"};
+constexpr std::array kEvalNeeds = {"model", "data"};
+constexpr std::array kEvalMakes = {"dir"};
+constexpr std::array kLoadKeys = {"model",         "id",     "alias",      "replace", "dtype",
+                                  "max_model_len", "server", "model_root", "chat",    "max_tokens"};
+constexpr std::array kLoadNeeds = {"model"};
+constexpr std::array kLoadMakes = {"dir"};
+
+constexpr std::array<PipelineKind, 7> kKinds = {{
+    {"convert", "convert", kConvertKeys, kConvertNeeds, kConvertMakes},
+    {"train.pretrain", "train", kTrainKeys, {}, kTrainMakes, true},
+    {"train.sft", "train", kTrainKeys, {}, kTrainMakes, true},
+    {"train.dpo", "train", kTrainKeys, {}, kTrainMakes, true},
+    {"generate", "generate", kGenerateKeys, kGenerateNeeds, kGenerateMakes},
+    {"eval", "eval", kEvalKeys, kEvalNeeds, kEvalMakes, true},
+    {"load", nullptr, kLoadKeys, kLoadNeeds, kLoadMakes},
+}};
+
+// Makes a job's order, with its references replaced.
+class Maker {
+ public:
+  Maker(const PipelineSpec& spec, const PipelineJob& job, const fs::path& dir,
+        const PipelineOutputs& outputs, const PathFinder& find, bool are_expected)
+      : spec_(spec), job_(job), outputs_(outputs), find_(find), are_expected_(are_expected) {
+    order_.places = PlacesOf(job, dir);
+    if (!order_.places.job.empty()) order_.outputs["dir"] = order_.places.job.string();
+  }
+
+  PipelineOrder Make() {
+    const PipelineKind& kind = *FindPipelineKind(job_.kind);
+    if (job_.kind == "convert") {
+      Convert();
+    } else if (job_.kind == "generate") {
+      Generate();
+    } else if (job_.kind == "eval") {
+      Eval(kind);
+    } else if (job_.kind == "load") {
+      Load();
+    } else {
+      Train();
+    }
+    return std::move(order_);
+  }
+
+ private:
+  [[noreturn]] void Fail(const std::string& key, const std::string& what,
+                         ErrorCode code = ErrorCode::kInvalidArgument) const {
+    const PipelineValue* value = job_.Find(key);
+    throw Error(code, (value == nullptr ? job_.origin : value->origin) + ": jobs." + job_.name +
+                          "." + key + ": " + what)
+        .WithParam("spec.jobs." + job_.name + "." + key);
+  }
+
+  std::string Text(const std::string& key, const std::string& fallback = "") const {
+    try {
+      return ReplaceReferences(job_.Text(key, fallback), outputs_);
+    } catch (const Error& error) {
+      Fail(key, error.what(), error.code());
+    }
+  }
+
+  bool Bool(const std::string& key, bool fallback) const {
+    const std::string text = Text(key, fallback ? "true" : "false");
+    if (text != "true" && text != "false") {
+      Fail(key, "must be true or false, got " + Quoted(text));
+    }
+    return text == "true";
+  }
+
+  double Number(const std::string& key, double fallback, double min, double max) const {
+    if (job_.Find(key) == nullptr) return fallback;
+    const std::string text = Text(key);
+    double value = 0;
+    const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (fault != std::errc() || end != text.data() + text.size() || !(value >= min) ||
+        !(value <= max)) {
+      std::ostringstream range;
+      range << "must be a number in [" << min << ", " << max << "], got " << Quoted(text);
+      Fail(key, range.str());
+    }
+    return value;
+  }
+  int64_t Integer(const std::string& key, int64_t fallback, int64_t min, int64_t max) const {
+    const double value = Number(key, static_cast<double>(fallback), static_cast<double>(min),
+                                static_cast<double>(max));
+    if (value != std::floor(value)) Fail(key, "must be a whole number, got " + Quoted(Text(key)));
+    return static_cast<int64_t>(value);
+  }
+
+  // A model or a file that is read. Paths become absolute; other names are the hub's, or embedded.
+  std::string Input(const std::string& key) {
+    std::string text = Text(key);
+    if (text.empty()) return text;
+    if (find_.model) text = find_.model(text);
+    std::error_code unknown;
+    if (fs::exists(text, unknown) || fs::path(text).is_absolute()) {
+      text = fs::absolute(text).lexically_normal().string();
+    }
+    order_.inputs.emplace_back(text);
+    return text;
+  }
+
+  void Convert() {
+    convert::ConvertSpec spec;
+    spec.source = fs::absolute(Input("from")).lexically_normal();
+    if (job_.Find("base") != nullptr) spec.base = fs::absolute(Input("base")).lexically_normal();
+    spec.format = Text("to");
+    spec.dtype = Text("dtype");
+    spec.overwrite = Bool("overwrite", false);
+    spec.verify = Bool("verify", true);
+    spec.certificate = Bool("certificate", true);
+    if (job_.Find("max_kl") != nullptr) spec.max_kl = Number("max_kl", 0, 0, convert::kMostKl);
+    spec.layout = Layout();
+    spec.target = order_.places.out.empty()
+                      ? order_.places.job / convert::TargetName(spec.format, "model")
+                      : order_.places.out;
+    order_.outputs["out"] = spec.target.string();
+    order_.spec_json = order_.identity = convert::ConvertSpecJson(spec);
+    if (!are_expected_) return;  // its process will, when what is there may be its own work
+    try {
+      convert::CheckConvertSpec(spec);
+    } catch (const Error& error) {
+      const bool is_of_target = error.param().starts_with("target.");
+      if (IsReferenced("from", "base") && !is_of_target) return;
+      // Of the hub, and not fetched yet.
+      if (error.code() == ErrorCode::kNotFound && find_.model && ParseHubReference(Text("from"))) {
+        return;
+      }
+      if (error.code() == ErrorCode::kAlreadyExists) return;  // its own, or refused when it is run
+      Fail(error.param() == "target.layout"   ? (Bool("scan", false) ? "scan" : "unroll")
+           : error.param() == "target.dtype"  ? "dtype"
+           : error.param() == "target.format" ? "to"
+           : error.param() == "source.base"   ? "base"
+                                              : "from",
+           error.what(), error.code());
+    }
+  }
+
+  std::string Layout() const {
+    const bool scan = Bool("scan", false);
+    const bool unroll = Bool("unroll", false);
+    if (scan && unroll) Fail("unroll", "is the opposite of scan: one of them");
+    return scan ? "scanned" : unroll ? "unscanned" : "";
+  }
+
+  // What another job has yet to make cannot be looked at.
+  template <class... Keys>
+  bool IsReferenced(Keys... keys) const {
+    return ((job_.Text(keys).find("${jobs.") != std::string::npos) || ...);
+  }
+
+  // The keys of a training spec that this job gives.
+  Json TrainingKeys(const PipelineKind& kind) const {
+    Json keys = Json::object();
+    for (const auto& [key, value] : job_.keys) {
+      if (std::any_of(kind.keys.begin(), kind.keys.end(),
+                      [&, &name = key](const char* own) { return name == own; })) {
+        continue;
+      }
+      if (key == "run_name" || key == "base_output_directory" || key == "base_config") {
+        Fail(key, key == "base_config" ? "is what `spec` names here"
+                                       : "out says where a job of a pipeline puts what it makes");
+      }
+      std::vector<std::string> words;
+      for (const std::string& word : value.words) {
+        try {
+          words.push_back(ReplaceReferences(word, outputs_));
+        } catch (const Error& error) {
+          Fail(key, error.what(), error.code());
+        }
+      }
+      keys[key] = value.is_list ? Json(words) : Json(words[0]);
+    }
+    return keys;
+  }
+
+  fs::path TrainingFile() const {
+    const std::string text = Text("spec");
+    if (text.empty()) return {};
+    const fs::path path = fs::path(text).is_relative() ? spec_.spec_dir / text : fs::path(text);
+    if (!fs::is_regular_file(path)) {
+      Fail("spec", "there is no file " + path.string() + " (relative to " + spec_.source + ")");
+    }
+    return fs::absolute(path).lexically_normal();
+  }
+
+  training::TrainSpec ParseTraining(const fs::path& file, const Json& keys,
+                                    std::vector<std::string> words) const {
+    try {
+      if (file.empty()) return training::ParseTrainSpec(keys.dump(), "its keys", words);
+      for (const auto& [key, value] : keys.items()) {
+        words.push_back(key + "=" + (value.is_array() ? value.dump() : value.get<std::string>()));
+      }
+      return training::LoadTrainSpec(file, words);
+    } catch (const Error& error) {
+      throw Error(error.code(), job_.origin + ": jobs." + job_.name + ": " + error.what())
+          .WithParam("spec.jobs." + job_.name);
+    }
+  }
+
+  void Train() {
+    const PipelineKind& kind = *FindPipelineKind(job_.kind);
+    const fs::path file = TrainingFile();
+    Json keys = {{"kind", job_.kind}};
+    keys.update(TrainingKeys(kind));
+    training::TrainSpec spec = ParseTraining(file, keys, {});
+    order_.identity = Identity(spec);
+    AddInputs(spec);
+    if (!are_expected_ && find_.training) FindTrainingPaths(spec, keys);
+    Json all = Json::object();
+    if (!file.empty()) all["base_config"] = file.string();
+    all.update(keys);
+    order_.spec_json = all.dump(2);
+
+    const fs::path& dir = order_.places.job;
+    const bool makes_model =
+        spec.lora.enable ? spec.lora.export_merged : spec.checkpoint.export_model;
+    if (makes_model) order_.outputs["model"] = (dir / "hf").string();
+    if (spec.lora.enable) order_.outputs["adapter"] = (dir / "adapter").string();
+    if (makes_model || spec.lora.enable) {
+      order_.outputs["out"] = order_.outputs[makes_model ? "model" : "adapter"];
+    }
+    order_.outputs["checkpoint"] = (dir / "checkpoints" / "LAST").string();
+  }
+
+  // Names of the hub that are no paths yet.
+  void FindTrainingPaths(training::TrainSpec& spec, Json& keys) const {
+    const training::TrainSpec before = spec;
+    find_.training(spec);
+    const auto note = [&](const char* key, const fs::path& was, const fs::path& is) {
+      if (is == was) return;
+      for (const training::SpecPath& one : training::PathsOf(before)) {
+        if (one.names.front() != key) continue;
+        for (const std::string& name : one.names) keys.erase(name);
+      }
+      keys[key] = is.string();
+    };
+    note("model.load_parameters_path", before.model.load_parameters_path,
+         spec.model.load_parameters_path);
+    note("model.tokenizer_path", before.model.tokenizer_path, spec.model.tokenizer_path);
+    note("data.train", before.data.train, spec.data.train);
+    note("data.eval", before.data.eval, spec.data.eval);
+  }
+
+  // All values, without where they came from. What a run may take of the machine changes no bit.
+  static std::string Identity(const training::TrainSpec& spec) {
+    std::istringstream lines(training::ShowSpec(spec));
+    std::string identity;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("resources.") || line.starts_with("#") ||
+          line.starts_with("run_name:") || line.starts_with("base_output_directory:")) {
+        continue;
+      }
+      identity += line.substr(0, line.rfind("  # ")) + "\n";
+    }
+    return identity;
+  }
+
+  void AddInputs(const training::TrainSpec& spec) {
+    for (const training::SpecPath& one : training::PathsOf(spec)) {
+      std::istringstream paths(one.path);
+      for (std::string path; std::getline(paths, path, ';');) {
+        if (!path.empty()) order_.inputs.emplace_back(path);
+      }
+    }
+  }
+
+  void Generate() {
+    Json order = {{"model", Input("model")},
+                  {"prompt", Text("prompt")},
+                  {"max_tokens", Integer("max_tokens", 64, 1, int64_t{1} << 30)},
+                  {"temperature", Number("temperature", 0, 0, 2)},
+                  {"top_p", Number("top_p", 1, 0, 1)},
+                  {"top_k", Integer("top_k", 0, 0, int64_t{1} << 30)},
+                  {"seed", Integer("seed", 0, 0, int64_t{1} << 53)},
+                  {"dtype", Text("dtype", "auto")}};
+    order_.spec_json = order_.identity = order.dump(2);
+    order_.outputs["out"] = (order_.places.job / "text.txt").string();
+  }
+
+  void Eval(const PipelineKind& kind) {
+    const Json keys = TrainingKeys(kind);
+    Json words = Json::array();
+    for (const auto& [key, value] : keys.items()) {
+      words.push_back(key + "=" + (value.is_array() ? value.dump() : value.get<std::string>()));
+    }
+    Json order = {{"model", Input("model")},
+                  {"data", Input("data")},
+                  {"adapter", Input("adapter")},
+                  {"words", words}};
+    if (job_.Find("max_loss") != nullptr) order["max_loss"] = Number("max_loss", 0, 0, 1e9);
+    std::vector<std::string> base = {
+        "model.load_parameters_path=" + order["model"].get<std::string>(),
+        "data.train=" + order["data"].get<std::string>(), "train.steps=1"};
+    order_.identity = Identity(ParseTraining({}, Json::object(),
+                                             [&] {
+                                               for (const Json& word : words)
+                                                 base.push_back(word.get<std::string>());
+                                               return base;
+                                             }())) +
+                      order.dump();
+    order_.spec_json = order.dump(2);
+  }
+
+  void Load() {
+    Json order = {{"model", Input("model")},
+                  {"id", Text("id", spec_.name)},
+                  {"alias", Text("alias")},
+                  {"replace", Bool("replace", false)},
+                  {"dtype", Text("dtype")},
+                  {"max_model_len", Integer("max_model_len", 0, 0, int64_t{1} << 30)},
+                  {"server", Text("server", "http://127.0.0.1:8080")},
+                  {"model_root", Text("model_root", ".")},
+                  {"chat", Text("chat")},
+                  {"max_tokens", Integer("max_tokens", 64, 1, int64_t{1} << 30)}};
+    order_.spec_json = order_.identity = order.dump(2);
+  }
+
+  const PipelineSpec& spec_;
+  const PipelineJob& job_;
+  const PipelineOutputs& outputs_;
+  const PathFinder& find_;
+  const bool are_expected_;
+  PipelineOrder order_;
+};
+
+}  // namespace
+
+const PipelineKind* FindPipelineKind(std::string_view name) {
+  const auto kind = std::find_if(kKinds.begin(), kKinds.end(),
+                                 [&](const PipelineKind& one) { return name == one.name; });
+  return kind == kKinds.end() ? nullptr : &*kind;
+}
+
+std::string PipelineKindNames() {
+  std::string names;
+  for (const PipelineKind& kind : kKinds) names.append(names.empty() ? "" : ", ").append(kind.name);
+  return names;
+}
+
+std::string NearestName(std::string_view name, std::span<Names> known) {
+  const auto nearest = std::min_element(known.begin(), known.end(), [&](Names a, Names b) {
+    return EditDistance(name, a) < EditDistance(name, b);
+  });
+  return nearest == known.end() ? "" : *nearest;
+}
+
+PipelinePlaces PlacesOf(const PipelineJob& job, const fs::path& pipeline_dir) {
+  PipelinePlaces places;
+  places.job = pipeline_dir / "jobs" / job.name;
+  const std::string out = job.Text("out");
+  if (out.empty()) return places;
+  const fs::path path = fs::absolute(out).lexically_normal();
+  // "out/" and "out" are the same directory, but only the second has a name.
+  const fs::path named = path.has_filename() ? path : path.parent_path();
+  // A training run is one directory, in which its checkpoints and its process's files lie.
+  (job.kind == "convert" ? places.out : places.job) = named;
+  return places;
+}
+
+PipelineOrder MakeOrder(const PipelineSpec& spec, const PipelineJob& job,
+                        const fs::path& pipeline_dir, const PipelineOutputs& outputs,
+                        const PathFinder& find, bool are_expected) {
+  return Maker(spec, job, pipeline_dir, outputs, find, are_expected).Make();
+}
+
+std::map<std::string, std::string> OutputsOf(const PipelineJob& job, const PipelineOrder& order,
+                                             const std::string& result_json) {
+  std::map<std::string, std::string> outputs = order.outputs;
+  if (!job.kind.starts_with("train.")) return outputs;
+  // What a run has exported, and its last checkpoint, only it knows.
+  const Json result = Json::parse(result_json, nullptr, false);
+  const auto said = [&](const char* name) {
+    return result.is_object() && result.contains(name) && result[name].is_string()
+               ? result[name].get<std::string>()
+               : std::string();
+  };
+  outputs.clear();
+  outputs["dir"] = order.places.job.string();
+  const auto set = [&](const char* what, const std::string& path) {
+    if (!path.empty()) outputs[what] = fs::absolute(path).lexically_normal().string();
+  };
+  set("checkpoint", said("checkpoint"));
+  set("adapter", said("adapter_dir"));
+  set("out", said("adapter_dir"));
+  set("model", said("model_dir"));
+  set("out", said("model_dir"));
+  return outputs;
+}
+
+}  // namespace tandem::server

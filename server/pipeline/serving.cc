@@ -1,0 +1,311 @@
+#include "server/pipeline/serving.h"
+
+#include <array>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "engine/io/json.h"
+#include "server/http/url.h"
+#include "server/hub/http_client.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxAnswerBytes = 16 << 20;
+constexpr std::chrono::milliseconds kPollInterval{100};
+// A prompt of thousands of tokens on a busy server takes its time to the first word.
+constexpr std::chrono::milliseconds kPatience{600'000};
+
+HubOptions ClientOptions(const std::string& server) {
+  HubOptions options;
+  options.endpoint = server;
+  options.idle_timeout = kPatience;
+  options.answer_timeout = kPatience;
+  return options;
+}
+
+// A path as the server has to be told it: below its own --model-root.
+std::string PathBelow(const std::string& model_root, const std::string& model) {
+  std::error_code failed;
+  const fs::path root = fs::weakly_canonical(fs::absolute(model_root), failed);
+  const fs::path path = fs::weakly_canonical(fs::absolute(model), failed);
+  const fs::path relative = path.lexically_relative(root);
+  if (!relative.empty() && *relative.begin() != ".." && relative != ".") return relative.string();
+  throw Error(ErrorCode::kInvalidArgument,
+              "the model " + path.string() + " does not lie below the server's model root, which " +
+                  "model_root says is " + root.string() +
+                  ": put the pipeline's directory (--dir) or the model's `out` below the "
+                  "directory that the server was given as --model-root, and name that in "
+                  "model_root");
+}
+
+// One server, asked in JSON.
+class Server {
+ public:
+  Server(const std::string& url, ServerKeys keys, std::stop_token stop)
+      : url_(url),
+        keys_(std::move(keys)),
+        shared_(ClientOptions(url), std::move(stop)),
+        client_(shared_) {}
+
+  struct Answer {
+    int status = 0;
+    Json body;
+
+    std::string ErrorText() const {
+      const auto error = body.find("error");
+      if (error == body.end() || !error->is_object()) return "status " + std::to_string(status);
+      return error->value("message", "status " + std::to_string(status));
+    }
+    std::string ErrorReason() const {
+      const auto error = body.find("error");
+      if (error == body.end() || !error->is_object() || !error->contains("code")) return "";
+      return (*error)["code"].is_string() ? (*error)["code"].get<std::string>() : "";
+    }
+  };
+
+  Answer Ask(const std::string& method, const std::string& path, const Json& body = {}) {
+    Answer answer;
+    answer.status = Send(method, path, body);
+    const std::string text = Transported([&] { return client_.ReadWholeBody(kMaxAnswerBytes); });
+    answer.body = Json::parse(text, nullptr, false);
+    if (!answer.body.is_object()) {
+      throw Error(ErrorCode::kDataLoss, url_ + path + ": status " + std::to_string(answer.status) +
+                                            " with an answer that is no JSON object; is it a "
+                                            "server of this program?");
+    }
+    if (answer.status == 401 || answer.status == 403) {
+      throw Error(ErrorCode::kPermissionDenied,
+                  url_ + path + ": " + answer.ErrorText() +
+                      "; the admin key is read from TANDEM_ADMIN_KEY, that of other routes from "
+                      "TANDEM_API_KEY");
+    }
+    return answer;
+  }
+
+  // The events of a stream, until its end.
+  void Stream(const std::string& path, const Json& body,
+              const std::function<void(const Json& event)>& on_event) {
+    const int status = Send("POST", path, body);
+    std::string text;
+    std::array<char, 4096> buffer;
+    while (const size_t n = Transported([&] { return client_.ReadBody(buffer); })) {
+      text.append(buffer.data(), n);
+      if (text.size() > kMaxAnswerBytes) {
+        throw Error(ErrorCode::kDataLoss, url_ + path + ": an event of more than 16 MiB");
+      }
+      if (status == 200) TakeEvents(text, on_event);
+    }
+    if (status == 200) return;
+    Answer answer{status, Json::parse(text, nullptr, false)};
+    if (!answer.body.is_object()) answer.body = Json::object();
+    throw Error(ErrorCode::kFailedPrecondition, url_ + path + ": " + answer.ErrorText());
+  }
+
+  void Sleep() { shared_.stop.Sleep(kPollInterval); }
+
+ private:
+  static void TakeEvents(std::string& text, const std::function<void(const Json&)>& on_event) {
+    size_t end = 0;
+    while ((end = text.find("\n\n")) != std::string::npos) {
+      const std::string event = text.substr(0, end);
+      text.erase(0, end + 2);
+      if (!event.starts_with("data: ") || event == "data: [DONE]") continue;
+      const Json json = Json::parse(event.substr(6), nullptr, false);
+      if (json.is_object()) on_event(json);
+    }
+  }
+
+  int Send(const std::string& method, const std::string& path, const Json& body) {
+    const auto url = ParseUrl(url_ + path);
+    if (!url) throw Error(ErrorCode::kInvalidArgument, "server: " + Quoted(url_) + " is no URL");
+    HttpClient::Request request{method, *url, {}, false};
+    const std::string& key = path.starts_with("/admin") ? keys_.admin : keys_.api;
+    if (!key.empty()) request.fields.emplace_back("Authorization", "Bearer " + key);
+    if (!body.is_null()) {
+      request.fields.emplace_back("Content-Type", "application/json");
+      request.body = body.dump(-1, ' ', false, Json::error_handler_t::replace);
+    }
+    return Transported([&] { return client_.Send(request).status; });
+  }
+
+  template <class Do>
+  auto Transported(Do&& what) -> decltype(what()) {
+    try {
+      return what();
+    } catch (const TransientFault& fault) {
+      throw Error(ErrorCode::kUnavailable,
+                  std::string(fault.what()) +
+                      ": is a server running there? Start one (tandem serve), or say with "
+                      "`server` where it is");
+    }
+  }
+
+  const std::string url_;
+  const ServerKeys keys_;
+  HttpShared shared_;
+  HttpClient client_;
+};
+
+// "http://host:1234/" is the same server without its slash.
+std::string ServerUrl(const Json& order) {
+  std::string url = order.value("server", "");
+  while (url.ends_with('/')) url.pop_back();
+  if (!ParseUrl(url)) {
+    throw Error(ErrorCode::kInvalidArgument, "server: " + Quoted(url) + " is no URL");
+  }
+  return url;
+}
+
+// "loaded", "loading", …; empty: the server has no such model.
+std::string StateOf(Server& server, const std::string& id) {
+  const Server::Answer answer = server.Ask("GET", "/admin/models");
+  if (answer.status != 200) {
+    throw Error(ErrorCode::kFailedPrecondition, "GET /admin/models: " + answer.ErrorText());
+  }
+  std::string state;
+  for (const Json& model : answer.body.value("data", Json::array())) {
+    // A failed load of the name is remembered beside the model that has it.
+    if (model.value("id", "") == id && (state.empty() || model.value("state", "") == "loaded")) {
+      state = model.value("state", "");
+    }
+  }
+  return state == "failed" ? "" : state;
+}
+
+[[noreturn]] void ThrowRefusal(const std::string& what, const Server::Answer& answer) {
+  std::string message = what + ": " + answer.ErrorText();
+  const std::string reason = answer.ErrorReason();
+  if (reason == "path_not_found" || reason == "invalid_path") {
+    message +=
+        "; paths are relative to the server's --model-root: start the server with a --model-root "
+        "at or above the model's directory, and name the same directory in model_root";
+  } else if (reason == "already_exists" || reason == "in_use") {
+    message += "; name another id, or say replace: true";
+  }
+  throw Error(answer.status < 500 ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable, message);
+}
+
+class Loader {
+ public:
+  Loader(const Json& order, const ServerKeys& keys, bool is_ours, std::stop_token stop,
+         const std::function<void(const std::string&)>& say)
+      : order_(order),
+        is_ours_(is_ours),
+        say_(say),
+        id_(order.value("id", "")),
+        server_(ServerUrl(order), keys, std::move(stop)) {}
+
+  ServedModelReply Go() {
+    const std::string path = PathBelow(order_.value("model_root", "."), order_.value("model", ""));
+    MakeRoom();
+    Json body = {{"path", path}, {"id", id_}};
+    if (const std::string dtype = order_.value("dtype", ""); !dtype.empty()) body["dtype"] = dtype;
+    if (const int64_t n = order_.value("max_model_len", 0); n > 0) body["max_model_len"] = n;
+    Finish(server_.Ask("POST", "/admin/models/load", body), "loading " + path);
+    say_("the server has loaded " + path + " as " + id_);
+    ServedModelReply reply{id_, ""};
+    if (const std::string alias = order_.value("alias", ""); !alias.empty()) SetAlias(alias);
+    if (const std::string chat = order_.value("chat", ""); !chat.empty()) reply.text = Chat(chat);
+    return reply;
+  }
+
+ private:
+  // An earlier model of this name goes first, if it is ours or may be replaced.
+  void MakeRoom() {
+    std::string state;
+    while ((state = StateOf(server_, id_)) == "loading" || state == "unloading") server_.Sleep();
+    if (state.empty() || (!is_ours_ && !order_.value("replace", false))) return;
+    Finish(server_.Ask("POST", "/admin/models/unload", {{"id", id_}}), "unloading " + id_);
+    say_("the server has unloaded the " + id_ + " it had");
+  }
+
+  // Waits for a job of the server's.
+  void Finish(Server::Answer answer, const std::string& what) {
+    if (answer.status != 202 && answer.status != 200) ThrowRefusal(what, answer);
+    const std::string job = answer.body.value("id", "");
+    while (true) {
+      const std::string status = answer.body.value("status", "");
+      if (status == "succeeded") return;
+      if (status != "queued" && status != "running") {
+        throw Error(ErrorCode::kFailedPrecondition, what + ": " + answer.ErrorText());
+      }
+      server_.Sleep();
+      answer = server_.Ask("GET", "/admin/jobs/" + PercentEncode(job));
+      if (answer.status != 200) ThrowRefusal(what, answer);
+    }
+  }
+
+  void SetAlias(const std::string& alias) {
+    const Server::Answer answer =
+        server_.Ask("PUT", "/admin/aliases/" + PercentEncode(alias), {{"target", id_}});
+    if (answer.status != 200) ThrowRefusal("alias " + alias, answer);
+    say_(alias + " is an alias of it");
+  }
+
+  std::string Chat(const std::string& prompt) {
+    const Json body = {{"model", id_},
+                       {"stream", true},
+                       {"temperature", 0},
+                       {"max_tokens", order_.value("max_tokens", 64)},
+                       {"messages", Json::array({{{"role", "user"}, {"content", prompt}}})}};
+    std::string text;
+    bool is_finished = false;
+    server_.Stream("/v1/chat/completions", body, [&](const Json& event) {
+      if (event.contains("error")) {
+        throw Error(ErrorCode::kFailedPrecondition,
+                    "chat: " + Server::Answer{500, event}.ErrorText());
+      }
+      for (const Json& choice : event.value("choices", Json::array())) {
+        const Json delta = choice.value("delta", Json::object());
+        if (delta.contains("content") && delta["content"].is_string()) {
+          text += delta["content"].get<std::string>();
+        }
+        is_finished = is_finished ||
+                      (choice.contains("finish_reason") && choice["finish_reason"].is_string());
+      }
+    });
+    if (!is_finished) throw Error(ErrorCode::kDataLoss, "chat: the stream ended before the answer");
+    say_("it answers " + Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
+    return text;
+  }
+
+  const Json& order_;
+  const bool is_ours_;
+  const std::function<void(const std::string&)>& say_;
+  const std::string id_;
+  Server server_;
+};
+
+}  // namespace
+
+ServedModelReply LoadIntoServer(const std::string& order_json, const ServerKeys& keys, bool is_ours,
+                                std::stop_token stop,
+                                const std::function<void(const std::string& line)>& say) {
+  const Json order = engine::ParseUntrustedJson(order_json, "the order of a load");
+  try {
+    return Loader(order, keys, is_ours, std::move(stop), say).Go();
+  } catch (const Json::exception& error) {
+    throw Error(
+        ErrorCode::kDataLoss,
+        std::string("the server answers what this program's servers do not: ") + error.what());
+  }
+}
+
+bool IsServed(const std::string& order_json, const ServerKeys& keys, std::stop_token stop) {
+  const Json order = engine::ParseUntrustedJson(order_json, "the order of a load");
+  try {
+    Server server(ServerUrl(order), keys, std::move(stop));
+    return StateOf(server, order.value("id", "")) == "loaded";
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kUnavailable) return false;
+    throw;
+  }
+}
+
+}  // namespace tandem::server
