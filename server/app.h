@@ -126,6 +126,9 @@ class App {
   void PublishAdapterAs(const std::string& name, const std::string& path,
                         std::shared_ptr<const ServedModel> base);
   void PublishModel(const Job& job, const std::string& path);
+  // Of a pipeline (app_pipelines.cc): what its jobs of kind load say.
+  void LoadPipelineModels(const Job& job);
+  void WaitForHost(const std::function<void(ModelHost::OnEnd)>& begin, const std::string& what);
 
   const AppOptions options_;
   ApiKeys keys_;

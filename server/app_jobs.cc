@@ -118,6 +118,7 @@ void App::RestoreJobModels() {
 void App::OnJobSucceeded(const Job& job) {
   const std::lock_guard lock(publish_mutex_);
   ThrowIfStopping();
+  if (job.type == JobType::kPipeline) return LoadPipelineModels(job);
   if (job.type == JobType::kFineTune) StoreFineTuningResult(job);
   try {
     PublishJobModel(job);

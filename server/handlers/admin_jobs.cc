@@ -4,6 +4,7 @@
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_follower.h"
 #include "server/handlers/job_spec.h"
+#include "server/handlers/pipeline_spec.h"
 #include "server/handlers/query_fields.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/wire/field_reader.h"
@@ -93,6 +94,15 @@ std::string JobBody(const Job& job) {
     }
     out["result"] = std::move(result);
   }
+  if (job.type == JobType::kPipeline && out["result"].is_object()) {
+    // What the server was told to load is not what was asked for: only the names are.
+    Json models = Json::array();
+    for (const Json& load : out["result"].value("loads", Json::array())) {
+      models.push_back(load.value("id", ""));
+    }
+    out["result"].erase("loads");
+    out["result"]["models"] = std::move(models);
+  }
   return out.dump();
 }
 
@@ -115,12 +125,6 @@ void CreateJob(const HandlerContext& context, Request request, ResponseWriter wr
     throw BadValue("type",
                    "type must be train, convert or pipeline, got " + ShortForm(Json(type_name)));
   }
-  if (type == JobType::kPipeline) {
-    throw Error(ErrorCode::kUnsupported,
-                "type '" + type_name + "' is not served by this version yet")
-        .WithParam("type")
-        .WithReason("unsupported_value");
-  }
   const Json* spec = reader.Object("spec");
   if (spec == nullptr) throw MissingField("spec");
   const std::optional<std::string> model_id = reader.String("model_id");
@@ -134,6 +138,14 @@ void CreateJob(const HandlerContext& context, Request request, ResponseWriter wr
     if (dry_run || model_id) throw OnlyForTraining(dry_run ? "dry_run" : "model_id");
     const std::string checked = convert::ConvertSpecJson(ConvertSpecOf(context, *spec));
     return SendAccepted(RequireJobs(context).Submit(*type, spec->dump(), checked), writer);
+  }
+
+  if (type == JobType::kPipeline) {
+    if (model_id) throw OnlyForTraining("model_id");
+    const CheckedPipeline checked = CheckPipelineSpec(context, *spec);
+    if (dry_run) return writer.Json(200, checked.plan_json);
+    return SendAccepted(RequireJobs(context).Submit(*type, spec->dump(), checked.spec_json),
+                        writer);
   }
 
   Json named = *spec;

@@ -15,14 +15,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxTargetName = 128;
 
-bool IsTargetName(const std::string& name) {
-  // "." and ".." are not names, and what begins with a dot nobody finds again.
-  if (name.empty() || name.size() > kMaxTargetName || name.front() == '.') return false;
-  return std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
-  });
-}
-
 const Json& RequiredObject(FieldReader& reader, const std::string& name) {
   const Json* object = reader.Object(name);
   if (object == nullptr) throw MissingField(name);
@@ -72,6 +64,14 @@ void ReadTarget(const HandlerContext& context, const Json& object, convert::Conv
 }
 
 }  // namespace
+
+bool IsTargetName(const std::string& name) {
+  // "." and ".." are not names, and what begins with a dot nobody finds again.
+  if (name.empty() || name.size() > kMaxTargetName || name.front() == '.') return false;
+  return std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+  });
+}
 
 convert::ConvertSpec ConvertSpecOf(const HandlerContext& context, const Json& body) {
   convert::ConvertSpec spec;

@@ -32,6 +32,10 @@ nlohmann::ordered_json CheckTrainSpec(nlohmann::ordered_json spec,
 convert::ConvertSpec ConvertSpecOf(const HandlerContext& context,
                                    const nlohmann::ordered_json& body);
 
+// What is made in the model root has such a name: 1 to 128 characters of [A-Za-z0-9._-], the first
+// no dot.
+bool IsTargetName(const std::string& name);
+
 // The name under which the model of a train job is served: the spec's run_name, else the job's id.
 std::string ModelIdOfJob(const std::string& spec_json, const std::string& job_id);
 

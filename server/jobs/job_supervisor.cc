@@ -47,6 +47,8 @@ std::string_view VerbFor(JobType type) {
       return "train";
     case JobType::kConvert:
       return "convert";
+    case JobType::kPipeline:
+      return "pipeline";
     default:
       return "";
   }
