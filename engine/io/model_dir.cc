@@ -8,9 +8,11 @@
 #include "engine/base/log.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
+#include "engine/io/checkpoint_manifest.h"
 #include "engine/io/foreign_model.h"
 #include "engine/io/json.h"
 #include "engine/io/sha256.h"
+#include "engine/io/stacked_tensors.h"
 
 namespace tandem::engine {
 namespace {
@@ -19,6 +21,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxTextBytes = size_t{512} << 20;
 constexpr size_t kMaxIndexBytes = size_t{64} << 20;
+// What all layers of a stacked checkpoint may be taken apart into.
+constexpr size_t kMaxTensors = size_t{1} << 20;
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
@@ -239,6 +243,7 @@ void ModelDir::OpenWeights() {
     for (const std::string& name : file.names()) tensors_[name].view = *file.Find(name);
     return;
   }
+  if (!Has(kIndexFile) && HasManifest()) return OpenCheckpoint();
   if (!Has(kIndexFile)) {
     throw Error(ErrorCode::kNotFound,
                 name_ + ": neither " + kSingleFile + " nor " + kIndexFile + " is there");
@@ -264,6 +269,42 @@ void ModelDir::OpenWeights() {
     }
     tensors_[tensor].view = *view;
   }
+}
+
+bool ModelDir::HasManifest() const {
+  return Has(kManifestFile) && IsCheckpointManifest(*ReadText(kManifestFile));
+}
+
+void ModelDir::OpenCheckpoint() {
+  const std::string source = Describe(kManifestFile);
+  const CheckpointManifest manifest = ParseCheckpointManifest(*ReadText(kManifestFile), source);
+  format_ = "native";
+  if (!dir_.empty()) CheckManifestFiles(manifest, dir_, /*hashes=*/false);
+  const auto add = [&](const std::string& name, ConstTensorView view) {
+    if (!tensors_.try_emplace(name, StoredTensor{.view = std::move(view)}).second) {
+      throw Error(ErrorCode::kDataLoss, name_ + ": tensor " + Quoted(name) + " is there twice");
+    }
+    if (tensors_.size() > kMaxTensors) {
+      throw Error(ErrorCode::kDataLoss,
+                  name_ + ": more than " + std::to_string(kMaxTensors) + " tensors");
+    }
+  };
+  for (const std::string& shard : manifest.TensorFiles("model")) {
+    if (!Has(shard)) {
+      throw Error(ErrorCode::kNotFound, source + ": shard " + Quoted(shard) + " is missing");
+    }
+    const SafetensorsFile file = OpenShard(shard);
+    Take(file);
+    for (const std::string& name : file.names()) {
+      const ConstTensorView& view = *file.Find(name);
+      if (manifest.layout == "stacked" && IsStackedName(name)) {
+        ForEachLayer(name, view, Describe(shard), add);
+      } else {
+        add(name, view);
+      }
+    }
+  }
+  if (tensors_.empty()) throw Error(ErrorCode::kDataLoss, source + ": names no file of weights");
 }
 
 std::optional<std::string> ModelDir::ReadText(std::string_view file_name) const {
@@ -295,9 +336,11 @@ const ConstTensorView* ModelDir::FindTensor(std::string_view name) const {
   return stored != nullptr && stored->IsAsAsked() ? &stored->view : nullptr;
 }
 
-void ModelDir::LetGo(const StoredTensor& tensor) const {
+void ModelDir::LetGo(const StoredTensor& tensor) const { LetGo(tensor.bytes()); }
+
+void ModelDir::LetGo(std::span<const std::byte> bytes) const {
   for (const WeightFile& file : weight_files_) {
-    if (file.file != nullptr) file.file->LetGo(tensor.bytes());
+    if (file.file != nullptr) file.file->LetGo(bytes);
   }
 }
 

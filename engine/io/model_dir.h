@@ -21,14 +21,18 @@ namespace tandem::engine {
 // program told as such a directory: GGUF, llama2.c. Immutable after Open; views into it live as
 // long as it does. Any thread.
 //
+// A checkpoint of ours whose layers are stacked (stacked_tensors.h) has a tensor for each of them
+// all the same, as views into what is stacked.
+//
 // With an index, exactly the tensors it names exist; `model.safetensors` wins over an index.
 class ModelDir {
  public:
   // Opens the directory: config.json is required; weights are `model.safetensors`, or the shards
   // named by `model.safetensors.index.json` (every name must be where the index says and shard
-  // names may not leave the directory). Or opens a file, whose first bytes say what it is. Throws
-  // kNotFound / kDataLoss naming file and field, kUnsupported for a file that is no model. The
-  // first of the files that a GGUF was split into stands for all, which must be beside it.
+  // names may not leave the directory), or else those of our manifest.json. Or opens a file, whose
+  // first bytes say what it is. Throws kNotFound / kDataLoss naming file and field, kUnsupported
+  // for a file that is no model. The first of the files that a GGUF was split into stands for all,
+  // which must be beside it.
   static ModelDir Open(const std::filesystem::path& path);
   // The same from memory: file name -> bytes, which must outlive the ModelDir.
   static ModelDir FromMemory(const std::string& name,
@@ -39,7 +43,8 @@ class ModelDir {
   static bool IsModelFile(const std::filesystem::path& path);
 
   const std::string& name() const { return name_; }  // path or embedded name, for messages
-  // What the files are: "hf" (config.json and safetensors), "gguf" or "llama2.c".
+  // What the files are: "hf" (config.json and safetensors), "native" (what only manifest.json
+  // leads to), "gguf" or "llama2.c".
   const std::string& format() const { return format_; }
   // Text of a small file (config.json, tokenizer.json, …); nullopt when there is none. Files over
   // 512 MiB throw kDataLoss. What a foreign file says is put into these words when it is asked for.
@@ -55,6 +60,7 @@ class ModelDir {
   // Called when a tensor has been read for good: its bytes leave the process's memory, where they
   // lie in a mapped file.
   void LetGo(const StoredTensor& tensor) const;
+  void LetGo(std::span<const std::byte> bytes) const;  // the same for a part of one
   // SHA-256 (hex) over the bytes of all tensor files in the order of their names: the identity of
   // the weights, and for a single file what sha256sum prints. Reads every byte once; for files the
   // result is remembered in `memo_dir`, when that is not empty, by path, size, mtime and inode.
@@ -73,6 +79,8 @@ class ModelDir {
 
   ModelDir() = default;
   void OpenWeights();
+  bool HasManifest() const;
+  void OpenCheckpoint();
   bool Has(const std::string& file_name) const;
   SafetensorsFile OpenShard(const std::string& file_name) const;
   void Take(const SafetensorsFile& shard);              // notes its file, not its tensors

@@ -70,6 +70,37 @@ void WriteAll(const FileDescriptor& file, std::span<const std::byte> bytes,
   }
 }
 
+void WriteAllAt(const FileDescriptor& file, std::span<const std::byte> bytes, int64_t offset,
+                const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = pwrite(file.get(), bytes.data(), bytes.size(), offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) ThrowSystemError("write", path, errno);
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    offset += written;
+  }
+}
+
+void ReadAllAt(const FileDescriptor& file, std::span<std::byte> bytes, int64_t offset,
+               const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t got = pread(file.get(), bytes.data(), bytes.size(), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) ThrowSystemError("read", path, errno);
+    if (got == 0) throw Error(ErrorCode::kIo, "could not read " + path.string() + ": it ends");
+    bytes = bytes.subspan(static_cast<size_t>(got));
+    offset += got;
+  }
+}
+
+void Reserve(const FileDescriptor& file, int64_t bytes, const std::filesystem::path& path) {
+  if (bytes > 0 && fallocate(file.get(), 0, 0, bytes) != 0 && errno != EOPNOTSUPP &&
+      errno != ENOSYS) {
+    ThrowSystemError("reserve", path, errno);
+  }
+  if (ftruncate(file.get(), bytes) != 0) ThrowSystemError("reserve", path, errno);
+}
+
 void Sync(const FileDescriptor& file, const std::filesystem::path& path) {
   while (fsync(file.get()) != 0) {
     if (errno != EINTR) ThrowSystemError("sync", path, errno);

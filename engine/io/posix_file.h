@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -44,6 +45,15 @@ FileDescriptor CreateNewFile(const std::filesystem::path& path);
 
 void WriteAll(const FileDescriptor& file, std::span<const std::byte> bytes,
               const std::filesystem::path& path);
+// The same at an offset, from the beginning of the file; several threads may.
+void WriteAllAt(const FileDescriptor& file, std::span<const std::byte> bytes, int64_t offset,
+                const std::filesystem::path& path);
+// Reads exactly so many; throws kIo where the file ends before.
+void ReadAllAt(const FileDescriptor& file, std::span<std::byte> bytes, int64_t offset,
+               const std::filesystem::path& path);
+// Makes the file so long and, where the file system can, keeps room for it, so that a full disk
+// shows now.
+void Reserve(const FileDescriptor& file, int64_t bytes, const std::filesystem::path& path);
 void Sync(const FileDescriptor& file, const std::filesystem::path& path);
 // fsyncs what is already under `path`, be it a file or a directory.
 void SyncPath(const std::filesystem::path& path);

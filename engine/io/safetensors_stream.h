@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/io/safetensors.h"
 
@@ -20,5 +22,19 @@ std::string WriteSafetensors(const std::filesystem::path& path,
                              std::span<const NamedTensor> tensors,
                              const std::map<std::string, std::string>& metadata,
                              const TensorBytesFunction& bytes_of);
+
+// The same file before any of it is written, for those who write it in another order.
+struct SafetensorsLayout {
+  struct Place {
+    size_t tensor;   // of those that were given
+    int64_t offset;  // bytes, from the beginning of the file
+  };
+  std::string header;         // with which the file begins
+  std::vector<Place> places;  // one after another, without holes
+  int64_t file_bytes = 0;
+};
+// Throws kInvalidArgument for names that are no UTF-8, reserved or given twice.
+SafetensorsLayout LayOutSafetensors(std::span<const NamedTensor> tensors,
+                                    const std::map<std::string, std::string>& metadata);
 
 }  // namespace tandem::engine

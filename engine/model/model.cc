@@ -47,7 +47,7 @@ bool IsHarmlessExtra(const std::string& name, const ModelConfig& config) {
 // Whether a tensor that no weight asks for would take part in another program's forward pass: one
 // of a block, or of the head, by the name in the file or the one that it was given here.
 bool TakesPart(const ModelDir& dir, const std::string& name) {
-  if (dir.format() == "hf") return false;
+  if (dir.format() == "hf" || dir.format() == "native") return false;
   constexpr auto kPrefixes = std::to_array<std::string_view>(
       {"blk.", "output", "model.", "h.", "ln_f.", "wte.", "wpe.", "lm_head."});
   return std::any_of(kPrefixes.begin(), kPrefixes.end(),

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "engine/tensor/dtype.h"
+
+namespace tandem::engine {
+
+// Private to the reader and the writer of safetensors: what headers call the types.
+struct DTypeCode {
+  const char* code;
+  DType dtype;
+};
+inline constexpr DTypeCode kDTypeCodes[] = {
+    {"F32", DType::kF32}, {"BF16", DType::kBF16}, {"F16", DType::kF16}, {"F64", DType::kF64},
+    {"I64", DType::kI64}, {"I32", DType::kI32},   {"I16", DType::kI16}, {"I8", DType::kI8},
+    {"U8", DType::kU8},   {"BOOL", DType::kBool},
+};
+
+}  // namespace tandem::engine
