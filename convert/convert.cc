@@ -2,15 +2,22 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <vector>
 
 #include "convert/certificate.h"
+#include "convert/crew.h"
 #include "convert/formats.h"
+#include "convert/identity.h"
+#include "convert/journal.h"
 #include "convert/model_texts.h"
+#include "convert/open_tensors.h"
+#include "convert/progress.h"
 #include "convert/provenance.h"
 #include "convert/record.h"
 #include "convert/source.h"
@@ -96,53 +103,48 @@ ConvertResult Describe(const ConvertSpec& spec) {
   return result;
 }
 
-// Percents, each once, and whether to go on.
-class Reporter {
- public:
-  explicit Reporter(const JobContext& context, int64_t total = 0)
-      : context_(context), total_(total) {}
-
-  void Advance(int64_t bytes) {
-    Reach(done_, total_,
-          std::to_string(done_ >> 20) + " of " + std::to_string(total_ >> 20) + " MiB");
-    done_ += bytes;
-  }
-  void Reach(int64_t done, int64_t total, const std::string& what) {
-    if (context_.stop.stop_requested()) throw Error(ErrorCode::kCancelled, "stopped");
-    const int64_t percent = total == 0 ? 100 : 100 * done / total;
-    if (!context_.report || percent == last_) return;
-    last_ = percent;
-    context_.report({"message", percent, 100, 0, what});
-  }
-
- private:
-  const JobContext& context_;
-  int64_t total_;  // bytes
-  int64_t done_ = 0;
-  int64_t last_ = -1;
-};
+bool IsSame(const engine::NamedTensor& tensor, ModelSource::Bytes wanted, const ModelSource& source,
+            const ModelSource& written, const Crew& crew) {
+  const int64_t at = written.Find(tensor.name);
+  if (at < 0) return false;
+  const engine::ConstTensorView& is = written.tensors()[static_cast<size_t>(at)].view;
+  if (is.dtype != tensor.view.dtype || is.shape != tensor.view.shape) return false;
+  std::vector<std::byte> buffer;
+  const ModelSource::Bytes bytes = written.Read(at, &buffer);
+  if (bytes.size() != wanted.size()) return false;
+  bool same = true;
+  InPieces(source, wanted, crew, [&](ModelSource::Bytes piece, size_t offset) {
+    const ModelSource::Bytes there = bytes.subspan(offset, piece.size());
+    same = same && (piece.empty() || std::memcmp(piece.data(), there.data(), piece.size()) == 0);
+    written.LetGoOf(there);
+  });
+  return same;
+}
 
 // Tensor by tensor, bit for bit.
-void Compare(const ConvertSpec& /*spec*/, const ModelSource& source, const ModelSource& written,
+void Compare(const ModelSource& source, const ModelSource& written, int n_threads,
              const std::function<void(int64_t bytes)>& advance) {
-  std::vector<std::byte> wanted_buffer, is_buffer;
-  for (int64_t i = 0; i < static_cast<int64_t>(source.tensors().size()); ++i) {
-    const engine::NamedTensor& tensor = source.tensors()[static_cast<size_t>(i)];
-    advance(static_cast<int64_t>(tensor.view.bytes()));
-    const int64_t at = written.Find(tensor.name);
-    bool same = at >= 0;
-    if (same) {
-      const engine::ConstTensorView& is = written.tensors()[static_cast<size_t>(at)].view;
-      const ModelSource::Bytes wanted = source.Read(i, &wanted_buffer);
-      same = is.dtype == tensor.view.dtype && is.shape == tensor.view.shape &&
-             std::ranges::equal(wanted, written.Read(at, &is_buffer));
-      written.LetGo(at);
-      source.LetGo(i);
-    }
-    if (same) continue;
-    throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(tensor.name) +
-                                          " is not what was written; nothing is kept");
+  if (source.tensors().size() != written.tensors().size()) {
+    throw Error(ErrorCode::kDataLoss,
+                source.name() + ": has " + std::to_string(source.tensors().size()) +
+                    " tensors, what was written has " + std::to_string(written.tensors().size()));
   }
+  std::atomic<int64_t> compared{0};
+  std::vector<int64_t> parts(static_cast<size_t>(source.parts()));
+  std::iota(parts.begin(), parts.end(), int64_t{0});
+  PartQueue queue(source, std::move(parts));
+  Crew crew;
+  const auto compare_part = [&](int64_t part) {
+    source.ReadPart(part, [&](const engine::NamedTensor& tensor, ModelSource::Bytes bytes) {
+      if (!IsSame(tensor, bytes, source, written, crew) && !crew.stopping()) {
+        throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(tensor.name) +
+                                              " is not what was written; nothing is kept");
+      }
+      compared += static_cast<int64_t>(bytes.size());
+    });
+  };
+  for (int i = 0; i < n_threads; ++i) crew.Add([&] { queue.Drain(crew, compare_part); });
+  crew.Wait([&] { advance(compared.exchange(0)); });
 }
 
 // Merged weights are always compared, by what the model says: there is nothing else to hold them
@@ -150,46 +152,82 @@ void Compare(const ConvertSpec& /*spec*/, const ModelSource& source, const Model
 void Merge(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
            const fs::path& dir) {
   const engine::ModelDir base = engine::ModelDir::Open(spec.base);
-  Reporter reporter(context);
+  Progress progress(context);
   const engine::MergeOptions options{
       .texts = TextsOf(*OpenModelFiles(spec.base, {}), {}),
       .cache_dir = context.cache_dir,
       .dtype = FloatTypeOf(spec.dtype),
       .progress = [&](int64_t done, int64_t total) {
-        reporter.Reach(done, total,
+        progress.Reach(done, total,
                        "tensor " + std::to_string(done) + " of " + std::to_string(total));
       }};
   engine::MergeAdapter(base, engine::LoraAdapter::Open(spec.source), options, dir, ops);
 }
 
+// Of a conversion to the source's own format the merged model is the target already.
+bool MergesIntoTarget(const ConvertSpec& spec, SourceKind kind) {
+  return kind == SourceKind::kAdapter && FormatOf(spec).name == std::string_view("hf");
+}
+
+// Where the adapter was merged, by this process or by one that was killed.
+fs::path Merged(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
+                const WorkDir& work) {
+  const fs::path merged = work.path() / WorkDir::kMergedDir;
+  engine::RemoveStaleTemporaries(work.path(), WorkDir::kMergedDir);
+  if (!fs::exists(merged)) Merge(spec, context, ops, merged);
+  return merged;
+}
+
+int64_t BytesToWrite(const ModelSource& source, const Format& format) {
+  const bool has_state = format.keeps_state && source.state() != nullptr;
+  return source.bytes() + (has_state ? source.state()->bytes() : 0);
+}
+
+void CompareAll(const ConvertSpec& spec, const ModelSource& source, const ModelSource& written,
+                int n_threads, const std::function<void(int64_t bytes)>& advance) {
+  const Format& format = FormatOf(spec);
+  if (format.compare != nullptr) return format.compare(spec, source, written, advance);
+  Compare(source, written, n_threads, advance);
+  if (written.state() != nullptr) Compare(*source.state(), *written.state(), n_threads, advance);
+}
+
 void Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
            const WorkDir& work) {
   const Format& format = FormatOf(spec);
-  ConvertSpec read = spec;
-  const bool merges = FormOf(spec.source, "source").kind == SourceKind::kAdapter;
-  if (merges) {
-    read.source = work.path() / "merged";
-    Merge(spec, context, ops, read.source);
-    if (spec.format == "hf") return fs::rename(read.source, work.out());
+  const SourceKind kind = FormOf(spec.source, "source").kind;
+  if (MergesIntoTarget(spec, kind)) {
+    if (!fs::exists(work.out())) fs::rename(Merged(spec, context, ops, work), work.out());
+    return;
   }
+  ConvertSpec read = spec;
+  if (kind == SourceKind::kAdapter) read.source = Merged(spec, context, ops, work);
   const auto source =
       OpenSource(read, format.casts_source ? FloatTypeOf(spec.dtype) : std::nullopt);
-  Reporter reporter(context, (spec.verify ? 2 : 1) * source->bytes());
-  const auto advance = [&](int64_t bytes) { reporter.Advance(bytes); };
-  if (!format.IsFile()) fs::create_directory(work.out());
-  format.write(spec, {.source = *source, .target = work.out(), .ops = ops, .advance = advance});
-  if (spec.verify) {
-    const auto written = format.open(spec, work.out());
-    (format.compare != nullptr ? format.compare : Compare)(spec, *source, *written, advance);
+  Journal journal(work.path() / WorkDir::kJournalFile);
+  Progress progress(context, (spec.verify ? 2 : 1) * BytesToWrite(*source, format));
+  const auto advance = [&](int64_t bytes) { progress.Advance(bytes); };
+  if (!format.goes_on) fs::remove_all(work.out());
+  if (!format.IsFile()) {
+    fs::create_directory(work.out());
+    engine::RemoveStaleTemporaries(work.out());  // of small files, of a process that was killed
   }
-  if (!merges) return;
-  fs::rename(read.source / kMergeFile, (format.IsFile() ? work.path() : work.out()) / kMergeFile);
+  format.write(spec, {.source = *source,
+                      .target = work.out(),
+                      .ops = ops,
+                      .advance = advance,
+                      .journal = &journal});
+  if (spec.verify) {
+    CompareAll(spec, *source, *format.open(spec, work.out()), ops.pool().n_threads(), advance);
+  }
+  if (kind != SourceKind::kAdapter) return;
+  const fs::path merge = (format.IsFile() ? work.path() : work.out()) / kMergeFile;
+  fs::copy_file(read.source / kMergeFile, merge, fs::copy_options::overwrite_existing);
 }
 
 // Runs what was written, and gives the text of its record.
 std::string Certified(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
                       const WorkDir& work) {
-  Reporter reporter(context);
+  Progress reporter(context);
   const auto progress = [&] { reporter.Reach(1, 1, "comparing logits"); };
   const Certificate certificate = Certify(
       spec, work.out(),
@@ -203,6 +241,16 @@ std::string Certified(const ConvertSpec& spec, const JobContext& context, engine
   return RecordText(spec, work.out(), certificate, record);
 }
 
+// The record says what the parents' weights hash to; it finds that remembered, if this has been
+// done. What cannot be hashed it says itself.
+void HashAhead(const fs::path& path, const JobContext& context, const Crew& crew) {
+  const OpenedTensors opened = OpenTensors(path);
+  if (opened.kind != TensorsKind::kModel) return;
+  engine::ModelDir::Open(opened.path).ContentHash(context.cache_dir / "hashes", [&] {
+    if (crew.stopping()) throw Error(ErrorCode::kCancelled, "stopped");
+  });
+}
+
 void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops) {
   CheckConvertSpec(spec);
   const fs::path parent = engine::ParentOf(spec.target);
@@ -210,8 +258,21 @@ void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext
     engine::RemoveStaleTemporaries(parent, name.string());
   }
   WorkDir work(spec.target);
-  work.Begin(ConvertSpecJson(spec));
+  if (work.Begin(IdentityOf(spec)) && context.report) {
+    context.report({.kind = "message",
+                    .total_steps = 100,
+                    .message = "going on from an interrupted conversion"});
+  }
+  Crew hashing;
+  if (!context.cache_dir.empty()) {
+    for (const fs::path& parent_model : {spec.source, spec.base}) {
+      if (parent_model.empty()) continue;
+      hashing.Add([&hashing, &context, path = parent_model] { HashAhead(path, context, hashing); });
+    }
+  }
   Write(spec, context, ops, work);
+  Progress progress(context);
+  hashing.WaitForEnd([&] { progress.Reach(1, 1, "hashing the source"); });
   const std::string text = Certified(spec, context, ops, work);
   const fs::path record = FormatOf(spec).IsFile() ? RecordOf(spec) : work.out() / kRecordFile;
   engine::WriteFileAtomically(record, text);

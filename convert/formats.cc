@@ -2,15 +2,40 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace tandem::convert {
 namespace {
 
-constexpr std::array kHfDTypes = {"f32", "bf16", "f16"};
+constexpr std::array kFloats = {"f32", "bf16", "f16"};
+constexpr std::array kBothLayouts = {"scanned", "unscanned"};
 
 constexpr std::array kFormats = {
-    Format{"hf", kHfDTypes, /*casts_source=*/true, WriteHf, OpenHf},
+    Format{.name = "hf",
+           .dtypes = kFloats,
+           .casts_source = true,
+           .write = WriteHf,
+           .open = OpenHf,
+           .goes_on = true},
+    Format{.name = "native",
+           .dtypes = kFloats,
+           .casts_source = true,
+           .write = WriteNative,
+           .open = OpenNative,
+           .layouts = kBothLayouts,
+           .goes_on = true,
+           .keeps_state = true},
+    Format{.name = "native-params",
+           .dtypes = kFloats,
+           .casts_source = true,
+           .write = WriteNative,
+           .open = OpenNative,
+           .goes_on = true},
 };
+
+// Other names for the same.
+constexpr std::array kAliases = {std::pair{"scanned", "native"},
+                                 std::pair{"params", "native-params"}};
 
 bool Has(std::span<const char* const> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -30,6 +55,9 @@ std::string Format::DTypeNames() const { return Listed(dtypes); }
 std::string Format::LayoutNames() const { return Listed(layouts); }
 
 const Format* FindFormat(std::string_view name) {
+  for (const auto& [alias, format] : kAliases) {
+    if (name == alias) name = format;
+  }
   const auto found = std::find_if(kFormats.begin(), kFormats.end(),
                                   [&](const Format& format) { return format.name == name; });
   return found == kFormats.end() ? nullptr : &*found;

@@ -13,6 +13,8 @@
 
 namespace tandem::convert {
 
+class Journal;
+
 // What a writer may use besides the spec.
 struct WriteContext {
   const ModelSource& source;
@@ -23,6 +25,8 @@ struct WriteContext {
   // Called, from the thread that called the writer, with how many bytes of the source's tensors
   // have been dealt with since the last call; what it throws ends the conversion.
   std::function<void(int64_t bytes)> advance;
+  // What of the target a conversion that was killed has written; null: nothing is gone on from.
+  Journal* journal = nullptr;
 };
 
 // A format that is written: one file of this room, and one line in formats.cc.
@@ -43,6 +47,10 @@ struct Format {
   // Null: the same tensors bit for bit.
   void (*compare)(const ConvertSpec& spec, const ModelSource& source, const ModelSource& written,
                   const std::function<void(int64_t bytes)>& advance) = nullptr;
+  // The writer goes on with what a conversion that was killed left (WriteContext::journal). Of
+  // other formats that is removed first.
+  bool goes_on = false;
+  bool keeps_state = false;  // writes ModelSource::state() too
 
   bool IsFile() const { return file_suffix != nullptr; }
   bool HasDType(std::string_view dtype) const;
@@ -52,7 +60,11 @@ struct Format {
 };
 
 const Format* FindFormat(std::string_view name);  // null: not served
-std::string FormatNames();
+
+// native.cc: native and native-params
+void WriteNative(const ConvertSpec& spec, const WriteContext& context);
+std::unique_ptr<ModelSource> OpenNative(const ConvertSpec& spec,
+                                        const std::filesystem::path& target);
 
 // hf.cc
 void WriteHf(const ConvertSpec& spec, const WriteContext& context);

@@ -4,22 +4,17 @@
 
 #include "convert/formats.h"
 #include "convert/model_texts.h"
+#include "convert/tensor_files.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/safetensors_stream.h"
 
 namespace tandem::convert {
 
 void WriteHf(const ConvertSpec& spec, const WriteContext& context) {
   const ModelSource& source = context.source;
-  int64_t read = -1;
-  std::vector<std::byte> buffer;
-  engine::WriteSafetensors(context.target / "model.safetensors", source.tensors(),
-                           {{"format", "pt"}}, [&](const engine::NamedTensor& tensor) {
-                             if (read >= 0) source.LetGo(read);
-                             read = source.Find(tensor.name);
-                             context.advance(static_cast<int64_t>(tensor.view.bytes()));
-                             return source.Read(read, &buffer);
-                           });
+  const std::vector<OutFile> files =
+      InShards(EachAlone(source), "model", INT64_MAX, /*plain_if_one=*/true);
+  CheckRoom(context.target, BytesOf(files));
+  WriteTensorFiles(source, files, context, /*hash=*/false);
   for (const auto& [name, text] : TextsOf(source, FloatTypeOf(spec.dtype))) {
     engine::WriteFileAtomically(context.target / name, text);
   }

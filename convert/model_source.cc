@@ -46,43 +46,42 @@ class ModelFiles final : public ModelSource {
   Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const override {
     const engine::NamedTensor& wanted = Tensor(tensor);
     const StoredTensor& stored = *model_.FindStored(wanted.name);
-    if (stored.IsAsAsked() && stored.view.dtype == wanted.view.dtype) return stored.bytes();
+    if (IsMapped(tensor)) return stored.bytes();
     buffer->clear();
     buffer->reserve(wanted.view.bytes());
     if (stored.transposed) {
-      Append(wanted, engine::DecodeTensor(stored), buffer);
+      AppendRounded(name(), wanted, engine::DecodeTensor(stored), buffer);
       return *buffer;
     }
-    const int64_t rows_at_once = std::max<int64_t>(1, kPieceElements / stored.row_elements());
+    const int64_t rows_at_once =
+        std::max<int64_t>(1, kPieceElements / std::max<int64_t>(1, stored.row_elements()));
     std::vector<float> values;
     for (int64_t row = 0; row < stored.rows(); row += rows_at_once) {
       const int64_t count = std::min(rows_at_once, stored.rows() - row);
       values.resize(static_cast<size_t>(count * stored.row_elements()));
       engine::ReadRows(stored, row, count, values.data());
-      Append(wanted, values, buffer);
+      AppendRounded(name(), wanted, values, buffer);
     }
     return *buffer;
   }
   void LetGo(int64_t tensor) const override {
     model_.LetGo(*model_.FindStored(Tensor(tensor).name));
   }
+  void LetGoOf(Bytes bytes) const override { model_.LetGo(bytes); }
+  int64_t PartMemory(int64_t part) const override {
+    return IsMapped(part) ? 0 : ModelSource::PartMemory(part);
+  }
 
  private:
+  // Whether it is told just as it lies in the file.
+  bool IsMapped(int64_t tensor) const {
+    const engine::NamedTensor& wanted = Tensor(tensor);
+    const StoredTensor& stored = *model_.FindStored(wanted.name);
+    return stored.IsAsAsked() && stored.view.dtype == wanted.view.dtype;
+  }
   const engine::NamedTensor& Tensor(int64_t index) const {
     return tensors_.at(static_cast<size_t>(index));
   }
-  void Append(const engine::NamedTensor& tensor, std::span<const float> values,
-              std::vector<std::byte>* buffer) const {
-    if (!engine::FitsIn(values, tensor.view.dtype)) {
-      throw Error(ErrorCode::kDataLoss,
-                  model_.name() + ": tensor " + Quoted(tensor.name) + " holds values that " +
-                      std::string(DTypeName(tensor.view.dtype)) + " does not have");
-    }
-    std::vector<std::byte> rounded;
-    engine::RoundTo(tensor.view.dtype, values, &rounded);
-    buffer->insert(buffer->end(), rounded.begin(), rounded.end());
-  }
-
   engine::ModelDir model_;
   std::vector<engine::NamedTensor> tensors_;
 };
@@ -97,6 +96,14 @@ int64_t ModelSource::Find(std::string_view tensor) const {
   return found - tensors().begin();
 }
 
+int64_t ModelSource::PartMemory(int64_t part) const {
+  int64_t bytes = 0;
+  for (const int64_t tensor : TensorsOf(part)) {
+    bytes += static_cast<int64_t>(tensors()[static_cast<size_t>(tensor)].view.bytes());
+  }
+  return bytes;
+}
+
 int64_t ModelSource::bytes() const {
   int64_t bytes = 0;
   for (const engine::NamedTensor& tensor : tensors()) {
@@ -108,6 +115,18 @@ int64_t ModelSource::bytes() const {
 std::unique_ptr<ModelSource> OpenModelFiles(const std::filesystem::path& path,
                                             std::optional<DType> dtype) {
   return std::make_unique<ModelFiles>(path, dtype);
+}
+
+void AppendRounded(const std::string& source, const engine::NamedTensor& tensor,
+                   std::span<const float> values, std::vector<std::byte>* bytes) {
+  if (!engine::FitsIn(values, tensor.view.dtype)) {
+    throw Error(ErrorCode::kDataLoss,
+                source + ": tensor " + Quoted(tensor.name) + " holds values that " +
+                    std::string(DTypeName(tensor.view.dtype)) + " does not have");
+  }
+  std::vector<std::byte> rounded;
+  engine::RoundTo(tensor.view.dtype, values, &rounded);
+  bytes->insert(bytes->end(), rounded.begin(), rounded.end());
 }
 
 std::optional<DType> FloatTypeOf(std::string_view name) {

@@ -45,6 +45,15 @@ class ModelSource {
   // Called when a tensor has been read for good: mapped bytes leave the process's memory.
   virtual void LetGo(int64_t /*tensor*/) const {}
 
+  // The same of some of its bytes, as Read or ReadPart gave them.
+  virtual void LetGoOf(Bytes /*bytes*/) const {}
+  // Memory that reading a part takes, besides mapped files.
+  virtual int64_t PartMemory(int64_t part) const;
+  // What a run keeps besides the weights, to go on from: the optimizer's tensors, under the names
+  // of optim.safetensors, with train_state.json and manifest.json as texts. Null: the source has
+  // none.
+  virtual const ModelSource* state() const { return nullptr; }
+
   // By name; -1 when absent.
   int64_t Find(std::string_view tensor) const;
   int64_t bytes() const;  // of all tensors
@@ -55,6 +64,11 @@ class ModelSource {
 // have throws kDataLoss naming the tensor. Without it blocks of integers are told as f32.
 std::unique_ptr<ModelSource> OpenModelFiles(const std::filesystem::path& path,
                                             std::optional<engine::DType> dtype);
+
+// The values as bytes of the tensor's type behind those that are there, each rounded once; throws
+// kDataLoss naming `source` and the tensor for what the type does not have.
+void AppendRounded(const std::string& source, const engine::NamedTensor& tensor,
+                   std::span<const float> values, std::vector<std::byte>* bytes);
 
 // "f32", "bf16", "f16"; nullopt for any other.
 std::optional<engine::DType> FloatTypeOf(std::string_view name);

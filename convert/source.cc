@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "convert/checkpoint_source.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/io/model_dir.h"
@@ -17,7 +18,6 @@ bool HasFile(const fs::path& path) {
   return fs::is_regular_file(path / kName, absent);
 }
 constexpr char kAdapterConfig[] = "adapter_config.json";
-constexpr char kManifest[] = "manifest.json";
 constexpr char kConfig[] = "config.json";
 
 std::unique_ptr<ModelSource> OpenFiles(const ConvertSpec& /*spec*/, const fs::path& path,
@@ -31,7 +31,7 @@ constexpr std::array kForms = {
     SourceForm{SourceKind::kAdapter, "PEFT directory (adapter_config.json)", BaseUse::kRequired,
                HasFile<kAdapterConfig>, nullptr},
     SourceForm{SourceKind::kNative, "checkpoint directory (manifest.json)", BaseUse::kNone,
-               HasFile<kManifest>, OpenFiles},
+               IsCheckpoint, OpenCheckpoint},
     SourceForm{SourceKind::kHf, "Hugging Face directory (config.json)", BaseUse::kNone,
                HasFile<kConfig>, OpenFiles},
     SourceForm{SourceKind::kFile, "file of GGUF or llama2.c", BaseUse::kNone,

@@ -91,11 +91,12 @@ void CheckBase(const ConvertSpec& spec, const SourceForm& form) {
 }  // namespace
 
 std::string ConvertSpecJson(const ConvertSpec& spec) {
-  nlohmann::ordered_json json{{"source", spec.source.string()}, {"base", spec.base.string()},
-                              {"format", spec.format},          {"dtype", spec.dtype},
-                              {"layout", spec.layout},          {"target", spec.target.string()},
-                              {"overwrite", spec.overwrite},    {"verify", spec.verify},
-                              {"certificate", spec.certificate}};
+  nlohmann::ordered_json json{
+      {"source", spec.source.string()}, {"base", spec.base.string()},
+      {"format", spec.format},          {"dtype", spec.dtype},
+      {"layout", spec.layout},          {"max_shard_bytes", spec.max_shard_bytes},
+      {"target", spec.target.string()}, {"overwrite", spec.overwrite},
+      {"verify", spec.verify},          {"certificate", spec.certificate}};
   if (spec.max_kl) json["max_kl"] = *spec.max_kl;
   return json.dump();
 }
@@ -109,6 +110,8 @@ ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source) {
   spec.format = engine::JsonStringOr(object, "format", spec.format, source);
   spec.dtype = engine::JsonStringOr(object, "dtype", "", source);
   spec.layout = engine::JsonStringOr(object, "layout", "", source);
+  spec.max_shard_bytes =
+      engine::JsonIntOr(object, "max_shard_bytes", spec.max_shard_bytes, 1, INT64_MAX, source);
   spec.target = engine::JsonStringOr(object, "target", "", source);
   spec.overwrite = engine::JsonBoolOr(object, "overwrite", false, source);
   spec.verify = engine::JsonBoolOr(object, "verify", true, source);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@ struct ConvertSpec {
   std::string format = "hf";     // formats.h
   std::string dtype;             // "f32", "bf16", …; empty: as the source has it
   std::string layout;            // "scanned", "unscanned"; empty: the format's own
+  int64_t max_shard_bytes = int64_t{4} << 30;  // of one file of weights, where there may be several
   std::filesystem::path target;  // a directory, or of some formats a file, that is made
   bool overwrite = false;        // a model that is there already is replaced
   bool verify = true;            // what was written is read again and compared
@@ -28,6 +30,7 @@ struct ConvertSpec {
 std::string ConvertSpecJson(const ConvertSpec& spec);
 ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source);
 
+std::string FormatNames();  // "hf, native, …": of those that are written
 // What a target of that format is called: the name, ending as the format's files do.
 std::string TargetName(std::string_view format, const std::string& name);
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 
 #include "engine/base/error.h"
 
@@ -79,7 +80,13 @@ WorkDir::~WorkDir() {
 
 bool WorkDir::Begin(const std::string& identity) {
   const fs::path file = path_ / kIdentityFile;
-  if (fs::exists(file) && engine::ReadWholeFile(file, kMaxIdentityBytes) == identity) return true;
+  if (fs::exists(file) && engine::ReadWholeFile(file, kMaxIdentityBytes) == identity) {
+    const std::set<fs::path> kept = {kIdentityFile, kJournalFile, kMergedDir, target_.filename()};
+    for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
+      if (!kept.contains(entry.path().filename())) fs::remove_all(entry.path());
+    }
+    return true;
+  }
   Clear();
   engine::WriteFileAtomically(file, identity);
   return false;

@@ -12,12 +12,17 @@ namespace tandem::convert {
 //
 //   conversion.json   what is being made, of what
 //   <target's name>   what becomes the target
-//   …                 what the conversion needs besides
+//   journal           what of that is written (journal.h)
+//   merged/           an adapter in its base
+//   …                 what is needed meanwhile
 //
 // Locked for as long as the object lives, and removed at its end: only a process that is killed
 // leaves one. One thread.
 class WorkDir {
  public:
+  static constexpr const char* kJournalFile = "journal";
+  static constexpr const char* kMergedDir = "merged";
+
   // Throws kUnavailable where another conversion is writing the target, kAlreadyExists where
   // something else has that name.
   explicit WorkDir(const std::filesystem::path& target);
@@ -29,7 +34,8 @@ class WorkDir {
   std::filesystem::path out() const { return path_ / target_.filename(); }
 
   // What a killed conversion left here stays, and true is returned, if it was of the same identity;
-  // else nothing is here afterwards but that identity.
+  // else nothing is here afterwards but that identity. What is only
+  // needed meanwhile goes either way.
   bool Begin(const std::string& identity);
   // Gives out() the target's name in one step. After a kill from here on nothing is gone on with.
   void Publish(engine::IfThere if_there);

@@ -14,7 +14,9 @@ struct ProgressEvent {
   int64_t step = 0;
   int64_t total_steps = 0;
   double value = 0;  // the loss of a step
-  std::string message;
+  std::string message = {};
+  double bytes_per_s = 0;   // of what is read and written; 0: not told
+  double seconds_left = 0;  // with bytes_per_s
 };
 
 // All that a job may know of the world.

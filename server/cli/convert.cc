@@ -1,8 +1,13 @@
 #include "convert/convert.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -21,12 +26,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxSpecBytes = 1 << 20;
+constexpr std::chrono::seconds kLineInterval{10};
 
 struct ConvertFlags {
   std::string source;
   std::string base;
   std::string target;
   convert::ConvertSpec spec;
+  int64_t max_shard_mib = 4096;
   bool scan = false;
   bool unroll = false;
   bool no_verify = false;
@@ -42,9 +49,36 @@ convert::ConvertResult Run(const convert::ConvertSpec& spec, const JobContext& c
   return convert::Convert(spec, context, ops);
 }
 
+// One line that changes on a terminal, a line every ten seconds elsewhere.
+std::function<void(const ProgressEvent&)> ShowProgress() {
+  const auto describe = [](const ProgressEvent& event) {
+    char percent[16];
+    std::snprintf(percent, sizeof percent, "[%3d %%] ", static_cast<int>(event.step));
+    return percent + event.message;
+  };
+  if (isatty(STDERR_FILENO) == 1) {
+    return [describe, width = size_t{0}](const ProgressEvent& event) mutable {
+      std::string line = describe(event);
+      const size_t length = line.size();
+      if (length < width) line.append(width - length, ' ');
+      width = length;
+      std::fprintf(stderr, "\r%s%s", line.c_str(), event.step == event.total_steps ? "\n" : "");
+      std::fflush(stderr);
+    };
+  }
+  using Clock = std::chrono::steady_clock;
+  return [describe, next = Clock::now() + kLineInterval](const ProgressEvent& event) mutable {
+    if (Clock::now() < next) return;
+    next = Clock::now() + kLineInterval;
+    std::fprintf(stderr, "%s\n", describe(event).c_str());
+  };
+}
+
 int ConvertFiles(const ConvertFlags& flags) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
   const StopOnSignal stop;
   JobContext context;
+  context.report = ShowProgress();
   context.cache_dir = CacheDir();
   context.stop = stop.token();
   const convert::ConvertResult result = Run(flags.spec, context, flags.threads);
@@ -90,7 +124,8 @@ void AddConvert(CLI::App& command, int& exit_code) {
       "a model: a Hugging Face directory, a checkpoint, a file of GGUF or llama2.c; or "
       "the directory of a PEFT adapter (with --base)");
   command.add_option("target", flags->target, "directory or file that is made");
-  command.add_option("--to", flags->spec.format, "format of the target: hf")->capture_default_str();
+  command.add_option("--to", flags->spec.format, "format of the target: " + convert::FormatNames())
+      ->capture_default_str();
   command.add_option("--base", flags->base,
                      "of an adapter: directory of the model into whose weights it is merged");
   command.add_option("--dtype", flags->spec.dtype,
@@ -99,6 +134,11 @@ void AddConvert(CLI::App& command, int& exit_code) {
       "--scan", flags->scan, "all layers of a kind in one tensor, where the format has both");
   command.add_flag("--unroll", flags->unroll, "a tensor for each layer, where the format has both")
       ->excludes(scan);
+  command
+      .add_option("--max-shard-mib", flags->max_shard_mib,
+                  "most of one file of weights, in native formats")
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str();
   command.add_flag("--overwrite", flags->spec.overwrite, "replace a model that is there already");
   command.add_flag("--no-verify", flags->no_verify,
                    "do not read again and compare what was written (merged weights always are)");
@@ -113,6 +153,10 @@ void AddConvert(CLI::App& command, int& exit_code) {
   command.add_option("--job", flags->job_dir,
                      "job directory: reads spec.json there, writes events.jsonl and result.json, "
                      "and gives way to everything else");
+  command.footer(
+      "The target is made in TARGET.part and gets its name at the end. What a killed conversion "
+      "left\n"
+      "there, the same command goes on with; one that is stopped leaves nothing.");
   command.callback([flags, &exit_code] {
     if (!flags->job_dir.empty()) {
       exit_code = ConvertJob(*flags);
@@ -128,6 +172,7 @@ void AddConvert(CLI::App& command, int& exit_code) {
     if (!flags->spec.target.has_filename()) {
       flags->spec.target = flags->spec.target.parent_path();
     }
+    flags->spec.max_shard_bytes = flags->max_shard_mib << 20;
     if (flags->scan) flags->spec.layout = "scanned";
     if (flags->unroll) flags->spec.layout = "unscanned";
     flags->spec.verify = !flags->no_verify;

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -128,12 +129,14 @@ EventLog::EventLog(const fs::path& dir) : path_(dir / "events.jsonl") {
 
 void EventLog::Write(const ProgressEvent& event) {
   file_.clear();  // after a full disk, go on where there is room again
-  file_ << ordered_json{{"unix_ms", UnixMs()},  {"kind", event.kind},
-                        {"step", event.step},   {"total_steps", event.total_steps},
-                        {"value", event.value}, {"message", event.message}}
-               .dump(-1, ' ', false, ordered_json::error_handler_t::replace)
-        << '\n'
-        << std::flush;
+  ordered_json line = {{"unix_ms", UnixMs()},  {"kind", event.kind},
+                       {"step", event.step},   {"total_steps", event.total_steps},
+                       {"value", event.value}, {"message", event.message}};
+  if (event.bytes_per_s > 0) {
+    line["mb_per_s"] = std::round(event.bytes_per_s / 1e5) / 10;
+    line["seconds_left"] = std::round(event.seconds_left * 10) / 10;
+  }
+  file_ << line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << '\n' << std::flush;
   // Step lines are bare, so that tools written for MaxText's log find them.
   if (event.kind == "step") {
     std::printf("%s\n", event.message.c_str());

@@ -115,6 +115,27 @@ class Convert(Case):
             self.assertIn(word, done.stderr)
         self.assertFalse((self.path / "x").exists())
 
+    def test_a_stacked_checkpoint_is_served_and_comes_back_the_same_bytes(self):
+        job, _ = self.convert({"model": "base"}, name="stacked", target={"format": "native"})
+        job = self.ended(job["id"])
+        self.assertEqual(job["status"], "succeeded", job)
+        self.assertEqual(job["result"]["format"], "native")
+        manifest = json.loads((self.root / "stacked" / "manifest.json").read_text())
+        self.assertEqual((manifest["kind"], manifest["layout"]), ("params", "stacked"))
+        self.admin("/admin/models/load", {"path": "stacked", "wait": True})
+        self.assertEqual(self.greedy("stacked"), self.greedy("base"))
+        answer, _ = self.convert({"model": "base"}, target={"layout": "scanned"}, status=400)
+        self.assertEqual(answer["error"]["param"], "target.layout")
+
+        self.tandem(self.root / "base", self.path / "straight")
+        for arguments in (["--unroll", "--to", "native"], ["--to", "params"], ["--to", "hf"]):
+            done = self.tandem(self.root / "stacked", self.path / "back", "--overwrite", *arguments)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual((self.path / "back" / "model.safetensors").read_bytes(),
+                             (self.path / "straight" / "model.safetensors").read_bytes())
+        done = self.tandem(self.root / "base", self.path / "x", "--scan", "--to", "hf")
+        self.assertIn("no layouts", done.stderr)
+
     def test_a_cancelled_job_leaves_nothing(self):
         self.admin("/admin/adapters/load", {"name": "tuned", "path": "base/lora"})
         jobs = [self.convert({"model": "tuned"}, name=f"m{i}")[0]["id"] for i in range(4)]

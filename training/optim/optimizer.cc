@@ -7,6 +7,7 @@
 
 #include "engine/base/check.h"
 #include "engine/kernels/training_kernels.h"
+#include "engine/tensor/split_master.h"
 
 namespace tandem::training {
 namespace {
@@ -48,8 +49,7 @@ void SplitMaster(float value, engine::Bf16* high, int16_t* low) {
 }
 
 float JoinMaster(engine::Bf16 high, int16_t low) {
-  return std::bit_cast<float>((static_cast<uint32_t>(high) << 16) +
-                              static_cast<uint32_t>(static_cast<int32_t>(low)));
+  return engine::JoinSplitMaster(high, low);
 }
 
 double GlobalNorm(OpsContext& ops, std::span<const ParameterState> parameters) {

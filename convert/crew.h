@@ -1,0 +1,69 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "convert/model_source.h"
+
+namespace tandem::convert {
+
+// Threads that do one thing together. The first that fails ends all.
+class Crew {
+ public:
+  Crew() = default;
+  ~Crew();  // has them stop, and waits for them
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  void Add(std::function<void()> work);
+  // Looked at between pieces of work, by any thread.
+  bool stopping() const { return stopping_; }
+  // Calls `meanwhile` 20 times a second, and once more when all have ended. What it throws, or the
+  // first of them threw, ends them all and goes on.
+  void Wait(const std::function<void()>& meanwhile);
+  // The same for work that may fail: nobody hears of it.
+  void WaitForEnd(const std::function<void()>& meanwhile);
+
+ private:
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;  // guards running_ and failure_
+  std::condition_variable ended_;
+  int running_ = 0;
+  std::exception_ptr failure_;
+  std::vector<std::thread> threads_;
+};
+
+// The parts of a source that several threads read, in a given order, as far as memory goes: what
+// parts in hand hold stays within kBudgetBytes, or is one part.
+class PartQueue {
+ public:
+  static constexpr int64_t kBudgetBytes = int64_t{256} << 20;
+
+  PartQueue(const ModelSource& source, std::vector<int64_t> order);
+  // Does `work` for parts until none is left, or the crew stops. From each thread that takes part.
+  void Drain(const Crew& crew, const std::function<void(int64_t part)>& work);
+
+ private:
+  bool Take(const Crew& crew, int64_t* part, int64_t* bytes);
+  void GiveBack(int64_t bytes);
+
+  const ModelSource& source_;
+  const std::vector<int64_t> order_;
+  std::mutex mutex_;  // guards next_ and in_use_
+  std::condition_variable freed_;
+  size_t next_ = 0;
+  int64_t in_use_ = 0;  // bytes
+};
+
+// Calls `use` with pieces of the bytes, some MiB each, letting go of each that lies in a mapped
+// file. Returns early when the crew stops.
+void InPieces(const ModelSource& source, ModelSource::Bytes bytes, const Crew& crew,
+              const std::function<void(ModelSource::Bytes piece, size_t offset)>& use);
+
+}  // namespace tandem::convert

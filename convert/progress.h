@@ -1,0 +1,38 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "engine/base/job_context.h"
+
+namespace tandem::convert {
+
+// Tells a job's world how far a conversion is, at every percent and every second, and whether it is
+// to stop. One thread.
+class Progress {
+ public:
+  // `total`: bytes that Advance will be told of.
+  explicit Progress(const JobContext& context, int64_t total = 0);
+
+  // Throws kCancelled when asked to stop, as Reach does.
+  void Advance(int64_t bytes);
+  void Reach(int64_t done, int64_t total, const std::string& what);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Report(int64_t percent, const std::string& what, double bytes_per_s, double seconds_left);
+  double Rate(Clock::time_point now);
+
+  const JobContext& context_;
+  const int64_t total_;  // bytes
+  int64_t done_ = 0;
+  int64_t last_percent_ = -1;
+  Clock::time_point last_report_;
+  std::deque<std::pair<Clock::time_point, int64_t>> recent_;  // when how much was done
+};
+
+}  // namespace tandem::convert

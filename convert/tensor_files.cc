@@ -1,0 +1,261 @@
+#include "convert/tensor_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "convert/crew.h"
+#include "convert/journal.h"
+#include "engine/base/check.h"
+#include "engine/io/posix_file.h"
+#include "engine/io/safetensors_stream.h"
+#include "engine/io/sha256.h"
+
+// Threads copy tensors to where they belong, in about the order of the files; one behind them syncs
+// what is there and writes it into the journal; others hash each file from its beginning, as far as
+// it is there. So disk, hash and copy take as long as the slowest of them.
+
+namespace tandem::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+// A source's tensor in a file.
+struct Place {
+  int64_t tensor;
+  int64_t offset;  // bytes, from the beginning of the file
+  int64_t bytes;
+  bool done = false;
+};
+
+struct File {
+  std::string name;
+  fs::path path;
+  engine::FileDescriptor descriptor;
+  engine::SafetensorsLayout layout;
+  std::vector<Place> places;  // in the order of the file
+  std::string sha256;
+};
+
+struct PlaceRef {
+  size_t file;
+  size_t place;
+};
+
+class Writer {
+ public:
+  Writer(const ModelSource& source, const std::vector<OutFile>& files, const WriteContext& context,
+         bool hash)
+      : source_(source), context_(context), hash_(hash), place_of_(source.tensors().size()) {
+    for (const OutFile& file : files) Plan(file);
+  }
+
+  std::vector<WrittenFile> Run() {
+    for (File& file : files_) Prepare(file);
+    CountDone();
+    PartQueue queue(source_, PartsInOrder());
+    const int n_threads = context_.ops.pool().n_threads();
+    Crew crew;  // last: its threads use all of the above
+    for (int i = 0; i < n_threads; ++i) {
+      crew.Add([&] { queue.Drain(crew, [&](int64_t part) { Copy(part, crew); }); });
+    }
+    if (context_.journal != nullptr) crew.Add([&] { SyncBehind(crew); });
+    for (int i = 0; hash_ && i < std::min<int>(n_threads, static_cast<int>(files_.size())); ++i) {
+      crew.Add([&] { HashBehind(crew); });
+    }
+    crew.Wait([&] { context_.advance(copied_.exchange(0)); });
+    std::vector<WrittenFile> written;
+    for (File& file : files_) {
+      file.descriptor.Close(file.path);
+      written.push_back({file.name, file.layout.file_bytes, file.sha256});
+    }
+    return written;
+  }
+
+ private:
+  void Plan(const OutFile& out) {
+    std::vector<engine::NamedTensor> tensors;
+    for (const OutTensor& tensor : out.tensors) tensors.push_back(tensor.tensor);
+    File file;
+    file.name = out.name;
+    file.path = context_.target / out.name;
+    file.layout = engine::LayOutSafetensors(tensors, {{"format", "pt"}});
+    for (const engine::SafetensorsLayout::Place& at : file.layout.places) {
+      int64_t offset = at.offset;
+      for (const int64_t tensor : out.tensors[at.tensor].sources) {
+        const auto bytes =
+            static_cast<int64_t>(source_.tensors()[static_cast<size_t>(tensor)].view.bytes());
+        place_of_[static_cast<size_t>(tensor)] = {files_.size(), file.places.size()};
+        file.places.push_back({tensor, offset, bytes});
+        offset += bytes;
+      }
+    }
+    files_.push_back(std::move(file));
+  }
+
+  // Opens it, as a conversion that was killed left it, or anew.
+  void Prepare(File& file) {
+    file.descriptor =
+        engine::FileDescriptor(open(file.path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    if (file.descriptor.get() < 0) engine::ThrowSystemError("create", file.path, errno);
+    struct stat status {};
+    if (fstat(file.descriptor.get(), &status) != 0) {
+      engine::ThrowSystemError("inspect", file.path, errno);
+    }
+    const bool goes_on = status.st_size == file.layout.file_bytes && context_.journal != nullptr;
+    if (!goes_on && context_.journal != nullptr) context_.journal->Drop(file.name);
+    engine::Reserve(file.descriptor, file.layout.file_bytes, file.path);
+    engine::WriteAllAt(file.descriptor, std::as_bytes(std::span(file.layout.header)), 0, file.path);
+    for (Place& place : file.places) {
+      place.done = place.bytes == 0 || (goes_on && context_.journal->Has(file.name, place.tensor));
+    }
+  }
+
+  void CountDone() {
+    for (const File& file : files_) {
+      for (const Place& place : file.places) {
+        if (place.done) {
+          copied_ += place.bytes;
+        } else {
+          ++left_;
+        }
+      }
+    }
+  }
+
+  Place& PlaceOf(int64_t tensor) {
+    const PlaceRef& at = place_of_[static_cast<size_t>(tensor)];
+    return files_[at.file].places[at.place];
+  }
+
+  // Parts that are not done, by where the first of their tensors goes.
+  std::vector<int64_t> PartsInOrder() {
+    std::vector<std::pair<std::pair<size_t, size_t>, int64_t>> parts;
+    for (int64_t part = 0; part < source_.parts(); ++part) {
+      std::pair<size_t, size_t> first{files_.size(), 0};
+      bool is_done = true;
+      for (const int64_t tensor : source_.TensorsOf(part)) {
+        const PlaceRef& at = place_of_[static_cast<size_t>(tensor)];
+        first = std::min(first, {at.file, at.place});
+        is_done = is_done && PlaceOf(tensor).done;
+      }
+      if (!is_done) parts.push_back({first, part});
+    }
+    std::sort(parts.begin(), parts.end());
+    std::vector<int64_t> order;
+    for (const auto& [first, part] : parts) order.push_back(part);
+    return order;
+  }
+
+  void Copy(int64_t part, const Crew& crew) {
+    source_.ReadPart(part, [&](const engine::NamedTensor& tensor, ModelSource::Bytes bytes) {
+      const int64_t index = source_.Find(tensor.name);
+      const PlaceRef& at = place_of_[static_cast<size_t>(index)];
+      File& file = files_[at.file];
+      Place& place = file.places[at.place];
+      TANDEM_CHECK(static_cast<int64_t>(bytes.size()) == place.bytes);
+      {
+        const std::lock_guard lock(mutex_);
+        if (place.done) return;
+      }
+      InPieces(source_, bytes, crew, [&](ModelSource::Bytes piece, size_t offset) {
+        engine::WriteAllAt(file.descriptor, piece, place.offset + static_cast<int64_t>(offset),
+                           file.path);
+        copied_ += static_cast<int64_t>(piece.size());
+      });
+      if (crew.stopping()) return;
+      const std::lock_guard lock(mutex_);
+      place.done = true;
+      --left_;
+      finished_.push_back(at);
+      changed_.notify_all();
+    });
+  }
+
+  // What has been written since the last call; empty once all is written, or the crew stops.
+  std::vector<PlaceRef> TakeFinished(const Crew& crew) {
+    std::unique_lock lock(mutex_);
+    while (finished_.empty() && left_ > 0 && !crew.stopping()) changed_.wait_for(lock, 50ms);
+    return crew.stopping() ? std::vector<PlaceRef>{} : std::exchange(finished_, {});
+  }
+
+  void SyncBehind(const Crew& crew) {
+    // The names of the files, too.
+    for (fs::path dir = context_.target; const int level : {0, 1, 2}) {
+      engine::SyncPath(dir);
+      if (level < 2) dir = engine::ParentOf(dir);
+    }
+    for (auto batch = TakeFinished(crew); !batch.empty(); batch = TakeFinished(crew)) {
+      std::vector<Journal::Entry> entries;
+      std::vector<bool> touched(files_.size());
+      for (const PlaceRef& at : batch) {
+        touched[at.file] = true;
+        entries.push_back({files_[at.file].name, files_[at.file].places[at.place].tensor});
+      }
+      for (size_t i = 0; i < files_.size(); ++i) {
+        if (touched[i]) engine::Sync(files_[i].descriptor, files_[i].path);
+      }
+      context_.journal->Add(entries);
+    }
+  }
+
+  void HashBehind(const Crew& crew) {
+    for (size_t i = next_hashed_++; i < files_.size(); i = next_hashed_++) {
+      File& file = files_[i];
+      engine::Sha256 sha;
+      sha.Update(file.layout.header);
+      for (const Place& place : file.places) {
+        if (!WaitFor(place, crew)) return;
+        HashPlace(file, place, crew, &sha);
+      }
+      file.sha256 = engine::ToHex(sha.Finish());
+    }
+  }
+
+  bool WaitFor(const Place& place, const Crew& crew) {
+    std::unique_lock lock(mutex_);
+    while (!place.done && !crew.stopping()) changed_.wait_for(lock, 50ms);
+    return place.done;
+  }
+
+  static void HashPlace(const File& file, const Place& place, const Crew& crew,
+                        engine::Sha256* sha) {
+    constexpr int64_t kPieceBytes = int64_t{1} << 20;
+    std::vector<std::byte> buffer(static_cast<size_t>(std::min(kPieceBytes, place.bytes)));
+    for (int64_t at = 0; at < place.bytes && !crew.stopping(); at += kPieceBytes) {
+      const auto piece =
+          std::span(buffer).first(static_cast<size_t>(std::min(kPieceBytes, place.bytes - at)));
+      engine::ReadAllAt(file.descriptor, piece, place.offset + at, file.path);
+      sha->Update(piece);
+    }
+  }
+
+  const ModelSource& source_;
+  const WriteContext& context_;
+  const bool hash_;
+  std::vector<File> files_;
+  std::vector<PlaceRef> place_of_;  // by the source's tensor
+  std::atomic<int64_t> copied_{0};  // bytes that advance() has not heard of
+  std::atomic<size_t> next_hashed_{0};
+  std::mutex mutex_;  // guards what follows, and Place::done
+  std::condition_variable changed_;
+  int64_t left_ = 0;                // tensors that are not written
+  std::vector<PlaceRef> finished_;  // and not yet synced
+};
+
+}  // namespace
+
+std::vector<WrittenFile> WriteTensorFiles(const ModelSource& source,
+                                          const std::vector<OutFile>& files,
+                                          const WriteContext& context, bool hash) {
+  return Writer(source, files, context, hash).Run();
+}
+
+}  // namespace tandem::convert

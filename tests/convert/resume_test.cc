@@ -1,0 +1,247 @@
+// Conversions that are killed, and those for which there is no room.
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "tests/convert/convert_fixture.h"
+
+namespace tandem::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using engine::DType;
+using namespace std::chrono_literals;
+
+class ResumeTest : public ConversionTest {
+ protected:
+  static constexpr int kLayers = 12;
+  static constexpr int64_t kElements = 1 << 16;  // of a tensor
+
+  ResumeTest() : model_(dir_.path() / "model") {
+    fs::create_directory(model_);
+    std::ofstream(model_ / "config.json") << "{\"model_type\": \"llama\"}";
+    std::mt19937 random(1);
+    std::vector<std::vector<float>> data;
+    std::vector<engine::NamedTensor> tensors;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (const std::string kind : {"a", "b"}) {
+        data.emplace_back(kElements);
+        for (float& value : data.back()) value = static_cast<float>(random()) * 1e-9f;
+        tensors.push_back({"layers." + std::to_string(layer) + "." + kind,
+                           {reinterpret_cast<const std::byte*>(data.back().data()),
+                            DType::kF32,
+                            {kElements / 256, 256}}});
+      }
+    }
+    engine::WriteSafetensors(model_ / "model.safetensors", tensors, {{"format", "pt"}});
+  }
+
+  fs::path Part(const ConvertSpec& spec) const {
+    fs::path part = spec.target;
+    return part += ".part";
+  }
+  // The file of weights that a killed conversion left.
+  fs::path Unfinished(const ConvertSpec& spec) const {
+    return Part(spec) / spec.target.filename() / "model-00001-of-00001.safetensors";
+  }
+
+  // In a process of its own, which `meanwhile` may end.
+  static int RunInChild(const ConvertSpec& spec, const std::function<void(pid_t child)>& meanwhile,
+                        const std::function<void(const ProgressEvent&)>& report = {}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      int code = 1;
+      try {
+        ThreadPool pool(2);
+        engine::OpsContext ops(engine::Kernels(), pool);
+        JobContext context;
+        context.report = report;
+        Convert(spec, context, ops);
+        code = 0;
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+      }
+      _exit(code);
+    }
+    meanwhile(child);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status;
+  }
+
+  // Killed when all is written and the journal says so of something.
+  void RunUntilWritten(const ConvertSpec& spec) {
+    const fs::path journal = Part(spec) / "journal";
+    const int status = RunInChild(
+        spec, [](pid_t) {},
+        [&](const ProgressEvent& event) {
+          if (event.step < 45) return;
+          for (int i = 0; i < 500; ++i) {
+            std::error_code absent;
+            const auto size = fs::file_size(journal, absent);
+            if (!absent && size > 1060) break;  // all 24 lines
+            std::this_thread::sleep_for(10ms);
+          }
+          kill(getpid(), SIGKILL);
+        });
+    ASSERT_TRUE(WIFSIGNALED(status));
+    ASSERT_TRUE(fs::exists(journal));
+  }
+  // One bit in the middle of the tensors.
+  static void Flip(const fs::path& file) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    const auto at = static_cast<std::streamoff>(fs::file_size(file) / 2);
+    stream.seekg(at);
+    const char byte = static_cast<char>(stream.get() ^ 1);
+    stream.seekp(at);
+    stream.put(byte);
+  }
+
+  const fs::path model_;
+};
+
+TEST_F(ResumeTest, WhatIsWrittenIsNotWrittenAgain) {
+  ConvertSpec whole = Spec(model_, "native", "whole");
+  Run(whole);
+  ConvertSpec spec = Spec(model_, "native");
+  RunUntilWritten(spec);
+  Flip(Unfinished(spec));
+
+  // A bit that somebody flips meanwhile is seen by comparing, and only so.
+  spec.verify = false;
+  Run(spec);
+
+  EXPECT_FALSE(fs::exists(Part(spec)));
+  const std::string file = "model-00001-of-00001.safetensors";
+  EXPECT_NE(Text(spec.target / file), Text(whole.target / file));
+  EXPECT_EQ(Text(spec.target / file).size(), Text(whole.target / file).size());
+  spec.target = dir_.path() / "compared";
+  spec.verify = true;
+  RunUntilWritten(spec);
+  Flip(Unfinished(spec));
+  ExpectFault(spec, ErrorCode::kDataLoss, "is not what was written");
+  EXPECT_FALSE(fs::exists(Part(spec)));
+}
+
+TEST_F(ResumeTest, AnotherSourceOrSpecStartsAnew) {
+  ConvertSpec whole = Spec(model_, "native", "whole");
+  Run(whole);
+  ConvertSpec spec = Spec(model_, "native");
+  spec.verify = false;
+  const auto expect_new = [&](const ConvertSpec& changed, const fs::path& wanted) {
+    Run(changed);
+    ExpectSameContents(Contents(changed.target), Contents(wanted));
+    fs::remove_all(changed.target);
+  };
+
+  RunUntilWritten(spec);
+  Flip(Unfinished(spec));
+  fs::last_write_time(model_ / "model.safetensors", fs::file_time_type::clock::now() - 1h);
+  expect_new(spec, whole.target);
+
+  RunUntilWritten(spec);
+  Flip(Unfinished(spec));
+  ConvertSpec cast = spec;
+  cast.dtype = "bf16";
+  ConvertSpec whole_cast = cast;
+  whole_cast.target = dir_.path() / "whole-cast";
+  Run(whole_cast);
+  expect_new(cast, whole_cast.target);
+
+  // A file of the target that is gone, or shorter, is made again whatever the journal says.
+  RunUntilWritten(spec);
+  Flip(Unfinished(spec));
+  fs::resize_file(Unfinished(spec), 1000);
+  expect_new(spec, whole.target);
+  RunUntilWritten(spec);
+  fs::remove(Unfinished(spec));
+  expect_new(spec, whole.target);
+}
+
+TEST_F(ResumeTest, KilledAtAnyMomentItEndsAsIfItHadNotBeen) {
+  const int kills = std::getenv("TANDEM_SLOW_TESTS") != nullptr ? 50 : 6;
+  std::mt19937 random(std::random_device{}());
+  for (const std::string format : {"native", "hf"}) {
+    ConvertSpec whole = Spec(model_, format, "whole-" + format);
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_EQ(RunInChild(whole, [](pid_t) {}), 0);
+    const auto took = std::chrono::steady_clock::now() - begin;
+    const auto wanted = Contents(whole.target);
+    for (int i = 0; i < kills; ++i) {
+      ConvertSpec spec = Spec(model_, format, "out-" + format);
+      spec.overwrite = i % 2 == 1;
+      for (int life = 0; life < 3 && (spec.overwrite || !fs::exists(spec.target)); ++life) {
+        const auto when = took * (random() % 100) / 100;
+        RunInChild(spec, [&](pid_t child) {
+          std::this_thread::sleep_for(when);
+          kill(child, SIGKILL);
+        });
+      }
+      spec.overwrite = spec.overwrite || fs::exists(spec.target);
+
+      Run(spec);
+
+      ExpectSameContents(Contents(spec.target), wanted);
+      EXPECT_FALSE(fs::exists(Part(spec)));
+      if (i % 2 == 1) fs::remove_all(spec.target);
+    }
+  }
+}
+
+TEST_F(ResumeTest, OneConversionOfATargetAtATime) {
+  const ConvertSpec spec = Spec(model_, "native");
+  fs::create_directory(Part(spec));
+  const int lock = open(Part(spec).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(flock(lock, LOCK_EX), 0);
+
+  ExpectFault(spec, ErrorCode::kUnavailable, "another conversion");
+
+  close(lock);
+  Run(spec);
+  // And what has that name without being a conversion is left alone.
+  const ConvertSpec beside = Spec(model_, "native", "beside");
+  fs::create_directory(Part(beside));
+  std::ofstream(Part(beside) / "thesis.txt") << "years of work";
+  ExpectFault(beside, ErrorCode::kAlreadyExists, "beside.part");
+  EXPECT_TRUE(fs::exists(Part(beside) / "thesis.txt"));
+}
+
+TEST_F(ResumeTest, AFullDiskIsNamedAndLeavesNothing) {
+  const ConvertSpec spec = Spec(model_, "native");
+  const pid_t child = fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1 << 20, 1 << 20};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      ThreadPool pool(2);
+      engine::OpsContext ops(engine::Kernels(), pool);
+      Convert(spec, {}, ops);
+    } catch (const Error& error) {
+      const bool named =
+          std::string(error.what()).find("model-00001-of-00001") != std::string::npos;
+      _exit(error.code() == ErrorCode::kIo && named ? 42 : 43);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+
+  EXPECT_EQ(WEXITSTATUS(status), 42);
+  EXPECT_FALSE(fs::exists(Part(spec)));
+  EXPECT_FALSE(fs::exists(spec.target));
+}
+
+}  // namespace
+}  // namespace tandem::convert
