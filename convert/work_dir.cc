@@ -81,7 +81,7 @@ WorkDir::~WorkDir() {
 bool WorkDir::Begin(const std::string& identity) {
   const fs::path file = path_ / kIdentityFile;
   if (fs::exists(file) && engine::ReadWholeFile(file, kMaxIdentityBytes) == identity) {
-    const std::set<fs::path> kept = {kIdentityFile, kJournalFile, kMergedDir, target_.filename()};
+    const std::set<fs::path> kept = {kIdentityFile, kJournalFile, kMergedDir, kOut};
     for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
       if (!kept.contains(entry.path().filename())) fs::remove_all(entry.path());
     }

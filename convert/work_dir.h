@@ -11,7 +11,7 @@ namespace tandem::convert {
 // `<target>.part/` beside a target, in which one conversion at a time makes it:
 //
 //   conversion.json   what is being made, of what
-//   <target's name>   what becomes the target
+//   target            what becomes the target
 //   journal           what of that is written (journal.h)
 //   merged/           an adapter in its base
 //   …                 what is needed meanwhile
@@ -20,6 +20,7 @@ namespace tandem::convert {
 // leaves one. One thread.
 class WorkDir {
  public:
+  static constexpr const char* kOut = "target";
   static constexpr const char* kJournalFile = "journal";
   static constexpr const char* kMergedDir = "merged";
 
@@ -31,7 +32,7 @@ class WorkDir {
   WorkDir& operator=(const WorkDir&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path out() const { return path_ / target_.filename(); }
+  std::filesystem::path out() const { return path_ / kOut; }
 
   // What a killed conversion left here stays, and true is returned, if it was of the same identity;
   // else nothing is here afterwards but that identity. What is only

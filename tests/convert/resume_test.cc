@@ -14,6 +14,7 @@
 #include <random>
 #include <thread>
 
+#include "convert/work_dir.h"
 #include "tests/convert/convert_fixture.h"
 
 namespace tandem::convert {
@@ -53,7 +54,7 @@ class ResumeTest : public ConversionTest {
   }
   // The file of weights that a killed conversion left.
   fs::path Unfinished(const ConvertSpec& spec) const {
-    return Part(spec) / spec.target.filename() / "model-00001-of-00001.safetensors";
+    return Part(spec) / WorkDir::kOut / "model-00001-of-00001.safetensors";
   }
 
   // In a process of its own, which `meanwhile` may end.
