@@ -48,9 +48,7 @@ void SplitMaster(float value, engine::Bf16* high, int16_t* low) {
   *low = static_cast<int16_t>(bits - (rounded << 16));
 }
 
-float JoinMaster(engine::Bf16 high, int16_t low) {
-  return engine::JoinSplitMaster(high, low);
-}
+float JoinMaster(engine::Bf16 high, int16_t low) { return engine::JoinSplitMaster(high, low); }
 
 double GlobalNorm(OpsContext& ops, std::span<const ParameterState> parameters) {
   const auto& kernels = engine::TrainingKernels(ops.kernels());
