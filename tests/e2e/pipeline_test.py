@@ -238,7 +238,7 @@ class ServersJob(PipelineCase):
         return {"name": "tiny", "jobs": {
             "finetune": {"kind": "train.sft", "load_parameters_path": "gemma-2-tiny",
                          "data": {"train": "chats.jsonl", "max_target_length": 64},
-                         "steps": steps, "per_device_batch_size": 4, "checkpoint_period": 5,
+                         "steps": steps, "per_device_batch_size": 4, "checkpoint_period": 50,
                          "learning_rate": 3e-3},
             "test": {"kind": "generate", "model": "${jobs.finetune.out}", "prompt": "I love to"},
             "export": {"kind": "convert", "from": "${jobs.finetune.out}", "to": "hf",
@@ -311,7 +311,7 @@ class ServersJob(PipelineCase):
         self.assertEqual(self.job_processes(), [])
 
     def test_pauses_goes_on_after_kills_and_is_cancelled(self):
-        spec = self.spec(steps=700)
+        spec = self.spec(steps=1500)
         job_id = self.post(spec)["id"]
         step = lambda: self.log(job_id).rfind("finetune: completed step: ")
         self.wait_until("steps", lambda: step() >= 0)
