@@ -11,103 +11,14 @@
 #include "engine/base/check.h"
 #include "engine/base/quoted.h"
 #include "engine/io/foreign_model.h"
+#include "engine/io/gguf_names.h"
 #include "engine/io/gguf_words.h"
 
-// Architectures: what a GGUF calls the parts of a model, what Hugging Face's files call them, and
-// what the program that converted one into the other did to the numbers on the way.
+// What the keys of each architecture say, and tensors as families ask for them.
 namespace tandem::engine {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-enum class Change : uint8_t {
-  kNone,
-  kQueryPairs,  // rows of each head in pairs, see StoredTensor::interleaved_heads
-  kKeyPairs,
-  kLess1,       // 1 was added
-  kTransposed,  // Conv1D, stored as a linear layer
-};
-struct Part {
-  std::string_view gguf;  // with ".weight" and ".bias" behind it
-  std::string_view hf;
-  Change change = Change::kNone;
-};
-
-constexpr auto kLlamaParts = std::to_array<Part>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj", Change::kQueryPairs},
-    {"attn_k", "self_attn.k_proj", Change::kKeyPairs},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
-constexpr auto kQwenParts = std::to_array<Part>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
-constexpr auto kGemmaParts = std::to_array<Part>({
-    {"attn_norm", "input_layernorm", Change::kLess1},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm", Change::kLess1},
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
-constexpr auto kGemma2Parts = std::to_array<Part>({
-    {"attn_norm", "input_layernorm", Change::kLess1},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm", Change::kLess1},
-    {"attn_k_norm", "self_attn.k_norm", Change::kLess1},
-    {"post_attention_norm", "post_attention_layernorm", Change::kLess1},
-    {"ffn_norm", "pre_feedforward_layernorm", Change::kLess1},
-    {"post_ffw_norm", "post_feedforward_layernorm", Change::kLess1},
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
-constexpr auto kGpt2Parts = std::to_array<Part>({
-    {"attn_norm", "ln_1"},
-    {"attn_qkv", "attn.c_attn", Change::kTransposed},
-    {"attn_output", "attn.c_proj", Change::kTransposed},
-    {"ffn_norm", "ln_2"},
-    {"ffn_up", "mlp.c_fc", Change::kTransposed},
-    {"ffn_down", "mlp.c_proj", Change::kTransposed},
-});
-// Outside of the blocks.
-constexpr auto kDecoderEnds = std::to_array<Part>({
-    {"token_embd", "model.embed_tokens"},
-    {"output_norm", "model.norm"},
-    {"output", "lm_head"},
-});
-constexpr auto kGemmaEnds = std::to_array<Part>({
-    {"token_embd", "model.embed_tokens"},
-    {"output_norm", "model.norm", Change::kLess1},
-    {"output", "lm_head"},
-});
-constexpr auto kGpt2Ends = std::to_array<Part>({
-    {"token_embd", "wte"},
-    {"position_embd", "wpe"},
-    {"output_norm", "ln_f"},
-    {"output", "lm_head"},
-});
 
 // The keys of one architecture, `<architecture>.<key>`.
 class Keys {
@@ -151,40 +62,37 @@ void AddGemma2(const Keys& keys, Json& json);
 void AddGemma3(const Keys& keys, Json& json);
 void AddGpt2(const Keys& keys, Json& json);
 
-struct Architecture {
-  std::string_view name;
-  std::string_view hf_class;
-  std::string_view hf_type;
-  std::span<const Part> parts;
-  std::span<const Part> ends;
-  std::string_view block;  // what stands before the number of a block
-  void (*add_config)(const Keys& keys, Json& json);
+// What each of gguf_names.h says of its configuration.
+struct ConfigOf {
+  std::string_view architecture;
+  void (*add)(const Keys& keys, Json& json);
 };
-// THE list: one line per architecture.
-constexpr auto kArchitectures = std::to_array<Architecture>({
-    {"llama", "LlamaForCausalLM", "llama", kLlamaParts, kDecoderEnds, "model.layers.", AddLlama},
-    {"qwen2", "Qwen2ForCausalLM", "qwen2", kQwenParts, kDecoderEnds, "model.layers.", AddQwen},
-    {"qwen3", "Qwen3ForCausalLM", "qwen3", kQwenParts, kDecoderEnds, "model.layers.", AddQwen},
-    {"gemma", "GemmaForCausalLM", "gemma", kGemmaParts, kGemmaEnds, "model.layers.", AddGemma},
-    {"gemma2", "Gemma2ForCausalLM", "gemma2", kGemma2Parts, kGemmaEnds, "model.layers.", AddGemma2},
-    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", kGemma2Parts, kGemmaEnds, "model.layers.",
-     AddGemma3},
-    {"gpt2", "GPT2LMHeadModel", "gpt2", kGpt2Parts, kGpt2Ends, "h.", AddGpt2},
+constexpr auto kConfigs = std::to_array<ConfigOf>({
+    {"llama", AddLlama},
+    {"qwen2", AddQwen},
+    {"qwen3", AddQwen},
+    {"gemma", AddGemma},
+    {"gemma2", AddGemma2},
+    {"gemma3", AddGemma3},
+    {"gpt2", AddGpt2},
 });
+
+void AddConfig(const GgufArchitecture& architecture, const Keys& keys, Json& json) {
+  for (const ConfigOf& config : kConfigs) {
+    if (config.architecture == architecture.name) return config.add(keys, json);
+  }
+  TANDEM_CHECK(false);
+}
 
 constexpr std::string_view kArchitectureKey = "general.architecture";
 
-const Architecture* FindArchitecture(const GgufFile& file) {
-  const std::string_view name = file.String(kArchitectureKey).value_or("");
-  for (const Architecture& architecture : kArchitectures) {
-    if (architecture.name == name) return &architecture;
-  }
-  return nullptr;
+const GgufArchitecture* FindArchitecture(const GgufFile& file) {
+  return FindGgufArchitecture(file.String(kArchitectureKey).value_or(""));
 }
 
 [[noreturn]] void RefuseArchitecture(const GgufFile& file) {
   std::string supported;
-  for (const Architecture& architecture : kArchitectures) {
+  for (const GgufArchitecture& architecture : GgufArchitectures()) {
     supported += (supported.empty() ? "" : ", ") + std::string(architecture.name);
   }
   file.Unsupported(kArchitectureKey, "is " + Quoted(file.String(kArchitectureKey).value_or("")) +
@@ -478,42 +386,6 @@ std::optional<int64_t> TokenOf(const GgufFile& file, std::string_view key, int64
 
 // ---- Tensors
 
-struct Name {
-  std::string hf;
-  Change change = Change::kNone;
-};
-
-// "attn_q.weight" -> the part, and what is behind it.
-std::optional<Name> Rename(std::span<const Part> parts, std::string_view name) {
-  const size_t dot = name.rfind('.');
-  if (dot == std::string_view::npos) return std::nullopt;
-  for (const Part& part : parts) {
-    if (part.gguf == name.substr(0, dot)) {
-      return Name{std::string(part.hf) + std::string(name.substr(dot)), part.change};
-    }
-  }
-  return std::nullopt;
-}
-
-// The name that families ask for; one that we do not know stays as it is, to be reported.
-Name HfName(const Architecture& architecture, std::string_view name) {
-  constexpr std::string_view kBlock = "blk.";
-  if (name.starts_with(kBlock)) {
-    const std::string_view rest = name.substr(kBlock.size());
-    const size_t dot = rest.find('.');
-    if (dot != std::string_view::npos) {
-      if (auto part = Rename(architecture.parts, rest.substr(dot + 1))) {
-        part->hf =
-            std::string(architecture.block) + std::string(rest.substr(0, dot + 1)) + part->hf;
-        return *part;
-      }
-    }
-  } else if (auto end = Rename(architecture.ends, name)) {
-    return *end;
-  }
-  return {std::string(name), Change::kNone};
-}
-
 int64_t HeadsOf(const GgufFile& file, const GgufFile::Tensor& tensor, const Keys& keys,
                 std::string_view key) {
   const int64_t heads = keys.Int(key).value_or(keys.RequiredInt("attention.head_count"));
@@ -526,7 +398,7 @@ int64_t HeadsOf(const GgufFile& file, const GgufFile::Tensor& tensor, const Keys
   return heads;
 }
 
-StoredTensor Store(const GgufFile& file, const GgufFile::Tensor& tensor, Change change,
+StoredTensor Store(const GgufFile& file, const GgufFile::Tensor& tensor, GgufChange change,
                    const Keys& keys) {
   StoredTensor stored{.view = {tensor.data.data(), tensor.dtype, tensor.shape},
                       .encoding = tensor.encoding};
@@ -536,18 +408,18 @@ StoredTensor Store(const GgufFile& file, const GgufFile::Tensor& tensor, Change 
                     std::string(EncodingName(tensor.encoding)) + ", which is not supported");
   }
   switch (change) {
-    case Change::kNone:
+    case GgufChange::kNone:
       break;
-    case Change::kQueryPairs:
+    case GgufChange::kQueryPairs:
       stored.interleaved_heads = HeadsOf(file, tensor, keys, "attention.head_count");
       break;
-    case Change::kKeyPairs:
+    case GgufChange::kKeyPairs:
       stored.interleaved_heads = HeadsOf(file, tensor, keys, "attention.head_count_kv");
       break;
-    case Change::kLess1:
+    case GgufChange::kPlus1:
       stored.added = 1;
       break;
-    case Change::kTransposed:
+    case GgufChange::kTransposed:
       if (tensor.shape.size() != 2) break;  // its bias
       std::reverse(stored.view.shape.begin(), stored.view.shape.end());
       stored.transposed = true;
@@ -559,14 +431,14 @@ StoredTensor Store(const GgufFile& file, const GgufFile::Tensor& tensor, Change 
 }  // namespace
 
 std::string GgufConfigJson(const GgufFile& file) {
-  const Architecture* architecture = FindArchitecture(file);
+  const GgufArchitecture* architecture = FindArchitecture(file);
   if (architecture == nullptr) RefuseArchitecture(file);
   const Keys keys(file, std::string(architecture->name));
   Json json = {{"architectures", Json::array({architecture->hf_class})},
                {"model_type", architecture->hf_type}};
   const int64_t vocab_size = VocabularySize(file);
   json["vocab_size"] = vocab_size;
-  architecture->add_config(keys, json);
+  AddConfig(*architecture, keys, json);
   json["tie_word_embeddings"] = file.Find("output.weight") == nullptr;
   const auto token = [&](std::string_view key) {
     const auto id = TokenOf(file, key, vocab_size);
@@ -580,16 +452,17 @@ std::string GgufConfigJson(const GgufFile& file) {
 ForeignModel ReadGgufModel(GgufFile gguf) {
   const auto file = std::make_shared<const GgufFile>(std::move(gguf));
   ForeignModel model;
-  const Architecture* architecture = FindArchitecture(*file);
+  const GgufArchitecture* architecture = FindArchitecture(*file);
   const Keys keys(*file, architecture == nullptr ? "" : std::string(architecture->name));
   // What config.json will refuse has tensors of kinds that nothing here can tell; its vocabulary
   // can be read all the same.
   if (architecture != nullptr && !HasExperts(keys)) {
     for (const GgufFile::Tensor& tensor : file->tensors()) {
       if (tensor.name == "rope_freqs.weight") continue;  // config.json tells it
-      const Name renamed = HfName(*architecture, tensor.name);
-      if (!model.tensors.emplace(renamed.hf, Store(*file, tensor, renamed.change, keys)).second) {
-        throw Error(ErrorCode::kDataLoss, file->name() + ": two tensors are " + Quoted(renamed.hf));
+      const GgufName renamed = HfNameOf(*architecture, tensor.name);
+      if (!model.tensors.emplace(renamed.name, Store(*file, tensor, renamed.change, keys)).second) {
+        throw Error(ErrorCode::kDataLoss,
+                    file->name() + ": two tensors are " + Quoted(renamed.name));
       }
     }
   }

@@ -2,12 +2,12 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <unordered_set>
 
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/quoted.h"
+#include "engine/io/gguf_pretokenizers.h"
 #include "engine/io/gguf_words.h"
 #include "engine/io/sentencepiece_text.h"
 
@@ -27,68 +27,10 @@ constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
 constexpr std::string_view kAddBosKey = "tokenizer.ggml.add_bos_token";
 constexpr std::string_view kAddEosKey = "tokenizer.ggml.add_eos_token";
 
-// Patterns that cut text before merging, by the names of `tokenizer.ggml.pre`. What they stand for
-// is in the tokenizer.json of the models they are called after.
-constexpr std::string_view kGpt2 =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kLlama3 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
-    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen2 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
-    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|)"
-    R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kDigit = R"(\p{N})";
-constexpr std::string_view kDigits = R"(\p{N}+)";
-constexpr std::string_view kThreeDigits = "[0-9][0-9][0-9]";
-constexpr std::string_view kSigns = R"([\p{P}\$\+<=>\^~\|]+)";
-constexpr std::string_view kFalconSigns = R"([\p{P}\$\+<=>\^~\|`]+)";
-
-constexpr std::array kPlain{kGpt2};
-constexpr std::array kDigitsApart{kDigit, kGpt2};
-constexpr std::array kLikeLlama3{kLlama3};
-constexpr std::array kLikeQwen2{kQwen2};
-constexpr std::array kLikeTekken{kTekken};
-constexpr std::array kLikeFalcon{kFalconSigns, kGpt2, kThreeDigits};
-// What llama.cpp does with a vocabulary that names no pattern.
-constexpr std::array kDefault{kSigns, kGpt2, kDigits, kThreeDigits};
-
-struct PreTokenizer {
-  std::string_view name;
-  std::span<const std::string_view> patterns;  // each cuts the pieces of the one before
-  bool nfc = false;
-  bool ignore_merges = false;
-  bool add_bos = false;  // where the file does not say
-};
-constexpr auto kPreTokenizers = std::to_array<PreTokenizer>({
-    {"default", kDefault},
-    {"gpt-2", kPlain},
-    {"phi-2", kPlain},
-    {"mpt", kPlain, /*nfc=*/true},
-    {"olmo", kPlain, /*nfc=*/true},
-    {"llama-bpe", kLikeLlama3, false, /*ignore_merges=*/true, /*add_bos=*/true},
-    {"llama3", kLikeLlama3, false, true, true},
-    {"llama-v3", kLikeLlama3, false, true, true},
-    {"falcon3", kLikeLlama3, false, true, true},
-    {"pixtral", kLikeLlama3, false, true, true},
-    {"smaug-bpe", kLikeLlama3},
-    {"qwen2", kLikeQwen2, /*nfc=*/true},
-    {"deepseek-r1-qwen", kLikeQwen2, /*nfc=*/true},
-    {"smollm", kDigitsApart},
-    {"starcoder", kDigitsApart},
-    {"refact", kDigitsApart},
-    {"command-r", kDigitsApart, /*nfc=*/true},
-    {"falcon", kLikeFalcon},
-    {"tekken", kLikeTekken, false, /*ignore_merges=*/true, /*add_bos=*/true},
-});
-
-const PreTokenizer& FindPreTokenizer(const GgufFile& file) {
+const GgufPreTokenizer& FindPreTokenizer(const GgufFile& file) {
   const std::string_view name = file.String(kPreKey).value_or("default");
   std::string supported;
-  for (const PreTokenizer& known : kPreTokenizers) {
+  for (const GgufPreTokenizer& known : GgufPreTokenizers()) {
     if (known.name == name) return known;
     supported += (supported.empty() ? "" : ", ") + std::string(known.name);
   }
@@ -104,15 +46,6 @@ Kind KindOf(const GgufFile& file) {
   if (*name == "llama") return Kind::kSentencePiece;
   if (*name == "t5") return Kind::kUnigram;
   file.Unsupported(kModelKey, "is " + Quoted(*name) + "; supported are gpt2, llama and t5");
-}
-
-// Tokens that end an answer, whatever a file calls its end of text: programs know them by name.
-constexpr auto kEnds = std::to_array<std::string_view>(
-    {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
-     "<|end_of_text|>", "<EOT>", "_<EOT>", "<end_of_utterance>"});
-
-bool IsEnd(std::string_view text) {
-  return std::find(kEnds.begin(), kEnds.end(), text) != kEnds.end();
 }
 
 // Tokens with what stands beside each of them. Types are those of SentencePiece.
@@ -149,7 +82,7 @@ Tokens ReadTokens(const GgufFile& file) {
                                  std::to_string(i));
     }
     if (type > 0) tokens.types[i] = static_cast<PieceType>(type);
-    if (tokens.types[i] == PieceType::kUserDefined && IsEnd(tokens.texts[i])) {
+    if (tokens.types[i] == PieceType::kUserDefined && IsGgufEnd(tokens.texts[i])) {
       tokens.types[i] = PieceType::kControl;
       tokens.retyped.push_back(tokens.texts[i]);
     }
@@ -169,7 +102,7 @@ void WarnOfRetyped(const GgufFile& file, const Tokens& tokens) {
       file.name(), Quoted(kTypesKey), names);
 }
 
-Json PreTokenizerJson(const PreTokenizer& pre) {
+Json PreTokenizerJson(const GgufPreTokenizer& pre) {
   Json stages = Json::array();
   for (const std::string_view pattern : pre.patterns) {
     stages.push_back({{"type", "Split"},
@@ -191,7 +124,7 @@ constexpr auto kEndKeys = std::to_array<std::string_view>(
 
 std::optional<std::string> GgufTokenizerJson(const GgufFile& file) {
   if (KindOf(file) != Kind::kBpe) return std::nullopt;
-  const PreTokenizer& pre = FindPreTokenizer(file);
+  const GgufPreTokenizer& pre = FindPreTokenizer(file);
   if (!file.Has(kPreKey)) {
     spdlog::warn(
         "{}: no key {}: text may be cut in other places than the model was trained with; "
@@ -316,7 +249,7 @@ std::string GgufGenerationConfigJson(const GgufFile& file) {
     if (const auto id = file.Int(key); tokens.At(id)) ends.push_back(*id);
   }
   for (size_t id = 0; id < tokens.texts.size(); ++id) {
-    if (tokens.types[id] == PieceType::kControl && IsEnd(tokens.texts[id])) {
+    if (tokens.types[id] == PieceType::kControl && IsGgufEnd(tokens.texts[id])) {
       ends.push_back(static_cast<int64_t>(id));
     }
   }
