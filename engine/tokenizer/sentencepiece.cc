@@ -22,11 +22,7 @@ namespace {
 constexpr size_t kMostBytes = 64 << 20;
 constexpr size_t kMostPieceBytes = 16 << 20;  // all together; tries take a few dozen bytes for each
 
-struct Piece {
-  std::string_view text;
-  float score = 0;
-  PieceType type = PieceType::kNormal;
-};
+using Piece = SentencePieceList::Piece;
 
 enum class ModelType { kUnigram = 1, kBpe = 2 };
 
@@ -325,6 +321,15 @@ LoadedSentencePiece LoadSentencePiece(std::string_view bytes, const std::string&
   parts.normalizer = Normalizer({SentencePieceStep(model.normalizer)});
   loaded.tokenizer = std::make_unique<PipelineTokenizer>(std::move(parts));
   return loaded;
+}
+
+SentencePieceList ListSentencePieces(std::string_view bytes, const std::string& file) {
+  ModelProto model = ReadModelProto(bytes, file);
+  return {.pieces = std::move(model.pieces),
+          .is_bpe = model.type == ModelType::kBpe,
+          .add_dummy_prefix = model.normalizer.add_dummy_prefix,
+          .remove_extra_whitespaces = model.normalizer.remove_extra_whitespaces,
+          .charsmap = model.charsmap};
 }
 
 }  // namespace tandem::engine

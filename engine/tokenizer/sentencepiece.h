@@ -4,7 +4,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "engine/base/piece_type.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace tandem::engine {
@@ -20,5 +22,21 @@ struct LoadedSentencePiece {
 // `file` names the file in messages. Throws kDataLoss for a broken file, kUnsupported for a model
 // of words or characters and for options that README.md does not list.
 LoadedSentencePiece LoadSentencePiece(std::string_view bytes, const std::string& file);
+
+// What such a file lists, for whoever writes it down in another format. Throws as above, for what
+// is told here. Views into `bytes`.
+struct SentencePieceList {
+  struct Piece {
+    std::string_view text;
+    float score = 0;
+    PieceType type = PieceType::kNormal;
+  };
+  std::vector<Piece> pieces;  // by id
+  bool is_bpe = false;
+  bool add_dummy_prefix = true;
+  bool remove_extra_whitespaces = true;
+  std::string_view charsmap;
+};
+SentencePieceList ListSentencePieces(std::string_view bytes, const std::string& file);
 
 }  // namespace tandem::engine
