@@ -92,6 +92,11 @@ ConvertResult Describe(const ConvertSpec& spec) {
     }
     if (!spec.dtype.empty()) result.dtype = spec.dtype;
     if (record.contains("merge")) result.merge_json = record["merge"].dump();
+    if (record.contains(result.format)) {
+      Json report = record[result.format];
+      report.erase("tensors");  // a page for each layer, which stays in the record
+      result.report_json = report.dump();
+    }
     return result;
   }
   const auto written = FormatOf(spec).open(spec, spec.target);
@@ -164,6 +169,22 @@ void Merge(const ConvertSpec& spec, const JobContext& context, engine::OpsContex
   engine::MergeAdapter(base, engine::LoraAdapter::Open(spec.source), options, dir, ops);
 }
 
+// Blocks of integers are told as what they decode to, which no writer can tell from what they were
+// once rounded from.
+void WarnOfBlocks(const ConvertSpec& spec, const JobContext& context) {
+  if (FormOf(spec.source, "source").kind != SourceKind::kFile || !context.report) return;
+  const engine::ModelDir model = engine::ModelDir::Open(spec.source);
+  int64_t count = 0;
+  for (const std::string& name : model.tensor_names()) {
+    if (model.FindStored(name)->encoding != engine::Encoding::kPlain) ++count;
+  }
+  if (count == 0) return;
+  context.report({"warning", 0, 0, 0,
+                  std::to_string(count) +
+                      " tensors of the source are quantised; their numbers are what the blocks "
+                      "decode to"});
+}
+
 // Of a conversion to the source's own format the merged model is the target already.
 bool MergesIntoTarget(const ConvertSpec& spec, SourceKind kind) {
   return kind == SourceKind::kAdapter && FormatOf(spec).name == std::string_view("hf");
@@ -191,14 +212,16 @@ void CompareAll(const ConvertSpec& spec, const ModelSource& source, const ModelS
   if (written.state() != nullptr) Compare(*source.state(), *written.state(), n_threads, advance);
 }
 
-void Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
-           const WorkDir& work) {
+// Returns what the format reports, or nothing.
+std::string Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
+                  const WorkDir& work) {
   const Format& format = FormatOf(spec);
   const SourceKind kind = FormOf(spec.source, "source").kind;
   if (MergesIntoTarget(spec, kind)) {
     if (!fs::exists(work.out())) fs::rename(Merged(spec, context, ops, work), work.out());
-    return;
+    return {};
   }
+  WarnOfBlocks(spec, context);
   ConvertSpec read = spec;
   if (kind == SourceKind::kAdapter) read.source = Merged(spec, context, ops, work);
   const auto source =
@@ -211,28 +234,36 @@ void Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContex
     fs::create_directory(work.out());
     engine::RemoveStaleTemporaries(work.out());  // of small files, of a process that was killed
   }
+  std::string report;
+  const auto warn = [&](const std::string& text) {
+    if (context.report) context.report({.kind = "warning", .message = text});
+  };
   format.write(spec, {.source = *source,
                       .target = work.out(),
                       .ops = ops,
                       .advance = advance,
-                      .journal = &journal});
+                      .journal = &journal,
+                      .warn = warn,
+                      .report = [&](std::string json) { report = std::move(json); }});
   if (spec.verify) {
     CompareAll(spec, *source, *format.open(spec, work.out()), ops.pool().n_threads(), advance);
   }
-  if (kind != SourceKind::kAdapter) return;
+  if (kind != SourceKind::kAdapter) return report;
   const fs::path merge = (format.IsFile() ? work.path() : work.out()) / kMergeFile;
   fs::copy_file(read.source / kMergeFile, merge, fs::copy_options::overwrite_existing);
+  return report;
 }
 
 // Runs what was written, and gives the text of its record.
 std::string Certified(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
-                      const WorkDir& work) {
+                      const WorkDir& work, const std::string& report) {
   Progress reporter(context);
   const auto progress = [&] { reporter.Reach(1, 1, "comparing logits"); };
   const Certificate certificate = Certify(
       spec, work.out(),
       {.work_dir = work.path(), .cache_dir = context.cache_dir, .progress = progress, .ops = ops});
   RecordContext record{.job = JobOf(context), .cache_dir = context.cache_dir, .progress = progress};
+  record.report_json = report;
   // A record beside a file is written before the file has its name, so it says which file it is of.
   if (FormatOf(spec).IsFile()) record.inode = InodeOf(work.out());
   for (const fs::path& merge : {work.path() / kMergeFile, work.out() / kMergeFile}) {
@@ -270,10 +301,10 @@ void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext
       hashing.Add([&hashing, &context, path = parent_model] { HashAhead(path, context, hashing); });
     }
   }
-  Write(spec, context, ops, work);
+  const std::string report = Write(spec, context, ops, work);
   Progress progress(context);
   hashing.WaitForEnd([&] { progress.Reach(1, 1, "hashing the source"); });
-  const std::string text = Certified(spec, context, ops, work);
+  const std::string text = Certified(spec, context, ops, work, report);
   const fs::path record = FormatOf(spec).IsFile() ? RecordOf(spec) : work.out() / kRecordFile;
   engine::WriteFileAtomically(record, text);
   work.Publish(spec.overwrite ? engine::IfThere::kReplace : engine::IfThere::kRefuse);
@@ -290,6 +321,7 @@ std::string ConvertResultJson(const ConvertResult& result) {
   if (!result.certificate_json.empty()) {
     out["certificate"] = engine::ParseUntrustedJson(result.certificate_json, kRecordFile);
   }
+  if (!result.report_json.empty()) out[result.format] = Json::parse(result.report_json);
   return out.dump();
 }
 

@@ -19,6 +19,7 @@ struct ConvertResult {
   double seconds = 0;
   std::string merge_json;        // MergeReportText of an adapter; else empty
   std::string certificate_json;  // CertificateJson
+  std::string report_json;       // what the format tells of what it wrote (formats.h); else empty
 };
 std::string ConvertResultJson(const ConvertResult& result);
 

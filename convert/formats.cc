@@ -10,6 +10,8 @@ namespace {
 constexpr std::array kFloats = {"f32", "bf16", "f16"};
 constexpr std::array kBothLayouts = {"scanned", "unscanned"};
 
+constexpr std::array kGgufDTypes = {"f32", "f16", "bf16", "q8_0", "q4_0"};
+
 constexpr std::array kFormats = {
     Format{.name = "hf",
            .dtypes = kFloats,
@@ -31,6 +33,13 @@ constexpr std::array kFormats = {
            .write = WriteNative,
            .open = OpenNative,
            .goes_on = true},
+    Format{.name = "gguf",
+           .dtypes = kGgufDTypes,
+           .casts_source = false,
+           .write = WriteGguf,
+           .open = OpenGguf,
+           .file_suffix = ".gguf",
+           .compare = CompareWithGguf},
 };
 
 // Other names for the same.

@@ -27,6 +27,10 @@ struct WriteContext {
   std::function<void(int64_t bytes)> advance;
   // What of the target a conversion that was killed has written; null: nothing is gone on from.
   Journal* journal = nullptr;
+  // What the target cannot say of the source, for whoever asked for it.
+  std::function<void(const std::string& text)> warn = [](const std::string&) {};
+  // A JSON object that the record keeps under the format's name, and the result tells.
+  std::function<void(std::string json)> report = [](const std::string&) {};
 };
 
 // A format that is written: one file of this room, and one line in formats.cc.
@@ -69,5 +73,11 @@ std::unique_ptr<ModelSource> OpenNative(const ConvertSpec& spec,
 // hf.cc
 void WriteHf(const ConvertSpec& spec, const WriteContext& context);
 std::unique_ptr<ModelSource> OpenHf(const ConvertSpec& spec, const std::filesystem::path& target);
+
+// gguf.cc
+void WriteGguf(const ConvertSpec& spec, const WriteContext& context);
+std::unique_ptr<ModelSource> OpenGguf(const ConvertSpec& spec, const std::filesystem::path& target);
+void CompareWithGguf(const ConvertSpec& spec, const ModelSource& source, const ModelSource& written,
+                     const std::function<void(int64_t bytes)>& advance);
 
 }  // namespace tandem::convert

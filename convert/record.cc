@@ -93,6 +93,7 @@ std::string RecordText(const ConvertSpec& spec, const fs::path& result,
   if (!context.merge_json.empty()) {
     record["merge"] = engine::ParseUntrustedJson(context.merge_json, "merge.json");
   }
+  if (!context.report_json.empty()) record[spec.format] = Json::parse(context.report_json);
   return record.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

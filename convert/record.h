@@ -14,11 +14,13 @@ struct RecordContext {
   std::filesystem::path cache_dir = {};  // where hashes are remembered; empty: nowhere
   std::function<void()> progress = {};   // called now and then; what it throws ends the conversion
   std::string merge_json = {};           // MergeReportText of an adapter; else empty
+  std::string report_json = {};          // what the format tells of what it wrote; else empty
   uint64_t inode = 0;                    // of a file that the record lies beside; 0: of a directory
 };
 
 // convert.json: which tensors of how many bytes `spec` has made as `result`, when, by what, of
 // which parents with which content, the certificate, and of an adapter how it was merged.
+// What the format tells of it is there under the format's name.
 // Parents are named without their paths, and have the record that they have themselves, trimmed
 // (provenance.h). Reads the parents' weights unless their hashes are remembered; what cannot be
 // hashed says why.

@@ -78,7 +78,10 @@ int ConvertFiles(const ConvertFlags& flags) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
   const StopOnSignal stop;
   JobContext context;
-  context.report = ShowProgress();
+  context.report = [show = ShowProgress()](const ProgressEvent& event) {
+    if (event.kind != "warning") return show(event);
+    std::fprintf(stderr, "warning: %s\n", event.message.c_str());
+  };
   context.cache_dir = CacheDir();
   context.stop = stop.token();
   const convert::ConvertResult result = Run(flags.spec, context, flags.threads);
@@ -128,8 +131,10 @@ void AddConvert(CLI::App& command, int& exit_code) {
       ->capture_default_str();
   command.add_option("--base", flags->base,
                      "of an adapter: directory of the model into whose weights it is merged");
-  command.add_option("--dtype", flags->spec.dtype,
-                     "f32, bf16 or f16 for all weights (default: as the model has them)");
+  command.add_option(
+      "--dtype", flags->spec.dtype,
+      "f32, bf16 or f16 for all weights; q8_0 or q4_0 for the matrices of a GGUF file "
+      "(default: as the model has them)");
   const auto scan = command.add_flag(
       "--scan", flags->scan, "all layers of a kind in one tensor, where the format has both");
   command.add_flag("--unroll", flags->unroll, "a tensor for each layer, where the format has both")

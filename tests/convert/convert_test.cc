@@ -275,7 +275,7 @@ TEST_F(ConvertTest, WhatIsNotServedIsRefusedByItsField) {
     EXPECT_NE(std::string(fault->what()).find(word), std::string::npos) << fault->what();
   };
   ConvertSpec spec = Spec(golden.dir);
-  spec.format = "gguf";
+  spec.format = "tarball";
   expect(spec, ErrorCode::kInvalidArgument, "target.format", "unsupported_value", "hf");
   spec = Spec(golden.dir);
   spec.dtype = "q4_0";

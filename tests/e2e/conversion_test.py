@@ -101,13 +101,13 @@ class Convert(Case):
         self.assertEqual(self.greedy("copy"), self.greedy("base"))
         answer, _ = self.convert({"model": "nobody"}, status=404)
         self.assertEqual(answer["error"]["code"], "model_not_found")
-        answer, _ = self.convert({"model": "base"}, target={"format": "gguf"}, status=400)
+        answer, _ = self.convert({"model": "base"}, target={"format": "tarball"}, status=400)
         self.assertEqual(answer["error"]["code"], "unsupported_value")
 
         for arguments, code, word in [
                 ([self.root / "base", self.root / "copy"], 2, "exists already"),
                 ([self.root / "base" / "lora", self.path / "x"], 2, "base"),
-                ([self.root / "base", self.path / "x", "--to", "gguf"], 2, "hf"),
+                ([self.root / "base", self.path / "x", "--to", "tarball"], 2, "hf, gguf"),
                 ([self.path / "nowhere", self.path / "x"], 2, "nowhere"),
                 ([self.root / "base"], 2, "TARGET")]:
             done = self.tandem(*arguments)
@@ -135,6 +135,26 @@ class Convert(Case):
                              (self.path / "straight" / "model.safetensors").read_bytes())
         done = self.tandem(self.root / "base", self.path / "x", "--scan", "--to", "hf")
         self.assertIn("no layouts", done.stderr)
+
+    def test_a_model_becomes_one_file_and_a_directory_again(self):
+        job, _ = self.convert({"model": "base"}, name="one", target={"format": "gguf", "dtype": "bf16"})
+        job = self.ended(job["id"])
+        self.assertEqual(job["status"], "succeeded", job)
+        result = job["result"]
+        self.assertEqual((result["path"], result["format"], result["dtype"]), ("one.gguf", "gguf", "bf16"))
+        self.assertEqual(result["gguf"]["relative_rms"], 0)
+        self.admin("/admin/models/load", {"path": "one.gguf", "id": "one", "wait": True})
+        self.assertEqual(self.greedy("one"), self.greedy("base"))
+
+        done = self.tandem(self.root / "one.gguf", self.root / "again", "--to", "hf", "--dtype", "bf16")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.admin("/admin/models/load", {"path": "again", "wait": True})
+        self.assertEqual(self.greedy("again"), self.greedy("base"))
+        # No tokenizer: the file says so, and the command line too.
+        done = self.tandem(self.root / "base", self.path / "small.gguf", "--to", "gguf", "--dtype", "q8_0")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("warning: the model has no tokenizer", done.stderr)
+        self.assertGreater(json.loads(done.stdout)["gguf"]["relative_rms"], 0)
 
     def test_a_cancelled_job_leaves_nothing(self):
         self.admin("/admin/adapters/load", {"name": "tuned", "path": "base/lora"})

@@ -112,7 +112,6 @@ TEST_F(AppConvertTest, WhatCannotBeConvertedIsRefusedAtOnce) {
       {Body(Json::object()), {400, "invalid_value"}, "source", ""},
       {Body({{"model", "style"}, {"path", "one"}}), {400, "invalid_value"}, "source", ""},
       {Body({{"model", "style"}, {"base", "tiny"}}), {400, "invalid_value"}, "source.base", ""},
-      {with("/target/format", "gguf"), {400, "unsupported_value"}, "target.format", "hf"},
       {with("/target/format", "tarball"), {400, "unsupported_value"}, "target.format", "hf"},
       {with("/target/dtype", "q4_0"), {400, "unsupported_value"}, "target.dtype", "f32"},
       {with("/target/name", ".."), {400, "invalid_value"}, "target.name", ""},

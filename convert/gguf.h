@@ -1,0 +1,39 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "convert/gguf_tensors.h"
+#include "convert/model_source.h"
+#include "engine/ops/ops_context.h"
+
+namespace tandem::convert {
+
+// A model as one GGUF file.
+
+struct GgufReport {
+  std::vector<GgufTensor> tensors;    // with what was lost of each
+  std::vector<std::string> warnings;  // what the file cannot say
+  GgufError Total() const;
+  // An object: "max_abs", "relative_rms", "worst_tensor", "worst_relative_rms", "warnings", and of
+  // every one of "tensors" its "name", "type", "max_abs", "relative_rms".
+  std::string Json() const;
+};
+
+// Writes `path`, which must not exist; `name` becomes general.name, `dtype` is one of f32, f16,
+// bf16, q8_0, q4_0 or empty. What was written is opened again: its configuration and tokenizer must
+// be those of the source. `advance` as in WriteContext. Throws kUnsupported for what GGUF cannot
+// say, kDataLoss naming a tensor, kIo.
+GgufReport WriteGgufFile(const ModelSource& source, const std::string& name,
+                         const std::string& dtype, const std::filesystem::path& path,
+                         engine::OpsContext& ops, const std::function<void(int64_t)>& advance);
+
+// Whether the tensors of the file are those of the source as nearly as `dtype` has them, read row
+// by row. Throws kDataLoss naming the tensor.
+void CompareGguf(const ModelSource& source, const std::filesystem::path& file,
+                 const std::string& dtype, const std::function<void(int64_t)>& advance);
+
+}  // namespace tandem::convert
