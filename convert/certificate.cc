@@ -180,6 +180,7 @@ Certificate Measure(const ConvertSpec& spec, const fs::path& result_path,
   certificate.state = Certificate::State::kMeasured;
   const DType compute = IsF32(*source) || IsF32(result) ? DType::kF32 : DType::kBF16;
   certificate.compute = DTypeName(compute);
+  // A single file of another program is told in our words, its config too, whose numbers are f32.
   certificate.equal_tensors = !is_adapter && HaveEqualTensors(*source, result, context.progress);
   engine::LoadOptions load{.dtype = compute, .cache_dir = context.cache_dir};
   if (context.progress) load.progress = [&](double) { context.progress(); };

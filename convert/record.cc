@@ -58,6 +58,17 @@ Json ParentOf(const char* role, const fs::path& path, const RecordContext& conte
   return parent;
 }
 
+// Of the weights that were written, where the engine opens them: what serving calls them, and what
+// `tandem checkpoint verify` holds them to.
+Json HashesOf(const fs::path& result, const RecordContext& context) {
+  try {
+    return {{"content_sha256", engine::ModelDir::Open(result).ContentHash({}, context.progress)}};
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCancelled) throw;
+    return Json::object();
+  }
+}
+
 // What was asked for, without where it lies.
 Json SpecOf(const ConvertSpec& spec) {
   Json out = Json::parse(ConvertSpecJson(spec));
@@ -85,6 +96,7 @@ std::string RecordText(const ConvertSpec& spec, const fs::path& result,
   if (context.inode != 0) record["inode"] = context.inode;
   record["tensors"] = written->tensors().size();
   record["bytes"] = written->bytes();
+  record["hashes"] = HashesOf(result, context);
   record["parents"] = Json::array();
   const bool is_adapter = FormOf(spec.source, "source").kind == SourceKind::kAdapter;
   if (!spec.base.empty()) record["parents"].push_back(ParentOf("base", spec.base, context));

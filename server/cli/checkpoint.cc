@@ -1,113 +1,15 @@
 #include <CLI/CLI.hpp>
-#include <cstdio>
-#include <filesystem>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
-#include "convert/orbax/orbax_checkpoint.h"
-#include "engine/io/model_dir.h"
-#include "engine/tensor/dtype.h"
+#include "server/cli/checkpoint_verbs.h"
 #include "server/cli/verbs.h"
 
 namespace tandem::server {
-namespace {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
-
-struct Row {
-  std::string name;
-  std::string type;  // of the elements; of what has none, what it is
-  std::vector<int64_t> shape;
-  int64_t bytes = 0;
-};
-
-struct Listing {
-  std::string format;
-  std::string path;  // of what was listed: the newest step of a directory of steps
-  std::vector<Row> rows;
-};
-
-Listing ListOrbax(const fs::path& path) {
-  const auto checkpoint = convert::OrbaxCheckpoint::Open(path);
-  Listing listing{
-      checkpoint.is_ocdbt() ? "orbax, ocdbt" : "orbax", checkpoint.item_dir().string(), {}};
-  for (const auto& leaf : checkpoint.leaves()) {
-    Row row{leaf.name(), leaf.value_type, {}, 0};
-    if (leaf.array) {
-      row.type =
-          leaf.array->dtype ? std::string(DTypeName(*leaf.array->dtype)) : leaf.array->type_name;
-      row.shape = leaf.array->shape;
-      row.bytes = leaf.array->bytes();
-    }
-    listing.rows.push_back(std::move(row));
-  }
-  return listing;
-}
-
-Listing ListModel(const fs::path& path) {
-  const auto model = engine::ModelDir::Open(path);
-  Listing listing{model.format(), model.name(), {}};
-  for (const std::string& name : model.tensor_names()) {
-    const engine::StoredTensor& tensor = *model.FindStored(name);
-    listing.rows.push_back({name, std::string(DTypeName(tensor.view.dtype)), tensor.view.shape,
-                            static_cast<int64_t>(tensor.bytes().size())});
-  }
-  return listing;
-}
-
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (const int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  return text + "]";
-}
-
-void PrintJson(const Listing& listing) {
-  Json out{{"format", listing.format}, {"path", listing.path}, {"leaves", Json::array()}};
-  for (const Row& row : listing.rows) {
-    out["leaves"].push_back(
-        {{"name", row.name}, {"type", row.type}, {"shape", row.shape}, {"bytes", row.bytes}});
-  }
-  std::printf("%s\n", out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
-}
-
-void PrintText(const Listing& listing) {
-  int64_t bytes = 0;
-  for (const Row& row : listing.rows) {
-    std::printf("%-8s %-24s %s\n", row.type.c_str(), ShapeText(row.shape).c_str(),
-                row.name.c_str());
-    bytes += row.bytes;
-  }
-  std::printf("%zu leaves, %.1f MiB, %s: %s\n", listing.rows.size(),
-              static_cast<double>(bytes) / (1 << 20), listing.format.c_str(), listing.path.c_str());
-}
-
-void AddLs(CLI::App& command) {
-  struct Flags {
-    std::string path;
-    bool json = false;
-  };
-  const auto flags = std::make_shared<Flags>();
-  CLI::App* ls = command.add_subcommand("ls", "list the tensors of a checkpoint");
-  ls->add_option("path", flags->path,
-                 "a checkpoint of Orbax (MaxText, Tunix: a directory of steps, a step, an item), a "
-                 "Hugging Face directory, a checkpoint of a run, or a GGUF file")
-      ->required();
-  ls->add_flag("--json", flags->json, "as JSON");
-  ls->callback([flags] {
-    const fs::path path(flags->path);
-    const Listing listing = convert::OrbaxCheckpoint::Is(path) ? ListOrbax(path) : ListModel(path);
-    flags->json ? PrintJson(listing) : PrintText(listing);
-  });
-}
-
-}  // namespace
-
-void AddCheckpoint(CLI::App& command, int& /*exit_code*/) {
+void AddCheckpoint(CLI::App& command, int& exit_code) {
   command.require_subcommand(1);
-  AddLs(command);
+  AddCheckpointShowing(command);
+  AddCheckpointChecking(command, exit_code);
+  AddCheckpointWriting(command, exit_code);
 }
 
 }  // namespace tandem::server

@@ -1,0 +1,158 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "convert/open_tensors.h"
+#include "convert/tensor_diff.h"
+#include "convert/tensor_hash.h"
+#include "convert/verify_tensors.h"
+#include "server/cli/checkpoint_verbs.h"
+
+namespace tandem::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kExitDataFault = 65;  // EX_DATAERR
+constexpr int kExitDifferent = 1;
+
+void Print(const Json& json) {
+  std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+struct VerifyFlags {
+  std::string path;
+  bool quick = false;
+  bool json = false;
+};
+
+int Verify(const VerifyFlags& flags) {
+  const convert::VerifyReport report =
+      convert::VerifyTensors(flags.path, {.quick = flags.quick, .advance = {}});
+  if (flags.json) {
+    Print({{"format", report.format},
+           {"path", report.path.string()},
+           {"held_to", report.held_to},
+           {"files", report.files},
+           {"bytes", report.bytes},
+           {"faults", report.faults}});
+  } else {
+    for (const std::string& fault : report.faults) std::printf("fault: %s\n", fault.c_str());
+    std::printf("%s %s, %lld files or tensors, %.1f MiB, held to: %s\n", report.path.c_str(),
+                report.faults.empty() ? "is sound" : "is damaged",
+                static_cast<long long>(report.files), static_cast<double>(report.bytes) / (1 << 20),
+                report.held_to.c_str());
+  }
+  return report.faults.empty() ? 0 : kExitDataFault;
+}
+
+void AddVerify(CLI::App& command, int& exit_code) {
+  const auto flags = std::make_shared<VerifyFlags>();
+  CLI::App* verify =
+      command.add_subcommand("verify", "look for damage; exit code 65 when there is any");
+  verify->add_option("path", flags->path, "as of ls; of a directory of steps the newest")
+      ->required();
+  verify->add_flag("--quick", flags->quick, "sizes and headers only, without reading the weights");
+  verify->add_flag("--json", flags->json, "as JSON");
+  verify->callback([flags, &exit_code] { exit_code = Verify(*flags); });
+}
+
+struct DiffFlags {
+  std::string first, second;
+  bool json = false;
+};
+
+// JSON has no number for what is none.
+Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+void PrintDifference(const convert::TensorDifference& each) {
+  std::printf("%-18s %s", DifferenceName(each.kind), each.name.c_str());
+  using Kind = convert::TensorDifference::Kind;
+  if (each.kind == Kind::kValues || each.kind == Kind::kType) {
+    if (each.kind == Kind::kType) std::printf(" %s, %s", each.first.c_str(), each.second.c_str());
+    std::printf(" max abs %.3g, relative rms %.3g, %lld elements\n", each.max_abs,
+                each.relative_rms, static_cast<long long>(each.elements));
+    return;
+  }
+  std::printf(" %s%s%s\n", each.first.c_str(),
+              each.first.empty() || each.second.empty() ? "" : ", ", each.second.c_str());
+}
+
+int Diff(const DiffFlags& flags) {
+  const convert::OpenedTensors first = convert::OpenTensors(flags.first);
+  const convert::OpenedTensors second = convert::OpenTensors(flags.second);
+  const convert::TensorDiff diff = convert::DiffTensors(*first.source, *second.source);
+  if (flags.json) {
+    Json out = {{"equal", diff.differences.empty()},
+                {"compared", diff.compared},
+                {"differences", Json::array()}};
+    for (const convert::TensorDifference& each : diff.differences) {
+      out["differences"].push_back({{"name", each.name},
+                                    {"kind", DifferenceName(each.kind)},
+                                    {"first", each.first},
+                                    {"second", each.second},
+                                    {"max_abs", Number(each.max_abs)},
+                                    {"relative_rms", Number(each.relative_rms)},
+                                    {"elements", each.elements}});
+    }
+    Print(out);
+  } else {
+    for (const convert::TensorDifference& each : diff.differences) PrintDifference(each);
+    std::printf("%lld tensors in both, %zu differences\n", static_cast<long long>(diff.compared),
+                diff.differences.size());
+  }
+  return diff.differences.empty() ? 0 : kExitDifferent;
+}
+
+void AddDiff(CLI::App& command, int& exit_code) {
+  const auto flags = std::make_shared<DiffFlags>();
+  CLI::App* diff = command.add_subcommand(
+      "diff", "tensors that two checkpoints do not have alike; exit code 1 when there are any");
+  diff->add_option("first", flags->first, "as of ls")->required();
+  diff->add_option("second", flags->second, "as of ls; may be of another kind, type or layout")
+      ->required();
+  diff->add_flag("--json", flags->json, "as JSON");
+  diff->callback([flags, &exit_code] { exit_code = Diff(*flags); });
+}
+
+void AddHash(CLI::App& command) {
+  struct Flags {
+    std::string path;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* hash = command.add_subcommand(
+      "hash", "one SHA-256 of all names, types, shapes and values, however they are stored");
+  hash->add_option("path", flags->path, "as of ls")->required();
+  hash->add_flag("--json", flags->json, "as JSON, with the hash of every tensor");
+  hash->callback([flags] {
+    const convert::OpenedTensors opened = convert::OpenTensors(flags->path);
+    const auto tensors = convert::HashTensors(*opened.source);
+    if (!flags->json) {
+      std::printf("%s  %s\n", convert::HashOf(tensors).c_str(), flags->path.c_str());
+      return;
+    }
+    Json out = {{"tensors_sha256", convert::HashOf(tensors)}, {"tensors", Json::array()}};
+    for (const convert::TensorHash& tensor : tensors) {
+      out["tensors"].push_back({{"name", tensor.name},
+                                {"dtype", tensor.dtype},
+                                {"shape", tensor.shape},
+                                {"sha256", tensor.sha256}});
+    }
+    Print(out);
+  });
+}
+
+}  // namespace
+
+void AddCheckpointChecking(CLI::App& command, int& exit_code) {
+  AddVerify(command, exit_code);
+  AddDiff(command, exit_code);
+  AddHash(command);
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""`tandem checkpoint`: what is shown, checked, compared, hashed, removed and cut anew, on a run's
+checkpoints and on models.
+
+`checkpoint_verbs_test.py BINARY [unittest arguments]`.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import harness
+from harness import GOLDEN
+
+SPEC = """
+base_output_directory: {folder}
+model: {{n_layers: 1, hidden_dim: 32, n_heads: 2, tokenizer_path: {folder}/tokenizer.json}}
+data: {{train: {folder}/text.txt, eval: {folder}/text.txt, max_target_length: 32}}
+train:
+  steps: 5
+  per_device_batch_size: 2
+checkpoint: {{period: 1, keep: 5}}
+resources: {{threads: 1}}
+"""
+BASE = GOLDEN / "llama2-tiny-two-shards"
+
+
+class CheckpointVerbs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.directory.cleanup)
+        cls.folder = pathlib.Path(cls.directory.name)
+        (cls.folder / "spec.yaml").write_text(SPEC.format(folder=cls.folder))
+        (cls.folder / "text.txt").write_text(
+            "\n<|endoftext|>\n".join(f"A dog saw {i} cats in the sky." for i in range(40)))
+        cls.tandem("tokenizer", "train", cls.folder / "text.txt", "--vocab-size", 300,
+                   "--special", "<|endoftext|>", "--out", cls.folder / "tokenizer.json")
+        cls.tandem("train", cls.folder / "spec.yaml")
+        cls.run_dir = cls.folder / "run"
+
+    @classmethod
+    def tandem(cls, *arguments, code=0):
+        done = subprocess.run(
+            [harness.BINARY, *map(str, arguments)], text=True, check=False,
+            env={**os.environ, "XDG_CACHE_HOME": str(cls.folder / "cache")},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if done.returncode != code:
+            raise AssertionError(f"exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout + (done.stderr if code else "")
+
+    def checkpoint(self, *arguments, code=0):
+        return self.tandem("checkpoint", *arguments, code=code)
+
+    def json(self, *arguments, code=0):
+        return json.loads(self.checkpoint(*arguments, "--json", code=code))
+
+    def steps(self, folder):
+        return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+
+    def test_a_run_is_shown_verified_and_cleared(self):
+        steps = self.folder / "copy" / "checkpoints"
+        shutil.copytree(self.run_dir / "checkpoints", steps)
+        self.assertEqual(self.steps(steps), [1, 2, 3, 4, 5])
+        shown = self.json("show", steps)
+        self.assertEqual((shown["kind"], shown["step"]), ("full", 5))
+        self.assertGreater(shown["tensors"], 4)
+        self.assertIn("step: 5", self.checkpoint("show", steps))
+        report = self.json("verify", steps)
+        self.assertEqual((report["faults"], report["path"]),
+                         ([], str(steps / "000000000005")))
+
+        weights = steps / "000000000005" / "model.safetensors"
+        with weights.open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            last = file.read(1)[0]
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([last ^ 1]))
+        self.assertEqual(self.json("verify", steps, "--quick")["faults"], [])
+        self.assertIn("model.safetensors", self.checkpoint("verify", steps, code=65))
+        self.assertEqual(self.json("verify", steps / "000000000004")["faults"], [])
+
+        (steps / ".trash-000000000000").mkdir()
+        plan = self.json("gc", self.folder / "copy", "--keep", 1, "--dry-run")
+        self.assertEqual(self.steps(steps), [1, 2, 3, 4, 5])
+        done = self.json("gc", self.folder / "copy", "--keep", 1)
+        self.assertEqual(done["removed"], plan["removed"])
+        # The newest, the newest that is sound, and the best.
+        best = json.loads((steps / "000000000004" / "train_state.json").read_text())["best_step"]
+        self.assertEqual(self.steps(steps), sorted({5, 4, best} - {-1}))
+        self.assertFalse((steps / ".trash-000000000000").exists())
+
+    def test_content_is_hashed_compared_and_cut_anew(self):
+        other = self.folder / "other"
+        self.tandem("convert", BASE, other, "--dtype", "f32")
+        same = self.folder / "same"
+        made = json.loads(self.checkpoint("reshard", BASE, same, "--shard-bytes", "32K"))
+        self.assertGreater(made["shards"], 2)
+
+        self.assertEqual(self.checkpoint("hash", same).split()[0],
+                         self.checkpoint("hash", BASE).split()[0])
+        self.assertNotEqual(self.json("hash", other)["tensors_sha256"],
+                            self.json("hash", BASE)["tensors_sha256"])
+        self.assertTrue(self.json("diff", BASE, same)["equal"])
+        difference = self.json("diff", BASE, other, code=1)
+        self.assertEqual(len(difference["differences"]), difference["compared"])
+        self.assertIn("type", self.checkpoint("diff", BASE, other, code=1))
+        self.assertEqual(self.json("verify", other)["held_to"], "SHA-256 of convert.json")
+        shown = self.json("show", other)["provenance"]
+        self.assertEqual(shown["parents"][0]["name"], BASE.name)
+        self.assertEqual(shown["certificate"]["state"], "measured")
+        # What was cut anew says exactly what it was cut from.
+        self.tandem("convert", same, self.folder / "back", "--max-kl", 0)
+
+    def test_what_is_no_checkpoint_is_refused(self):
+        nowhere = self.folder / "nowhere"
+        for verb in ("show", "verify", "hash", "gc"):
+            self.assertIn("nowhere", self.checkpoint(verb, nowhere, code=1))
+        (self.folder / "empty").mkdir()
+        self.checkpoint("hash", self.folder / "empty", code=1)
+
+    def test_a_conversion_that_is_too_far_leaves_nothing(self):
+        told = self.tandem("convert", GOLDEN / "mistral-tiny", self.folder / "far", "--dtype", "bf16", "--max-kl", 0,
+                           code=65)
+        self.assertFalse((self.folder / "far").exists())
+        self.assertRegex(told, r"KL divergence from the source is up to [\d.e-]+")
+
+
+if __name__ == "__main__":
+    harness.main()
