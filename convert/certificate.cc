@@ -7,6 +7,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "convert/formats.h"
@@ -70,8 +71,8 @@ bool HaveEqualTensors(const ModelDir& a, const ModelDir& b, const std::function<
   if (names != b.tensor_names()) return false;
   const auto is_alike = [&](const std::string& name) {
     const StoredTensor &x = *a.FindStored(name), &y = *b.FindStored(name);
-    return x.encoding == y.encoding && x.view.dtype == y.view.dtype &&
-           x.view.shape == y.view.shape && x.transposed == y.transposed;
+    return x.IsAsAsked() && y.IsAsAsked() && x.view.dtype == y.view.dtype &&
+           x.view.shape == y.view.shape;
   };
   if (!std::all_of(names.begin(), names.end(), is_alike)) return false;
   return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
@@ -122,6 +123,7 @@ ModelDir ReadBack(const ConvertSpec& spec, const fs::path& result, const Certify
                       " MiB of disk, " + std::to_string(space.available >> 20) + " MiB are free"};
   }
   const fs::path read_back = context.work_dir / kReadBack;
+  fs::remove_all(read_back);  // of a process that was killed
   fs::create_directory(read_back);
   WriteHf({},
           {.source = *written, .target = read_back, .ops = context.ops, .advance = [&](int64_t) {
@@ -130,12 +132,14 @@ ModelDir ReadBack(const ConvertSpec& spec, const fs::path& result, const Certify
   return ModelDir::Open(read_back);
 }
 
-// Whether the engine opens what lies there.
-bool IsRunnable(const fs::path& result) {
-  if (fs::is_regular_file(result)) return ModelDir::IsModelFile(result);
-  if (!fs::is_regular_file(result / "config.json")) return false;
-  return fs::is_regular_file(result / "model.safetensors") ||
-         fs::is_regular_file(result / "model.safetensors.index.json");
+// The result, as the engine opens it by itself; nothing where it does not.
+std::optional<ModelDir> OpenDirectly(const fs::path& result) {
+  try {
+    return ModelDir::Open(result);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kDataLoss) throw;
+    return std::nullopt;
+  }
 }
 
 std::string Figure(double value) {
@@ -173,15 +177,17 @@ Certificate Measure(const ConvertSpec& spec, const fs::path& result_path,
                       std::string(spec.verify ? "" : "not even ") +
                       "compared with those that were written, one by one"};
   }
-  const ModelDir result =
-      IsRunnable(result_path) ? ModelDir::Open(result_path) : ReadBack(spec, result_path, context);
+  std::optional<ModelDir> opened = OpenDirectly(result_path);
+  const ModelDir result = opened ? std::move(*opened) : ReadBack(spec, result_path, context);
 
   Certificate certificate;
   certificate.state = Certificate::State::kMeasured;
   const DType compute = IsF32(*source) || IsF32(result) ? DType::kF32 : DType::kBF16;
   certificate.compute = DTypeName(compute);
   // A single file of another program is told in our words, its config too, whose numbers are f32.
-  certificate.equal_tensors = !is_adapter && HaveEqualTensors(*source, result, context.progress);
+  certificate.equal_tensors = !is_adapter && !fs::is_regular_file(source->name()) &&
+                              !fs::is_regular_file(result_path) &&
+                              HaveEqualTensors(*source, result, context.progress);
   engine::LoadOptions load{.dtype = compute, .cache_dir = context.cache_dir};
   if (context.progress) load.progress = [&](double) { context.progress(); };
 

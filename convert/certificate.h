@@ -25,7 +25,7 @@ struct Certificate {
   // Of kMeasured.
   std::string compute = {};    // "f32" when one of the two keeps its weights in f32, else "bf16"
   int64_t windows = 0;         // runs of tokens that know nothing of each other
-  bool equal_tensors = false;  // bit for bit, names and types too: then nothing may differ
+  bool equal_tensors = false;  // of directories, bit for bit: then nothing may differ
   engine::LogitDistance distance = {};
 };
 
