@@ -307,6 +307,7 @@ void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext
   const std::string text = Certified(spec, context, ops, work, report);
   const fs::path record = FormatOf(spec).IsFile() ? RecordOf(spec) : work.out() / kRecordFile;
   engine::WriteFileAtomically(record, text);
+  if (!FormatOf(spec).IsFile()) AddToManifest(work.out(), text);
   work.Publish(spec.overwrite ? engine::IfThere::kReplace : engine::IfThere::kRefuse);
 }
 

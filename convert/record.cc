@@ -9,6 +9,8 @@
 #include "convert/source.h"
 #include "convert/tensor_hash.h"
 #include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/checkpoint_manifest.h"
 #include "engine/io/json.h"
 #include "engine/io/model_dir.h"
 
@@ -107,6 +109,17 @@ std::string RecordText(const ConvertSpec& spec, const fs::path& result,
   }
   if (!context.report_json.empty()) record[spec.format] = Json::parse(context.report_json);
   return record.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void AddToManifest(const fs::path& dir, const std::string& record_text) {
+  constexpr size_t kMaxManifestBytes = 64 << 20;
+  const fs::path file = dir / engine::kManifestFile;
+  if (!fs::is_regular_file(file)) return;
+  Json manifest =
+      engine::ParseUntrustedJson(engine::ReadWholeFile(file, kMaxManifestBytes), file.string());
+  const Json record = Json::parse(record_text);
+  for (const char* name : {"parents", "hashes", "certificate"}) manifest[name] = record[name];
+  engine::WriteFileAtomically(file, manifest.dump(2) + "\n");
 }
 
 }  // namespace tandem::convert

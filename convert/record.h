@@ -27,4 +27,8 @@ struct RecordContext {
 std::string RecordText(const ConvertSpec& spec, const std::filesystem::path& result,
                        const Certificate& certificate, const RecordContext& context);
 
+// Adds what the record says of parents, hashes and certificate to the manifest of a checkpoint of
+// ours in `dir`; does nothing where there is none.
+void AddToManifest(const std::filesystem::path& dir, const std::string& record);
+
 }  // namespace tandem::convert

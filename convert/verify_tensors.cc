@@ -1,18 +1,16 @@
 #include "convert/verify_tensors.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "convert/open_tensors.h"
 #include "convert/orbax/orbax_checkpoint.h"
 #include "convert/provenance.h"
 #include "convert/tensor_hash.h"
 #include "engine/base/error.h"
-#include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/json.h"
-#include "engine/io/mapped_file.h"
+#include "engine/io/checkpoint_manifest.h"
 #include "engine/io/model_dir.h"
-#include "engine/io/sha256.h"
 
 namespace tandem::convert {
 namespace {
@@ -20,8 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kManifest = "manifest.json";
-constexpr size_t kMaxManifestBytes = 16 << 20;
+constexpr size_t kMaxManifestBytes = 64 << 20;
 
 // What is wrong goes into the report. Not what is only not for us to read, nor a wish to stop.
 template <typename Check>
@@ -34,60 +31,22 @@ void Try(VerifyReport* report, const Check& check) {
   }
 }
 
-std::string HashOfFile(const fs::path& path, const VerifyOptions& options) {
-  constexpr size_t kPieceBytes = 32 << 20;
-  const auto file = engine::MappedFile::Open(path);
-  engine::Sha256 sha;
-  for (size_t at = 0; at < file->bytes().size(); at += kPieceBytes) {
-    const auto piece = file->bytes().subspan(at, std::min(kPieceBytes, file->bytes().size() - at));
-    sha.Update(piece);
-    file->LetGo(piece);
-    if (options.advance) options.advance(static_cast<int64_t>(piece.size()));
-  }
-  return engine::ToHex(sha.Finish());
-}
-
-void VerifyFile(const fs::path& dir, const Json& file, const VerifyOptions& options,
-                VerifyReport* report) {
-  const std::string source = (dir / kManifest).string();
-  const std::string name = engine::JsonStringOr(file, "name", "", source);
-  // A manifest must not make us read outside its directory.
-  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
-    throw Error(ErrorCode::kDataLoss, source + ": bad file name " + Quoted(name));
-  }
-  const fs::path path = dir / name;
-  std::error_code failed;
-  const uintmax_t bytes = fs::file_size(path, failed);
-  if (failed) throw Error(ErrorCode::kDataLoss, path.string() + ": " + failed.message());
-  ++report->files;
-  report->bytes += static_cast<int64_t>(bytes);
-  const int64_t expected = engine::JsonInt(file, "bytes", 0, INT64_MAX, source);
-  if (bytes != static_cast<uintmax_t>(expected)) {
-    throw Error(ErrorCode::kDataLoss, path.string() + ": has " + std::to_string(bytes) +
-                                          " bytes instead of " + std::to_string(expected));
-  }
-  if (options.quick) return;
-  if (HashOfFile(path, options) == engine::JsonStringOr(file, "sha256", "", source)) return;
-  throw Error(ErrorCode::kDataLoss, path.string() + ": content does not match its SHA-256");
-}
-
 void VerifyManifest(const fs::path& dir, const VerifyOptions& options, VerifyReport* report) {
-  const std::string source = (dir / kManifest).string();
+  const std::string source = (dir / engine::kManifestFile).string();
   report->format = "tandem-checkpoint";
   report->held_to = options.quick ? "sizes of manifest.json" : "SHA-256 of manifest.json";
   Try(report, [&] {
-    const Json manifest = engine::ParseUntrustedJson(
-        engine::ReadWholeFile(dir / kManifest, kMaxManifestBytes), source);
-    const auto files = manifest.find("files");
-    if (!manifest.is_object() || files == manifest.end() || !files->is_array() || files->empty()) {
-      throw Error(ErrorCode::kDataLoss, source + ": field files is missing");
+    engine::CheckpointManifest manifest = engine::ParseCheckpointManifest(
+        engine::ReadWholeFile(dir / engine::kManifestFile, kMaxManifestBytes), source);
+    // One file at a time, so that each fault is told.
+    for (engine::CheckpointManifest::File& file : std::exchange(manifest.files, {})) {
+      ++report->files;
+      report->bytes += file.bytes;
+      if (options.advance) options.advance(0);
+      manifest.files = {std::move(file)};
+      Try(report, [&] { engine::CheckManifestFiles(manifest, dir, /*hashes=*/!options.quick); });
+      if (options.advance) options.advance(manifest.files.front().bytes);
     }
-    const int64_t version = engine::JsonInt(manifest, "version", 0, INT64_MAX, source);
-    if (version != 1) {
-      throw Error(ErrorCode::kUnsupported,
-                  source + ": checkpoint format version " + std::to_string(version));
-    }
-    for (const Json& file : *files) Try(report, [&] { VerifyFile(dir, file, options, report); });
   });
 }
 
@@ -159,7 +118,7 @@ VerifyReport VerifyTensors(const fs::path& given, const VerifyOptions& options) 
   }
   VerifyReport report;
   report.path = NewestStep(given);
-  if (fs::is_regular_file(report.path / kManifest)) {
+  if (fs::is_regular_file(report.path / engine::kManifestFile)) {
     VerifyManifest(report.path, options, &report);
   } else if (OrbaxCheckpoint::Is(given)) {
     VerifyOrbax(given, options, &report);

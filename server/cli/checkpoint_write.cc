@@ -6,11 +6,9 @@
 #include <string>
 
 #include "config/app_config.h"
-#include "convert/reshard.h"
-#include "engine/base/error.h"
+#include "convert/params_spec.h"
 #include "server/cli/checkpoint_verbs.h"
-#include "server/cli/job_child.h"
-#include "server/cli/model_options.h"
+#include "server/cli/convert_verb.h"
 #include "training/checkpoint/checkpoint_garbage.h"
 
 namespace tandem::server {
@@ -70,43 +68,66 @@ void AddGc(CLI::App& command) {
   gc->callback([flags] { Gc(*flags); });
 }
 
-void AddReshard(CLI::App& command) {
-  struct Flags {
-    std::string source, target, shard_bytes = "4G";
-  };
-  const auto flags = std::make_shared<Flags>();
-  CLI::App* reshard = command.add_subcommand(
-      "reshard", "write a model's tensors, bit for bit, in safetensors files of another size");
-  reshard->add_option("source", flags->source, "a Hugging Face directory or a checkpoint")
+struct WriteFlags {
+  std::string source, target;
+  std::string dtype = "bf16";
+  std::string shard_bytes = "4G";
+  bool unroll = false;
+  int threads = 0;
+};
+
+CLI::App* AddWriter(CLI::App& command, const char* name, const char* description,
+                    WriteFlags& flags) {
+  CLI::App* verb = command.add_subcommand(name, description);
+  verb->add_option("source", flags.source,
+                   "a checkpoint, a directory of a run's steps (the newest), or a model")
       ->required();
-  reshard->add_option("target", flags->target, "directory that is made")->required();
-  reshard
-      ->add_option("--shard-bytes", flags->shard_bytes,
+  verb->add_option("target", flags.target, "directory that is made")->required();
+  verb->add_option("--threads", flags.threads, "compute threads (0: one per physical core)")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  return verb;
+}
+
+void AddExportParams(CLI::App& command, int& exit_code) {
+  const auto flags = std::make_shared<WriteFlags>();
+  CLI::App* verb = AddWriter(
+      command, "export-params",
+      "weights alone, in bf16, as a checkpoint that is a Hugging Face directory, too", *flags);
+  verb->add_option("--dtype", flags->dtype,
+                   "bf16, f16 or f32, rounded once from the master weights, or keep")
+      ->capture_default_str();
+  verb->add_flag("--unroll", flags->unroll,
+                 "MaxText's word for a tensor per layer, which this format always has");
+  verb->callback([flags, &exit_code] {
+    exit_code = ConvertAndPrint(
+        convert::ExportParamsSpec(Named(flags->source), Named(flags->target), flags->dtype),
+        flags->threads);
+  });
+}
+
+void AddReshard(CLI::App& command, int& exit_code) {
+  const auto flags = std::make_shared<WriteFlags>();
+  CLI::App* verb =
+      AddWriter(command, "reshard",
+                "a model's tensors, bit for bit, in safetensors files of another size", *flags);
+  verb->add_option("--shard-bytes", flags->shard_bytes,
                    "of tensors in one file, at most, such as 500M; a larger tensor has its own")
       ->capture_default_str();
-  reshard->callback([flags] {
-    const StopOnSignal stop;
-    convert::ReshardOptions options;
-    options.shard_bytes = config::ParseBytes(flags->shard_bytes, "--shard-bytes");
-    options.cache_dir = CacheDir();
-    options.advance = [token = stop.token()](int64_t) {
-      if (token.stop_requested()) throw Error(ErrorCode::kCancelled, "stopped");
-    };
-    const convert::ReshardResult made =
-        convert::Reshard(Named(flags->source), Named(flags->target), options);
-    const Json out = {{"path", flags->target},
-                      {"shards", made.shards},
-                      {"tensors", made.tensors},
-                      {"bytes", made.bytes}};
-    std::printf("%s\n", out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  verb->callback([flags, &exit_code] {
+    exit_code = ConvertAndPrint(
+        convert::ReshardSpec(Named(flags->source), Named(flags->target),
+                             config::ParseBytes(flags->shard_bytes, "--shard-bytes")),
+        flags->threads);
   });
 }
 
 }  // namespace
 
-void AddCheckpointWriting(CLI::App& command, int& /*exit_code*/) {
+void AddCheckpointWriting(CLI::App& command, int& exit_code) {
   AddGc(command);
-  AddReshard(command);
+  AddExportParams(command, exit_code);
+  AddReshard(command, exit_code);
 }
 
 }  // namespace tandem::server

@@ -16,6 +16,7 @@
 #include "engine/base/thread_pool.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
+#include "server/cli/convert_verb.h"
 #include "server/cli/job_child.h"
 #include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
@@ -74,7 +75,9 @@ std::function<void(const ProgressEvent&)> ShowProgress() {
   };
 }
 
-int ConvertFiles(const ConvertFlags& flags) {
+}  // namespace
+
+int ConvertAndPrint(const convert::ConvertSpec& spec, int threads) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
   const StopOnSignal stop;
   JobContext context;
@@ -84,11 +87,13 @@ int ConvertFiles(const ConvertFlags& flags) {
   };
   context.cache_dir = CacheDir();
   context.stop = stop.token();
-  const convert::ConvertResult result = Run(flags.spec, context, flags.threads);
+  const convert::ConvertResult result = Run(spec, context, threads);
   const auto json = nlohmann::ordered_json::parse(convert::ConvertResultJson(result));
   std::printf("%s\n", json.dump(2).c_str());
   return 0;
 }
+
+namespace {
 
 int ConvertJob(const ConvertFlags& flags) {
   const fs::path dir = fs::absolute(flags.job_dir).lexically_normal();
@@ -182,7 +187,7 @@ void AddConvert(CLI::App& command, int& exit_code) {
     if (flags->unroll) flags->spec.layout = "unscanned";
     flags->spec.verify = !flags->no_verify;
     flags->spec.certificate = !flags->no_certificate;
-    exit_code = ConvertFiles(*flags);
+    exit_code = ConvertAndPrint(flags->spec, flags->threads);
   });
 }
 

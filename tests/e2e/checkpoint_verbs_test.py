@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -27,6 +28,24 @@ checkpoint: {{period: 1, keep: 5}}
 resources: {{threads: 1}}
 """
 BASE = GOLDEN / "llama2-tiny-two-shards"
+
+
+def tensors_of(file):
+    """Name to type and bytes."""
+    data = file.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    return {name: (tensor["dtype"], data[8 + length + tensor["data_offsets"][0]:
+                                         8 + length + tensor["data_offsets"][1]])
+            for name, tensor in header.items()}
+
+
+def joined(high, low):
+    """Master weights: bf16 halves and their signed remainders."""
+    n = len(high) // 2
+    return struct.pack(f"<{n}I", *(((h << 16) + l) & 0xFFFFFFFF for h, l in zip(
+        struct.unpack(f"<{n}H", high), struct.unpack(f"<{n}h", low))))
 
 
 class CheckpointVerbs(unittest.TestCase):
@@ -99,7 +118,8 @@ class CheckpointVerbs(unittest.TestCase):
         self.tandem("convert", BASE, other, "--dtype", "f32")
         same = self.folder / "same"
         made = json.loads(self.checkpoint("reshard", BASE, same, "--shard-bytes", "32K"))
-        self.assertGreater(made["shards"], 2)
+        self.assertEqual(made["certificate"]["max_abs_difference"], 0)
+        self.assertGreater(len(list(same.glob("*.safetensors"))), 2)
 
         self.assertEqual(self.checkpoint("hash", same).split()[0],
                          self.checkpoint("hash", BASE).split()[0])
@@ -115,6 +135,31 @@ class CheckpointVerbs(unittest.TestCase):
         self.assertEqual(shown["certificate"]["state"], "measured")
         # What was cut anew says exactly what it was cut from.
         self.tandem("convert", same, self.folder / "back", "--max-kl", 0)
+
+    def test_weights_alone_are_rounded_from_the_masters(self):
+        step = self.run_dir / "checkpoints" / "000000000005"
+        exported = {}
+        for dtype in ("f32", "bf16", "keep"):
+            target = self.folder / f"params-{dtype}"
+            made = json.loads(self.checkpoint("export-params", self.run_dir / "checkpoints", target,
+                                              "--dtype", dtype))
+            self.assertEqual(made["certificate"]["state"], "measured", made)
+            self.assertFalse(list(target.glob("optim*")))
+            self.assertEqual(self.json("verify", target)["faults"], [])
+            self.assertEqual(self.json("show", target)["kind"], "params")
+            exported[dtype] = tensors_of(target / "model.safetensors")
+        weights = tensors_of(step / "model.safetensors")
+        low = {name[4:]: data for name, (_, data) in
+               tensors_of(step / "optim.safetensors").items() if name.startswith("low/")}
+        self.assertEqual(sorted(exported["f32"]), sorted(weights))
+        for name, (dtype, data) in weights.items():
+            master = data if dtype == "F32" else joined(data, low[name])
+            self.assertEqual(exported["f32"][name], ("F32", master), name)
+            self.assertEqual(exported["keep"][name], (dtype, data), name)
+            self.assertEqual(exported["bf16"][name][0], "BF16")
+            if dtype == "BF16":  # the nearest to the master by construction
+                self.assertEqual(exported["bf16"][name][1], data, name)
+        self.checkpoint("export-params", step, self.folder / "none", "--dtype", "int3", code=2)
 
     def test_what_is_no_checkpoint_is_refused(self):
         nowhere = self.folder / "nowhere"
