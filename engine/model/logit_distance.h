@@ -16,10 +16,10 @@ class Adapter;
 // to fewer bits, or converting them, has changed. All in natural logarithms.
 struct LogitDistance {
   int64_t n_positions = 0;
-  double mean_kl = 0;            // of KL(reference || model) over the positions
-  double max_kl = 0;             // the worst position's
+  double mean_kl = 0;             // of KL(reference || model) over the positions
+  double max_kl = 0;              // the worst position's
   double max_abs_difference = 0;  // of a logit
-  double same_first_choice = 0;  // fraction of positions whose likeliest token is the same
+  double same_first_choice = 0;   // fraction of positions whose likeliest token is the same
   // exp of the mean negative log-likelihood of each next token of the text.
   double reference_perplexity = 0;
   double perplexity = 0;
