@@ -256,7 +256,7 @@ class Reader {
     const std::vector<int64_t> grid = GridOf(array_.shape, array_.chunk_shape);
     std::vector<int64_t> at(grid.size(), 0);
     do {
-      key_ = KeyOf(at);
+      key_ = prefix_ + "/" + ZarrChunkKey(array_, at);
       const std::optional<StoredBytes> stored = values_.Find(key_);
       if (!stored) Broken("is missing");
       std::vector<int64_t> first(at.size());
@@ -272,17 +272,6 @@ class Reader {
  private:
   [[noreturn]] void Broken(const std::string& why) const {
     throw Error(ErrorCode::kDataLoss, key_ + ": " + why);
-  }
-
-  std::string KeyOf(const std::vector<int64_t>& at) const {
-    std::string key = prefix_ + "/";
-    if (array_.version == 3) key += "c";
-    for (size_t i = 0; i < at.size(); ++i) {
-      if (array_.version == 3 || i > 0) key += array_.separator;
-      key += std::to_string(at[i]);
-    }
-    if (array_.version == 2 && at.empty()) key += "0";
-    return key;
   }
 
   // Where a chunk of a shard lies: its index, of offset and length for each.
@@ -388,6 +377,15 @@ ZarrArray ParseZarr(int version, std::string_view json, const std::string& what)
   metadata.BytesOf(array.shape, array.element_bytes);
   metadata.BytesOf(array.chunk_shape, array.element_bytes);
   return array;
+}
+
+std::string ZarrChunkKey(const ZarrArray& array, std::span<const int64_t> at) {
+  std::string key = array.version == 3 ? "c" : "";
+  for (size_t i = 0; i < at.size(); ++i) {
+    if (array.version == 3 || i > 0) key += array.separator;
+    key += std::to_string(at[i]);
+  }
+  return key.empty() ? "0" : key;
 }
 
 void ReadZarr(const KeyValues& values, const std::string& prefix, const ZarrArray& array,

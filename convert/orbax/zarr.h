@@ -42,6 +42,9 @@ struct ZarrArray {
 // the codec, order or type that is not read.
 ZarrArray ParseZarr(int version, std::string_view json, const std::string& what);
 
+// The key of a chunk, by its position in the grid: "c/0/1" of version 3, "0.1" of version 2.
+std::string ZarrChunkKey(const ZarrArray& array, std::span<const int64_t> at);
+
 // All elements in C order, little-endian, into out.size() == array.bytes() bytes. `prefix` is the
 // array's name in `values`. Memory is that of one chunk. Throws kDataLoss naming the chunk; one
 // that is missing is an error, as in Orbax.

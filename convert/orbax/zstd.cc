@@ -48,4 +48,20 @@ std::vector<std::byte> DecodeZstdUpTo(std::span<const std::byte> bytes, size_t m
   return out;
 }
 
+std::vector<std::byte> EncodeZstd(std::span<const std::byte> bytes) {
+  const std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(),
+                                                                   ZSTD_freeCCtx);
+  if (context == nullptr) throw std::bad_alloc();
+  ZSTD_CCtx_setParameter(context.get(), ZSTD_c_compressionLevel, 1);
+  ZSTD_CCtx_setParameter(context.get(), ZSTD_c_checksumFlag, 1);
+  std::vector<std::byte> out(ZSTD_compressBound(bytes.size()));
+  const size_t size =
+      ZSTD_compress2(context.get(), out.data(), out.size(), bytes.data(), bytes.size());
+  if (ZSTD_isError(size) != 0) {
+    throw Error(ErrorCode::kInternal, std::string("zstd: ") + ZSTD_getErrorName(size));
+  }
+  out.resize(size);
+  return out;
+}
+
 }  // namespace tandem::convert

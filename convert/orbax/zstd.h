@@ -8,8 +8,9 @@
 
 namespace tandem::convert {
 
-// Zstandard frames (RFC 8878) as TensorStore writes them: without the size of what is in them.
-// Both throw kDataLoss naming `what`.
+// Zstandard frames (RFC 8878). TensorStore's do not say the size of what is in them; ours do, and
+// have a checksum of it, which every reader of such frames looks at.
+// Those that decode throw kDataLoss naming `what`.
 
 // Fills `out` exactly.
 void DecodeZstd(std::span<const std::byte> bytes, std::span<std::byte> out,
@@ -17,5 +18,8 @@ void DecodeZstd(std::span<const std::byte> bytes, std::span<std::byte> out,
 // Of unknown size, at most `most`: memory grows with what comes out, not with what is claimed.
 std::vector<std::byte> DecodeZstdUpTo(std::span<const std::byte> bytes, size_t most,
                                       const std::string& what);
+
+// One frame at level 1: weights hardly become smaller at others.
+std::vector<std::byte> EncodeZstd(std::span<const std::byte> bytes);
 
 }  // namespace tandem::convert

@@ -1,0 +1,175 @@
+#include "convert/orbax/orbax_writer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "convert/orbax/zarr_writer.h"
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "engine/io/atomic_write.h"
+
+namespace tandem::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// Encoded chunks that wait to be written, by their size before that.
+constexpr int64_t kWaveBytes = int64_t{128} << 20;
+constexpr int kDictKey = 2;  // of Orbax's key types
+
+// A key as it may stand in a directory's name, in a name joined by dots and between Python's
+// quotes.
+void CheckKey(const std::string& key) {
+  const bool is_plain = !key.empty() && std::all_of(key.begin(), key.end(), [](unsigned char c) {
+    return c > ' ' && c < 0x7f && c != '/' && c != '\\' && c != '\'' && c != '"';
+  });
+  if (is_plain && key != "." && key != "..") return;
+  throw Error(ErrorCode::kInvalidArgument, Quoted(key) + " cannot be a key of a checkpoint");
+}
+
+std::string NameOf(const OrbaxItemWriter::Path& path) {
+  std::string name;
+  for (const std::string& key : path) name += (name.empty() ? "" : ".") + key;
+  return name;
+}
+
+// A tuple as Python prints it, which is how Orbax names the entries of its tree.
+std::string TupleText(const OrbaxItemWriter::Path& path) {
+  std::string text = "(";
+  for (size_t i = 0; i < path.size(); ++i) text += (i > 0 ? ", '" : "'") + path[i] + "'";
+  return text + (path.size() == 1 ? ",)" : ")");
+}
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// Tasks of a pool may not throw: the first fault is kept and thrown here.
+void ParallelFor(ThreadPool& pool, int64_t n, const std::function<void(int64_t)>& task) {
+  std::mutex mutex;  // guards fault
+  std::exception_ptr fault;
+  pool.ParallelFor(n, [&](int64_t i, int) {
+    try {
+      task(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (fault == nullptr) fault = std::current_exception();
+    }
+  });
+  if (fault != nullptr) std::rethrow_exception(fault);
+}
+
+}  // namespace
+
+struct OrbaxItemWriter::Tree {
+  Json entries = Json::object();
+  Json arrays = Json::array();
+
+  void Add(const Path& path, Json value) {
+    Json keys = Json::array();
+    for (const std::string& key : path) {
+      CheckKey(key);
+      keys.push_back({{"key", key}, {"key_type", kDictKey}});
+    }
+    const std::string name = TupleText(path);
+    if (entries.contains(name)) throw Error(ErrorCode::kInternal, name + " is there twice");
+    entries[name] = {{"key_metadata", std::move(keys)}, {"value_metadata", std::move(value)}};
+  }
+};
+
+OrbaxItemWriter::OrbaxItemWriter(const fs::path& dir, const OrbaxStorage& storage, ThreadPool& pool)
+    : dir_(dir), storage_(storage), pool_(pool), tree_(std::make_unique<Tree>()) {
+  fs::create_directories(dir_);
+  values_ = storage_.ocdbt ? WriteOcdbt(dir_, storage_.ocdbt_sizes) : WriteFileTree(dir_);
+}
+
+OrbaxItemWriter::~OrbaxItemWriter() = default;
+
+void OrbaxItemWriter::PutArray(const std::string& name, engine::DType dtype,
+                               const std::vector<int64_t>& shape, std::span<const std::byte> bytes,
+                               std::vector<int64_t>* chunk_shape) {
+  const ZarrArray array = PlanZarr(storage_.zarr, dtype, shape, storage_.max_chunk_bytes);
+  if (static_cast<int64_t>(bytes.size()) != array.bytes()) {
+    throw Error(ErrorCode::kInternal, name + ": bytes of another shape");
+  }
+  const std::string text = ZarrMetadataText(array);
+  values_->Put(name + "/" + ZarrMetadataName(array), std::as_bytes(std::span(text)));
+  int64_t chunk_bytes = array.element_bytes;
+  for (const int64_t size : array.chunk_shape) chunk_bytes *= size;
+  const int64_t at_once = std::max<int64_t>(2 * pool_.n_threads(), kWaveBytes / chunk_bytes);
+  const int64_t n_chunks = ZarrChunkCount(array);
+  for (int64_t first = 0; first < n_chunks; first += at_once) {
+    std::vector<std::vector<std::byte>> encoded(
+        static_cast<size_t>(std::min(at_once, n_chunks - first)));
+    ParallelFor(pool_, static_cast<int64_t>(encoded.size()), [&](int64_t i) {
+      encoded[static_cast<size_t>(i)] = EncodeZarrChunk(array, first + i, bytes);
+    });
+    for (size_t i = 0; i < encoded.size(); ++i) {
+      const auto at = ZarrChunkPosition(array, first + static_cast<int64_t>(i));
+      values_->Put(name + "/" + ZarrChunkKey(array, at), encoded[i]);
+      encoded[i] = {};
+    }
+  }
+  *chunk_shape = array.chunk_shape;
+}
+
+void OrbaxItemWriter::AddArray(const Path& path, engine::DType dtype,
+                               const std::vector<int64_t>& shape,
+                               std::span<const std::byte> bytes) {
+  tree_->Add(path, {{"value_type", "np.ndarray"}, {"skip_deserialize", false}});
+  std::vector<int64_t> chunk_shape;
+  PutArray(NameOf(path), dtype, shape, bytes, &chunk_shape);
+  tree_->arrays.push_back({{"array_metadata",
+                            {{"param_name", NameOf(path)},
+                             {"write_shape", shape},
+                             {"chunk_shape", chunk_shape},
+                             {"ext_metadata", nullptr}}}});
+}
+
+void OrbaxItemWriter::AddScalar(const Path& path, int64_t value) {
+  tree_->Add(path, {{"value_type", "scalar"}, {"skip_deserialize", false}});
+  std::vector<int64_t> chunk_shape;
+  PutArray(NameOf(path), engine::DType::kI64, {}, std::as_bytes(std::span(&value, 1)),
+           &chunk_shape);
+}
+
+void OrbaxItemWriter::AddEmptyDict(const Path& path) {
+  tree_->Add(path, {{"value_type", "Dict"}, {"skip_deserialize", true}});
+}
+
+void OrbaxItemWriter::Finish() {
+  values_->Finish();
+  fs::create_directories(dir_ / "array_metadatas");
+  engine::WriteFileAtomically(dir_ / "array_metadatas" / "process_0",
+                              Json{{"array_metadatas", tree_->arrays}}.dump());
+  engine::WriteFileAtomically(dir_ / "_METADATA",
+                              Json{{"tree_metadata", tree_->entries},
+                                   {"use_ocdbt", storage_.ocdbt},
+                                   {"use_zarr3", storage_.zarr == 3},
+                                   {"store_array_data_equal_to_fill_value", true},
+                                   {"custom_metadata", nullptr}}
+                                  .dump());
+}
+
+void WriteOrbaxStep(const fs::path& step_dir, const std::string& custom_json) {
+  const int64_t now = NowNs();
+  engine::WriteFileAtomically(
+      step_dir / "_CHECKPOINT_METADATA",
+      Json{{"item_handlers",
+            {{"items",
+              "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"}}},
+           {"metrics", Json::object()},
+           {"performance_metrics", Json::object()},
+           {"init_timestamp_nsecs", now},
+           {"commit_timestamp_nsecs", now},
+           {"custom_metadata", Json::parse(custom_json)}}
+          .dump());
+}
+
+}  // namespace tandem::convert

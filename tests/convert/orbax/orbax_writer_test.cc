@@ -1,0 +1,183 @@
+// What is written is read back, in every variant; the reader is held to Orbax by fixtures, the
+// writer by oracle.py.
+
+#include "convert/orbax/orbax_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "convert/orbax/orbax_checkpoint.h"
+#include "convert/orbax/zarr_writer.h"
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "tests/support/temporary_dir.h"
+
+namespace tandem::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using engine::DType;
+using Bytes = std::vector<std::byte>;
+
+struct Array {
+  OrbaxItemWriter::Path path;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  Bytes bytes;
+};
+
+Array Random(OrbaxItemWriter::Path path, DType dtype, std::vector<int64_t> shape) {
+  Array array{std::move(path), dtype, std::move(shape), {}};
+  std::minstd_rand random(static_cast<unsigned>(array.path.size() + array.shape.size()));
+  size_t n = engine::DTypeBytes(dtype);
+  for (const int64_t size : array.shape) n *= static_cast<size_t>(size);
+  array.bytes.resize(n);
+  for (std::byte& byte : array.bytes) byte = static_cast<std::byte>(random() >> 8);
+  return array;
+}
+
+std::vector<Array> Arrays() {
+  return {Random({"params", "a", "kernel"}, DType::kF32, {12, 3, 10}),
+          Random({"params", "a", "scale"}, DType::kBF16, {7}),
+          Random({"params", "b"}, DType::kF16, {35, 11}),
+          Random({"params", "zero"}, DType::kF32, {}),
+          Random({"params", "none"}, DType::kF32, {0, 4}),
+          Random({"flags"}, DType::kI8, {4, 6, 2, 5}),
+          Random({"numbers"}, DType::kI32, {1031})};
+}
+
+void WriteItem(const fs::path& dir, const OrbaxStorage& storage, const std::vector<Array>& arrays) {
+  ThreadPool pool(2);
+  OrbaxItemWriter writer(dir, storage, pool);
+  for (const Array& array : arrays) {
+    writer.AddArray(array.path, array.dtype, array.shape, array.bytes);
+  }
+  writer.AddScalar({"step"}, 17);
+  writer.AddEmptyDict({"opt_state"});
+  writer.Finish();
+}
+
+void ExpectItem(const fs::path& dir, const std::vector<Array>& arrays) {
+  const auto checkpoint = OrbaxCheckpoint::Open(dir);
+  ASSERT_EQ(checkpoint.leaves().size(), arrays.size() + 2);
+  for (const auto& leaf : checkpoint.leaves()) {
+    SCOPED_TRACE(leaf.name());
+    if (leaf.name() == "opt_state") {
+      EXPECT_EQ(leaf.value_type, "Dict");
+      EXPECT_FALSE(leaf.array);
+      continue;
+    }
+    ASSERT_TRUE(leaf.array);
+    Bytes bytes(static_cast<size_t>(leaf.array->bytes()));
+    checkpoint.Read(leaf, bytes);
+    if (leaf.name() == "step") {
+      int64_t step = 0;
+      ASSERT_EQ(bytes.size(), sizeof(step));
+      std::memcpy(&step, bytes.data(), sizeof(step));
+      EXPECT_EQ(step, 17);
+      continue;
+    }
+    const auto wanted = std::find_if(arrays.begin(), arrays.end(),
+                                     [&](const Array& array) { return array.path == leaf.path; });
+    ASSERT_NE(wanted, arrays.end());
+    EXPECT_EQ(leaf.array->dtype, wanted->dtype);
+    EXPECT_EQ(leaf.array->shape, wanted->shape);
+    EXPECT_EQ(bytes, wanted->bytes);
+  }
+}
+
+TEST(OrbaxWriter, EveryVariantIsReadBack) {
+  for (const bool ocdbt : {false, true}) {
+    for (const int zarr : {2, 3}) {
+      for (const int64_t chunk : {int64_t{1} << 24, int64_t{100}}) {
+        SCOPED_TRACE(std::to_string(ocdbt) + " " + std::to_string(zarr) + " " +
+                     std::to_string(chunk));
+        const tests::TemporaryDir dir;
+        const std::vector<Array> arrays = Arrays();
+        WriteItem(dir.path() / "items", {.ocdbt = ocdbt, .zarr = zarr, .max_chunk_bytes = chunk},
+                  arrays);
+        ExpectItem(dir.path() / "items", arrays);
+        EXPECT_EQ(fs::exists(dir.path() / "items/manifest.ocdbt"), ocdbt);
+      }
+    }
+  }
+}
+
+// Nodes of a few entries: leaves, and inner nodes above inner nodes; many data files.
+TEST(OrbaxWriter, ADatabaseOfManyNodesAndFilesIsReadBack) {
+  for (const size_t node_bytes : {size_t{1}, size_t{700}, size_t{4000}}) {
+    for (const size_t inline_bytes : {size_t{0}, size_t{30}, size_t{5000}}) {
+      const tests::TemporaryDir dir;
+      const std::vector<Array> arrays = Arrays();
+      const OrbaxStorage storage{.max_chunk_bytes = 100,
+                                 .ocdbt_sizes = {.max_inline_value_bytes = inline_bytes,
+                                                 .max_decoded_node_bytes = node_bytes,
+                                                 .max_file_bytes = 3000}};
+      WriteItem(dir.path(), storage, arrays);
+      ExpectItem(dir.path(), arrays);
+    }
+  }
+}
+
+TEST(OrbaxWriter, ChunksAreEqualPartsBelowTheBound) {
+  const ZarrArray array = PlanZarr(3, DType::kBF16, {30, 7, 11}, 200);
+  EXPECT_EQ(array.chunk_shape, (std::vector<int64_t>{1, 7, 11}));
+  EXPECT_EQ(PlanZarr(2, DType::kF32, {30, 7, 11}, 60).chunk_shape,
+            (std::vector<int64_t>{1, 1, 11}));
+  EXPECT_EQ(PlanZarr(2, DType::kF32, {4, 6}, 50).chunk_shape, (std::vector<int64_t>{2, 6}));
+  EXPECT_EQ(PlanZarr(2, DType::kF32, {4, 6}, 1 << 20).chunk_shape, (std::vector<int64_t>{4, 6}));
+  EXPECT_EQ(PlanZarr(2, DType::kF32, {0, 6}, 1 << 20).chunk_shape, (std::vector<int64_t>{1, 6}));
+  EXPECT_THROW(PlanZarr(4, DType::kF32, {1}, 100), Error);
+}
+
+TEST(OrbaxWriter, AStepIsFinishedByItsMetadata) {
+  const tests::TemporaryDir dir;
+  WriteItem(dir.path() / "0/items", {}, Arrays());
+  WriteItem(dir.path() / "7/items", {}, Arrays());
+  WriteOrbaxStep(dir.path() / "7", R"({"scan_layers": true})");
+  EXPECT_EQ(OrbaxCheckpoint::Open(dir.path()).item_dir(), dir.path() / "7/items");
+  const auto json =
+      nlohmann::json::parse(engine::ReadWholeFile(dir.path() / "7/_CHECKPOINT_METADATA", 1 << 20));
+  EXPECT_EQ(json["custom_metadata"]["scan_layers"], true);
+}
+
+TEST(OrbaxWriter, KeysThatWouldBeOtherPathsAreRefused) {
+  const tests::TemporaryDir dir;
+  ThreadPool pool(1);
+  for (const bool ocdbt : {false, true}) {
+    OrbaxItemWriter writer(dir.path() / (ocdbt ? "a" : "b"), {.ocdbt = ocdbt}, pool);
+    for (const char* key : {"..", "", "a/b", "it's", "\n", "\\", "."}) {
+      EXPECT_THROW(writer.AddScalar({"params", key}, 1), Error) << key;
+    }
+  }
+}
+
+// A byte of a chunk that changes shows: frames have checksums.
+TEST(OrbaxWriter, DamagedChunksAreRefused) {
+  const tests::TemporaryDir dir;
+  const std::vector<Array> arrays = {Random({"a"}, DType::kF32, {64, 32})};
+  WriteItem(dir.path(), {.ocdbt = false}, arrays);
+  const fs::path file = dir.path() / "a/c/0/0";
+  const std::string text = engine::ReadWholeFile(file, 1 << 20);
+  const auto checkpoint = OrbaxCheckpoint::Open(dir.path());
+  for (size_t at = 0; at < text.size(); at += 97) {
+    std::string damaged = text;
+    damaged[at] = static_cast<char>(damaged[at] ^ 4);
+    std::ofstream(file, std::ios::binary) << damaged;
+    Bytes bytes(arrays[0].bytes.size());
+    const auto read = [&] { checkpoint.Read(checkpoint.leaves()[0], bytes); };
+    try {
+      read();
+      EXPECT_EQ(bytes, arrays[0].bytes) << at;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::convert
