@@ -12,6 +12,8 @@ constexpr std::array kBothLayouts = {"scanned", "unscanned"};
 
 constexpr std::array kGgufDTypes = {"f32", "f16", "bf16", "q8_0", "q4_0"};
 
+constexpr std::array kMaxTextDTypes = {"f32", "bf16"};
+
 constexpr std::array kFormats = {
     Format{.name = "hf",
            .dtypes = kFloats,
@@ -40,6 +42,13 @@ constexpr std::array kFormats = {
            .open = OpenGguf,
            .file_suffix = ".gguf",
            .compare = CompareWithGguf},
+    Format{.name = "maxtext",
+           .dtypes = kMaxTextDTypes,
+           .casts_source = true,
+           .write = WriteMaxText,
+           .open = OpenWrittenMaxText,
+           .layouts = kBothLayouts,
+           .compare = CompareMaxText},
 };
 
 // Other names for the same.

@@ -70,6 +70,13 @@ void WriteNative(const ConvertSpec& spec, const WriteContext& context);
 std::unique_ptr<ModelSource> OpenNative(const ConvertSpec& spec,
                                         const std::filesystem::path& target);
 
+// maxtext_writer.cc
+void WriteMaxText(const ConvertSpec& spec, const WriteContext& context);
+std::unique_ptr<ModelSource> OpenWrittenMaxText(const ConvertSpec& spec,
+                                                const std::filesystem::path& target);
+void CompareMaxText(const ConvertSpec& spec, const ModelSource& source, const ModelSource& written,
+                    const std::function<void(int64_t bytes)>& advance);
+
 // hf.cc
 void WriteHf(const ConvertSpec& spec, const WriteContext& context);
 std::unique_ptr<ModelSource> OpenHf(const ConvertSpec& spec, const std::filesystem::path& target);

@@ -3,6 +3,8 @@
 #include <array>
 
 #include "convert/checkpoint_source.h"
+#include "convert/maxtext.h"
+#include "convert/orbax/orbax_checkpoint.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/io/model_dir.h"
@@ -25,13 +27,21 @@ std::unique_ptr<ModelSource> OpenFiles(const ConvertSpec& /*spec*/, const fs::pa
   return OpenModelFiles(path, dtype);
 }
 
+std::unique_ptr<ModelSource> OpenMaxTextSource(const ConvertSpec& spec, const fs::path& path,
+                                               std::optional<engine::DType> dtype) {
+  return OpenMaxText(path, spec.base, dtype, spec.maxtext.model);
+}
+
 // In this order: some adapters have the config.json of their base beside them, and a checkpoint of
-// a run that trained an adapter has both that and a manifest.
+// a run that trained an adapter has both that and a manifest; checkpoints of MaxText may have the
+// config.json of their model beside them.
 constexpr std::array kForms = {
     SourceForm{SourceKind::kAdapter, "PEFT directory (adapter_config.json)", BaseUse::kRequired,
                HasFile<kAdapterConfig>, nullptr},
     SourceForm{SourceKind::kNative, "checkpoint directory (manifest.json)", BaseUse::kNone,
                IsCheckpoint, OpenCheckpoint},
+    SourceForm{SourceKind::kMaxText, "checkpoint of MaxText (_METADATA, in a step)",
+               BaseUse::kOptional, OrbaxCheckpoint::Is, OpenMaxTextSource},
     SourceForm{SourceKind::kHf, "Hugging Face directory (config.json)", BaseUse::kNone,
                HasFile<kConfig>, OpenFiles},
     SourceForm{SourceKind::kFile, "file of GGUF or llama2.c", BaseUse::kNone,

@@ -15,6 +15,7 @@ namespace tandem::convert {
 enum class SourceKind {
   kAdapter,  // a PEFT directory: adapter_config.json and adapter_model.safetensors
   kNative,   // a checkpoint of ours: manifest.json
+  kMaxText,  // a checkpoint of MaxText
   kHf,       // a Hugging Face directory: config.json and safetensors
   kFile,     // one file: GGUF, llama2.c
 };

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "convert/formats.h"
+#include "convert/maxtext_map.h"
 #include "convert/provenance.h"
 #include "convert/source.h"
 #include "engine/base/error.h"
@@ -97,6 +98,10 @@ std::string ConvertSpecJson(const ConvertSpec& spec) {
       {"layout", spec.layout},          {"max_shard_bytes", spec.max_shard_bytes},
       {"target", spec.target.string()}, {"overwrite", spec.overwrite},
       {"verify", spec.verify},          {"certificate", spec.certificate}};
+  json["ocdbt"] = spec.maxtext.ocdbt;
+  json["zarr"] = spec.maxtext.zarr;
+  json["maxtext_model"] = spec.maxtext.model;
+  json["all_bf16"] = spec.maxtext.all_bf16;
   if (spec.max_kl) json["max_kl"] = *spec.max_kl;
   return json.dump();
 }
@@ -112,6 +117,10 @@ ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source) {
   spec.layout = engine::JsonStringOr(object, "layout", "", source);
   spec.max_shard_bytes =
       engine::JsonIntOr(object, "max_shard_bytes", spec.max_shard_bytes, 1, INT64_MAX, source);
+  spec.maxtext.ocdbt = engine::JsonBoolOr(object, "ocdbt", true, source);
+  spec.maxtext.zarr = static_cast<int>(engine::JsonIntOr(object, "zarr", 3, 2, 3, source));
+  spec.maxtext.model = engine::JsonStringOr(object, "maxtext_model", "", source);
+  spec.maxtext.all_bf16 = engine::JsonBoolOr(object, "all_bf16", false, source);
   spec.target = engine::JsonStringOr(object, "target", "", source);
   spec.overwrite = engine::JsonBoolOr(object, "overwrite", false, source);
   spec.verify = engine::JsonBoolOr(object, "verify", true, source);
@@ -149,6 +158,10 @@ void CheckConvertSpec(const ConvertSpec& spec) {
                              ", which " + format->name + " is written in");
   }
   CheckMaxKl(spec);
+  if (spec.maxtext.zarr != 2 && spec.maxtext.zarr != 3) {
+    throw Unserved("target.zarr", "zarr is written in versions 2 and 3");
+  }
+  RotatesPairs(spec.maxtext.model);
   CheckBase(spec, FormOf(spec.source, "source"));
   CheckTarget(spec, *format);
 }

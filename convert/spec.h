@@ -10,6 +10,14 @@ namespace tandem::convert {
 
 inline constexpr double kMostKl = 1e6;  // nats: finite logits stay far below
 
+// Of checkpoints of MaxText (maxtext.h).
+struct MaxTextSpec {
+  bool ocdbt = true;      // what Orbax calls use_ocdbt
+  int zarr = 3;           // 2 or 3: what Orbax calls use_zarr3
+  std::string model;      // "llama3-8b": q and k as MaxText's own converter of Llama 3 has them
+  bool all_bf16 = false;  // in bf16 also what bf16 damages, which else stays in f32
+};
+
 // One conversion: from where, into what, to where.
 struct ConvertSpec {
   std::filesystem::path source;  // what it is, its files say (source.h)
@@ -18,6 +26,7 @@ struct ConvertSpec {
   std::string dtype;             // "f32", "bf16", …; empty: as the source has it
   std::string layout;            // "scanned", "unscanned"; empty: the format's own
   int64_t max_shard_bytes = int64_t{4} << 30;  // of one file of weights, where there may be several
+  MaxTextSpec maxtext;                         // of a source or target of MaxText
   std::filesystem::path target;  // a directory, or of some formats a file, that is made
   bool overwrite = false;        // a model that is there already is replaced
   bool verify = true;            // what was written is read again and compared

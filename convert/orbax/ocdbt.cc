@@ -210,7 +210,7 @@ class Ocdbt : public KeyValues {
     if (at.offset > bytes.size() || at.length > bytes.size() - at.offset) {
       throw Error(ErrorCode::kDataLoss, what + ": names bytes " + std::to_string(at.offset) +
                                             " and " + std::to_string(at.length) + " more of " +
-                                            file->path().string() + ", which has " +
+                                            Quoted(file->path().string()) + ", which has " +
                                             std::to_string(bytes.size()));
     }
     return {file, bytes.subspan(static_cast<size_t>(at.offset), static_cast<size_t>(at.length))};
@@ -225,6 +225,10 @@ class Ocdbt : public KeyValues {
     if (leaves) {
       throw Error(ErrorCode::kDataLoss,
                   what + ": names " + Quoted(path) + ", which is not below the checkpoint");
+    }
+    std::error_code refused;
+    if (!fs::is_regular_file(dir_ / relative, refused)) {
+      throw Error(ErrorCode::kDataLoss, what + ": names " + Quoted(path) + ", which is no file");
     }
     file = engine::MappedFile::Open(dir_ / relative);
     return file;

@@ -131,7 +131,7 @@ std::optional<ZarrArray> FindArray(const KeyValues& values, const std::string& n
     if (!stored) continue;
     return ParseZarr(version,
                      {reinterpret_cast<const char*>(stored->bytes.data()), stored->bytes.size()},
-                     dir + ": " + key);
+                     dir + ": " + Quoted(key));
   }
   return std::nullopt;
 }
@@ -183,6 +183,11 @@ OrbaxCheckpoint OrbaxCheckpoint::Open(const fs::path& path) {
   std::sort(checkpoint.leaves_.begin(), checkpoint.leaves_.end(),
             [](const Leaf& a, const Leaf& b) { return a.path < b.path; });
   return checkpoint;
+}
+
+void OrbaxCheckpoint::Decompress(const Leaf& leaf) const {
+  if (!leaf.array) throw Error(ErrorCode::kInternal, leaf.name() + " has no array");
+  DecompressZarr(*values_, leaf.name(), *leaf.array);
 }
 
 void OrbaxCheckpoint::Read(const Leaf& leaf, std::span<std::byte> out) const {

@@ -36,6 +36,7 @@ class OrbaxCheckpoint {
 
   // The elements of a leaf that has an array: ReadZarr.
   void Read(const Leaf& leaf, std::span<std::byte> out) const;
+  void Decompress(const Leaf& leaf) const;  // DecompressZarr
 
  private:
   std::filesystem::path dir_;

@@ -248,11 +248,11 @@ int64_t Product(const std::vector<int64_t>& sizes) {
 class Reader {
  public:
   Reader(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
-         std::span<std::byte> out)
+         std::optional<std::span<std::byte>> out)
       : values_(values), prefix_(prefix), array_(array), out_(out) {}
 
   void Read() {
-    if (out_.empty()) return;
+    if (array_.bytes() == 0) return;
     const std::vector<int64_t> grid = GridOf(array_.shape, array_.chunk_shape);
     std::vector<int64_t> at(grid.size(), 0);
     do {
@@ -271,7 +271,7 @@ class Reader {
 
  private:
   [[noreturn]] void Broken(const std::string& why) const {
-    throw Error(ErrorCode::kDataLoss, key_ + ": " + why);
+    throw Error(ErrorCode::kDataLoss, Quoted(key_) + ": " + why);
   }
 
   // Where a chunk of a shard lies: its index, of offset and length for each.
@@ -281,7 +281,7 @@ class Reader {
     if (n > shard.size() / 16 || bytes > shard.size()) Broken("is shorter than its index");
     const auto index = sharding.index_at_start ? shard.first(static_cast<size_t>(bytes))
                                                : shard.last(static_cast<size_t>(bytes));
-    ByteReader in(index, key_);
+    ByteReader in(index, Quoted(key_));
     std::vector<uint64_t> numbers(static_cast<size_t>(2 * n));
     for (uint64_t& number : numbers) number = in.U64();
     if (sharding.index_has_crc &&
@@ -325,12 +325,29 @@ class Reader {
         Broken("has " + std::to_string(stored.size()) + " bytes instead of " +
                std::to_string(bytes));
       }
-      return Place(stored, first, chunk);
+      if (out_) Place(stored, first, chunk);
+      return;
     }
-    if (chunk == array_.shape) return DecodeZstd(stored, out_, key_);  // without a copy
+    if (const auto run = RunOf(first, chunk, bytes)) return DecodeZstd(stored, *run, Quoted(key_));
     buffer_.resize(bytes);
-    DecodeZstd(stored, buffer_, key_);
-    Place(buffer_, first, chunk);
+    DecodeZstd(stored, buffer_, Quoted(key_));
+    if (out_) Place(buffer_, first, chunk);
+  }
+
+  // Where a chunk's elements go, if they are one run of the array: decoded without a copy.
+  std::optional<std::span<std::byte>> RunOf(const std::vector<int64_t>& first,
+                                            const std::vector<int64_t>& chunk, size_t bytes) const {
+    if (!out_) return std::nullopt;
+    const size_t rank = chunk.size();
+    size_t axis = 0;  // the first that has more than one element of the chunk
+    while (axis < rank && chunk[axis] == 1) ++axis;
+    int64_t offset = 0;
+    for (size_t d = 0; d < rank; ++d) {
+      if (first[d] + chunk[d] > array_.shape[d]) return std::nullopt;
+      if (d > axis && chunk[d] != array_.shape[d]) return std::nullopt;
+      offset = offset * array_.shape[d] + first[d];
+    }
+    return out_->subspan(static_cast<size_t>(offset * array_.element_bytes), bytes);
   }
 
   // Copies what of a chunk lies within the array, row by row.
@@ -350,7 +367,7 @@ class Reader {
         source = source * chunk[d] + i;
         target = target * array_.shape[d] + first[d] + i;
       }
-      std::memcpy(out_.data() + target * array_.element_bytes,
+      std::memcpy(out_->data() + target * array_.element_bytes,
                   from.data() + source * array_.element_bytes, static_cast<size_t>(run));
     } while (Next(at, rows));
   }
@@ -358,7 +375,7 @@ class Reader {
   const KeyValues& values_;
   const std::string& prefix_;
   const ZarrArray& array_;
-  std::span<std::byte> out_;
+  std::optional<std::span<std::byte>> out_;  // none: chunks are decoded and forgotten
   std::string key_;
   std::vector<std::byte> buffer_;
 };
@@ -394,6 +411,10 @@ void ReadZarr(const KeyValues& values, const std::string& prefix, const ZarrArra
     throw Error(ErrorCode::kInternal, prefix + ": room for another number of bytes");
   }
   Reader(values, prefix, array, out).Read();
+}
+
+void DecompressZarr(const KeyValues& values, const std::string& prefix, const ZarrArray& array) {
+  Reader(values, prefix, array, std::nullopt).Read();
 }
 
 }  // namespace tandem::convert

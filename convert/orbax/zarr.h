@@ -51,4 +51,7 @@ std::string ZarrChunkKey(const ZarrArray& array, std::span<const int64_t> at);
 void ReadZarr(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
               std::span<std::byte> out);
 
+// Decodes every chunk and forgets it: what reading an array costs at least. For measurements.
+void DecompressZarr(const KeyValues& values, const std::string& prefix, const ZarrArray& array);
+
 }  // namespace tandem::convert

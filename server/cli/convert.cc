@@ -149,6 +149,17 @@ void AddConvert(CLI::App& command, int& exit_code) {
                   "most of one file of weights, in native formats")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
+  command.add_flag("--ocdbt,!--no-ocdbt", flags->spec.maxtext.ocdbt,
+                   "of maxtext: one database, or a directory for each array (default: --ocdbt)");
+  command.add_option("--zarr", flags->spec.maxtext.zarr, "of maxtext: version of the arrays")
+      ->check(CLI::IsMember({2, 3}))
+      ->capture_default_str();
+  command.add_option("--maxtext-model", flags->spec.maxtext.model,
+                     "of maxtext: which form of Llama, by a name such as llama3-8b or llama3.1-8b "
+                     "(default: that of llama3.1)");
+  command.add_flag("--all-bf16", flags->spec.maxtext.all_bf16,
+                   "of maxtext in bf16: bf16 also for norms, embeddings and queries that it "
+                   "damages, which else are f32");
   command.add_flag("--overwrite", flags->spec.overwrite, "replace a model that is there already");
   command.add_flag("--no-verify", flags->no_verify,
                    "do not read again and compare what was written (merged weights always are)");

@@ -1,0 +1,341 @@
+// A model as a checkpoint of MaxText: `<target>/0/items`, parameter by parameter.
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "convert/maxtext.h"
+#include "convert/maxtext_map.h"
+#include "convert/maxtext_numbers.h"
+#include "convert/model_texts.h"
+#include "convert/orbax/orbax_writer.h"
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/base/quoted.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/json.h"
+#include "engine/model/family.h"
+
+namespace tandem::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using engine::DType;
+using Json = nlohmann::ordered_json;
+
+// Numbers that a task computes at a time, of one tensor.
+constexpr int64_t kPieceElements = int64_t{1} << 20;
+
+bool IsHalf(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
+
+OrbaxItemWriter::Path Split(const std::string& name) {
+  OrbaxItemWriter::Path path = {"params", "params"};
+  for (size_t from = 0; from <= name.size();) {
+    const size_t dot = std::min(name.find('.', from), name.size());
+    path.push_back(name.substr(from, dot - from));
+    from = dot + 1;
+  }
+  return path;
+}
+
+// The tensors of the source by the names of the map: those of models with eyes have a beginning of
+// their own.
+std::map<std::string, int64_t> FindTensors(const ModelSource& source,
+                                           const engine::ModelConfig& config) {
+  std::map<std::string, int64_t> found;
+  std::set<int64_t> used;
+  for (const engine::WeightSpec& spec :
+       engine::FindFamilyByName(config.family).list_weights(config)) {
+    const int64_t at = source.Find(spec.name);
+    if (at < 0) {
+      throw Error(ErrorCode::kUnsupported,
+                  source.name() + ": has no tensor " + Quoted(spec.name) +
+                      "; models with eyes are not converted to MaxText, their text part is, as a "
+                      "model of its own");
+    }
+    const engine::ConstTensorView& view = source.tensors()[static_cast<size_t>(at)].view;
+    if (view.shape != spec.source_shape) {
+      throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(spec.name) +
+                                            " has another shape than config.json says");
+    }
+    if (view.dtype != DType::kF32 && !IsHalf(view.dtype)) {
+      throw Error(ErrorCode::kUnsupported, source.name() + ": tensor " + Quoted(spec.name) +
+                                               " is in " + std::string(DTypeName(view.dtype)) +
+                                               "; name the dtype f32 or bf16");
+    }
+    found[spec.name] = at;
+    used.insert(at);
+  }
+  for (int64_t i = 0; i < static_cast<int64_t>(source.tensors().size()); ++i) {
+    if (used.contains(i)) continue;
+    throw Error(ErrorCode::kUnsupported, source.name() +
+                                             ": MaxText's tree has no place for tensor " +
+                                             Quoted(source.tensors()[static_cast<size_t>(i)].name));
+  }
+  return found;
+}
+
+class MaxTextWriter {
+ public:
+  MaxTextWriter(const ConvertSpec& spec, const WriteContext& context,
+                const engine::ModelConfig& config)
+      : spec_(spec),
+        context_(context),
+        source_(context.source),
+        pool_(context.ops.pool()),
+        places_(FindTensors(source_, config)),
+        items_(context.target / "0" / "items", Storage(), pool_) {}
+
+  void Write(const MaxTextLeaf& leaf) {
+    DType tensor_dtype = DTypeOf(leaf, 0);
+    for (int64_t layer = 1; layer < leaf.n_layers(); ++layer) {
+      if (DTypeOf(leaf, layer) != tensor_dtype) tensor_dtype = DType::kF32;
+    }
+    const Choice choice = Choose(leaf, tensor_dtype);
+    WriteLeaf(leaf, choice.dtype);
+    if (choice.loss.changed > 0) WriteCorrections(leaf, choice.dtype);
+    WriteRowsBeyond(leaf);
+    for (const std::string& tensor : leaf.tensors) source_.LetGo(places_.at(tensor));
+  }
+
+  void Finish(bool is_scanned, bool rotates_pairs) {
+    if (!kept_f32_.empty()) {
+      LogEvent(spdlog::level::info, "maxtext.kept_f32",
+               {{"parameters", static_cast<int64_t>(kept_f32_.size())},
+                {"changed_by_bf16", bf16_loss_.changed},
+                {"max_abs_difference", bf16_loss_.max_abs}});
+    }
+    items_.AddScalar({"step"}, 0);
+    items_.AddEmptyDict({"opt_state"});
+    items_.Finish();
+    if (exact_) exact_->Finish();
+    for (const auto& [name, text] : TextsOf(source_, FloatTypeOf(spec_.dtype))) {
+      engine::WriteFileAtomically(context_.target / name, text);
+    }
+    Json dtypes = Json::object();
+    for (const engine::NamedTensor& tensor : source_.tensors()) {
+      dtypes[std::string(DTypeName(tensor.view.dtype))].push_back(tensor.name);
+    }
+    engine::WriteFileAtomically(context_.target / kMaxTextRecordFile,
+                                Json{{"rotates_pairs", rotates_pairs},
+                                     {"kept_f32", std::move(kept_f32_)},
+                                     {"corrected", std::move(corrected_)},
+                                     {"dtypes", std::move(dtypes)}}
+                                        .dump(1) +
+                                    "\n");
+    WriteOrbaxStep(context_.target / "0", Json{{"scan_layers", is_scanned}}.dump());
+  }
+
+ private:
+  // The type that a parameter is written in, and what of its numbers does not come back from it.
+  struct Choice {
+    DType dtype = DType::kF32;
+    Loss loss;
+  };
+
+  OrbaxStorage Storage() const {
+    return {.ocdbt = spec_.maxtext.ocdbt, .zarr = spec_.maxtext.zarr};
+  }
+
+  const engine::ConstTensorView& ViewOf(const MaxTextLeaf& leaf, int64_t layer) const {
+    const int64_t at = places_.at(leaf.tensors[static_cast<size_t>(layer)]);
+    return source_.tensors()[static_cast<size_t>(at)].view;
+  }
+  DType DTypeOf(const MaxTextLeaf& leaf, int64_t layer) const { return ViewOf(leaf, layer).dtype; }
+
+  // The tensor of a layer; its bytes lie in `buffer` or in the source.
+  ModelSource::Bytes Read(const MaxTextLeaf& leaf, int64_t layer,
+                          std::vector<std::byte>* buffer) const {
+    return source_.Read(places_.at(leaf.tensors[static_cast<size_t>(layer)]), buffer);
+  }
+
+  // task(layer, bytes of its tensor, first and last row of the leaf), several at a time: layers,
+  // or the rows of one. What a task throws is thrown here.
+  using Task = std::function<void(int64_t layer, ModelSource::Bytes tensor, RowRange rows)>;
+  void ForRows(const MaxTextLeaf& leaf, int64_t n_rows, const Task& task) const {
+    std::mutex mutex;  // guards fault
+    std::exception_ptr fault;
+    const auto guarded = [&](const std::function<void()>& work) {
+      try {
+        work();
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (fault == nullptr) fault = std::current_exception();
+      }
+    };
+    if (leaf.n_layers() > 1) {
+      pool_.ParallelFor(leaf.n_layers(), [&](int64_t layer, int) {
+        guarded([&] {
+          std::vector<std::byte> buffer;
+          task(layer, Read(leaf, layer, &buffer), {0, n_rows});
+        });
+      });
+    } else {
+      std::vector<std::byte> buffer;
+      const ModelSource::Bytes tensor = Read(leaf, 0, &buffer);
+      // Whole groups, so that no two tasks write to the same line of a leaf.
+      const int64_t rows = std::max<int64_t>(1, kPieceElements / leaf.columns());
+      const int64_t n = (n_rows + rows - 1) / rows;
+      pool_.ParallelFor(n, [&](int64_t i, int) {
+        guarded([&] { task(0, tensor, {i * rows, std::min(n_rows, (i + 1) * rows)}); });
+      });
+    }
+    if (fault != nullptr) std::rethrow_exception(fault);
+  }
+
+  Loss LossIn(const MaxTextLeaf& leaf, DType leaf_dtype) const {
+    Loss loss;
+    std::mutex mutex;  // guards loss
+    const int64_t there =
+        leaf.has_vocabulary ? std::min(leaf.shape[0], leaf.tensor_shape[0]) : leaf.rows();
+    ForRows(leaf, there, [&](int64_t layer, ModelSource::Bytes tensor, RowRange rows) {
+      const DType dtype = DTypeOf(leaf, layer);
+      const size_t row_bytes =
+          tensor.size() /
+          static_cast<size_t>(leaf.has_vocabulary ? leaf.tensor_shape[0] : leaf.rows());
+      const auto part = tensor.subspan(static_cast<size_t>(rows.first) * row_bytes,
+                                       static_cast<size_t>(rows.last - rows.first) * row_bytes);
+      const Loss of_part = LossOf(leaf.arithmetic, leaf_dtype, part, dtype);
+      const std::lock_guard lock(mutex);
+      loss.Add(of_part);
+    });
+    return loss;
+  }
+
+  Choice Choose(const MaxTextLeaf& leaf, DType tensor_dtype) {
+    Choice choice;
+    // MaxText knows f32 and bf16.
+    choice.dtype = tensor_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
+    if (leaf.arithmetic.IsNone()) return choice;
+    choice.loss = LossIn(leaf, choice.dtype);
+    if (choice.dtype == DType::kF32 || choice.loss.changed == 0) return choice;
+    if (spec_.maxtext.all_bf16) return choice;
+    kept_f32_.push_back({{"parameter", leaf.name},
+                         {"changed_by_bf16", choice.loss.changed},
+                         {"of", Elements(leaf)},
+                         {"max_abs_difference", choice.loss.max_abs}});
+    bf16_loss_.Add(choice.loss);
+    choice.dtype = DType::kF32;
+    choice.loss = LossIn(leaf, choice.dtype);
+    return choice;
+  }
+
+  static int64_t Elements(const MaxTextLeaf& leaf) {
+    return engine::ElementCount(leaf.tensor_shape) * leaf.n_layers();
+  }
+
+  void WriteLeaf(const MaxTextLeaf& leaf, DType dtype) {
+    std::vector<std::byte> bytes(static_cast<size_t>(engine::ElementCount(leaf.shape)) *
+                                 engine::DTypeBytes(dtype));
+    const int64_t n_rows = leaf.has_vocabulary ? leaf.shape[0] : leaf.rows();
+    ForRows(leaf, n_rows, [&](int64_t layer, ModelSource::Bytes tensor, RowRange rows) {
+      if (TensorToLeaf(leaf, layer, rows, tensor, DTypeOf(leaf, layer), dtype, bytes)) return;
+      throw Error(ErrorCode::kDataLoss,
+                  source_.name() + ": tensor " + Quoted(leaf.tensors[static_cast<size_t>(layer)]) +
+                      " holds values that become too large for " + std::string(DTypeName(dtype)));
+    });
+    items_.AddArray(Split(leaf.name), dtype, leaf.shape, bytes);
+    for (int64_t layer = 0; layer < leaf.n_layers(); ++layer) {
+      context_.advance(static_cast<int64_t>(ViewOf(leaf, layer).bytes()));
+    }
+  }
+
+  OrbaxItemWriter& Exact() {
+    if (!exact_) exact_.emplace(context_.target / "exact" / "items", OrbaxStorage{}, pool_);
+    return *exact_;
+  }
+
+  void WriteCorrections(const MaxTextLeaf& leaf, DType dtype) {
+    std::vector<std::byte> buffer;
+    for (int64_t layer = 0; layer < leaf.n_layers(); ++layer) {
+      const std::vector<int32_t> steps =
+          CorrectionSteps(leaf.arithmetic, dtype, Read(leaf, layer, &buffer), DTypeOf(leaf, layer));
+      const auto corrected =
+          std::count_if(steps.begin(), steps.end(), [](int32_t step) { return step != 0; });
+      if (corrected == 0) continue;
+      const std::string& name = leaf.tensors[static_cast<size_t>(layer)];
+      corrected_[name] = corrected;
+      const bool is_small = std::all_of(steps.begin(), steps.end(),
+                                        [](int32_t step) { return step >= -128 && step <= 127; });
+      if (is_small) {
+        const std::vector<int8_t> bytes(steps.begin(), steps.end());
+        Exact().AddArray({name}, DType::kI8, leaf.tensor_shape, std::as_bytes(std::span(bytes)));
+      } else {
+        Exact().AddArray({name}, DType::kI32, leaf.tensor_shape, std::as_bytes(std::span(steps)));
+      }
+    }
+  }
+
+  void WriteRowsBeyond(const MaxTextLeaf& leaf) {
+    if (!leaf.has_vocabulary || leaf.shape[0] >= leaf.tensor_shape[0]) return;
+    std::vector<std::byte> buffer;
+    const ModelSource::Bytes tensor = Read(leaf, 0, &buffer);
+    const int64_t n_rows = leaf.tensor_shape[0] - leaf.shape[0];
+    const size_t row_bytes = tensor.size() / static_cast<size_t>(leaf.tensor_shape[0]);
+    Exact().AddArray({leaf.tensors.front() + kRowsBeyond}, DTypeOf(leaf, 0),
+                     {n_rows, leaf.tensor_shape[1]},
+                     tensor.last(static_cast<size_t>(n_rows) * row_bytes));
+  }
+
+  const ConvertSpec& spec_;
+  const WriteContext& context_;
+  const ModelSource& source_;
+  ThreadPool& pool_;
+  const std::map<std::string, int64_t> places_;  // of tensors in the source
+  OrbaxItemWriter items_;
+  std::optional<OrbaxItemWriter> exact_;
+  Loss bf16_loss_;  // of what is kept in f32
+  Json kept_f32_ = Json::array();
+  Json corrected_ = Json::object();
+};
+
+}  // namespace
+
+void WriteMaxText(const ConvertSpec& spec, const WriteContext& context) {
+  const std::string what = context.source.name() + ": config.json";
+  const std::optional<std::string> text = context.source.ReadText("config.json");
+  if (!text) throw Error(ErrorCode::kUnsupported, what + " is missing");
+  const Json json = engine::ParseUntrustedJson(*text, what);
+  const engine::ModelConfig config = engine::FindFamily(json, what).parse_config(json, what);
+  const MaxTextLayout layout{.is_scanned = spec.layout != "unscanned",
+                             .rotates_pairs = RotatesPairs(spec.maxtext.model)};
+  const std::vector<MaxTextLeaf> leaves = MaxTextLeaves(config, layout);
+  MaxTextWriter writer(spec, context, config);
+  for (const MaxTextLeaf& leaf : leaves) writer.Write(leaf);
+  writer.Finish(layout.is_scanned, layout.rotates_pairs);
+}
+
+std::unique_ptr<ModelSource> OpenWrittenMaxText(const ConvertSpec& /*spec*/,
+                                                const fs::path& target) {
+  return OpenMaxText(target, {}, std::nullopt, "");
+}
+
+// By parameters: a tensor at a time would read each as often as it has layers.
+void CompareMaxText(const ConvertSpec& /*spec*/, const ModelSource& source,
+                    const ModelSource& written, const std::function<void(int64_t bytes)>& advance) {
+  std::vector<std::byte> buffer;
+  size_t compared = 0;
+  for (int64_t part = 0; part < written.parts(); ++part) {
+    written.ReadPart(part, [&](const engine::NamedTensor& tensor, ModelSource::Bytes bytes) {
+      const int64_t at = source.Find(tensor.name);
+      bool same = at >= 0;
+      if (same) {
+        const engine::ConstTensorView& was = source.tensors()[static_cast<size_t>(at)].view;
+        same = was.dtype == tensor.view.dtype && was.shape == tensor.view.shape &&
+               std::ranges::equal(source.Read(at, &buffer), bytes);
+        source.LetGo(at);
+        ++compared;
+      }
+      advance(static_cast<int64_t>(tensor.view.bytes()));
+      if (same) return;
+      throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(tensor.name) +
+                                            " is not what was written; nothing is kept");
+    });
+  }
+  if (compared == source.tensors().size()) return;
+  throw Error(ErrorCode::kDataLoss, source.name() + ": not all tensors were written");
+}
+
+}  // namespace tandem::convert

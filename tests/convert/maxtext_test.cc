@@ -1,0 +1,514 @@
+// Models as checkpoints of MaxText and back: every number of the fixtures, in both directions.
+
+#include "convert/maxtext.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "convert/convert.h"
+#include "convert/maxtext_map.h"
+#include "convert/maxtext_numbers.h"
+#include "convert/orbax/orbax_checkpoint.h"
+#include "convert/orbax/orbax_writer.h"
+#include "engine/base/error.h"
+#include "engine/base/thread_pool.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/model_dir.h"
+#include "engine/io/safetensors.h"
+#include "engine/kernels/kernels.h"
+#include "engine/tensor/bfloat16.h"
+#include "engine/tensor/tensor.h"
+#include "tests/support/paths.h"
+#include "tests/support/temporary_dir.h"
+
+namespace tandem::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using engine::DType;
+using Json = nlohmann::ordered_json;
+
+struct Array {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> bytes;
+  bool operator==(const Array&) const = default;
+};
+using Arrays = std::map<std::string, Array>;
+
+fs::path Golden(const std::string& name) { return tests::SourceDir() / "tests/golden" / name; }
+
+Array ArrayOf(const engine::ConstTensorView& view, std::span<const std::byte> bytes) {
+  return {view.dtype, view.shape, {bytes.begin(), bytes.end()}};
+}
+
+std::vector<float> Floats(const Array& array) {
+  std::vector<float> values(static_cast<size_t>(engine::ElementCount(array.shape)));
+  engine::ConvertToF32({array.bytes.data(), array.dtype, array.shape}, values);
+  return values;
+}
+
+Array Widened(const Array& array) {
+  const std::vector<float> values = Floats(array);
+  const auto bytes = std::as_bytes(std::span(values));
+  return {DType::kF32, array.shape, {bytes.begin(), bytes.end()}};
+}
+
+Arrays TensorsOf(const fs::path& model) {
+  const auto dir = engine::ModelDir::Open(model);
+  Arrays arrays;
+  for (const std::string& name : dir.tensor_names()) {
+    const engine::StoredTensor& tensor = *dir.FindStored(name);
+    arrays[name] = ArrayOf(tensor.view, tensor.bytes());
+  }
+  return arrays;
+}
+
+// Names as MaxText's converter joins them are paths of the tree: params-decoder-… is
+// params.params.decoder.…
+Arrays GoldenLeaves(const std::string& file) {
+  const auto golden = engine::SafetensorsFile::Open(Golden("maxtext") / (file + ".safetensors"));
+  Arrays arrays;
+  for (const std::string& name : golden.names()) {
+    std::string path = "params." + name;
+    std::replace(path.begin(), path.end(), '-', '.');
+    const engine::ConstTensorView& view = *golden.Find(name);
+    arrays[path] = ArrayOf(view, {view.data, view.bytes()});
+  }
+  return arrays;
+}
+
+Arrays LeavesOf(const fs::path& checkpoint_dir) {
+  const auto checkpoint = OrbaxCheckpoint::Open(checkpoint_dir);
+  Arrays arrays;
+  for (const auto& leaf : checkpoint.leaves()) {
+    if (!leaf.array || leaf.path[0] != "params") continue;
+    Array& array = arrays[leaf.name()];
+    array = {*leaf.array->dtype, leaf.array->shape, {}};
+    array.bytes.resize(static_cast<size_t>(leaf.array->bytes()));
+    checkpoint.Read(leaf, array.bytes);
+  }
+  return arrays;
+}
+
+void ExpectSame(const Arrays& is, const Arrays& wanted) {
+  for (const auto& [name, array] : wanted) {
+    const auto found = is.find(name);
+    ASSERT_NE(found, is.end()) << name << " is missing";
+    EXPECT_EQ(found->second.dtype, array.dtype) << name;
+    EXPECT_EQ(found->second.shape, array.shape) << name;
+    EXPECT_TRUE(found->second.bytes == array.bytes) << name << " has other numbers";
+  }
+  EXPECT_EQ(is.size(), wanted.size());
+}
+
+class MaxTextTest : public testing::Test {
+ protected:
+  MaxTextTest() : pool_(2), ops_(engine::Kernels(), pool_) {}
+
+  ConvertSpec Spec(const fs::path& source, const std::string& format,
+                   const fs::path& target) const {
+    ConvertSpec spec;
+    spec.source = source;
+    spec.format = format;
+    spec.target = target;
+    spec.certificate = false;  // tensors are compared, which says more
+    return spec;
+  }
+  ConvertResult Run(const ConvertSpec& spec) { return Convert(spec, {}, ops_); }
+  std::string Fault(const ConvertSpec& spec) {
+    try {
+      Run(spec);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    ADD_FAILURE() << "was not refused";
+    return "";
+  }
+  void ExpectFault(const ConvertSpec& spec, const std::string& words) {
+    const std::string fault = Fault(spec);
+    EXPECT_NE(fault.find(words), std::string::npos) << fault;
+  }
+
+  // A checkpoint with these leaves, as another program would leave it: nothing beside it.
+  void WriteCheckpoint(const Arrays& leaves, const fs::path& dir,
+                       const OrbaxStorage& storage = {}) {
+    fs::remove_all(dir);
+    OrbaxItemWriter writer(dir / "5" / "items", storage, pool_);
+    for (const auto& [name, array] : leaves) {
+      OrbaxItemWriter::Path path(1);
+      for (const char c : name) {
+        if (c == '.') {
+          path.emplace_back();
+        } else {
+          path.back() += c;
+        }
+      }
+      writer.AddArray(path, array.dtype, array.shape, array.bytes);
+    }
+    writer.AddScalar({"step"}, 5);
+    writer.Finish();
+    WriteOrbaxStep(dir / "5", "{}");
+  }
+
+  tests::TemporaryDir dir_;
+  const fs::path checkpoint_ = dir_.path() / "checkpoint";
+  const fs::path out_ = dir_.path() / "out";
+  ThreadPool pool_;
+  engine::OpsContext ops_;
+};
+
+struct Pair {
+  const char* model;
+  const char* file;
+  const char* layout;
+  const char* maxtext_model;
+};
+constexpr std::array kPairs = {
+    Pair{"gemma2-tiny", "gemma2-tiny.maxtext-gemma2-2b.scanned", "scanned", ""},
+    Pair{"gemma2-tiny", "gemma2-tiny.maxtext-gemma2-2b.unscanned", "unscanned", ""},
+    Pair{"llama3-tiny-rope-scaling", "llama3-tiny-rope-scaling.maxtext-llama3-8b.scanned",
+         "scanned", "llama3-8b"},
+    Pair{"llama3-tiny-rope-scaling", "llama3-tiny-rope-scaling.maxtext-llama3.1-8b.scanned",
+         "scanned", "llama3.1-8b"},
+    Pair{"llama3-tiny-rope-scaling", "llama3-tiny-rope-scaling.maxtext-llama3.1-8b.unscanned",
+         "unscanned", ""},
+    Pair{"qwen3-tiny", "qwen3-tiny.maxtext-qwen3-8b.scanned", "scanned", ""},
+    Pair{"qwen3-tiny", "qwen3-tiny.maxtext-qwen3-8b.unscanned", "unscanned", ""}};
+
+TEST_F(MaxTextTest, WhatIsWrittenIsWhatMaxTextsConverterWrites) {
+  for (const Pair& pair : kPairs) {
+    SCOPED_TRACE(pair.file);
+    fs::remove_all(out_);
+    ConvertSpec spec = Spec(Golden(pair.model), "maxtext", out_);
+    spec.dtype = "f32";
+    spec.layout = pair.layout;
+    spec.maxtext.model = pair.maxtext_model;
+
+    const ConvertResult result = Run(spec);
+
+    EXPECT_EQ(result.format, "maxtext");
+    ExpectSame(LeavesOf(out_), GoldenLeaves(pair.file));
+    const Json step = Json::parse(engine::ReadWholeFile(out_ / "0/_CHECKPOINT_METADATA", 1 << 20));
+    EXPECT_EQ(step["custom_metadata"]["scan_layers"], std::string(pair.layout) == "scanned");
+    const auto checkpoint = OrbaxCheckpoint::Open(out_);
+    for (const auto& leaf : checkpoint.leaves()) {
+      if (leaf.name() == "step") {
+        EXPECT_EQ(leaf.value_type, "scalar");
+      }
+      if (leaf.name() == "opt_state") {
+        EXPECT_EQ(leaf.value_type, "Dict");
+      }
+    }
+  }
+}
+
+TEST_F(MaxTextTest, WhatMaxTextsConverterWritesIsReadAsTheModelItWasMadeOf) {
+  for (const Pair& pair : kPairs) {
+    for (const std::string dtype : {"f32", ""}) {
+      SCOPED_TRACE(std::string(pair.file) + " " + dtype);
+      WriteCheckpoint(GoldenLeaves(pair.file), checkpoint_);
+      fs::remove_all(out_);
+      ConvertSpec spec = Spec(checkpoint_, "hf", out_);
+      spec.base = Golden(pair.model);
+      spec.dtype = dtype;
+      spec.maxtext.model = pair.maxtext_model;
+
+      Run(spec);
+
+      Arrays wanted = TensorsOf(Golden(pair.model));
+      if (dtype == "f32") {
+        for (auto& [name, array] : wanted) array = Widened(array);
+      }
+      ExpectSame(TensorsOf(out_), wanted);
+    }
+  }
+}
+
+// Every golden model of these families, in f32 and bf16, comes back from every form of a checkpoint
+// byte for byte, without its base.
+TEST_F(MaxTextTest, EveryModelComesBackByteForByte) {
+  for (const char* model : {"gemma2-tiny", "gemma2-tiny-query-scalar", "gemma3-text-tiny",
+                            "llama2-tiny-two-shards", "llama3-tiny-rope-scaling", "qwen3-tiny"}) {
+    for (const char* layout : {"scanned", "unscanned"}) {
+      for (const std::string dtype : {"f32", "", "bf16"}) {
+        for (const bool all_bf16 : {false, true}) {
+          if (all_bf16 && dtype == "f32") continue;
+          SCOPED_TRACE(std::string(model) + " " + layout + " " + dtype + (all_bf16 ? " all" : ""));
+          fs::remove_all(checkpoint_);
+          const Arrays original = TensorsOf(Golden(model));
+          const DType was = original.begin()->second.dtype;
+          ConvertSpec spec = Spec(Golden(model), "maxtext", checkpoint_);
+          spec.dtype = dtype;
+          spec.layout = layout;
+          spec.maxtext.all_bf16 = all_bf16;
+          Run(spec);
+          if (dtype == "bf16" && was == DType::kF32) continue;  // compared when it was written
+          std::optional<DType> told;
+          if (dtype == "f32" && was == DType::kBF16) told = DType::kBF16;
+          const auto back = OpenMaxText(checkpoint_, {}, told, "");
+          Arrays tensors;
+          for (int64_t part = 0; part < back->parts(); ++part) {
+            back->ReadPart(part, [&](const auto& tensor, const auto& bytes) {
+              tensors[tensor.name] = ArrayOf(tensor.view, bytes);
+            });
+          }
+          ExpectSame(tensors, original);
+          EXPECT_EQ(back->ReadText("generation_config.json"),
+                    engine::ModelDir::Open(Golden(model)).ReadText("generation_config.json"));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(MaxTextTest, EveryVariantOfStorageIsWritten) {
+  for (const bool ocdbt : {false, true}) {
+    for (const int zarr : {2, 3}) {
+      fs::remove_all(out_);
+      ConvertSpec spec = Spec(Golden("qwen3-tiny"), "maxtext", out_);
+      spec.maxtext.ocdbt = ocdbt;
+      spec.maxtext.zarr = zarr;
+      Run(spec);
+      EXPECT_EQ(fs::exists(out_ / "0/items/manifest.ocdbt"), ocdbt);
+      const auto checkpoint = OrbaxCheckpoint::Open(out_);
+      EXPECT_EQ(checkpoint.leaves()[1].array->version, zarr);
+    }
+  }
+}
+
+float Bf16(double value) {
+  return engine::Bf16ToFloat(engine::FloatToBf16(static_cast<float>(value)));
+}
+
+// There is no file of MaxText's for it: names and numbers as its converter's rules say.
+TEST_F(MaxTextTest, Gemma3HasBlocksOfSixAndTheRestApart) {
+  ConvertSpec spec = Spec(Golden("gemma3-text-tiny"), "maxtext", out_);
+  spec.dtype = "f32";
+  Run(spec);
+
+  const Arrays leaves = LeavesOf(out_);
+  const Arrays tensors = TensorsOf(Golden("gemma3-text-tiny"));
+  const std::vector<float> embedding = Floats(leaves.at("params.params.token_embedder.embedding"));
+  const std::vector<float> theirs = Floats(tensors.at("model.embed_tokens.weight"));
+  ASSERT_EQ(embedding.size(), theirs.size());
+  for (size_t i = 0; i < theirs.size(); ++i) {
+    ASSERT_EQ(embedding[i], theirs[i] * Bf16(std::sqrt(32.0)));
+  }
+  // Seven layers: one block, whose layers are scanned over one, and one layer more.
+  for (int layer = 0; layer < 7; ++layer) {
+    const std::string below = layer < 6 ? "layers.layers_" + std::to_string(layer)
+                                        : std::string("layers_remainder.layers_0");
+    const std::string at = "params.params.decoder." + below + ".";
+    const std::string from = "model.layers." + std::to_string(layer) + ".";
+    SCOPED_TRACE(at);
+    ASSERT_TRUE(leaves.contains(at + "self_attention.query.kernel"));
+    using Shape = std::vector<int64_t>;
+    EXPECT_EQ(leaves.at(at + "self_attention.query.kernel").shape,
+              layer < 6 ? Shape({32, 1, 4, 16}) : Shape({32, 4, 16}));
+    const std::vector<float> norm = Floats(leaves.at(at + "self_attention.key_norm.scale"));
+    const std::vector<float> hf_norm = Floats(tensors.at(from + "self_attn.k_norm.weight"));
+    for (size_t i = 0; i < norm.size(); ++i) EXPECT_EQ(norm[i], hf_norm[i] + 1);
+    const std::vector<float> out = Floats(leaves.at(at + "self_attention.out.kernel"));
+    const std::vector<float> o_proj = Floats(tensors.at(from + "self_attn.o_proj.weight"));
+    for (size_t in = 0; in < 64; ++in) {
+      for (size_t to = 0; to < 32; ++to) ASSERT_EQ(out[in * 32 + to], o_proj[to * 64 + in]);
+    }
+  }
+  EXPECT_FALSE(leaves.contains("params.params.decoder.layers_remainder.layers_1.mlp.wo.kernel"));
+}
+
+// Trees of other programs: what stands around the names does not matter.
+TEST_F(MaxTextTest, TreesOfNnxAndOfTunixAreRead) {
+  const Arrays golden = GoldenLeaves("qwen3-tiny.maxtext-qwen3-8b.unscanned");
+  struct Form {
+    const char* before;
+    const char* after;
+    bool has_list;  // layers are a list
+  };
+  for (const Form& form : {Form{"", ".value", false}, Form{"base.", ".value", false},
+                           Form{"params.", "", false}, Form{"model.", ".value", true}}) {
+    SCOPED_TRACE(std::string(form.before) + "…" + form.after);
+    Arrays leaves;
+    for (const auto& [name, array] : golden) {
+      std::string inner = name.substr(std::string("params.params.").size());
+      const size_t at = inner.find("layers_");
+      if (form.has_list && at != std::string::npos) inner[at + 6] = '.';
+      leaves[form.before + inner + form.after] = array;
+      leaves["opt_state.0.mu." + inner] = array;
+      leaves["optimizer_state.1.nu." + inner + ".value"] = array;
+    }
+    leaves["decoder.dropout.rngs.default.key.value"] = golden.begin()->second;
+    WriteCheckpoint(leaves, checkpoint_);
+    fs::rename(checkpoint_ / "5/items", checkpoint_ / "5/model_params");
+    fs::remove_all(out_);
+    ConvertSpec spec = Spec(checkpoint_, "hf", out_);
+    spec.base = Golden("qwen3-tiny");
+    Run(spec);
+    ExpectSame(TensorsOf(out_), TensorsOf(Golden("qwen3-tiny")));
+  }
+}
+
+TEST_F(MaxTextTest, ParametersThatDoNotFitAreNamed) {
+  const Arrays golden = GoldenLeaves("qwen3-tiny.maxtext-qwen3-8b.scanned");
+  const std::string wo = "params.params.decoder.layers.mlp.wo.kernel";
+  ConvertSpec spec = Spec(checkpoint_, "hf", out_);
+
+  WriteCheckpoint(golden, checkpoint_);
+  ExpectFault(spec, "name as base the directory of the Hugging Face model");
+  spec.base = Golden("qwen3-tiny");
+
+  Arrays leaves = golden;
+  leaves.erase(wo);
+  WriteCheckpoint(leaves, checkpoint_);
+  ExpectFault(spec,
+              "'decoder.layers.mlp.wo.kernel' (model.layers.0.mlp.down_proj.weight) is missing");
+
+  leaves = golden;
+  leaves["params.params.decoder.layers.mlp.w0.kernel"] = golden.at(wo);
+  WriteCheckpoint(leaves, checkpoint_);
+  ExpectFault(spec, "nearest are 'decoder.layers.mlp.wo.kernel'");
+
+  leaves = golden;
+  leaves.at(wo).shape = {36, 4, 48};
+  WriteCheckpoint(leaves, checkpoint_);
+  ExpectFault(spec, "has the shape [36, 4, 48]; of this config.json it would be [72, 2, 48]");
+
+  leaves = golden;
+  leaves["params.params.decoder.layers.mlp.wo.kernel_lora_a"] = golden.at(wo);
+  WriteCheckpoint(leaves, checkpoint_);
+  ExpectFault(spec, "adapters of MaxText are not converted");
+
+  leaves = golden;
+  leaves["params.vision_encoder.patch"] = golden.at(wo);
+  WriteCheckpoint(leaves, checkpoint_);
+  ExpectFault(spec, "is no parameter of MaxText's");
+
+  leaves = golden;
+  leaves.at(wo).dtype = DType::kI32;
+  WriteCheckpoint(leaves, checkpoint_);
+  ExpectFault(spec, "is in int32");
+
+  leaves = golden;
+  leaves["base.decoder.layers.mlp.wo.kernel"] = golden.at(wo);
+  WriteCheckpoint(leaves, checkpoint_);
+  ExpectFault(spec, "twice");
+  EXPECT_FALSE(fs::exists(out_));
+}
+
+TEST_F(MaxTextTest, ModelsThatItsTreeHasNoPlaceForAreRefused) {
+  ExpectFault(Spec(Golden("gpt2-tiny"), "maxtext", out_), "family 'gpt2' is not converted");
+  ExpectFault(Spec(Golden("qwen2-tiny"), "maxtext", out_), "family 'qwen2' is not converted");
+  ConvertSpec spec = Spec(Golden("qwen3-tiny"), "maxtext", out_);
+  spec.maxtext.model = "mixtral-8x7b";
+  ExpectFault(spec, "only Llama is in two forms");
+  spec.maxtext = {};
+  spec.dtype = "f16";
+  ExpectFault(spec, "dtype 'f16' is none of f32, bf16");
+}
+
+// What a run has changed since keeps its value: a correction is for the number it was made for.
+TEST_F(MaxTextTest, CorrectionsAreForTheNumbersTheyWereMadeFor) {
+  const MaxTextArithmetic plus_one{.added = 1};
+  MaxTextLeaf leaf;
+  leaf.name = "scale";
+  leaf.tensors = {"norm"};
+  leaf.shape = leaf.tensor_shape = {4};
+  leaf.arithmetic = plus_one;
+  const std::array<float, 4> values = {0.1f, 1e-9f, -0.0f, -3e-38f};
+  const auto tensor = std::as_bytes(std::span(values));
+
+  std::array<float, 4> theirs{};
+  ASSERT_TRUE(TensorToLeaf(leaf, 0, {0, 4}, tensor, DType::kF32, DType::kF32,
+                           std::as_writable_bytes(std::span(theirs))));
+  const Loss loss = LossOf(plus_one, DType::kF32, tensor, DType::kF32);
+  EXPECT_EQ(loss.changed, 4);
+  const Corrections corrections{DType::kF32,
+                                CorrectionSteps(plus_one, DType::kF32, tensor, DType::kF32)};
+
+  std::array<float, 4> back{};
+  const auto read = [&] {
+    ASSERT_TRUE(LeafToTensor(leaf, 0, {0, 4}, std::as_bytes(std::span(theirs)), DType::kF32,
+                             DType::kF32, corrections, std::as_writable_bytes(std::span(back))));
+  };
+  read();
+  EXPECT_EQ(std::memcmp(back.data(), values.data(), sizeof(values)), 0);
+  theirs[1] = 1.25f;
+  theirs[3] = 0.5f;
+  read();
+  EXPECT_EQ(back[0], values[0]);
+  EXPECT_EQ(back[1], 0.25f);
+  EXPECT_EQ(back[3], -0.5f);
+}
+
+// Of every bf16 number: its product with a root is told apart in f32, and comes back.
+TEST_F(MaxTextTest, ProductsOfNumbersOf16BitsComeBackFromF32) {
+  for (const float factor : {std::sqrt(2304.0f), std::sqrt(3584.0f), 1 / std::sqrt(128.0f),
+                             static_cast<float>(1 / std::sqrt(12.0)), Bf16(std::sqrt(1152.0))}) {
+    for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+      const float value = engine::Bf16ToFloat(static_cast<uint16_t>(bits));
+      const float theirs = value * factor;
+      // Products below the normal numbers have fewer bits than both.
+      if (!std::isfinite(theirs) || std::fabs(value) < 1e-30f) continue;
+      const float back = FromMaxText({.factor = factor}, DType::kF32, theirs);
+      ASSERT_EQ(std::bit_cast<uint32_t>(back), std::bit_cast<uint32_t>(value)) << value;
+    }
+  }
+}
+
+TEST_F(MaxTextTest, WhatBf16WouldDamageIsKeptInF32UnlessToldOtherwise) {
+  ConvertSpec spec = Spec(Golden("gemma2-tiny"), "maxtext", out_);
+  Run(spec);
+  const auto dtype_of = [&](const char* name) {
+    return LeavesOf(out_).at("params.params." + std::string(name)).dtype;
+  };
+  EXPECT_EQ(dtype_of("decoder.layers.mlp_local.wo.kernel"), DType::kBF16);
+  EXPECT_EQ(dtype_of("decoder.layers.self_attention_local.query.kernel"), DType::kBF16);  // 1/4
+  EXPECT_EQ(dtype_of("decoder.decoder_norm.scale"), DType::kF32);
+  EXPECT_EQ(dtype_of("token_embedder.embedding"), DType::kF32);
+  const Json record = Json::parse(engine::ReadWholeFile(out_ / kMaxTextRecordFile, 1 << 20));
+  EXPECT_GT(record["kept_f32"].size(), 4u);
+  for (const Json& kept : record["kept_f32"]) {
+    EXPECT_GT(kept["changed_by_bf16"], 0);
+    EXPECT_GT(kept["max_abs_difference"], 0.0);
+  }
+  EXPECT_TRUE(record["corrected"].empty());
+  EXPECT_FALSE(fs::exists(out_ / "exact"));
+
+  fs::remove_all(out_);
+  spec.maxtext.all_bf16 = true;
+  Run(spec);
+  EXPECT_EQ(dtype_of("token_embedder.embedding"), DType::kBF16);
+  EXPECT_EQ(dtype_of("decoder.decoder_norm.scale"), DType::kBF16);
+  EXPECT_TRUE(fs::exists(out_ / "exact/items/manifest.ocdbt"));
+}
+
+// A whole number of layers that config.json does not have.
+TEST_F(MaxTextTest, ScannedBecomesUnscannedAndBack) {
+  const fs::path unscanned = dir_.path() / "unscanned";
+  ConvertSpec spec = Spec(Golden("gemma2-tiny"), "maxtext", checkpoint_);
+  Run(spec);
+  spec = Spec(checkpoint_, "maxtext", unscanned);
+  spec.layout = "unscanned";
+  Run(spec);
+  spec = Spec(unscanned, "maxtext", out_);
+  spec.layout = "scanned";
+  Run(spec);
+  EXPECT_TRUE(
+      LeavesOf(unscanned).contains("params.params.decoder.layers_1.mlp_global.wi_0.kernel"));
+  ExpectSame(LeavesOf(out_), LeavesOf(checkpoint_));
+}
+
+}  // namespace
+}  // namespace tandem::convert
