@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "convert/open_tensors.h"
 #include "convert/orbax/orbax_checkpoint.h"
 #include "engine/io/model_dir.h"
+#include "engine/io/sha256.h"
 #include "engine/tensor/dtype.h"
 #include "server/cli/checkpoint_verbs.h"
 
@@ -24,6 +26,7 @@ struct Row {
   std::string type;  // of the elements; of what has none, what it is
   std::vector<int64_t> shape;
   int64_t bytes = 0;
+  std::string sha256;  // of the bytes, where it was asked for
 };
 
 struct Listing {
@@ -32,30 +35,40 @@ struct Listing {
   std::vector<Row> rows;
 };
 
-Listing ListOrbax(const fs::path& path) {
+std::string DigestOf(std::span<const std::byte> bytes) {
+  return engine::ToHex(engine::Sha256Of(bytes));
+}
+
+Listing ListOrbax(const fs::path& path, bool has_digests) {
   const auto checkpoint = convert::OrbaxCheckpoint::Open(path);
   Listing listing{
       checkpoint.is_ocdbt() ? "orbax, ocdbt" : "orbax", checkpoint.item_dir().string(), {}};
   for (const auto& leaf : checkpoint.leaves()) {
-    Row row{leaf.name(), leaf.value_type, {}, 0};
+    Row row{leaf.name(), leaf.value_type, {}, 0, ""};
     if (leaf.array) {
       row.type =
           leaf.array->dtype ? std::string(DTypeName(*leaf.array->dtype)) : leaf.array->type_name;
       row.shape = leaf.array->shape;
       row.bytes = leaf.array->bytes();
+      if (has_digests) {
+        std::vector<std::byte> bytes(static_cast<size_t>(row.bytes));
+        checkpoint.Read(leaf, bytes);
+        row.sha256 = DigestOf(bytes);
+      }
     }
     listing.rows.push_back(std::move(row));
   }
   return listing;
 }
 
-Listing ListModel(const fs::path& path) {
+Listing ListModel(const fs::path& path, bool has_digests) {
   const auto model = engine::ModelDir::Open(path);
   Listing listing{model.format(), model.name(), {}};
   for (const std::string& name : model.tensor_names()) {
     const engine::StoredTensor& tensor = *model.FindStored(name);
     listing.rows.push_back({name, std::string(DTypeName(tensor.view.dtype)), tensor.view.shape,
-                            static_cast<int64_t>(tensor.bytes().size())});
+                            static_cast<int64_t>(tensor.bytes().size()),
+                            has_digests ? DigestOf(tensor.bytes()) : ""});
   }
   return listing;
 }
@@ -69,8 +82,9 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
 void PrintJson(const Listing& listing) {
   Json out{{"format", listing.format}, {"path", listing.path}, {"leaves", Json::array()}};
   for (const Row& row : listing.rows) {
-    out["leaves"].push_back(
-        {{"name", row.name}, {"type", row.type}, {"shape", row.shape}, {"bytes", row.bytes}});
+    Json leaf{{"name", row.name}, {"type", row.type}, {"shape", row.shape}, {"bytes", row.bytes}};
+    if (!row.sha256.empty()) leaf["sha256"] = row.sha256;
+    out["leaves"].push_back(std::move(leaf));
   }
   std::printf("%s\n", out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
@@ -90,6 +104,7 @@ void AddLs(CLI::App& command) {
   struct Flags {
     std::string path;
     bool json = false;
+    bool has_digests = false;
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* ls = command.add_subcommand("ls", "list the tensors of a checkpoint");
@@ -98,9 +113,13 @@ void AddLs(CLI::App& command) {
                  "Hugging Face directory, a checkpoint of a run, or a GGUF file")
       ->required();
   ls->add_flag("--json", flags->json, "as JSON");
+  ls->add_flag("--sha256", flags->has_digests, "of every tensor's bytes, with --json")
+      ->needs("--json");
   ls->callback([flags] {
     const fs::path path(flags->path);
-    const Listing listing = convert::OrbaxCheckpoint::Is(path) ? ListOrbax(path) : ListModel(path);
+    const Listing listing = convert::OrbaxCheckpoint::Is(path)
+                                ? ListOrbax(path, flags->has_digests)
+                                : ListModel(path, flags->has_digests);
     flags->json ? PrintJson(listing) : PrintText(listing);
   });
 }
