@@ -10,6 +10,7 @@
 #include "bench/make_model.h"
 #include "bench/mlp_bench.h"
 #include "bench/optimizer_bench.h"
+#include "bench/orbax_bench.h"
 #include "bench/sample_bench.h"
 #include "bench/step_bench.h"
 #include "bench/template_bench.h"
@@ -230,6 +231,19 @@ void AddHeadBench(CLI::App& command, int& exit_code) {
   command.callback([options, &exit_code] { exit_code = bench::RunHeadBench(std::cout, *options); });
 }
 
+void AddOrbaxBench(CLI::App& command, int& exit_code) {
+  auto options = std::make_shared<bench::OrbaxBenchOptions>();
+  command.add_option("path", options->path, "a checkpoint of MaxText")->required();
+  command.add_option("--base", options->base,
+                     "directory of its model, if its config.json is not beside it");
+  command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
+  command.add_option("--rounds", options->rounds, "medians are taken over these")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.callback(
+      [options, &exit_code] { exit_code = bench::RunOrbaxBench(std::cout, *options); });
+}
+
 void AddSide(CLI::App& command, bench::LoadOptions::Side& side, bool is_peer) {
   const std::string prefix = is_peer ? "--peer-" : "--";
   const std::string whose = is_peer ? " of the peer" : "";
@@ -395,6 +409,9 @@ void AddBench(CLI::App& command, int& exit_code) {
   AddHeadBench(*command.add_subcommand(
                    "head", "the loss over a large vocabulary beside its matrix products"),
                exit_code);
+  AddOrbaxBench(*command.add_subcommand(
+                    "orbax", "import of a checkpoint of MaxText beside decompressing it alone"),
+                exit_code);
   AddTrainBench(*command.add_subcommand("train", "training steps, optionally beside a peer"),
                 exit_code);
   AddSampleBench(*command.add_subcommand("sample", "drawing tokens from large vocabularies"),

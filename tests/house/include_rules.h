@@ -93,7 +93,7 @@ inline constexpr std::array kBench{
     Names("engine/ops"),      Names("engine/tokenizer"),  Names("engine/chat"),
     Names("engine/sampling"), Names("engine/constraint"), Names("engine/kv"),
     Names("engine/adapter"),  Names("engine/model"),      Names("engine/sched"),
-    Names("engine/loop"),     Names("training")};
+    Names("engine/loop"),     Names("training"),          Names("convert")};
 inline constexpr std::array kTop{Names("*")};
 }  // namespace rules
 
