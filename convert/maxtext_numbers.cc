@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "convert/transpose.h"
 #include "engine/base/check.h"
 #include "engine/tensor/bfloat16.h"
 
@@ -13,9 +14,7 @@ namespace {
 
 using engine::DType;
 
-// Numbers in flight: a square of an array on its way to becoming columns, which stays in the first
-// cache.
-constexpr int64_t kTile = 64;
+// Numbers in flight where nothing becomes a column.
 constexpr int64_t kRun = 2048;
 
 using Load = void (*)(const std::byte* from, int64_t n, float* to);
@@ -202,6 +201,41 @@ void InSquares(RowRange rows, int64_t columns, const Square& square) {
   }
 }
 
+// Moves numbers that stay what they are, of 2 or 4 bytes, between a leaf's order and a tensor's.
+// `leaf_at(row, column)` and `tensor_at(row, column)` are where a run begins: of columns, of rows.
+template <class T, class LeafAt, class TensorAt>
+void MoveToTensor(RowRange rows, int64_t columns, const LeafAt& leaf_at,
+                  const TensorAt& tensor_at) {
+  std::vector<T> tile(kTile * kTile), turned(kTile * kTile);
+  InSquares(rows, columns, [&](int64_t row, int64_t n_rows, int64_t column, int64_t n_columns) {
+    for (int64_t r = 0; r < n_rows; ++r) {
+      std::memcpy(tile.data() + r * kTile, leaf_at(row + r, column),
+                  static_cast<size_t>(n_columns) * sizeof(T));
+    }
+    TransposeTile(tile.data(), n_rows, n_columns, turned.data());
+    for (int64_t c = 0; c < n_columns; ++c) {
+      std::memcpy(tensor_at(row, column + c), turned.data() + c * kTile,
+                  static_cast<size_t>(n_rows) * sizeof(T));
+    }
+  });
+}
+
+template <class T, class TensorAt, class LeafAt>
+void MoveToLeaf(RowRange rows, int64_t columns, const TensorAt& tensor_at, const LeafAt& leaf_at) {
+  std::vector<T> tile(kTile * kTile), turned(kTile * kTile);
+  InSquares(rows, columns, [&](int64_t row, int64_t n_rows, int64_t column, int64_t n_columns) {
+    for (int64_t c = 0; c < n_columns; ++c) {
+      std::memcpy(tile.data() + c * kTile, tensor_at(row, column + c),
+                  static_cast<size_t>(n_rows) * sizeof(T));
+    }
+    TransposeTile(tile.data(), n_columns, n_rows, turned.data());
+    for (int64_t r = 0; r < n_rows; ++r) {
+      std::memcpy(leaf_at(row + r, column), turned.data() + r * kTile,
+                  static_cast<size_t>(n_columns) * sizeof(T));
+    }
+  });
+}
+
 }  // namespace
 
 float ToMaxText(const MaxTextArithmetic& arithmetic, float value) {
@@ -237,19 +271,27 @@ bool TensorToLeaf(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
   }
   // A vector is a column.
   const int64_t n_rows_of_tensor = leaf.rows();
-  std::vector<float> tile(kTile * kTile), line(kTile);
+  const auto tensor_at = [&](int64_t row, int64_t column) {
+    return tensor.data() + (OutputOf(leaf, column) * n_rows_of_tensor + row) * from_bytes;
+  };
+  const auto leaf_at = [&](int64_t row, int64_t column) {
+    return out.data() + (RowOffset(leaf, layer, row) + column) * to_bytes;
+  };
+  if (leaf.arithmetic.IsNone() && tensor_dtype == leaf_dtype) {
+    from_bytes == 2 ? MoveToLeaf<uint16_t>(rows, columns, tensor_at, leaf_at)
+                    : MoveToLeaf<uint32_t>(rows, columns, tensor_at, leaf_at);
+    return true;
+  }
+  std::vector<float> tile(kTile * kTile), turned(kTile * kTile);
   InSquares(rows, columns, [&](int64_t row, int64_t n_rows, int64_t column, int64_t n_columns) {
     for (int64_t c = 0; c < n_columns; ++c) {
-      const int64_t at = OutputOf(leaf, column + c) * n_rows_of_tensor + row;
-      load(tensor.data() + at * from_bytes, n_rows, tile.data() + c * kTile);
+      load(tensor_at(row, column + c), n_rows, tile.data() + c * kTile);
     }
+    TransposeTile(tile.data(), n_columns, n_rows, turned.data());
     for (int64_t r = 0; r < n_rows; ++r) {
-      for (int64_t c = 0; c < n_columns; ++c) {
-        line[static_cast<size_t>(c)] = tile[static_cast<size_t>(c * kTile + r)];
-      }
-      Do(leaf.arithmetic, line.data(), n_columns);
-      const int64_t at = RowOffset(leaf, layer, row + r) + column;
-      fits &= store(line.data(), n_columns, out.data() + at * to_bytes);
+      float* line = turned.data() + r * kTile;
+      Do(leaf.arithmetic, line, n_columns);
+      fits &= store(line, n_columns, leaf_at(row + r, column));
     }
   });
   return fits;
@@ -264,6 +306,12 @@ bool LeafToTensor(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
   const int64_t columns = leaf.columns();
   bool fits = true;
   if (!leaf.is_transposed && leaf.n_layers() == 1) {
+    if (leaf.arithmetic.IsNone() && tensor_dtype == leaf_dtype) {
+      const int64_t at = rows.first * columns * to_bytes;
+      std::memcpy(out.data() + at, bytes.data() + at,
+                  static_cast<size_t>((rows.last - rows.first) * columns * to_bytes));
+      return true;
+    }
     std::vector<float> run(kRun);
     InRuns(rows.first * columns, rows.last * columns, [&](int64_t at, int64_t n) {
       load(bytes.data() + at * from_bytes, n, run.data());
@@ -273,19 +321,31 @@ bool LeafToTensor(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
     return fits;
   }
   const int64_t n_rows_of_tensor = leaf.rows();
-  std::vector<float> tile(kTile * kTile), line(kTile);
+  const auto leaf_at = [&](int64_t row, int64_t column) {
+    return bytes.data() + (RowOffset(leaf, layer, row) + column) * from_bytes;
+  };
+  const auto place_of = [&](int64_t row, int64_t column) {
+    return OutputOf(leaf, column) * n_rows_of_tensor + row;
+  };
+  if (leaf.arithmetic.IsNone() && tensor_dtype == leaf_dtype) {
+    const auto tensor_at = [&](int64_t row, int64_t column) {
+      return out.data() + place_of(row, column) * to_bytes;
+    };
+    from_bytes == 2 ? MoveToTensor<uint16_t>(rows, columns, leaf_at, tensor_at)
+                    : MoveToTensor<uint32_t>(rows, columns, leaf_at, tensor_at);
+    return true;
+  }
+  std::vector<float> tile(kTile * kTile), turned(kTile * kTile);
   InSquares(rows, columns, [&](int64_t row, int64_t n_rows, int64_t column, int64_t n_columns) {
     for (int64_t r = 0; r < n_rows; ++r) {
-      const int64_t at = RowOffset(leaf, layer, row + r) + column;
-      load(bytes.data() + at * from_bytes, n_columns, tile.data() + r * kTile);
+      load(leaf_at(row + r, column), n_columns, tile.data() + r * kTile);
     }
+    TransposeTile(tile.data(), n_rows, n_columns, turned.data());
     for (int64_t c = 0; c < n_columns; ++c) {
-      for (int64_t r = 0; r < n_rows; ++r) {
-        line[static_cast<size_t>(r)] = tile[static_cast<size_t>(r * kTile + c)];
-      }
-      const int64_t at = OutputOf(leaf, column + c) * n_rows_of_tensor + row;
-      Recover(leaf, leaf_dtype, corrections, at, line.data(), n_rows);
-      fits &= store(line.data(), n_rows, out.data() + at * to_bytes);
+      float* line = turned.data() + c * kTile;
+      const int64_t at = place_of(row, column + c);
+      Recover(leaf, leaf_dtype, corrections, at, line, n_rows);
+      fits &= store(line, n_rows, out.data() + at * to_bytes);
     }
   });
   return fits;
