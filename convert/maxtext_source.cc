@@ -13,6 +13,7 @@
 #include "convert/maxtext_map.h"
 #include "convert/maxtext_numbers.h"
 #include "convert/orbax/orbax_checkpoint.h"
+#include "engine/base/aligned_buffer.h"
 #include "engine/base/edit_distance.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
@@ -189,19 +190,25 @@ class MaxTextSource final : public ModelSource {
   }
   void ReadPart(int64_t part, const Take& take) const override {
     const Part& wanted = parts_.at(static_cast<size_t>(part));
-    const std::vector<std::byte> bytes = LoadLeaf(wanted);
-    std::vector<std::byte> buffer;
+    std::unique_ptr<Workspace> space = Borrow();
+    const Bytes bytes = LoadLeaf(wanted, &space->leaf);
+    if (IsAsAsked(wanted)) {
+      take(TensorOf(wanted, 0), bytes);
+      return GiveBack(std::move(space));
+    }
     for (int64_t layer = 0; layer < wanted.map.n_layers(); ++layer) {
       const engine::NamedTensor& tensor = TensorOf(wanted, layer);
-      Decode(wanted, layer, bytes, &buffer);
-      take(tensor, buffer);
+      Decode(wanted, layer, bytes, &space->tensor);
+      take(tensor, space->tensor);
     }
+    GiveBack(std::move(space));
   }
   // Layers of the same parameter one after the other cost one reading of it.
   Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const override {
     const auto& [part, layer] = places_.at(static_cast<size_t>(tensor));
     const Part& wanted = parts_[static_cast<size_t>(part)];
-    Decode(wanted, layer, *Remembered(part), buffer);
+    std::unique_lock<std::mutex> lock;
+    Decode(wanted, layer, Remembered(part, &lock), buffer);
     return *buffer;
   }
 
@@ -305,18 +312,50 @@ class MaxTextSource final : public ModelSource {
     }
   }
 
-  std::vector<std::byte> LoadLeaf(const Part& part) const {
-    std::vector<std::byte> bytes(static_cast<size_t>(part.leaf->array->bytes()));
-    checkpoint_.Read(*part.leaf, bytes);
-    return bytes;
+  // What reading a part takes; kept for the next one, where it is small, since fresh memory costs
+  // as much as what is done in it.
+  struct Workspace {
+    AlignedBuffer leaf;
+    std::vector<std::byte> tensor;
+  };
+  static constexpr size_t kMostKeptBytes = size_t{64} << 20;
+
+  std::unique_ptr<Workspace> Borrow() const {
+    const std::lock_guard lock(mutex_);
+    if (spaces_.empty()) return std::make_unique<Workspace>();
+    std::unique_ptr<Workspace> space = std::move(spaces_.back());
+    spaces_.pop_back();
+    return space;
+  }
+  void GiveBack(std::unique_ptr<Workspace> space) const {
+    if (space->leaf.size() > kMostKeptBytes || space->tensor.capacity() > kMostKeptBytes) return;
+    const std::lock_guard lock(mutex_);
+    spaces_.push_back(std::move(space));
   }
 
-  std::shared_ptr<const std::vector<std::byte>> Remembered(int64_t part) const {
-    const std::lock_guard lock(mutex_);
-    if (remembered_ == nullptr || remembered_part_ != part) {
-      remembered_.reset();
-      remembered_ = std::make_shared<const std::vector<std::byte>>(
-          LoadLeaf(parts_[static_cast<size_t>(part)]));
+  Bytes LoadLeaf(const Part& part, AlignedBuffer* buffer) const {
+    const auto n = static_cast<size_t>(part.leaf->array->bytes());
+    if (buffer->size() < n) {
+      *buffer = {};
+      *buffer = AlignedBuffer(n);
+    }
+    checkpoint_.Read(*part.leaf, buffer->span().first(n));
+    return buffer->span().first(n);
+  }
+
+  // Whether the parameter is the tensor, byte for byte.
+  bool IsAsAsked(const Part& part) const {
+    const MaxTextLeaf& map = part.map;
+    return !map.is_transposed && map.n_layers() == 1 && map.arithmetic.IsNone() &&
+           map.shape == map.tensor_shape &&
+           *part.leaf->array->dtype == TensorOf(part, 0).view.dtype;
+  }
+
+  Bytes Remembered(int64_t part, std::unique_lock<std::mutex>* lock) const {
+    *lock = std::unique_lock(remembered_mutex_);
+    if (remembered_part_ != part) {
+      remembered_part_ = -1;
+      remembered_ = LoadLeaf(parts_[static_cast<size_t>(part)], &remembered_buffer_);
       remembered_part_ = part;
     }
     return remembered_;
@@ -433,8 +472,11 @@ class MaxTextSource final : public ModelSource {
   std::vector<engine::NamedTensor> tensors_;
   std::vector<std::pair<int64_t, int64_t>> places_;  // of tensors: part and layer
 
-  mutable std::mutex mutex_;  // guards the two below
-  mutable std::shared_ptr<const std::vector<std::byte>> remembered_;
+  mutable std::mutex mutex_;  // guards spaces_
+  mutable std::vector<std::unique_ptr<Workspace>> spaces_;
+  mutable std::mutex remembered_mutex_;  // guards what is below
+  mutable AlignedBuffer remembered_buffer_;
+  mutable Bytes remembered_;
   mutable int64_t remembered_part_ = -1;
 };
 
