@@ -216,11 +216,15 @@ void RefuseWithoutRoom(const fs::path& parent, int64_t bytes) {
 
 std::string ConfigWithDType(const std::string& config, DType dtype) {
   auto json = ParseUntrustedJson(config, "config.json");
-  json[json.contains("dtype") ? "dtype" : "torch_dtype"] = dtype == DType::kBF16  ? "bfloat16"
-                                                           : dtype == DType::kF16 ? "float16"
-                                                           : dtype == DType::kF64 ? "float64"
-                                                                                  : "float32";
-  return json.dump(2) + "\n";
+  const char* name = dtype == DType::kBF16  ? "bfloat16"
+                     : dtype == DType::kF16 ? "float16"
+                     : dtype == DType::kF64 ? "float64"
+                                            : "float32";
+  auto& field = json[json.contains("dtype") ? "dtype" : "torch_dtype"];
+  if (field == name) return config;
+  field = name;
+  // As Hugging Face writes it, with or without a newline as it was.
+  return json.dump(2) + (config.ends_with('\n') ? "\n" : "");
 }
 
 double MergeBound(DType dtype) { return dtype == DType::kF32 ? 1e-4 : 0.05; }

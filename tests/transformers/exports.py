@@ -23,6 +23,11 @@ CHAINS = {
     "maxtext scanned, hf": [["--to", "maxtext", "--scan", "--dtype", "f32"], ["--to", "hf"]],
     "maxtext unrolled, hf": [["--to", "maxtext", "--unroll", "--dtype", "f32"], ["--to", "hf"]],
 }
+# What MaxText's tree cannot hold is refused, in these words.
+REFUSALS = {
+    "gemma-3 text, full layers first, scaled rope": "in MaxText's order of layers it is the other way",
+    "llama tied, 5:1 heads of 14, biases": "its tree has no place for",
+}
 
 
 class Refused(RuntimeError):
@@ -82,8 +87,8 @@ def main():
                     good = all(torch.equal(a, b) for a, b in zip(expected, found))
                     print(f"{'ok' if good else 'DIFFERS':8} {name}: {chain_name}", flush=True)
                 except Refused as fault:
-                    good = False
-                    print(f"FAILED   {name}: {chain_name}: {fault}", flush=True)
+                    good = "maxtext" in chain_name and name in REFUSALS and REFUSALS[name] in str(fault)
+                    print(f"{'refused' if good else 'FAILED':8} {name}: {chain_name}: {fault}", flush=True)
                 failed += not good
     print(f"{compared} exports: {failed} differ")
     return 1 if failed or compared == 0 else 0
