@@ -203,6 +203,10 @@ class MaxTextSource final : public ModelSource {
     }
     GiveBack(std::move(space));
   }
+  int64_t PartMemory(int64_t part) const override {
+    const Part& wanted = parts_.at(static_cast<size_t>(part));
+    return wanted.leaf->array->bytes() + static_cast<int64_t>(TensorOf(wanted, 0).view.bytes());
+  }
   // Layers of the same parameter one after the other cost one reading of it.
   Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const override {
     const auto& [part, layer] = places_.at(static_cast<size_t>(tensor));

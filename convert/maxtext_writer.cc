@@ -1,6 +1,7 @@
 // A model as a checkpoint of MaxText: `<target>/0/items`, parameter by parameter.
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -12,7 +13,6 @@
 #include "convert/model_texts.h"
 #include "convert/orbax/orbax_writer.h"
 #include "engine/base/error.h"
-#include "engine/base/log.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
@@ -102,11 +102,19 @@ class MaxTextWriter {
 
   void Finish(bool is_scanned, bool rotates_pairs) {
     if (!kept_f32_.empty()) {
-      LogEvent(spdlog::level::info, "maxtext.kept_f32",
-               {{"parameters", static_cast<int64_t>(kept_f32_.size())},
-                {"changed_by_bf16", bf16_loss_.changed},
-                {"max_abs_difference", bf16_loss_.max_abs}});
+      char text[256];
+      std::snprintf(text, sizeof text,
+                    "%lld parameters are written in f32: bf16 would have changed %lld of their "
+                    "numbers, by up to %.3g (--all-bf16 writes them in bf16)",
+                    static_cast<long long>(kept_f32_.size()),
+                    static_cast<long long>(bf16_loss_.changed), bf16_loss_.max_abs);
+      context_.warn(text);
     }
+    context_.report(Json{{"kept_f32", kept_f32_.size()},
+                         {"changed_by_bf16", bf16_loss_.changed},
+                         {"max_abs_difference", bf16_loss_.max_abs},
+                         {"corrected_tensors", corrected_.size()}}
+                        .dump());
     items_.AddScalar({"step"}, 0);
     items_.AddEmptyDict({"opt_state"});
     items_.Finish();
@@ -302,6 +310,7 @@ void WriteMaxText(const ConvertSpec& spec, const WriteContext& context) {
   const MaxTextLayout layout{.is_scanned = spec.layout != "unscanned",
                              .rotates_pairs = RotatesPairs(spec.maxtext.model)};
   const std::vector<MaxTextLeaf> leaves = MaxTextLeaves(config, layout);
+  if (const std::string caveat = MaxTextCaveat(config); !caveat.empty()) context.warn(caveat);
   MaxTextWriter writer(spec, context, config);
   for (const MaxTextLeaf& leaf : leaves) writer.Write(leaf);
   writer.Finish(layout.is_scanned, layout.rotates_pairs);
