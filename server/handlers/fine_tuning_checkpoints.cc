@@ -37,9 +37,10 @@ int64_t StepIn(std::string_view text) {
   return is_step ? step : 0;
 }
 
-int64_t UnixSecondsOf(const fs::path& dir) {
+// Of a file, which stays as it was written: a directory gets records beside it later.
+int64_t UnixSecondsOf(const fs::path& file) {
   std::error_code failed;
-  const auto written = fs::last_write_time(dir, failed);
+  const auto written = fs::last_write_time(file, failed);
   if (failed) return 0;
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::file_clock::to_sys(written).time_since_epoch())
@@ -125,11 +126,14 @@ std::vector<FineTuningCheckpoint> FineTuningCheckpointsOf(const Job& job) {
                              ? StepIn(std::string_view(name).substr(kFolderPart.size()))
                              : 0;
     if (step == 0 || entry.is_symlink() || !entry.is_directory()) continue;
-    found.push_back({.step = step,
-                     .dir = entry.path(),
-                     .model = CheckpointNameOf(job, step),
-                     .is_adapter = fs::exists(entry.path() / "adapter_config.json"),
-                     .created_at = UnixSecondsOf(entry.path())});
+    const fs::path adapter = entry.path() / "adapter_config.json";
+    const bool is_adapter = fs::exists(adapter);
+    found.push_back(
+        {.step = step,
+         .dir = entry.path(),
+         .model = CheckpointNameOf(job, step),
+         .is_adapter = is_adapter,
+         .created_at = UnixSecondsOf(is_adapter ? adapter : entry.path() / "config.json")});
   }
   if (job.status == JobStatus::kSucceeded) {
     const std::optional<FineTuningResult> result = ReadFineTuningResult(job);

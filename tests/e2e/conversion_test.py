@@ -131,7 +131,7 @@ class Convert(Case):
         for arguments, code, word in [
                 ([self.root / "base", self.root / "copy"], 2, "exists already"),
                 ([self.root / "base" / "lora", self.path / "x"], 2, "base"),
-                ([self.root / "base", self.path / "x", "--to", "tarball"], 2, "hf, gguf"),
+                ([self.root / "base", self.path / "x", "--to", "tarball"], 2, "hf, native, native-params, gguf, maxtext"),
                 ([self.path / "nowhere", self.path / "x"], 2, "nowhere"),
                 ([self.root / "base"], 2, "TARGET")]:
             done = self.tandem(*arguments)

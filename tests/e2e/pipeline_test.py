@@ -14,7 +14,7 @@ import harness
 from harness import ADMIN_KEY, PATIENCE_S, ROOT
 from pipeline_case import JOBS, PipelineCase
 
-PRESET = ROOT / "config" / "presets" / "gemma2-demo-pipeline.yaml"
+PRESET = ROOT / "config" / "presets" / "pipelines" / "gemma2-demo.yaml"
 STEPS = 40
 # The preset's training, made small.
 SMALL = [f"jobs.finetune.{word}" for word in (
