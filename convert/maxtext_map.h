@@ -31,6 +31,8 @@ struct MaxTextLeaf {
   bool has_vocabulary = false;   // the tensor's rows: they may be padded here, or cut
   MaxTextArithmetic arithmetic;
 
+  // One tensor, whose numbers lie in its order.
+  bool IsTable() const { return !is_transposed && tensors.size() == 1; }
   int64_t n_layers() const { return static_cast<int64_t>(tensors.size()); }
   // The axes of one layer here, before heads are told apart: [rows, columns].
   int64_t rows() const;

@@ -50,6 +50,12 @@ bool LeafToTensor(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
                   engine::DType tensor_dtype, const Corrections& corrections,
                   std::span<std::byte> out);
 
+// The way back of some numbers of a parameter that is a tensor as it lies (IsTable), from the first
+// on. `run` is theirs, `out` the whole tensor's.
+bool RunToTensor(const MaxTextLeaf& leaf, int64_t first, std::span<const std::byte> run,
+                 engine::DType leaf_dtype, engine::DType tensor_dtype,
+                 const Corrections& corrections, std::span<std::byte> out);
+
 // Of a tensor that goes into a leaf of that type: how many of its numbers would not come back by
 // themselves, and the largest difference.
 struct Loss {

@@ -171,7 +171,9 @@ class MaxTextSource final : public ModelSource {
       exact_ = OrbaxCheckpoint::Open(exact);
       for (const Leaf& leaf : exact_->leaves()) exact_leaves_[leaf.name()] = &leaf;
     }
-    if (const std::string caveat = MaxTextCaveat(config_); !caveat.empty()) {
+    // Of ours it was said when they were written.
+    const std::string caveat = MaxTextCaveat(config_);
+    if (!caveat.empty() && !fs::exists(root / kMaxTextRecordFile)) {
       LogEvent(spdlog::level::warn, "maxtext.caveat", {{"what", caveat}});
     }
     MatchLeaves();
@@ -191,11 +193,11 @@ class MaxTextSource final : public ModelSource {
   void ReadPart(int64_t part, const Take& take) const override {
     const Part& wanted = parts_.at(static_cast<size_t>(part));
     std::unique_ptr<Workspace> space = Borrow();
-    const Bytes bytes = LoadLeaf(wanted, &space->leaf);
-    if (IsAsAsked(wanted)) {
-      take(TensorOf(wanted, 0), bytes);
+    if (DecodeTable(wanted, &space->tensor)) {
+      take(TensorOf(wanted, 0), space->tensor);
       return GiveBack(std::move(space));
     }
+    const Bytes bytes = LoadLeaf(wanted, &space->leaf);
     for (int64_t layer = 0; layer < wanted.map.n_layers(); ++layer) {
       const engine::NamedTensor& tensor = TensorOf(wanted, layer);
       Decode(wanted, layer, bytes, &space->tensor);
@@ -205,12 +207,15 @@ class MaxTextSource final : public ModelSource {
   }
   int64_t PartMemory(int64_t part) const override {
     const Part& wanted = parts_.at(static_cast<size_t>(part));
-    return wanted.leaf->array->bytes() + static_cast<int64_t>(TensorOf(wanted, 0).view.bytes());
+    const auto tensor = static_cast<int64_t>(TensorOf(wanted, 0).view.bytes());
+    if (!wanted.map.IsTable()) return wanted.leaf->array->bytes() + tensor;
+    return tensor + std::min(wanted.leaf->array->bytes(), kMostKeptBytes);
   }
   // Layers of the same parameter one after the other cost one reading of it.
   Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const override {
     const auto& [part, layer] = places_.at(static_cast<size_t>(tensor));
     const Part& wanted = parts_[static_cast<size_t>(part)];
+    if (DecodeTable(wanted, buffer)) return *buffer;
     std::unique_lock<std::mutex> lock;
     Decode(wanted, layer, Remembered(part, &lock), buffer);
     return *buffer;
@@ -322,7 +327,7 @@ class MaxTextSource final : public ModelSource {
     AlignedBuffer leaf;
     std::vector<std::byte> tensor;
   };
-  static constexpr size_t kMostKeptBytes = size_t{64} << 20;
+  static constexpr int64_t kMostKeptBytes = int64_t{64} << 20;
 
   std::unique_ptr<Workspace> Borrow() const {
     const std::lock_guard lock(mutex_);
@@ -332,7 +337,7 @@ class MaxTextSource final : public ModelSource {
     return space;
   }
   void GiveBack(std::unique_ptr<Workspace> space) const {
-    if (space->leaf.size() > kMostKeptBytes || space->tensor.capacity() > kMostKeptBytes) return;
+    if (std::max(space->leaf.size(), space->tensor.capacity()) > size_t{kMostKeptBytes}) return;
     const std::lock_guard lock(mutex_);
     spaces_.push_back(std::move(space));
   }
@@ -345,14 +350,6 @@ class MaxTextSource final : public ModelSource {
     }
     checkpoint_.Read(*part.leaf, buffer->span().first(n));
     return buffer->span().first(n);
-  }
-
-  // Whether the parameter is the tensor, byte for byte.
-  bool IsAsAsked(const Part& part) const {
-    const MaxTextLeaf& map = part.map;
-    return !map.is_transposed && map.n_layers() == 1 && map.arithmetic.IsNone() &&
-           map.shape == map.tensor_shape &&
-           *part.leaf->array->dtype == TensorOf(part, 0).view.dtype;
   }
 
   Bytes Remembered(int64_t part, std::unique_lock<std::mutex>* lock) const {
@@ -411,17 +408,50 @@ class MaxTextSource final : public ModelSource {
                              : part.map.rows();
     if (!LeafToTensor(part.map, layer, {0, rows}, bytes, *part.leaf->array->dtype,
                       tensor.view.dtype, CorrectionsOf(tensor), *out)) {
-      Broken("parameter " + Quoted(part.map.name) + " holds values that " +
-             std::string(DTypeName(tensor.view.dtype)) + " does not have");
+      RefuseValues(part, tensor);
     }
-    if (part.map.has_vocabulary && rows < part.map.tensor_shape[0]) {
-      AppendRows(tensor, rows, out);
-    }
+    AppendRows(part, rows, out);
+  }
+
+  // A table is decoded chunk by chunk, which takes the memory of one; false where it is none, or
+  // its chunks are no runs of it.
+  bool DecodeTable(const Part& part, std::vector<std::byte>* out) const {
+    if (!part.map.IsTable()) return false;
+    const engine::NamedTensor& tensor = TensorOf(part, 0);
+    const DType leaf_dtype = *part.leaf->array->dtype;
+    const auto element_bytes = static_cast<int64_t>(engine::DTypeBytes(leaf_dtype));
+    const int64_t rows = std::min(part.map.rows(), part.map.tensor_shape[0]);
+    const int64_t last = rows * part.map.columns();
+    Corrections corrections;
+    bool has_begun = false;
+    bool fits = true;
+    const bool is_read = checkpoint_.ReadRuns(*part.leaf, [&](int64_t offset, Bytes run) {
+      if (!has_begun) {
+        out->resize(tensor.view.bytes());
+        corrections = CorrectionsOf(tensor);
+        has_begun = true;
+      }
+      const int64_t first = offset / element_bytes;
+      const int64_t n = std::min(static_cast<int64_t>(run.size()) / element_bytes, last - first);
+      if (n <= 0) return;
+      fits &= RunToTensor(part.map, first, run.first(static_cast<size_t>(n * element_bytes)),
+                          leaf_dtype, tensor.view.dtype, corrections, *out);
+    });
+    if (!is_read) return false;
+    if (!fits) RefuseValues(part, tensor);
+    AppendRows(part, rows, out);
+    return true;
+  }
+
+  [[noreturn]] void RefuseValues(const Part& part, const engine::NamedTensor& tensor) const {
+    Broken("parameter " + Quoted(part.map.name) + " holds values that " +
+           std::string(DTypeName(tensor.view.dtype)) + " does not have");
   }
 
   // Rows of a vocabulary that MaxText has not: as they were when we wrote it, else the base's.
-  void AppendRows(const engine::NamedTensor& tensor, int64_t first,
-                  std::vector<std::byte>* out) const {
+  void AppendRows(const Part& part, int64_t first, std::vector<std::byte>* out) const {
+    if (!part.map.has_vocabulary || first >= part.map.tensor_shape[0]) return;
+    const engine::NamedTensor& tensor = TensorOf(part, 0);
     const int64_t width = tensor.view.shape[1];
     const int64_t n_rows = tensor.view.shape[0] - first;
     std::vector<std::byte> stored;

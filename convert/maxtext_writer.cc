@@ -244,6 +244,7 @@ class MaxTextWriter {
                   source_.name() + ": tensor " + Quoted(leaf.tensors[static_cast<size_t>(layer)]) +
                       " holds values that become too large for " + std::string(DTypeName(dtype)));
     });
+    for (const std::string& tensor : leaf.tensors) source_.LetGo(places_.at(tensor));
     items_.AddArray(Split(leaf.name), dtype, leaf.shape, bytes);
     for (int64_t layer = 0; layer < leaf.n_layers(); ++layer) {
       context_.advance(static_cast<int64_t>(ViewOf(leaf, layer).bytes()));

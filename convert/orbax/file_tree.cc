@@ -29,8 +29,7 @@ class FileTree : public KeyValues {
   std::optional<StoredBytes> Find(const std::string& key) const override {
     if (!std::binary_search(keys_.begin(), keys_.end(), key)) return std::nullopt;
     auto file = engine::MappedFile::Open(dir_ / key);
-    const auto bytes = file->bytes();
-    return StoredBytes{std::move(file), bytes};
+    return StoredBytes{file, file->bytes(), file.get()};
   }
 
   std::vector<std::string> Keys() const override { return keys_; }

@@ -8,12 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "engine/io/mapped_file.h"
+
 namespace tandem::convert {
 
 // Bytes, and what keeps them where they are.
 struct StoredBytes {
   std::shared_ptr<const void> owner;
   std::span<const std::byte> bytes;
+  const engine::MappedFile* file = nullptr;  // that they lie in; null: in memory
+
+  // Called when they have been read for good: they leave the process's memory.
+  void LetGo() const {
+    if (file != nullptr) file->LetGo(bytes);
+  }
 };
 
 // Where arrays of a checkpoint are kept: named values. Immutable; any thread.

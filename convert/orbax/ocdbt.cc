@@ -213,7 +213,8 @@ class Ocdbt : public KeyValues {
                                             Quoted(file->path().string()) + ", which has " +
                                             std::to_string(bytes.size()));
     }
-    return {file, bytes.subspan(static_cast<size_t>(at.offset), static_cast<size_t>(at.length))};
+    return {file, bytes.subspan(static_cast<size_t>(at.offset), static_cast<size_t>(at.length)),
+            file.get()};
   }
 
   std::shared_ptr<const engine::MappedFile> Open(const std::string& path, const std::string& what) {
@@ -292,7 +293,7 @@ class Ocdbt : public KeyValues {
       }
       const auto part = in.Bytes(lengths[i]);
       const auto copy = std::make_shared<const std::vector<std::byte>>(part.begin(), part.end());
-      Add(prefix + keys[i], {copy, *copy}, in);
+      Add(prefix + keys[i], {copy, *copy, nullptr}, in);
     }
   }
 

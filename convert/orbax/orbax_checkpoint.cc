@@ -185,6 +185,11 @@ OrbaxCheckpoint OrbaxCheckpoint::Open(const fs::path& path) {
   return checkpoint;
 }
 
+bool OrbaxCheckpoint::ReadRuns(const Leaf& leaf, const TakeRun& take) const {
+  if (!leaf.array) throw Error(ErrorCode::kInternal, leaf.name() + " has no array");
+  return ReadZarrRuns(*values_, leaf.name(), *leaf.array, take);
+}
+
 void OrbaxCheckpoint::Decompress(const Leaf& leaf) const {
   if (!leaf.array) throw Error(ErrorCode::kInternal, leaf.name() + " has no array");
   DecompressZarr(*values_, leaf.name(), *leaf.array);

@@ -36,7 +36,8 @@ class OrbaxCheckpoint {
 
   // The elements of a leaf that has an array: ReadZarr.
   void Read(const Leaf& leaf, std::span<std::byte> out) const;
-  void Decompress(const Leaf& leaf) const;  // DecompressZarr
+  bool ReadRuns(const Leaf& leaf, const TakeRun& take) const;  // ReadZarrRuns
+  void Decompress(const Leaf& leaf) const;                     // DecompressZarr
 
  private:
   std::filesystem::path dir_;

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 // Encoded chunks that wait to be written, by their size before that.
-constexpr int64_t kWaveBytes = int64_t{128} << 20;
+constexpr int64_t kWaveBytes = int64_t{64} << 20;
 constexpr int kDictKey = 2;  // of Orbax's key types
 
 // A key as it may stand in a directory's name, in a name joined by dots and between Python's

@@ -250,6 +250,9 @@ class Reader {
   Reader(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
          std::optional<std::span<std::byte>> out)
       : values_(values), prefix_(prefix), array_(array), out_(out) {}
+  Reader(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
+         const TakeRun& take)
+      : values_(values), prefix_(prefix), array_(array), take_(&take) {}
 
   void Read() {
     if (array_.bytes() == 0) return;
@@ -266,6 +269,7 @@ class Reader {
       } else {
         ReadChunk(stored->bytes, first, array_.chunk_shape);
       }
+      stored->LetGo();
     } while (Next(at, grid));
   }
 
@@ -325,13 +329,22 @@ class Reader {
         Broken("has " + std::to_string(stored.size()) + " bytes instead of " +
                std::to_string(bytes));
       }
-      if (out_) Place(stored, first, chunk);
+      Deal(stored, first, chunk);
       return;
     }
     if (const auto run = RunOf(first, chunk, bytes)) return DecodeZstd(stored, *run, Quoted(key_));
     buffer_.resize(bytes);
     DecodeZstd(stored, buffer_, Quoted(key_));
-    if (out_) Place(buffer_, first, chunk);
+    Deal(buffer_, first, chunk);
+  }
+
+  void Deal(std::span<const std::byte> elements, const std::vector<int64_t>& first,
+            const std::vector<int64_t>& chunk) {
+    if (out_) return Place(elements, first, chunk);
+    if (take_ == nullptr) return;
+    int64_t offset = 0;
+    for (size_t d = 0; d < first.size(); ++d) offset = offset * array_.shape[d] + first[d];
+    (*take_)(offset * array_.element_bytes, elements);
   }
 
   // Where a chunk's elements go, if they are one run of the array: decoded without a copy.
@@ -375,7 +388,8 @@ class Reader {
   const KeyValues& values_;
   const std::string& prefix_;
   const ZarrArray& array_;
-  std::optional<std::span<std::byte>> out_;  // none: chunks are decoded and forgotten
+  std::optional<std::span<std::byte>> out_;  // none: chunks are taken, or forgotten
+  const TakeRun* take_ = nullptr;
   std::string key_;
   std::vector<std::byte> buffer_;
 };
@@ -411,6 +425,20 @@ void ReadZarr(const KeyValues& values, const std::string& prefix, const ZarrArra
     throw Error(ErrorCode::kInternal, prefix + ": room for another number of bytes");
   }
   Reader(values, prefix, array, out).Read();
+}
+
+bool ReadZarrRuns(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
+                  const TakeRun& take) {
+  const std::vector<int64_t>& chunk =
+      array.sharding ? array.sharding->chunk_shape : array.chunk_shape;
+  size_t axis = 0;  // the first that has more than one element of a chunk
+  while (axis < chunk.size() && chunk[axis] == 1) ++axis;
+  for (size_t d = 0; d < chunk.size(); ++d) {
+    if (array.shape[d] % array.chunk_shape[d] != 0) return false;
+    if (d > axis && chunk[d] != array.shape[d]) return false;
+  }
+  Reader(values, prefix, array, take).Read();
+  return true;
 }
 
 void DecompressZarr(const KeyValues& values, const std::string& prefix, const ZarrArray& array) {

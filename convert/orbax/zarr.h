@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,6 +51,12 @@ std::string ZarrChunkKey(const ZarrArray& array, std::span<const int64_t> at);
 // that is missing is an error, as in Orbax.
 void ReadZarr(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
               std::span<std::byte> out);
+
+// The same, chunk after chunk: `take` gets where in the array (in bytes) a run begins, and its
+// bytes, there during the call. False, and nothing is read, where chunks are not runs of the array.
+using TakeRun = std::function<void(int64_t offset, std::span<const std::byte> run)>;
+bool ReadZarrRuns(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
+                  const TakeRun& take);
 
 // Decodes every chunk and forgets it: what reading an array costs at least. For measurements.
 void DecompressZarr(const KeyValues& values, const std::string& prefix, const ZarrArray& array);
