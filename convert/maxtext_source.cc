@@ -193,15 +193,16 @@ class MaxTextSource final : public ModelSource {
   void ReadPart(int64_t part, const Take& take) const override {
     const Part& wanted = parts_.at(static_cast<size_t>(part));
     std::unique_ptr<Workspace> space = Borrow();
-    if (DecodeTable(wanted, &space->tensor)) {
-      take(TensorOf(wanted, 0), space->tensor);
+    const std::span<std::byte> out = Room(TensorOf(wanted, 0).view.bytes(), &space->tensor);
+    if (DecodeTable(wanted, out)) {
+      take(TensorOf(wanted, 0), out);
       return GiveBack(std::move(space));
     }
     const Bytes bytes = LoadLeaf(wanted, &space->leaf);
     for (int64_t layer = 0; layer < wanted.map.n_layers(); ++layer) {
       const engine::NamedTensor& tensor = TensorOf(wanted, layer);
-      Decode(wanted, layer, bytes, &space->tensor);
-      take(tensor, space->tensor);
+      Decode(wanted, layer, bytes, out);
+      take(tensor, out);
     }
     GiveBack(std::move(space));
   }
@@ -215,9 +216,10 @@ class MaxTextSource final : public ModelSource {
   Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const override {
     const auto& [part, layer] = places_.at(static_cast<size_t>(tensor));
     const Part& wanted = parts_[static_cast<size_t>(part)];
-    if (DecodeTable(wanted, buffer)) return *buffer;
+    buffer->resize(TensorOf(wanted, layer).view.bytes());
+    if (DecodeTable(wanted, *buffer)) return *buffer;
     std::unique_lock<std::mutex> lock;
-    Decode(wanted, layer, Remembered(part, &lock), buffer);
+    Decode(wanted, layer, Remembered(part, &lock), *buffer);
     return *buffer;
   }
 
@@ -325,7 +327,7 @@ class MaxTextSource final : public ModelSource {
   // as much as what is done in it.
   struct Workspace {
     AlignedBuffer leaf;
-    std::vector<std::byte> tensor;
+    AlignedBuffer tensor;
   };
   static constexpr int64_t kMostKeptBytes = int64_t{64} << 20;
 
@@ -337,18 +339,22 @@ class MaxTextSource final : public ModelSource {
     return space;
   }
   void GiveBack(std::unique_ptr<Workspace> space) const {
-    if (std::max(space->leaf.size(), space->tensor.capacity()) > size_t{kMostKeptBytes}) return;
+    if (std::max(space->leaf.size(), space->tensor.size()) > size_t{kMostKeptBytes}) return;
     const std::lock_guard lock(mutex_);
     spaces_.push_back(std::move(space));
   }
 
   Bytes LoadLeaf(const Part& part, AlignedBuffer* buffer) const {
-    const auto n = static_cast<size_t>(part.leaf->array->bytes());
+    const std::span<std::byte> bytes = Room(static_cast<size_t>(part.leaf->array->bytes()), buffer);
+    checkpoint_.Read(*part.leaf, bytes);
+    return bytes;
+  }
+
+  static std::span<std::byte> Room(size_t n, AlignedBuffer* buffer) {
     if (buffer->size() < n) {
       *buffer = {};
       *buffer = AlignedBuffer(n);
     }
-    checkpoint_.Read(*part.leaf, buffer->span().first(n));
     return buffer->span().first(n);
   }
 
@@ -400,14 +406,13 @@ class MaxTextSource final : public ModelSource {
   }
 
   void Decode(const Part& part, int64_t layer, std::span<const std::byte> bytes,
-              std::vector<std::byte>* out) const {
+              std::span<std::byte> out) const {
     const engine::NamedTensor& tensor = TensorOf(part, layer);
-    out->resize(tensor.view.bytes());
     const int64_t rows = part.map.has_vocabulary
                              ? std::min(part.map.rows(), part.map.tensor_shape[0])
                              : part.map.rows();
     if (!LeafToTensor(part.map, layer, {0, rows}, bytes, *part.leaf->array->dtype,
-                      tensor.view.dtype, CorrectionsOf(tensor), *out)) {
+                      tensor.view.dtype, CorrectionsOf(tensor), out)) {
       RefuseValues(part, tensor);
     }
     AppendRows(part, rows, out);
@@ -415,7 +420,7 @@ class MaxTextSource final : public ModelSource {
 
   // A table is decoded chunk by chunk, which takes the memory of one; false where it is none, or
   // its chunks are no runs of it.
-  bool DecodeTable(const Part& part, std::vector<std::byte>* out) const {
+  bool DecodeTable(const Part& part, std::span<std::byte> out) const {
     if (!part.map.IsTable()) return false;
     const engine::NamedTensor& tensor = TensorOf(part, 0);
     const DType leaf_dtype = *part.leaf->array->dtype;
@@ -427,7 +432,6 @@ class MaxTextSource final : public ModelSource {
     bool fits = true;
     const bool is_read = checkpoint_.ReadRuns(*part.leaf, [&](int64_t offset, Bytes run) {
       if (!has_begun) {
-        out->resize(tensor.view.bytes());
         corrections = CorrectionsOf(tensor);
         has_begun = true;
       }
@@ -435,7 +439,7 @@ class MaxTextSource final : public ModelSource {
       const int64_t n = std::min(static_cast<int64_t>(run.size()) / element_bytes, last - first);
       if (n <= 0) return;
       fits &= RunToTensor(part.map, first, run.first(static_cast<size_t>(n * element_bytes)),
-                          leaf_dtype, tensor.view.dtype, corrections, *out);
+                          leaf_dtype, tensor.view.dtype, corrections, out);
     });
     if (!is_read) return false;
     if (!fits) RefuseValues(part, tensor);
@@ -449,7 +453,7 @@ class MaxTextSource final : public ModelSource {
   }
 
   // Rows of a vocabulary that MaxText has not: as they were when we wrote it, else the base's.
-  void AppendRows(const Part& part, int64_t first, std::vector<std::byte>* out) const {
+  void AppendRows(const Part& part, int64_t first, std::span<std::byte> out) const {
     if (!part.map.has_vocabulary || first >= part.map.tensor_shape[0]) return;
     const engine::NamedTensor& tensor = TensorOf(part, 0);
     const int64_t width = tensor.view.shape[1];
@@ -489,8 +493,8 @@ class MaxTextSource final : public ModelSource {
     rows.tensors = {tensor.name};
     rows.shape = rows.tensor_shape = {n_rows, width};
     rows.has_vocabulary = true;
-    const auto room = std::span(*out).last(static_cast<size_t>(n_rows * width) *
-                                           engine::DTypeBytes(tensor.view.dtype));
+    const auto room =
+        out.last(static_cast<size_t>(n_rows * width) * engine::DTypeBytes(tensor.view.dtype));
     LeafToTensor(rows, 0, {0, n_rows}, stored, stored_dtype, tensor.view.dtype, {}, room);
   }
 
