@@ -55,12 +55,17 @@ class ModelFiles final : public ModelSource {
     }
     const int64_t rows_at_once =
         std::max<int64_t>(1, kPieceElements / std::max<int64_t>(1, stored.row_elements()));
+    const int64_t row_bytes =
+        static_cast<int64_t>(stored.bytes().size()) / std::max<int64_t>(1, stored.rows());
     std::vector<float> values;
     for (int64_t row = 0; row < stored.rows(); row += rows_at_once) {
       const int64_t count = std::min(rows_at_once, stored.rows() - row);
       values.resize(static_cast<size_t>(count * stored.row_elements()));
       engine::ReadRows(stored, row, count, values.data());
       AppendRounded(name(), wanted, values, buffer);
+      // Or the file's pages would be in memory beside what is made of them.
+      model_.LetGo(stored.bytes().subspan(static_cast<size_t>(row * row_bytes),
+                                          static_cast<size_t>(count * row_bytes)));
     }
     return *buffer;
   }
