@@ -6,6 +6,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "convert/maxtext.h"
 #include "convert/maxtext_map.h"
@@ -187,10 +188,23 @@ class MaxTextWriter {
       const int64_t rows = std::max<int64_t>(1, kPieceElements / leaf.columns());
       const int64_t n = (n_rows + rows - 1) / rows;
       pool_.ParallelFor(n, [&](int64_t i, int) {
-        guarded([&] { task(0, tensor, {i * rows, std::min(n_rows, (i + 1) * rows)}); });
+        const RowRange range{i * rows, std::min(n_rows, (i + 1) * rows)};
+        guarded([&] { task(0, tensor, range); });
+        if (leaf.has_vocabulary) source_.LetGoOf(RowsOf(leaf, tensor, range));
       });
     }
     if (fault != nullptr) std::rethrow_exception(fault);
+  }
+
+  // Those of a table that the tensor has; the file's pages of a large one shall not stay in memory
+  // beside what is made of them.
+  static ModelSource::Bytes RowsOf(const MaxTextLeaf& leaf, ModelSource::Bytes tensor,
+                                   RowRange rows) {
+    const int64_t last = std::min(rows.last, leaf.tensor_shape[0]);
+    if (rows.first >= last) return {};
+    const size_t row_bytes = tensor.size() / static_cast<size_t>(leaf.tensor_shape[0]);
+    return tensor.subspan(static_cast<size_t>(rows.first) * row_bytes,
+                          static_cast<size_t>(last - rows.first) * row_bytes);
   }
 
   Loss LossIn(const MaxTextLeaf& leaf, DType leaf_dtype) const {
@@ -259,22 +273,41 @@ class MaxTextWriter {
   void WriteCorrections(const MaxTextLeaf& leaf, DType dtype) {
     std::vector<std::byte> buffer;
     for (int64_t layer = 0; layer < leaf.n_layers(); ++layer) {
-      const std::vector<int32_t> steps =
-          CorrectionSteps(leaf.arithmetic, dtype, Read(leaf, layer, &buffer), DTypeOf(leaf, layer));
-      const auto corrected =
-          std::count_if(steps.begin(), steps.end(), [](int32_t step) { return step != 0; });
-      if (corrected == 0) continue;
       const std::string& name = leaf.tensors[static_cast<size_t>(layer)];
-      corrected_[name] = corrected;
-      const bool is_small = std::all_of(steps.begin(), steps.end(),
-                                        [](int32_t step) { return step >= -128 && step <= 127; });
-      if (is_small) {
-        const std::vector<int8_t> bytes(steps.begin(), steps.end());
-        Exact().AddArray({name}, DType::kI8, leaf.tensor_shape, std::as_bytes(std::span(bytes)));
-      } else {
-        Exact().AddArray({name}, DType::kI32, leaf.tensor_shape, std::as_bytes(std::span(steps)));
+      const ModelSource::Bytes tensor = Read(leaf, layer, &buffer);
+      if (const auto bytes = StepsOf<int8_t>(leaf, layer, dtype, tensor)) {
+        const auto corrected =
+            std::count_if(bytes->begin(), bytes->end(), [](int8_t step) { return step != 0; });
+        if (corrected == 0) continue;
+        corrected_[name] = corrected;
+        Exact().AddArray({name}, DType::kI8, leaf.tensor_shape, std::as_bytes(std::span(*bytes)));
+        continue;
       }
+      const std::vector<int32_t> steps = *StepsOf<int32_t>(leaf, layer, dtype, tensor);
+      corrected_[name] =
+          std::count_if(steps.begin(), steps.end(), [](int32_t step) { return step != 0; });
+      Exact().AddArray({name}, DType::kI32, leaf.tensor_shape, std::as_bytes(std::span(steps)));
     }
+  }
+
+  // CorrectionSteps, a piece at a time; nothing where some do not fit in the type.
+  template <typename Int>
+  std::optional<std::vector<Int>> StepsOf(const MaxTextLeaf& leaf, int64_t layer, DType leaf_dtype,
+                                          ModelSource::Bytes tensor) const {
+    const DType dtype = DTypeOf(leaf, layer);
+    const size_t piece_bytes = size_t{kPieceElements} * engine::DTypeBytes(dtype);
+    std::vector<Int> all;
+    all.reserve(tensor.size() / engine::DTypeBytes(dtype));
+    for (size_t at = 0; at < tensor.size(); at += piece_bytes) {
+      const ModelSource::Bytes piece =
+          tensor.subspan(at, std::min(piece_bytes, tensor.size() - at));
+      for (const int32_t step : CorrectionSteps(leaf.arithmetic, leaf_dtype, piece, dtype)) {
+        if (!std::in_range<Int>(step)) return std::nullopt;
+        all.push_back(static_cast<Int>(step));
+      }
+      source_.LetGoOf(piece);
+    }
+    return all;
   }
 
   void WriteRowsBeyond(const MaxTextLeaf& leaf) {
