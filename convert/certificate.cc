@@ -177,7 +177,10 @@ Certificate Measure(const ConvertSpec& spec, const fs::path& result_path,
                       std::string(spec.verify ? "" : "not even ") +
                       "compared with those that were written, one by one"};
   }
-  std::optional<ModelDir> opened = OpenDirectly(result_path);
+  // An adapter that was made is run beside its base.
+  const bool makes_adapter = FindFormat(spec.format)->is_difference;
+  std::optional<ModelDir> opened = OpenDirectly(makes_adapter ? spec.base : result_path);
+  if (makes_adapter && !opened) throw NotMeasured{"the base is not run by this engine"};
   const ModelDir result = opened ? std::move(*opened) : ReadBack(spec, result_path, context);
 
   Certificate certificate;
@@ -185,9 +188,9 @@ Certificate Measure(const ConvertSpec& spec, const fs::path& result_path,
   const DType compute = IsF32(*source) || IsF32(result) ? DType::kF32 : DType::kBF16;
   certificate.compute = DTypeName(compute);
   // A single file of another program is told in our words, its config too, whose numbers are f32.
-  certificate.equal_tensors = !is_adapter && !fs::is_regular_file(source->name()) &&
-                              !fs::is_regular_file(result_path) &&
-                              HaveEqualTensors(*source, result, context.progress);
+  certificate.equal_tensors =
+      !is_adapter && !makes_adapter && !fs::is_regular_file(source->name()) &&
+      !fs::is_regular_file(result_path) && HaveEqualTensors(*source, result, context.progress);
   engine::LoadOptions load{.dtype = compute, .cache_dir = context.cache_dir};
   if (context.progress) load.progress = [&](double) { context.progress(); };
 
@@ -202,8 +205,12 @@ Certificate Measure(const ConvertSpec& spec, const fs::path& result_path,
   certificate.windows =
       (static_cast<int64_t>(record.tokens.size()) + record.window - 1) / record.window;
   const auto model = engine::Model::Load(result, load, context.ops);
+  std::shared_ptr<const engine::Adapter> made;
+  if (makes_adapter) {
+    made = engine::Adapter::Load(engine::LoraAdapter::Open(result_path), model, context.ops);
+  }
   try {
-    certificate.distance = engine::MeasureLogitDistance(record, model, context.ops);
+    certificate.distance = engine::MeasureLogitDistance(record, model, context.ops, made.get());
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kCancelled) throw;
     throw Error(ErrorCode::kDataLoss, spec.target.filename().string() +

@@ -40,7 +40,8 @@ struct CertifyContext {
   int64_t memory_bytes = AvailableMemoryBytes();  // what one of the models may take
 };
 
-// Certifies what `spec` has made as `result`, a directory or file that is not published yet. One
+// Certifies what `spec` has made as `result`, a directory or file that is not published yet; an
+// adapter that was made of a model is run beside its base. A result
 // that the engine does not open itself is written once more, as a Hugging Face directory in
 // `work_dir`, and removed. What makes a measurement impossible becomes the reason: a source that is
 // not run here, memory, disk. Throws kDataLoss, naming the figure, when the result says something

@@ -12,6 +12,8 @@ constexpr std::array kBothLayouts = {"scanned", "unscanned"};
 
 constexpr std::array kGgufDTypes = {"f32", "f16", "bf16", "q8_0", "q4_0"};
 
+constexpr std::array kPeftDTypes = {"f32"};
+
 constexpr std::array kMaxTextDTypes = {"f32", "bf16"};
 
 constexpr std::array kFormats = {
@@ -49,6 +51,12 @@ constexpr std::array kFormats = {
            .open = OpenWrittenMaxText,
            .layouts = kBothLayouts,
            .compare = CompareMaxText},
+    Format{.name = "peft",
+           .dtypes = kPeftDTypes,
+           .casts_source = false,
+           .write = WritePeft,
+           .open = OpenPeft,
+           .is_difference = true},
 };
 
 // Other names for the same.

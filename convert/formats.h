@@ -55,6 +55,9 @@ struct Format {
   // other formats that is removed first.
   bool goes_on = false;
   bool keeps_state = false;  // writes ModelSource::state() too
+  // What is written is how the source differs from spec.base, which every source but an adapter
+  // may then have, and must; spec.verify is the writer's, who alone knows what was computed.
+  bool is_difference = false;
 
   bool IsFile() const { return file_suffix != nullptr; }
   bool HasDType(std::string_view dtype) const;
@@ -86,5 +89,9 @@ void WriteGguf(const ConvertSpec& spec, const WriteContext& context);
 std::unique_ptr<ModelSource> OpenGguf(const ConvertSpec& spec, const std::filesystem::path& target);
 void CompareWithGguf(const ConvertSpec& spec, const ModelSource& source, const ModelSource& written,
                      const std::function<void(int64_t bytes)>& advance);
+
+// peft.cc
+void WritePeft(const ConvertSpec& spec, const WriteContext& context);
+std::unique_ptr<ModelSource> OpenPeft(const ConvertSpec& spec, const std::filesystem::path& target);
 
 }  // namespace tandem::convert

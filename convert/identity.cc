@@ -51,6 +51,7 @@ std::string IdentityOf(const ConvertSpec& spec) {
                    {"layout", spec.layout},
                    {"max_shard_bytes", spec.max_shard_bytes},
                    {"source", IdentityOfFiles(spec.source)}};
+  if (spec.peft.rank != 0) identity["peft"] = {spec.peft.rank, spec.peft.alpha};
   if (!spec.base.empty()) identity["base"] = IdentityOfFiles(spec.base);
   return identity.dump() + "\n";
 }

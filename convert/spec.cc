@@ -66,17 +66,29 @@ void CheckTarget(const ConvertSpec& spec, const Format& format) {
   }
 }
 
-void CheckBase(const ConvertSpec& spec, const SourceForm& form) {
+void CheckBase(const ConvertSpec& spec, const SourceForm& form, const Format& format) {
   const std::string source = spec.source.filename().string();
   const auto refuse = [](const std::string& message, const char* reason) {
     return Error(ErrorCode::kInvalidArgument, message).WithParam("source.base").WithReason(reason);
   };
+  const bool is_adapter = form.kind == SourceKind::kAdapter;
+  if (format.is_difference && is_adapter) {
+    throw Error(ErrorCode::kInvalidArgument,
+                source + " is an adapter already: " + format.name + " is made of a tuned model")
+        .WithParam("source")
+        .WithReason("invalid_value");
+  }
   if (spec.base.empty()) {
+    if (format.is_difference) {
+      throw refuse(std::string(format.name) + " needs base: the directory of the model that " +
+                       source + " was tuned from",
+                   "missing_required_parameter");
+    }
     if (form.base != BaseUse::kRequired) return;
     throw refuse(source + " is an adapter: base must say of which model",
                  "missing_required_parameter");
   }
-  if (form.base == BaseUse::kNone) {
+  if (form.base == BaseUse::kNone && !format.is_difference) {
     throw refuse(source + " is no adapter, and has no base", "invalid_value");
   }
   const SourceKind kind = FormOf(spec.base, "source.base").kind;
@@ -87,6 +99,25 @@ void CheckBase(const ConvertSpec& spec, const SourceForm& form) {
   if (kind == SourceKind::kHf || kind == SourceKind::kNative) return;
   throw refuse(spec.base.filename().string() + " is no directory of a model: base must be one",
                "invalid_value");
+}
+
+void CheckPeft(const ConvertSpec& spec, const Format& format) {
+  const int64_t rank = spec.peft.rank;
+  const double alpha = spec.peft.alpha;
+  const auto invalid = [](const char* param, const std::string& message, const char* reason) {
+    return Error(ErrorCode::kInvalidArgument, message).WithParam(param).WithReason(reason);
+  };
+  if (!format.is_difference) {
+    if (rank == 0 && alpha == 0) return;
+    throw invalid(rank != 0 ? "target.rank" : "target.alpha",
+                  std::string("rank and alpha are of peft, ") + format.name + " has none",
+                  "invalid_value");
+  }
+  const std::string range = "peft needs a rank, from 1 to " + std::to_string(kMostRank);
+  if (rank == 0) throw invalid("target.rank", range, "missing_required_parameter");
+  if (rank < 1 || rank > kMostRank) throw invalid("target.rank", range, "invalid_value");
+  if (alpha == 0 || (alpha >= kLeastAlpha && alpha <= kMostAlpha)) return;
+  throw invalid("target.alpha", "alpha must be from 0.000001 to 1000000", "invalid_value");
 }
 
 }  // namespace
@@ -102,6 +133,8 @@ std::string ConvertSpecJson(const ConvertSpec& spec) {
   json["zarr"] = spec.maxtext.zarr;
   json["maxtext_model"] = spec.maxtext.model;
   json["all_bf16"] = spec.maxtext.all_bf16;
+  if (spec.peft.rank != 0) json["rank"] = spec.peft.rank;
+  if (spec.peft.alpha != 0) json["alpha"] = spec.peft.alpha;
   if (spec.max_kl) json["max_kl"] = *spec.max_kl;
   return json.dump();
 }
@@ -121,6 +154,8 @@ ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source) {
   spec.maxtext.zarr = static_cast<int>(engine::JsonIntOr(object, "zarr", 3, 2, 3, source));
   spec.maxtext.model = engine::JsonStringOr(object, "maxtext_model", "", source);
   spec.maxtext.all_bf16 = engine::JsonBoolOr(object, "all_bf16", false, source);
+  spec.peft.rank = engine::JsonIntOr(object, "rank", 0, 0, kMostRank, source);
+  spec.peft.alpha = engine::JsonNumberOr(object, "alpha", 0, 0, kMostAlpha, source);
   spec.target = engine::JsonStringOr(object, "target", "", source);
   spec.overwrite = engine::JsonBoolOr(object, "overwrite", false, source);
   spec.verify = engine::JsonBoolOr(object, "verify", true, source);
@@ -162,7 +197,8 @@ void CheckConvertSpec(const ConvertSpec& spec) {
     throw Unserved("target.zarr", "zarr is written in versions 2 and 3");
   }
   RotatesPairs(spec.maxtext.model);
-  CheckBase(spec, FormOf(spec.source, "source"));
+  CheckPeft(spec, *format);
+  CheckBase(spec, FormOf(spec.source, "source"), *format);
   CheckTarget(spec, *format);
 }
 

@@ -10,6 +10,11 @@ namespace tandem::convert {
 
 inline constexpr double kMostKl = 1e6;  // nats: finite logits stay far below
 
+// Of the format peft; what adapters may have (engine/adapter/lora_adapter.h).
+inline constexpr int64_t kMostRank = 4096;
+inline constexpr double kLeastAlpha = 1e-6;
+inline constexpr double kMostAlpha = 1e6;
+
 // Of checkpoints of MaxText (maxtext.h).
 struct MaxTextSpec {
   bool ocdbt = true;      // what Orbax calls use_ocdbt
@@ -18,15 +23,24 @@ struct MaxTextSpec {
   bool all_bf16 = false;  // in bf16 also what bf16 damages, which else stays in f32
 };
 
+// Of the format peft: the adapter that is made of a model and its base.
+struct PeftSpec {
+  int64_t rank = 0;  // of every module; 0: not given
+  double alpha = 0;  // over rank what B A is multiplied with; 0: as rank, so that it is 1
+};
+
 // One conversion: from where, into what, to where.
 struct ConvertSpec {
   std::filesystem::path source;  // what it is, its files say (source.h)
-  std::filesystem::path base;    // of an adapter: the directory of the model that it adapts
-  std::string format = "hf";     // formats.h
-  std::string dtype;             // "f32", "bf16", …; empty: as the source has it
-  std::string layout;            // "scanned", "unscanned"; empty: the format's own
+  // Of an adapter: the directory of the model that it adapts. Of the format peft: that of the model
+  // that the source was tuned from.
+  std::filesystem::path base;
+  std::string format = "hf";                   // formats.h
+  std::string dtype;                           // "f32", "bf16", …; empty: as the source has it
+  std::string layout;                          // "scanned", "unscanned"; empty: the format's own
   int64_t max_shard_bytes = int64_t{4} << 30;  // of one file of weights, where there may be several
   MaxTextSpec maxtext;                         // of a source or target of MaxText
+  PeftSpec peft;
   std::filesystem::path target;  // a directory, or of some formats a file, that is made
   bool overwrite = false;        // a model that is there already is replaced
   bool verify = true;            // what was written is read again and compared
@@ -44,8 +58,8 @@ std::string FormatNames();  // "hf, native, …": of those that are written
 std::string TargetName(std::string_view format, const std::string& name);
 
 // All that can be told without reading weights. Throws, with the field of the spec as param:
-// kInvalidArgument for a format (unsupported_value), dtype or layout that is not served, a base
-// that is missing or needless, a target that holds the source; kNotFound (path_not_found);
+// kInvalidArgument for a format (unsupported_value), dtype or layout that is not served, a rank
+// or base that is missing or needless, a target that holds the source; kNotFound (path_not_found);
 // kUnsupported for a source of no known kind; kAlreadyExists for a target that is there and may not
 // be replaced.
 void CheckConvertSpec(const ConvertSpec& spec);

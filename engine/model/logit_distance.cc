@@ -197,11 +197,12 @@ LogitRecord RecordLogits(const std::shared_ptr<const Model>& model, const Adapte
 }
 
 LogitDistance MeasureLogitDistance(const LogitRecord& reference,
-                                   const std::shared_ptr<const Model>& model, OpsContext& ops) {
+                                   const std::shared_ptr<const Model>& model, OpsContext& ops,
+                                   const Adapter* adapter) {
   CheckSameVocabulary(reference.vocab_size, model->config().vocab_size);
   CheckFits(*model, reference.tokens, reference.window);
   const auto vocab = static_cast<size_t>(reference.vocab_size);
-  Reader reader(model, nullptr, reference.window, ops);
+  Reader reader(model, adapter, reference.window, ops);
   DistanceSum sum(reference.tokens);
   ForEachStep(
       static_cast<int64_t>(reference.tokens.size()), reference.window, [&](const Step& step) {

@@ -44,9 +44,10 @@ struct LogitRecord {
 // Throws as MeasureLogitDistance, but takes any logits. `adapter`, if there is one, is the model's.
 LogitRecord RecordLogits(const std::shared_ptr<const Model>& model, const Adapter* adapter,
                          std::span<const TokenId> tokens, int64_t window, OpsContext& ops);
-// As above, of the record's text and windows.
+// As above, of the record's text and windows; `adapter`, if there is one, is the model's.
 LogitDistance MeasureLogitDistance(const LogitRecord& reference,
-                                   const std::shared_ptr<const Model>& model, OpsContext& ops);
+                                   const std::shared_ptr<const Model>& model, OpsContext& ops,
+                                   const Adapter* adapter = nullptr);
 
 // Of two runs of equal length; not a number when a difference is none.
 double LargestLogitDifference(std::span<const float> a, std::span<const float> b);

@@ -135,7 +135,16 @@ void AddConvert(CLI::App& command, int& exit_code) {
   command.add_option("--to", flags->spec.format, "format of the target: " + convert::FormatNames())
       ->capture_default_str();
   command.add_option("--base", flags->base,
-                     "of an adapter: directory of the model into whose weights it is merged");
+                     "of an adapter: directory of the model into whose weights it is merged; with "
+                     "--to peft: of the model that the source was tuned from");
+  command
+      .add_option("--rank", flags->spec.peft.rank,
+                  "of peft: rank of the adapter that is made of what the source differs by")
+      ->check(CLI::Range(int64_t{1}, convert::kMostRank));
+  command
+      .add_option("--alpha", flags->spec.peft.alpha,
+                  "of peft: lora_alpha, over rank the adapter's scale (default: as rank)")
+      ->check(CLI::Range(convert::kLeastAlpha, convert::kMostAlpha));
   command.add_option(
       "--dtype", flags->spec.dtype,
       "f32, bf16 or f16 for all weights; q8_0 or q4_0 for the matrices of a GGUF file "

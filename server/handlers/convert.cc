@@ -52,7 +52,9 @@ void ReadTarget(const HandlerContext& context, const Json& object, convert::Conv
   const std::string name = reader.RequiredString("name");
   spec->dtype = reader.String("dtype").value_or("");
   spec->layout = reader.String("layout").value_or("");
-  RefuseUnknownFields(reader, "format, name, dtype and layout");
+  spec->peft.rank = reader.Int("rank", 1, convert::kMostRank).value_or(0);
+  spec->peft.alpha = reader.Number("alpha", convert::kLeastAlpha, convert::kMostAlpha).value_or(0);
+  RefuseUnknownFields(reader, "format, name, dtype, layout, rank and alpha");
   if (!IsTargetName(name)) {
     throw BadValue("target.name",
                    "target.name must be 1 to 128 characters of [A-Za-z0-9._-], the first no dot, "
