@@ -193,7 +193,7 @@ bool MergesIntoTarget(const ConvertSpec& spec, SourceKind kind) {
 // Where the adapter was merged, by this process or by one that was killed.
 fs::path Merged(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
                 const WorkDir& work) {
-  const fs::path merged = work.path() / WorkDir::kMergedDir;
+  fs::path merged = work.path() / WorkDir::kMergedDir;
   engine::RemoveStaleTemporaries(work.path(), WorkDir::kMergedDir);
   if (!fs::exists(merged)) Merge(spec, context, ops, merged);
   return merged;

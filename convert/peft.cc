@@ -128,7 +128,7 @@ class Extraction {
       weight.is_linear = linear[i];
       weight.base = IndexOf(base_.source, specs_[i], "source.base");
       by_source_[IndexOf(source_.source, specs_[i], "source.base")] = i;
-      weights_.push_back(std::move(weight));
+      weights_.push_back(weight);
     }
   }
 
