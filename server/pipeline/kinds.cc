@@ -22,9 +22,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using Names = const char* const;
 
-constexpr std::array kConvertKeys = {"from",   "base",      "to",     "dtype",
-                                     "scan",   "unroll",    "verify", "certificate",
-                                     "max_kl", "overwrite", "out"};
+constexpr std::array kConvertKeys = {"from",   "base",      "to",          "dtype",  "scan",
+                                     "unroll", "verify",    "certificate", "max_kl", "rank",
+                                     "alpha",  "overwrite", "out"};
 constexpr std::array kConvertNeeds = {"from", "to"};
 constexpr std::array kConvertMakes = {"out", "dir"};
 constexpr std::array kTrainKeys = {"spec", "out"};
@@ -145,6 +145,8 @@ class Maker {
     spec.verify = Bool("verify", true);
     spec.certificate = Bool("certificate", true);
     if (job_.Find("max_kl") != nullptr) spec.max_kl = Number("max_kl", 0, 0, convert::kMostKl);
+    if (job_.Find("rank") != nullptr) spec.peft.rank = Integer("rank", 0, 1, convert::kMostRank);
+    spec.peft.alpha = Number("alpha", 0, convert::kLeastAlpha, convert::kMostAlpha);
     spec.layout = Layout();
     spec.target = order_.places.out.empty()
                       ? order_.places.job / convert::TargetName(spec.format, "model")
@@ -165,6 +167,8 @@ class Maker {
       Fail(error.param() == "target.layout"   ? (Bool("scan", false) ? "scan" : "unroll")
            : error.param() == "target.dtype"  ? "dtype"
            : error.param() == "target.format" ? "to"
+           : error.param() == "target.rank"   ? "rank"
+           : error.param() == "target.alpha"  ? "alpha"
            : error.param() == "source.base"   ? "base"
                                               : "from",
            error.what(), error.code());
