@@ -241,6 +241,21 @@ TEST_F(NativeTest, AFullStateKeepsItsOptimizerAndGivesExactMasters) {
         }
       }
     }
+    // An adapter is made of the masters, too.
+    std::map<std::string, std::string> adapters[2];
+    for (const std::string from : {"run", "weights-f32"}) {
+      if (from != "run") {
+        ConvertSpec spec = Spec(native, "native-params", from);
+        spec.dtype = "f32";
+        spec.overwrite = true;
+        Run(spec);
+      }
+      ConvertSpec spec = Spec(dir_.path() / from, "peft", name + "-adapter-of-" + from);
+      spec.base = tests::LoadGolden(name).dir;
+      spec.peft.rank = 2;
+      adapters[from == "run" ? 0 : 1] = Contents(Make(spec));
+    }
+    ExpectSameContents(adapters[0], adapters[1]);
     ConvertSpec halves = Spec(native, "hf", name + "-halves");
     EXPECT_EQ(Text(Make(halves) / "model.safetensors"), Text(run.dir / "model.safetensors"));
     ConvertSpec cast = Spec(run.dir, "native", "cast");
