@@ -1,5 +1,7 @@
 #include "convert/crew.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -87,11 +89,29 @@ void PartQueue::Drain(const Crew& crew, const std::function<void(int64_t part)>&
   }
 }
 
+namespace {
+
+// Of a mapped file whose pages are in memory already: one call in place of a fault for every few of
+// them. What cannot be done, on an older kernel, the faults do.
+void MapAtOnce(ModelSource::Bytes piece) {
+#ifdef MADV_POPULATE_READ
+  constexpr uintptr_t kPageBytes = 4096;
+  const size_t before = reinterpret_cast<uintptr_t>(piece.data()) % kPageBytes;
+  void* page = const_cast<std::byte*>(piece.data()) - before;
+  (void)madvise(page, before + piece.size(), MADV_POPULATE_READ);
+#else
+  (void)piece;
+#endif
+}
+
+}  // namespace
+
 void InPieces(const ModelSource& source, ModelSource::Bytes bytes, const Crew& crew,
               const std::function<void(ModelSource::Bytes piece, size_t offset)>& use) {
   constexpr size_t kPieceBytes = size_t{4} << 20;
   for (size_t at = 0; at < bytes.size() && !crew.stopping(); at += kPieceBytes) {
     const ModelSource::Bytes piece = bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at));
+    MapAtOnce(piece);
     use(piece, at);
     source.LetGoOf(piece);
   }

@@ -181,7 +181,10 @@ GgufVocabulary ReadByteLevel(const JsonValue& root, const JsonValue& model, cons
   out.model = "gpt2";
   out.pre = FindPre(cuts.patterns, ReadsNfc(root, source), FlagOf(model, "ignore_merges"), source);
   if (const auto vocab = model.Find("vocab")) ReadVocab(*vocab, source, out);
-  for (auto& [left, right] : ReadMerges(model)) out.merges.push_back(left + " " + right);
+  for (const auto& [left, right] : ReadMerges(model)) {
+    out.merges.push_back(left);
+    out.merges.back().append(" ").append(right);
+  }
   ReadAdded(root, /*spaces=*/false, source, out);
   return out;
 }
@@ -235,8 +238,10 @@ void ScoreByMerges(const std::vector<std::pair<std::string, std::string>>& merge
     const auto [entry, is_new] = rank_of.emplace(left + right, next);
     if (is_new) next += 1;
     if (entry->second < last) {
-      Refuse(source, "merges " + Quoted(left + " " + right) +
-                         " after others, so that no score orders its tokens");
+      std::string both = left;
+      both.append(" ").append(right);
+      Refuse(source,
+             "merges " + Quoted(both) + " after others, so that no score orders its tokens");
     }
     last = entry->second;
     pairs.emplace(left, right);

@@ -83,6 +83,7 @@ bool IsUnscanned(const std::string& name) {
 
 std::string NearestNames(const std::vector<MaxTextLeaf>& leaves, const std::string& name) {
   std::vector<std::pair<size_t, std::string>> near;
+  near.reserve(leaves.size());
   for (const MaxTextLeaf& leaf : leaves)
     near.emplace_back(EditDistance(leaf.name, name), leaf.name);
   std::sort(near.begin(), near.end());
@@ -395,7 +396,8 @@ class MaxTextSource final : public ModelSource {
     corrections.steps.resize(n);
     if (leaf->array->dtype == DType::kI8) {
       for (size_t i = 0; i < n; ++i) {
-        corrections.steps[i] = static_cast<int8_t>(std::to_integer<uint8_t>(bytes[i]));
+        const auto step = static_cast<int8_t>(std::to_integer<uint8_t>(bytes[i]));
+        corrections.steps[i] = int32_t{step};
       }
     } else if (leaf->array->dtype == DType::kI32) {
       std::memcpy(corrections.steps.data(), bytes.data(), bytes.size());
