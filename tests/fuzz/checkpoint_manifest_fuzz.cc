@@ -30,7 +30,7 @@ void UseManifest(std::string_view text) {
 
 // The first byte is how many layers there are; the rest is the name.
 void UseStacked(std::string_view text) {
-  if (text.empty()) return;
+  if (text.empty() || !IsStackedName(text.substr(1))) return;
   const std::string name(text.substr(1));
   const int64_t n_layers = static_cast<uint8_t>(text.front());
   std::string bytes(static_cast<size_t>(n_layers) * 6, '\0');
