@@ -33,8 +33,9 @@ constexpr int64_t kWindow = 32;  // tokens
 // Of the reference's logits while the result is run. A vocabulary of 262144 gets 64 positions.
 constexpr int64_t kRecordBytes = 64 << 20;
 constexpr int64_t kRowsAtOnce = 64;  // as RecordLogits computes
-// Of the directory that a result is written to once more.
+// Of the directories that a result, and a source, are written to once more.
 constexpr const char* kReadBack = ".certificate";
+constexpr const char* kSourceReadBack = ".certificate-source";
 
 // Why there is no measurement.
 struct NotMeasured {
@@ -113,29 +114,29 @@ engine::LogitRecord RecordReference(const ModelDir& files, const fs::path& adapt
   return record;
 }
 
-// A result that the engine does not open, as one that it does.
-ModelDir ReadBack(const ConvertSpec& spec, const fs::path& result, const CertifyContext& context) {
-  const auto written = FindFormat(spec.format)->open(spec, result);
+// A model that the engine does not open, as one that it does. `what` is for the message.
+ModelDir ReadBack(const ModelSource& model, const char* what, const char* dir_name,
+                  const CertifyContext& context) {
   std::error_code unknown;
   const fs::space_info space = fs::space(context.work_dir, unknown);
-  if (!unknown && space.available < static_cast<uintmax_t>(written->bytes())) {
-    throw NotMeasured{"reading the result back takes " + std::to_string(written->bytes() >> 20) +
-                      " MiB of disk, " + std::to_string(space.available >> 20) + " MiB are free"};
+  if (!unknown && space.available < static_cast<uintmax_t>(model.bytes())) {
+    throw NotMeasured{std::string("reading the ") + what + " back takes " +
+                      std::to_string(model.bytes() >> 20) + " MiB of disk, " +
+                      std::to_string(space.available >> 20) + " MiB are free"};
   }
-  const fs::path read_back = context.work_dir / kReadBack;
+  const fs::path read_back = context.work_dir / dir_name;
   fs::remove_all(read_back);  // of a process that was killed
   fs::create_directory(read_back);
-  WriteHf({},
-          {.source = *written, .target = read_back, .ops = context.ops, .advance = [&](int64_t) {
-             if (context.progress) context.progress();
-           }});
+  WriteHf({}, {.source = model, .target = read_back, .ops = context.ops, .advance = [&](int64_t) {
+                 if (context.progress) context.progress();
+               }});
   return ModelDir::Open(read_back);
 }
 
-// The result, as the engine opens it by itself; nothing where it does not.
-std::optional<ModelDir> OpenDirectly(const fs::path& result) {
+// A model, as the engine opens it by itself; nothing where it does not.
+std::optional<ModelDir> OpenDirectly(const fs::path& path) {
   try {
-    return ModelDir::Open(result);
+    return ModelDir::Open(path);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kDataLoss) throw;
     return std::nullopt;
@@ -169,19 +170,26 @@ void CheckDistance(const ConvertSpec& spec, const Certificate& certificate) {
 Certificate Measure(const ConvertSpec& spec, const fs::path& result_path,
                     const CertifyContext& context) {
   const bool is_adapter = FormOf(spec.source, "source").kind == SourceKind::kAdapter;
-  std::optional<ModelDir> source;
-  try {
-    source = ModelDir::Open(is_adapter ? spec.base : spec.source);
-  } catch (const Error& error) {
+  // An adapter that was made is run beside its base.
+  const Format& format = *FindFormat(spec.format);
+  const bool makes_adapter = format.is_difference;
+  std::optional<ModelDir> source = OpenDirectly(is_adapter ? spec.base : spec.source);
+  if (!source && (makes_adapter || format.IsFile())) {
+    // What is written has other numbers, and how much that matters only running it can say.
+    const std::optional<DType> dtype =
+        makes_adapter ? std::optional(DType::kF32) : std::nullopt;  // as it is taken apart
+    source = ReadBack(*OpenSource(spec, dtype), "source", kSourceReadBack, context);
+  }
+  if (!source) {
     throw NotMeasured{"the source is not run by this engine; its tensors were " +
                       std::string(spec.verify ? "" : "not even ") +
                       "compared with those that were written, one by one"};
   }
-  // An adapter that was made is run beside its base.
-  const bool makes_adapter = FindFormat(spec.format)->is_difference;
   std::optional<ModelDir> opened = OpenDirectly(makes_adapter ? spec.base : result_path);
   if (makes_adapter && !opened) throw NotMeasured{"the base is not run by this engine"};
-  const ModelDir result = opened ? std::move(*opened) : ReadBack(spec, result_path, context);
+  const ModelDir result =
+      opened ? std::move(*opened)
+             : ReadBack(*format.open(spec, result_path), "result", kReadBack, context);
 
   Certificate certificate;
   certificate.state = Certificate::State::kMeasured;
@@ -269,8 +277,10 @@ Certificate Certify(const ConvertSpec& spec, const fs::path& result,
   } catch (const std::bad_alloc&) {
     certificate.reason = "memory ran out while a model was run";
   }
-  std::error_code ignored;
-  fs::remove_all(context.work_dir / kReadBack, ignored);
+  for (const char* read_back : {kReadBack, kSourceReadBack}) {
+    std::error_code ignored;
+    fs::remove_all(context.work_dir / read_back, ignored);
+  }
   if (!certificate.reason.empty()) {
     certificate.state = Certificate::State::kNotMeasured;
     if (spec.max_kl) {

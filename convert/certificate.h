@@ -43,7 +43,8 @@ struct CertifyContext {
 // Certifies what `spec` has made as `result`, a directory or file that is not published yet; an
 // adapter that was made of a model is run beside its base. A result
 // that the engine does not open itself is written once more, as a Hugging Face directory in
-// `work_dir`, and removed. What makes a measurement impossible becomes the reason: a source that is
+// `work_dir`, and removed; so is such a source of an adapter or of a file, which are not compared
+// bit for bit. What makes a measurement impossible becomes the reason: any other source that is
 // not run here, memory, disk. Throws kDataLoss, naming the figure, when the result says something
 // else with tensors that are the same, has logits that are no numbers, or is farther away than
 // spec.max_kl; kUnsupported when there is a max_kl and nothing to hold to it.

@@ -115,11 +115,17 @@ std::optional<DType> DTypeOfConfig(const Json& config) {
   return std::nullopt;
 }
 
-// The small files of a model, in one directory.
+// The small files of a model, in one directory; of a base that is one file, those that it stands
+// for.
 class Texts {
  public:
   // Where config.json is: in `base`, or beside the item, its step or their root.
   Texts(const fs::path& base, const fs::path& item_dir) {
+    if (fs::is_regular_file(base)) {
+      file_ = OpenModelFiles(base, std::nullopt);
+      dir_ = base;
+      return;
+    }
     if (!base.empty()) {
       dir_ = base;
     } else {
@@ -142,13 +148,15 @@ class Texts {
 
   const fs::path& dir() const { return dir_; }
   std::optional<std::string> Read(std::string_view name) const {
+    if (file_) return file_->ReadText(name);
     const fs::path file = dir_ / name;
     if (!fs::is_regular_file(file)) return std::nullopt;
     return engine::ReadWholeFile(file, kMaxTextBytes);
   }
 
  private:
-  fs::path dir_;
+  fs::path dir_;  // or the file
+  std::unique_ptr<ModelSource> file_;
 };
 
 class MaxTextSource final : public ModelSource {

@@ -103,12 +103,18 @@ std::unique_ptr<ModelSource> OpenBase(const ConvertSpec& spec) {
   return OpenSource(base, {});
 }
 
+// Checkpoints of runs have them beside what was rounded of them; those of MaxText are in f32, and
+// told as the config.json says that is lent to them.
+bool HasMasters(const ConvertSpec& spec, const ModelSource& source) {
+  return source.state() != nullptr || FormOf(spec.source, "source").kind == SourceKind::kMaxText;
+}
+
 class Extraction {
  public:
   Extraction(const ConvertSpec& spec, const WriteContext& context)
       : spec_(spec),
         context_(context),
-        masters_(context.source.state() == nullptr ? nullptr : OpenSource(spec, DType::kF32)),
+        masters_(HasMasters(spec, context.source) ? OpenSource(spec, DType::kF32) : nullptr),
         base_files_(OpenBase(spec)),
         source_(masters_ ? *masters_ : context.source),
         base_(*base_files_) {
@@ -342,7 +348,7 @@ class Extraction {
 
   const ConvertSpec& spec_;
   const WriteContext& context_;
-  // Of a run's checkpoint: the numbers that were trained, and not what was rounded of them.
+  // The numbers that were trained, and not what is rounded of them.
   const std::unique_ptr<ModelSource> masters_;
   const std::unique_ptr<ModelSource> base_files_;
   const Told source_;

@@ -97,7 +97,9 @@ void CheckBase(const ConvertSpec& spec, const SourceForm& form, const Format& fo
                  "invalid_value");
   }
   if (kind == SourceKind::kHf || kind == SourceKind::kNative) return;
-  throw refuse(spec.base.filename().string() + " is no directory of a model: base must be one",
+  if (kind == SourceKind::kFile && format.is_difference) return;
+  throw refuse(spec.base.filename().string() +
+                   " is no directory of a model, as base must be: " + "convert it to hf first",
                "invalid_value");
 }
 

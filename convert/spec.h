@@ -32,8 +32,8 @@ struct PeftSpec {
 // One conversion: from where, into what, to where.
 struct ConvertSpec {
   std::filesystem::path source;  // what it is, its files say (source.h)
-  // Of an adapter: the directory of the model that it adapts. Of the format peft: that of the model
-  // that the source was tuned from.
+  // Of an adapter: the directory of the model that it adapts. Of the format peft: that, or the
+  // file, of the model that the source was tuned from.
   std::filesystem::path base;
   std::string format = "hf";                   // formats.h
   std::string dtype;                           // "f32", "bf16", …; empty: as the source has it

@@ -136,7 +136,8 @@ void AddConvert(CLI::App& command, int& exit_code) {
       ->capture_default_str();
   command.add_option("--base", flags->base,
                      "of an adapter: directory of the model into whose weights it is merged; with "
-                     "--to peft: of the model that the source was tuned from");
+                     "--to peft: directory or GGUF file of the model that the source was tuned "
+                     "from");
   command
       .add_option("--rank", flags->spec.peft.rank,
                   "of peft: rank of the adapter that is made of what the source differs by")

@@ -283,6 +283,90 @@ TEST_F(PeftTest, AModelOfEveryFamilyAndKindOfSourceIsTakenApart) {
   }
 }
 
+// With its own config beside it, and as MaxText itself leaves it: then the base lends one.
+TEST_F(PeftTest, ACheckpointOfMaxTextIsTakenApartAsItsModelIs) {
+  const Golden golden = tests::LoadGolden("gemma2-tiny/lora");
+  const fs::path tuned = Merge(golden.adapter_dir, golden.dir, "tuned");
+  Run(Extracting(tuned, golden.dir, 4, "plain"));
+  const auto plain = Contents(dir_.path() / "plain");
+  for (const char* layout : {"scanned", "unscanned"}) {
+    SCOPED_TRACE(layout);
+    const std::string mark = layout;
+    ConvertSpec there = Spec(tuned, "maxtext", "maxtext-" + mark);
+    there.layout = layout;
+    Run(there);
+
+    ConvertSpec spec = Extracting(there.target, golden.dir, 4, "beside-" + mark);
+    spec.certificate = true;
+    spec.max_kl = 1e-6;  // cannot be held without a measurement
+    const ConvertResult result = Run(spec);
+    for (const char* file : {"config.json", "maxtext.json"}) fs::remove(there.target / file);
+    Run(Extracting(there.target / "0" / "items", golden.dir, 4, "lent-" + mark));
+
+    ExpectSameContents(Contents(dir_.path() / ("beside-" + mark)), plain);
+    // What bf16 of the base's config would have left of the change is another thing.
+    EXPECT_LT(Report(dir_.path() / ("lent-" + mark))["relative_error"], 1e-5);
+    EXPECT_EQ(Report(dir_.path() / ("lent-" + mark))["not_expressed"]["tensors"], 0);
+    EXPECT_EQ(Json::parse(result.certificate_json)["state"], "measured");
+    EXPECT_EQ(Report(spec.target), Report(dir_.path() / "plain"));
+  }
+}
+
+// F32 has every bit of both; of blocks the adapter is what they decode to.
+TEST_F(PeftTest, FilesOfGgufAreSourcesAndBases) {
+  const Golden golden = tests::LoadGolden("gemma2-tiny/lora");
+  const fs::path tuned = Merge(golden.adapter_dir, golden.dir, "tuned");
+  const auto gguf = [&](const fs::path& model, const std::string& dtype, const std::string& name) {
+    ConvertSpec spec = Spec(model, "gguf", name + ".gguf");
+    spec.dtype = dtype;
+    Run(spec);
+    return spec.target;
+  };
+  const fs::path base_file = gguf(golden.dir, "bf16", "base");
+  const fs::path tuned_file = gguf(tuned, "f32", "tuned-f32");
+  ConvertSpec maxtext = Spec(tuned, "maxtext", "maxtext");
+  Run(maxtext);
+  fs::remove(maxtext.target / "config.json");
+  Run(Extracting(tuned, golden.dir, 4, "plain"));
+  ConvertSpec certified = Extracting(tuned_file, base_file, 4, "both-files");
+  certified.certificate = true;
+  certified.max_kl = 1e-6;
+
+  Run(Extracting(tuned_file, golden.dir, 4, "file"));
+  const ConvertResult result = Run(certified);
+  Run(Extracting(tuned, base_file, 4, "base-file"));
+  Run(Extracting(maxtext.target, base_file, 4, "file-lends"));
+
+  const std::string weights = "adapter_model.safetensors";
+  for (const char* name : {"file", "both-files", "base-file", "file-lends"}) {
+    EXPECT_TRUE(Contents(dir_.path() / name)[weights] == Contents(dir_.path() / "plain")[weights])
+        << name;
+  }
+  EXPECT_EQ(Json::parse(result.certificate_json)["state"], "measured");
+  EXPECT_EQ(Json::parse(Text(certified.target / "adapter_config.json"))["base_model_name_or_path"],
+            "base.gguf");
+
+  const fs::path blocks = gguf(tuned, "q8_0", "tuned-q8_0");
+  std::vector<std::string> warnings;
+  JobContext context;
+  context.report = [&](const ProgressEvent& event) {
+    if (event.kind == "warning") warnings.push_back(event.message);
+  };
+  Run(Extracting(blocks, golden.dir, 8, "blocks"), context);
+  const Json report = Report(dir_.path() / "blocks");
+  const LoraAdapter made = LoraAdapter::Open(dir_.path() / "blocks");
+  EXPECT_EQ(made.modules().size(), report["modules"]);
+  for (const LoraModule& module : made.modules()) {
+    const std::string tensor = module.path + ".weight";
+    const Matrix change = Change(module, tensor, blocks, golden.dir);
+    const Matrix error = change - module.scale * (Floats(module.b) * Floats(module.a));
+    EXPECT_NEAR(Of(report, tensor)["relative_error"].get<double>(), error.norm() / change.norm(),
+                1e-4);
+  }
+  ASSERT_GE(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("quantised"), std::string::npos) << warnings[0];
+}
+
 TEST_F(PeftTest, ThreadsChangeNoBit) {
   const Golden golden = tests::LoadGolden("gemma2-tiny/lora");
   const fs::path tuned = Merge(golden.adapter_dir, golden.dir, "tuned");
@@ -328,6 +412,9 @@ TEST_F(PeftTest, IsRefusedWhereItWouldSayNothingOrSomethingElse) {
   // Another model of the same family.
   expect(Extracting(tests::LoadGolden("gemma2-tiny-query-scalar").dir, golden.dir, 4),
          "source.base", "model.");
+  ConvertSpec maxtext = Spec(golden.dir, "maxtext", "maxtext");
+  Run(maxtext);
+  expect(Extracting(tuned, maxtext.target, 4), "source.base", "convert it");
   ConvertSpec spec = Extracting(tuned, golden.dir, 4);
   spec.peft.alpha = std::nan("");
   expect(spec, "target.alpha", "alpha");
