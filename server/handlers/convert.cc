@@ -21,6 +21,38 @@ const Json& RequiredObject(FieldReader& reader, const std::string& name) {
   return *object;
 }
 
+// The model of that name, or of that alias; null: none is loaded.
+std::shared_ptr<const ServedModel> LoadedModel(const HandlerContext& context,
+                                               const std::string& name) {
+  const auto alias = context.models.FindAlias(name);
+  const std::string& id = alias ? alias->target : name;
+  return context.models.Contains(id) ? context.models.Look(id) : nullptr;
+}
+
+std::shared_ptr<const ServedModel> RequireLoaded(const HandlerContext& context,
+                                                 const std::string& name, const char* param) {
+  if (auto model = LoadedModel(context, name)) return model;
+  throw Error(ErrorCode::kNotFound, "the model '" + name.substr(0, 120) + "' is not loaded")
+      .WithParam(param)
+      .WithReason("model_not_found");
+}
+
+fs::path FilesOf(const HandlerContext& context, const ServedModel& model) {
+  return model.base ? fs::path(model.path) : fs::path(context.path_of_model(model));
+}
+
+// Beside a path `base` is one too, and a loaded model only where there is no such file.
+fs::path BaseBesidePath(const HandlerContext& context, const std::string& base) {
+  try {
+    return ResolvePath(context.model_root, base, "source.base");
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+    const auto model = LoadedModel(context, base);
+    if (model == nullptr) throw;
+    return FilesOf(context, *model);
+  }
+}
+
 void ReadSource(const HandlerContext& context, const Json& object, convert::ConvertSpec* spec) {
   FieldReader reader(object, "source");
   const std::optional<std::string> model_id = reader.String("model");
@@ -32,18 +64,16 @@ void ReadSource(const HandlerContext& context, const Json& object, convert::Conv
   }
   if (path) {
     spec->source = ResolvePath(context.model_root, *path, "source.path");
-    if (base) spec->base = ResolvePath(context.model_root, *base, "source.base");
+    if (base) spec->base = BaseBesidePath(context, *base);
     return;
   }
-  if (base) throw BadValue("source.base", "source.base goes with source.path: models know theirs");
-  if (!context.models.Contains(*model_id)) {
-    throw Error(ErrorCode::kNotFound, "the model '" + model_id->substr(0, 120) + "' is not loaded")
-        .WithParam("source.model")
-        .WithReason("model_not_found");
+  const auto model = RequireLoaded(context, *model_id, "source.model");
+  spec->source = FilesOf(context, *model);
+  if (base) {
+    spec->base = FilesOf(context, *RequireLoaded(context, *base, "source.base"));
+  } else if (model->base) {
+    spec->base = FilesOf(context, *model->base);
   }
-  const std::shared_ptr<const ServedModel> model = context.models.Look(*model_id);
-  spec->source = model->base ? model->path : context.path_of_model(*model);
-  if (model->base) spec->base = context.path_of_model(*model->base);
 }
 
 void ReadTarget(const HandlerContext& context, const Json& object, convert::ConvertSpec* spec) {

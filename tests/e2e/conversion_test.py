@@ -139,6 +139,30 @@ class Convert(Case):
             self.assertIn(word, done.stderr)
         self.assertFalse((self.path / "x").exists())
 
+    def test_a_served_model_is_told_apart_from_another_and_the_adapter_says_the_same(self):
+        self.admin("/admin/adapters/load", {"name": "tuned", "path": "base/lora"})
+        said = self.greedy("tuned")
+        job, _ = self.convert({"model": "tuned"}, target={"dtype": "f32"})
+        self.assertEqual(self.ended(job["id"])["status"], "succeeded")
+        self.admin("/admin/models/load", {"path": "merged", "id": "full", "wait": True})
+
+        job, _ = self.convert({"model": "full", "base": "base"}, name="lora",
+                              target={"format": "peft", "rank": 4}, max_kl=1e-6)
+        job = self.ended(job["id"])
+        self.assertEqual(job["status"], "succeeded", job)
+        self.assertLess(job["result"]["peft"]["worst_relative_error"], 1e-5)
+        self.admin("/admin/adapters/load", {"name": "again", "path": "lora", "base": "base"})
+        self.assertEqual(self.greedy("again"), said)
+        # Merged into a base that is named, it is the model again.
+        job, _ = self.convert({"model": "again", "base": "base"}, name="back", target={"dtype": "f32"})
+        self.assertEqual(self.ended(job["id"])["status"], "succeeded", job)
+        self.admin("/admin/models/load", {"path": "back", "wait": True})
+        self.assertEqual(self.greedy("back"), said)
+        answer, _ = self.convert({"model": "full", "base": "nobody"}, status=404)
+        self.assertEqual((answer["error"]["code"], answer["error"]["param"]),
+                         ("model_not_found", "source.base"))
+        self.assertIn("nobody", answer["error"]["message"])
+
     def test_a_stacked_checkpoint_is_served_and_comes_back_the_same_bytes(self):
         job, _ = self.convert({"model": "base"}, name="stacked", target={"format": "native"})
         job = self.ended(job["id"])

@@ -90,6 +90,40 @@ TEST_F(AppConvertTest, ModelsAndPathsAreSourcesToo) {
       202);
 }
 
+TEST_F(AppConvertTest, ABaseIsALoadedModelOrAPath) {
+  const auto spec_of = [&](const Json& source, const Json& target = Json::object()) {
+    Json body = Body(source);
+    body["target"].update(target);
+    const auto reply = Admin("/admin/convert", body);
+    EXPECT_EQ(reply.status, 202) << reply.body;
+    const Json spec = SpecOf(Json::parse(reply.body)["id"]);
+    return std::pair{fs::path(spec["source"].get<std::string>()),
+                     fs::path(spec["base"].get<std::string>())};
+  };
+  const auto pair = [&](const char* source, const char* base) {
+    return std::pair{Root() / source, Root() / base};
+  };
+  const Json peft = {{"format", "peft"}, {"rank", 2}};
+  ASSERT_EQ(
+      Admin("/admin/models/load", {{"path", "deeper"}, {"id", "tuned"}, {"wait", true}}).status,
+      200);
+  ASSERT_EQ(Put("/admin/aliases/best", {{"target", "tuned"}}).status, 200);
+
+  EXPECT_EQ(spec_of({{"model", "tuned"}, {"base", "tiny"}}, peft), pair("deeper", "tiny"));
+  EXPECT_EQ(spec_of({{"model", "best"}, {"base", "tiny"}}, peft), pair("deeper", "tiny"));
+  EXPECT_EQ(spec_of({{"model", "tiny"}, {"base", "best"}}, peft), pair("tiny", "deeper"));
+  // An adapter is merged into its base, unless another is named.
+  EXPECT_EQ(spec_of({{"model", "style"}}), pair("one", "tiny"));
+  EXPECT_EQ(spec_of({{"model", "style"}, {"base", "tuned"}}), pair("one", "deeper"));
+  // Beside a path a path goes first.
+  EXPECT_EQ(spec_of({{"path", "two"}, {"base", "tuned"}}), pair("two", "deeper"));
+  ASSERT_EQ(
+      Admin("/admin/models/load", {{"path", "tiny"}, {"id", "deeper"}, {"wait", true}}).status,
+      200);
+  EXPECT_EQ(spec_of({{"path", "two"}, {"base", "deeper"}}), pair("two", "deeper"));
+  EXPECT_EQ(spec_of({{"model", "tuned"}, {"base", "deeper"}}, peft), pair("deeper", "tiny"));
+}
+
 TEST_F(AppConvertTest, WhatCannotBeConvertedIsRefusedAtOnce) {
   const auto with = [](const char* pointer, const Json& value) {
     Json body = Body({{"model", "style"}});
@@ -111,7 +145,23 @@ TEST_F(AppConvertTest, WhatCannotBeConvertedIsRefusedAtOnce) {
       {Body({{"path", "tiny/config.json"}}), {400, "unsupported_value"}, "source", "none of"},
       {Body(Json::object()), {400, "invalid_value"}, "source", ""},
       {Body({{"model", "style"}, {"path", "one"}}), {400, "invalid_value"}, "source", ""},
-      {Body({{"model", "style"}, {"base", "tiny"}}), {400, "invalid_value"}, "source.base", ""},
+      {Body({{"model", "style"}, {"base", "nobody"}}),
+       {404, "model_not_found"},
+       "source.base",
+       "nobody"},
+      {Body({{"model", "style"}, {"base", "style"}}),
+       {400, "invalid_value"},
+       "source.base",
+       "adapter itself"},
+      {Body({{"model", "tiny"}, {"base", "tiny"}}),
+       {400, "invalid_value"},
+       "source.base",
+       "no base"},
+      {Body({{"path", "two"}, {"base", "nowhere"}}),
+       {404, "path_not_found"},
+       "source.base",
+       "nowhere"},
+      {Body({{"path", "two"}, {"base", "../tiny"}}), {400, "invalid_path"}, "source.base", ""},
       {with("/target/format", "tarball"), {400, "unsupported_value"}, "target.format", "hf"},
       {with("/target/dtype", "q4_0"), {400, "unsupported_value"}, "target.dtype", "f32"},
       {with("/target/rank", 4), {400, "invalid_value"}, "target.rank", "peft"},
