@@ -162,7 +162,7 @@ class Texts {
 class MaxTextSource final : public ModelSource {
  public:
   MaxTextSource(const fs::path& path, const fs::path& base, std::optional<DType> dtype,
-                const std::string& maxtext_model)
+                const std::string& maxtext_model, UnrecordedType unrecorded)
       : checkpoint_(OrbaxCheckpoint::Open(path)),
         name_(checkpoint_.item_dir().string()),
         texts_(base, checkpoint_.item_dir()),
@@ -186,7 +186,8 @@ class MaxTextSource final : public ModelSource {
       LogEvent(spdlog::level::warn, "maxtext.caveat", {{"what", caveat}});
     }
     MatchLeaves();
-    ListTensors(dtype, DTypeOfConfig(config));
+    ListTensors(dtype, unrecorded == UnrecordedType::kOfConfig ? DTypeOfConfig(config)
+                                                               : std::optional<DType>());
   }
 
   const std::string& name() const override { return name_; }
@@ -554,8 +555,9 @@ MaxTextRecord ParseMaxTextRecord(std::string_view json, const std::string& sourc
 
 std::unique_ptr<ModelSource> OpenMaxText(const fs::path& path, const fs::path& base,
                                          std::optional<DType> dtype,
-                                         const std::string& maxtext_model) {
-  return std::make_unique<MaxTextSource>(path, base, dtype, maxtext_model);
+                                         const std::string& maxtext_model,
+                                         UnrecordedType unrecorded) {
+  return std::make_unique<MaxTextSource>(path, base, dtype, maxtext_model, unrecorded);
 }
 
 }  // namespace tandem::convert

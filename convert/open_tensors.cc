@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "convert/maxtext.h"
 #include "convert/orbax/orbax_checkpoint.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
@@ -105,6 +106,23 @@ bool IsStepName(const std::string& name) {
                                           [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
+// `other` is a model.
+OpenedTensors AsModel(const OpenedTensors& orbax, const fs::path& base,
+                      const OpenedTensors& other) {
+  const auto open = [&](const fs::path& lender) {
+    return OpenedTensors{
+        TensorsKind::kModel, "maxtext", orbax.path,
+        OpenMaxText(orbax.path, lender, std::nullopt, "", UnrecordedType::kOfParameter)};
+  };
+  if (!base.empty()) return open(base);
+  try {
+    return open({});
+  } catch (const Error& error) {
+    if (error.reason() != "missing_required_parameter") throw;
+    return open(other.path);
+  }
+}
+
 }  // namespace
 
 fs::path NewestStep(const fs::path& dir) {
@@ -141,6 +159,24 @@ OpenedTensors OpenTensors(const fs::path& given) {
   }
   auto source = OpenModelFiles(path, {});
   return {TensorsKind::kModel, engine::ModelDir::Open(path).format(), path, std::move(source)};
+}
+
+std::pair<OpenedTensors, OpenedTensors> OpenToCompare(const fs::path& first, const fs::path& second,
+                                                      const fs::path& base) {
+  std::pair<OpenedTensors, OpenedTensors> both{OpenTensors(first), OpenTensors(second)};
+  const bool is_first = both.first.kind == TensorsKind::kOrbax;
+  OpenedTensors& orbax = is_first ? both.first : both.second;
+  const OpenedTensors& other = is_first ? both.second : both.first;
+  if (orbax.kind == TensorsKind::kOrbax && other.kind == TensorsKind::kModel) {
+    orbax = AsModel(orbax, base, other);
+  } else if (!base.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "base lends its config to a checkpoint of MaxText that is compared with a model; " +
+                    first.string() + " and " + second.string() + " are not that")
+        .WithParam("base")
+        .WithReason("invalid_value");
+  }
+  return both;
 }
 
 }  // namespace tandem::convert

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <set>
 
 namespace tandem::convert {
 namespace {
@@ -94,54 +93,75 @@ void CompareValues(const ConstTensorView& first, ModelSource::Bytes first_bytes,
   out->relative_rms = sums.difference == 0 ? 0 : std::sqrt(sums.difference / sums.first);
 }
 
-// Whether the two differ, and how.
-bool Compare(const ModelSource& first, int64_t i, const ModelSource& second, int64_t j,
-             TensorDifference* out) {
-  const ConstTensorView& a = first.tensors()[static_cast<size_t>(i)].view;
-  const ConstTensorView& b = second.tensors()[static_cast<size_t>(j)].view;
-  out->first = Describe(a);
-  out->second = Describe(b);
+const ConstTensorView& ViewOf(const ModelSource& source, int64_t tensor) {
+  return source.tensors()[static_cast<size_t>(tensor)].view;
+}
+
+// Whether tensor `i` of the leader, whose bytes are there, and `j` of the follower differ, and how.
+bool Compare(const ModelSource& leader, int64_t i, ModelSource::Bytes bytes,
+             const ModelSource& follower, int64_t j, bool leader_is_first, TensorDifference* out) {
+  const ConstTensorView& a = ViewOf(leader, i);
+  const ConstTensorView& b = ViewOf(follower, j);
+  out->first = Describe(leader_is_first ? a : b);
+  out->second = Describe(leader_is_first ? b : a);
   if (a.shape != b.shape) {
     out->kind = Kind::kShape;
     return true;
   }
-  std::vector<std::byte> a_buffer, b_buffer;
-  const ModelSource::Bytes a_bytes = first.Read(i, &a_buffer);
-  const ModelSource::Bytes b_bytes = second.Read(j, &b_buffer);
-  const bool is_same = a.dtype == b.dtype && std::ranges::equal(a_bytes, b_bytes);
-  if (!is_same) CompareValues(a, a_bytes, b, b_bytes, out);
-  first.LetGo(i);
-  second.LetGo(j);
+  std::vector<std::byte> buffer;
+  const ModelSource::Bytes others = follower.Read(j, &buffer);
+  const bool is_same = a.dtype == b.dtype && std::ranges::equal(bytes, others);
+  if (!is_same && leader_is_first) CompareValues(a, bytes, b, others, out);
+  if (!is_same && !leader_is_first) CompareValues(b, others, a, bytes, out);
+  follower.LetGo(j);
   out->kind = a.dtype == b.dtype ? Kind::kValues : Kind::kType;
   return !is_same;
+}
+
+// What only `source` has.
+void AddLonely(const ModelSource& source, const ModelSource& other, Kind kind, TensorDiff* diff) {
+  for (const engine::NamedTensor& tensor : source.tensors()) {
+    if (other.Find(tensor.name) >= 0) continue;
+    TensorDifference difference;
+    difference.name = tensor.name;
+    difference.kind = kind;
+    (kind == Kind::kOnlyInFirst ? difference.first : difference.second) = Describe(tensor.view);
+    diff->differences.push_back(std::move(difference));
+  }
 }
 
 }  // namespace
 
 TensorDiff DiffTensors(const ModelSource& first, const ModelSource& second,
                        const std::function<void(int64_t bytes)>& advance) {
-  std::set<std::string> names;
-  for (const engine::NamedTensor& tensor : first.tensors()) names.insert(tensor.name);
-  for (const engine::NamedTensor& tensor : second.tensors()) names.insert(tensor.name);
   TensorDiff diff;
-  for (const std::string& name : names) {
-    const int64_t i = first.Find(name), j = second.Find(name);
-    TensorDifference difference;
-    difference.name = name;
-    if (i < 0 || j < 0) {
-      const ModelSource& has = i < 0 ? second : first;
-      const auto at = static_cast<size_t>(i < 0 ? j : i);
-      difference.kind = i < 0 ? Kind::kOnlyInSecond : Kind::kOnlyInFirst;
-      (i < 0 ? difference.second : difference.first) = Describe(has.tensors()[at].view);
-      diff.differences.push_back(std::move(difference));
-      continue;
-    }
-    ++diff.compared;
-    if (Compare(first, i, second, j, &difference))
-      diff.differences.push_back(std::move(difference));
-    if (!advance) continue;
-    advance(static_cast<int64_t>(first.tensors()[static_cast<size_t>(i)].view.bytes()));
+  AddLonely(first, second, Kind::kOnlyInFirst, &diff);
+  AddLonely(second, first, Kind::kOnlyInSecond, &diff);
+  // Where several tensors are read together, one by one would read all of them again for each.
+  const bool first_leads = second.parts() == static_cast<int64_t>(second.tensors().size());
+  const ModelSource& leader = first_leads ? first : second;
+  const ModelSource& follower = first_leads ? second : first;
+  for (int64_t part = 0; part < leader.parts(); ++part) {
+    const std::vector<int64_t> tensors = leader.TensorsOf(part);
+    const bool has_pair = std::any_of(tensors.begin(), tensors.end(), [&](int64_t i) {
+      return follower.Find(leader.tensors()[static_cast<size_t>(i)].name) >= 0;
+    });
+    if (!has_pair) continue;
+    leader.ReadPart(part, [&](const engine::NamedTensor& tensor, ModelSource::Bytes bytes) {
+      const int64_t j = follower.Find(tensor.name);
+      if (j < 0) return;
+      ++diff.compared;
+      TensorDifference difference;
+      difference.name = tensor.name;
+      const int64_t i = leader.Find(tensor.name);
+      if (Compare(leader, i, bytes, follower, j, first_leads, &difference)) {
+        diff.differences.push_back(std::move(difference));
+      }
+      if (advance) advance(static_cast<int64_t>(ViewOf(first, first_leads ? i : j).bytes()));
+    });
   }
+  std::sort(diff.differences.begin(), diff.differences.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
   return diff;
 }
 

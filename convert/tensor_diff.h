@@ -25,8 +25,8 @@ struct TensorDiff {
 };
 
 // Compares what two sources hold under each name, as numbers where their types differ. Memory is
-// that of a tensor of each; `advance` is told the bytes of the first's, and may throw to give up.
-// Throws kDataLoss, kIo, as reading does.
+// that of a part of one and a tensor of the other; `advance` is told the bytes of the first's, and
+// may throw to give up. Throws kDataLoss, kIo, as reading does.
 TensorDiff DiffTensors(const ModelSource& first, const ModelSource& second,
                        const std::function<void(int64_t bytes)>& advance = {});
 

@@ -62,7 +62,7 @@ void AddVerify(CLI::App& command, int& exit_code) {
 }
 
 struct DiffFlags {
-  std::string first, second;
+  std::string first, second, base;
   bool json = false;
 };
 
@@ -83,8 +83,7 @@ void PrintDifference(const convert::TensorDifference& each) {
 }
 
 int Diff(const DiffFlags& flags) {
-  const convert::OpenedTensors first = convert::OpenTensors(flags.first);
-  const convert::OpenedTensors second = convert::OpenTensors(flags.second);
+  const auto [first, second] = convert::OpenToCompare(flags.first, flags.second, flags.base);
   const convert::TensorDiff diff = convert::DiffTensors(*first.source, *second.source);
   if (flags.json) {
     Json out = {{"equal", diff.differences.empty()},
@@ -115,6 +114,10 @@ void AddDiff(CLI::App& command, int& exit_code) {
   diff->add_option("first", flags->first, "as of ls")->required();
   diff->add_option("second", flags->second, "as of ls; may be of another kind, type or layout")
       ->required();
+  diff->add_option("--base", flags->base,
+                   "directory whose config.json says what model a checkpoint of MaxText is, which "
+                   "beside a model is compared under its names (default: what is beside it, else "
+                   "the other's)");
   diff->add_flag("--json", flags->json, "as JSON");
   diff->callback([flags, &exit_code] { exit_code = Diff(*flags); });
 }

@@ -41,8 +41,9 @@ using Kind = TensorDifference::Kind;
 std::string HashOf(const fs::path& path) {
   return convert::HashOf(HashTensors(*OpenTensors(path).source));
 }
-TensorDiff Diff(const fs::path& a, const fs::path& b) {
-  return DiffTensors(*OpenTensors(a).source, *OpenTensors(b).source);
+TensorDiff Diff(const fs::path& a, const fs::path& b, const fs::path& base = {}) {
+  const auto [first, second] = OpenToCompare(a, b, base);
+  return DiffTensors(*first.source, *second.source);
 }
 VerifyReport Verify(const fs::path& path, bool quick = false) {
   return VerifyTensors(path, {.quick = quick, .advance = {}});
@@ -167,6 +168,79 @@ TEST_F(CheckpointTools, DifferencesAreNamedAndMeasured) {
   EXPECT_TRUE(std::isnan(d[4].max_abs));
   EXPECT_EQ(d[5].max_abs, 2);
   EXPECT_TRUE(Diff(a, a).differences.empty());
+}
+
+// As MaxText itself leaves it: nothing beside it.
+fs::path StripRecord(const fs::path& maxtext) {
+  for (const char* file : {"config.json", "maxtext.json", "convert.json"})
+    fs::remove(maxtext / file);
+  return maxtext;
+}
+
+TEST_F(CheckpointTools, ACheckpointOfMaxTextIsComparedWithAModelUnderItsNames) {
+  const fs::path model = Golden("gemma2-tiny");  // bf16
+  const auto maxtext = [&](const std::string& name, const std::string& dtype) {
+    ConvertSpec spec;
+    spec.source = model;
+    spec.format = "maxtext";
+    spec.dtype = dtype;
+    spec.maxtext.all_bf16 = dtype == "bf16";
+    spec.target = dir_.path() / name;
+    Run(spec);
+    return spec.target;
+  };
+  const fs::path ours = maxtext("ours", "");
+  EXPECT_TRUE(Diff(model, ours).differences.empty());
+  EXPECT_TRUE(Diff(ours / "0" / "items", model).differences.empty());
+  EXPECT_GT(Diff(model, ours).compared, 40);
+  // Of one kind they are compared as they are.
+  EXPECT_EQ(Diff(ours, ours).compared, Diff(ours, maxtext("other", "f32")).compared);
+
+  // What one number of a copy has changed shows under that name, in either order.
+  const fs::path changed = Copy(model, "changed", "bf16");
+  FlipByte(changed / "model.safetensors", 1);
+  const TensorDiff forth = Diff(changed, ours), back = Diff(ours, changed);
+  ASSERT_EQ(forth.differences.size(), 1U);
+  ASSERT_EQ(back.differences.size(), 1U);
+  EXPECT_EQ(forth.differences[0].kind, Kind::kValues);
+  EXPECT_EQ(forth.differences[0].elements, 1);
+  EXPECT_EQ(forth.differences[0].name, back.differences[0].name);
+  EXPECT_EQ(forth.differences[0].max_abs, back.differences[0].max_abs);
+
+  // In f32 without a record nothing is rounded to what the lent config says.
+  const fs::path bare = StripRecord(maxtext("bare", "f32"));
+  for (const TensorDiff& diff : {Diff(model, bare), Diff(bare, model), Diff(model, bare, model)}) {
+    EXPECT_EQ(diff.differences.size(), static_cast<size_t>(diff.compared));
+    for (const TensorDifference& each : diff.differences) {
+      EXPECT_EQ(each.kind, Kind::kType) << each.name;
+      EXPECT_EQ(each.max_abs, 0) << each.name;
+    }
+  }
+  EXPECT_EQ(Diff(model, StripRecord(ours)).compared, forth.compared);
+}
+
+TEST_F(CheckpointTools, ABaseIsForACheckpointOfMaxTextBesideAModel) {
+  const fs::path model = Golden("gemma2-tiny");
+  const auto fault = [&](const fs::path& a, const fs::path& b, const fs::path& base) {
+    try {
+      Diff(a, b, base);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  ConvertSpec spec;
+  spec.source = model;
+  spec.format = "maxtext";
+  spec.target = dir_.path() / "maxtext";
+  Run(spec);
+
+  EXPECT_NE(fault(model, model, model).find("lends its config"), std::string::npos);
+  EXPECT_NE(fault(spec.target, spec.target, model).find("lends its config"), std::string::npos);
+  // Another model's config does not describe it.
+  EXPECT_NE(fault(model, spec.target, Golden("gemma2-tiny-query-scalar")).find("shape"),
+            std::string::npos);
+  EXPECT_NE(fault(Golden("mistral-tiny"), StripRecord(spec.target), {}), "");
 }
 
 TEST_F(CheckpointTools, AnotherTypeIsComparedAsNumbers) {

@@ -129,6 +129,12 @@ class CheckpointVerbs(unittest.TestCase):
         difference = self.json("diff", BASE, other, code=1)
         self.assertEqual(len(difference["differences"]), difference["compared"])
         self.assertIn("type", self.checkpoint("diff", BASE, other, code=1))
+        maxtext = self.folder / "maxtext"
+        self.tandem("convert", GOLDEN / "gemma2-tiny", maxtext, "--to", "maxtext")
+        self.assertTrue(self.json("diff", maxtext, GOLDEN / "gemma2-tiny")["equal"])
+        (maxtext / "config.json").unlink()
+        self.assertTrue(self.json("diff", GOLDEN / "gemma2-tiny", maxtext, "--base",
+                                  GOLDEN / "gemma2-tiny")["equal"])
         self.assertEqual(self.json("verify", other)["held_to"], "SHA-256 of convert.json")
         shown = self.json("show", other)["provenance"]
         self.assertEqual(shown["parents"][0]["name"], BASE.name)
