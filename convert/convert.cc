@@ -120,6 +120,7 @@ bool IsSame(const engine::NamedTensor& tensor, ModelSource::Bytes wanted, const 
   bool same = true;
   InPieces(source, wanted, crew, [&](ModelSource::Bytes piece, size_t offset) {
     const ModelSource::Bytes there = bytes.subspan(offset, piece.size());
+    MapAtOnce(there);
     same = same && (piece.empty() || std::memcmp(piece.data(), there.data(), piece.size()) == 0);
     written.LetGoOf(there);
   });
@@ -213,9 +214,14 @@ void CompareAll(const ConvertSpec& spec, const ModelSource& source, const ModelS
   if (written.state() != nullptr) Compare(*source.state(), *written.state(), n_threads, advance);
 }
 
-// Returns what the format reports, or nothing.
-std::string Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
-                  const WorkDir& work) {
+// What a writer tells of what it wrote.
+struct Told {
+  std::string report_json;  // empty: nothing
+  engine::FileHashes file_hashes;
+};
+
+Told Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
+           const WorkDir& work) {
   const Format& format = FormatOf(spec);
   const SourceKind kind = FormOf(spec.source, "source").kind;
   if (MergesIntoTarget(spec, kind)) {
@@ -235,7 +241,7 @@ std::string Write(const ConvertSpec& spec, const JobContext& context, engine::Op
     fs::create_directory(work.out());
     engine::RemoveStaleTemporaries(work.out());  // of small files, of a process that was killed
   }
-  std::string report;
+  Told told;
   const auto warn = [&](const std::string& text) {
     if (context.report) context.report({.kind = "warning", .message = text});
   };
@@ -245,26 +251,31 @@ std::string Write(const ConvertSpec& spec, const JobContext& context, engine::Op
                       .advance = advance,
                       .journal = &journal,
                       .warn = warn,
-                      .report = [&](std::string json) { report = std::move(json); }});
+                      .report = [&](std::string json) { told.report_json = std::move(json); },
+                      .hashed =
+                          [&](const engine::FileHashes& hashes) {
+                            told.file_hashes.insert(hashes.begin(), hashes.end());
+                          }});
   if (spec.verify) {
     CompareAll(spec, *source, *format.open(spec, work.out()), ops.pool().n_threads(), advance);
   }
-  if (kind != SourceKind::kAdapter) return report;
+  if (kind != SourceKind::kAdapter) return told;
   const fs::path merge = (format.IsFile() ? work.path() : work.out()) / kMergeFile;
   fs::copy_file(read.source / kMergeFile, merge, fs::copy_options::overwrite_existing);
-  return report;
+  return told;
 }
 
 // Runs what was written, and gives the text of its record.
 std::string Certified(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
-                      const WorkDir& work, const std::string& report) {
+                      const WorkDir& work, Told told) {
   Progress reporter(context);
   const auto progress = [&] { reporter.Reach(1, 1, "comparing logits"); };
   const Certificate certificate = Certify(
       spec, work.out(),
       {.work_dir = work.path(), .cache_dir = context.cache_dir, .progress = progress, .ops = ops});
   RecordContext record{.job = JobOf(context), .cache_dir = context.cache_dir, .progress = progress};
-  record.report_json = report;
+  record.report_json = std::move(told.report_json);
+  record.file_hashes = std::move(told.file_hashes);
   // A record beside a file is written before the file has its name, so it says which file it is of.
   if (FormatOf(spec).IsFile()) record.inode = InodeOf(work.out());
   for (const fs::path& merge : {work.path() / kMergeFile, work.out() / kMergeFile}) {
@@ -302,10 +313,10 @@ void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext
       hashing.Add([&hashing, &context, path = parent_model] { HashAhead(path, context, hashing); });
     }
   }
-  const std::string report = Write(spec, context, ops, work);
+  Told told = Write(spec, context, ops, work);
   Progress progress(context);
   hashing.WaitForEnd([&] { progress.Reach(1, 1, "hashing the source"); });
-  const std::string text = Certified(spec, context, ops, work, report);
+  const std::string text = Certified(spec, context, ops, work, std::move(told));
   const fs::path record = FormatOf(spec).IsFile() ? RecordOf(spec) : work.out() / kRecordFile;
   engine::WriteFileAtomically(record, text);
   if (!FormatOf(spec).IsFile()) AddToManifest(work.out(), text);

@@ -89,10 +89,7 @@ void PartQueue::Drain(const Crew& crew, const std::function<void(int64_t part)>&
   }
 }
 
-namespace {
-
-// Of a mapped file whose pages are in memory already: one call in place of a fault for every few of
-// them. What cannot be done, on an older kernel, the faults do.
+// What cannot be done, on an older kernel, the faults do.
 void MapAtOnce(ModelSource::Bytes piece) {
 #ifdef MADV_POPULATE_READ
   constexpr uintptr_t kPageBytes = 4096;
@@ -103,8 +100,6 @@ void MapAtOnce(ModelSource::Bytes piece) {
   (void)piece;
 #endif
 }
-
-}  // namespace
 
 void InPieces(const ModelSource& source, ModelSource::Bytes bytes, const Crew& crew,
               const std::function<void(ModelSource::Bytes piece, size_t offset)>& use) {

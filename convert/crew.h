@@ -61,6 +61,10 @@ class PartQueue {
   int64_t in_use_ = 0;  // bytes
 };
 
+// Of bytes of a mapped file that are in the system's memory already: one call in place of a fault
+// for every few pages. Of other bytes nothing.
+void MapAtOnce(ModelSource::Bytes bytes);
+
 // Calls `use` with pieces of the bytes, some MiB each, letting go of each that lies in a mapped
 // file. Returns early when the crew stops.
 void InPieces(const ModelSource& source, ModelSource::Bytes bytes, const Crew& crew,

@@ -9,6 +9,7 @@
 
 #include "convert/model_source.h"
 #include "convert/spec.h"
+#include "engine/io/content_hash.h"
 #include "engine/ops/ops_context.h"
 
 namespace tandem::convert {
@@ -31,6 +32,9 @@ struct WriteContext {
   std::function<void(const std::string& text)> warn = [](const std::string&) {};
   // A JSON object that the record keeps under the format's name, and the result tells.
   std::function<void(std::string json)> report = [](const std::string&) {};
+  // Files of the target that were hashed as they were written, so that the record need not read
+  // them once more. From the thread that called the writer.
+  std::function<void(const engine::FileHashes&)> hashed = [](const engine::FileHashes&) {};
 };
 
 // A format that is written: one file of this room, and one line in formats.cc.

@@ -14,7 +14,7 @@ void WriteHf(const ConvertSpec& spec, const WriteContext& context) {
   const std::vector<OutFile> files =
       InShards(EachAlone(source), "model", INT64_MAX, /*plain_if_one=*/true);
   CheckRoom(context.target, BytesOf(files));
-  WriteTensorFiles(source, files, context, /*hash=*/false);
+  WriteTensorFiles(source, files, context);
   for (const auto& [name, text] : TextsOf(source, FloatTypeOf(spec.dtype))) {
     engine::WriteFileAtomically(context.target / name, text);
   }

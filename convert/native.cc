@@ -90,8 +90,8 @@ void WriteNative(const ConvertSpec& spec, const WriteContext& context) {
 
   engine::CheckpointManifest manifest = Beginning(source, state, texts["config.json"], stacked);
   const auto write = [&](const ModelSource& of, const std::vector<OutFile>& files) {
-    for (const WrittenFile& file : WriteTensorFiles(of, files, context, /*hash=*/true)) {
-      manifest.files.push_back({file.name, file.bytes, file.sha256});
+    for (const WrittenFile& file : WriteTensorFiles(of, files, context)) {
+      manifest.files.push_back({file.name, file.bytes, engine::ToHex(file.sha256)});
     }
   };
   write(source, weights);

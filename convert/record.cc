@@ -64,7 +64,8 @@ Json ParentOf(const char* role, const fs::path& path, const RecordContext& conte
 // `tandem checkpoint verify` holds them to.
 Json HashesOf(const fs::path& result, const RecordContext& context) {
   try {
-    return {{"content_sha256", engine::ModelDir::Open(result).ContentHash({}, context.progress)}};
+    const engine::ModelDir model = engine::ModelDir::Open(result);
+    return {{"content_sha256", model.ContentHash({}, context.progress, context.file_hashes)}};
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kCancelled) throw;
     return Json::object();

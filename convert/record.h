@@ -6,6 +6,7 @@
 
 #include "convert/certificate.h"
 #include "convert/spec.h"
+#include "engine/io/content_hash.h"
 
 namespace tandem::convert {
 
@@ -15,6 +16,7 @@ struct RecordContext {
   std::function<void()> progress = {};   // called now and then; what it throws ends the conversion
   std::string merge_json = {};           // MergeReportText of an adapter; else empty
   std::string report_json = {};          // what the format tells of what it wrote; else empty
+  engine::FileHashes file_hashes = {};   // of the result's files, as far as they are known
   uint64_t inode = 0;                    // of a file that the record lies beside; 0: of a directory
 };
 

@@ -10,6 +10,9 @@ namespace tandem::convert {
 
 inline constexpr double kMostKl = 1e6;  // nats: finite logits stay far below
 
+// Of a file of weights that a checkpoint of ours has several of, unless asked otherwise.
+inline constexpr int64_t kShardBytes = int64_t{1} << 30;
+
 // Of the format peft; what adapters may have (engine/adapter/lora_adapter.h).
 inline constexpr int64_t kMostRank = 4096;
 inline constexpr double kLeastAlpha = 1e-6;
@@ -35,11 +38,11 @@ struct ConvertSpec {
   // Of an adapter: the directory of the model that it adapts. Of the format peft: that, or the
   // file, of the model that the source was tuned from.
   std::filesystem::path base;
-  std::string format = "hf";                   // formats.h
-  std::string dtype;                           // "f32", "bf16", …; empty: as the source has it
-  std::string layout;                          // "scanned", "unscanned"; empty: the format's own
-  int64_t max_shard_bytes = int64_t{4} << 30;  // of one file of weights, where there may be several
-  MaxTextSpec maxtext;                         // of a source or target of MaxText
+  std::string format = "hf";              // formats.h
+  std::string dtype;                      // "f32", "bf16", …; empty: as the source has it
+  std::string layout;                     // "scanned", "unscanned"; empty: the format's own
+  int64_t max_shard_bytes = kShardBytes;  // of one file of weights, where there may be several
+  MaxTextSpec maxtext;                    // of a source or target of MaxText
   PeftSpec peft;
   std::filesystem::path target;  // a directory, or of some formats a file, that is made
   bool overwrite = false;        // a model that is there already is replaced

@@ -32,7 +32,8 @@ struct Place {
   int64_t tensor;
   int64_t offset;  // bytes, from the beginning of the file
   int64_t bytes;
-  bool done = false;
+  int64_t written = 0;  // of them, from the first
+  bool done() const { return written == bytes; }
 };
 
 struct File {
@@ -41,7 +42,9 @@ struct File {
   engine::FileDescriptor descriptor;
   engine::SafetensorsLayout layout;
   std::vector<Place> places;  // in the order of the file
-  std::string sha256;
+  engine::Sha256Digest sha256 = {};
+  // File systems let one thread at a time write into a file, and have the others spin.
+  std::unique_ptr<std::mutex> writing = std::make_unique<std::mutex>();
 };
 
 struct PlaceRef {
@@ -51,9 +54,8 @@ struct PlaceRef {
 
 class Writer {
  public:
-  Writer(const ModelSource& source, const std::vector<OutFile>& files, const WriteContext& context,
-         bool hash)
-      : source_(source), context_(context), hash_(hash), place_of_(source.tensors().size()) {
+  Writer(const ModelSource& source, const std::vector<OutFile>& files, const WriteContext& context)
+      : source_(source), context_(context), place_of_(source.tensors().size()) {
     for (const OutFile& file : files) Plan(file);
   }
 
@@ -67,15 +69,18 @@ class Writer {
       crew.Add([&] { queue.Drain(crew, [&](int64_t part) { Copy(part, crew); }); });
     }
     if (context_.journal != nullptr) crew.Add([&] { SyncBehind(crew); });
-    for (int i = 0; hash_ && i < std::min<int>(n_threads, static_cast<int>(files_.size())); ++i) {
+    for (int i = 0; i < std::min<int>(n_threads, static_cast<int>(files_.size())); ++i) {
       crew.Add([&] { HashBehind(crew); });
     }
     crew.Wait([&] { context_.advance(copied_.exchange(0)); });
     std::vector<WrittenFile> written;
+    engine::FileHashes hashes;
     for (File& file : files_) {
       file.descriptor.Close(file.path);
       written.push_back({file.name, file.layout.file_bytes, file.sha256});
+      hashes[file.name] = file.sha256;
     }
+    context_.hashed(hashes);
     return written;
   }
 
@@ -114,14 +119,15 @@ class Writer {
     engine::Reserve(file.descriptor, file.layout.file_bytes, file.path);
     engine::WriteAllAt(file.descriptor, std::as_bytes(std::span(file.layout.header)), 0, file.path);
     for (Place& place : file.places) {
-      place.done = place.bytes == 0 || (goes_on && context_.journal->Has(file.name, place.tensor));
+      const bool is_there = goes_on && context_.journal->Has(file.name, place.tensor);
+      place.written = is_there ? place.bytes : 0;
     }
   }
 
   void CountDone() {
     for (const File& file : files_) {
       for (const Place& place : file.places) {
-        if (place.done) {
+        if (place.done()) {
           copied_ += place.bytes;
         } else {
           ++left_;
@@ -144,7 +150,7 @@ class Writer {
       for (const int64_t tensor : source_.TensorsOf(part)) {
         const PlaceRef& at = place_of_[static_cast<size_t>(tensor)];
         first = std::min(first, {at.file, at.place});
-        is_done = is_done && PlaceOf(tensor).done;
+        is_done = is_done && PlaceOf(tensor).done();
       }
       if (!is_done) parts.push_back({first, part});
     }
@@ -163,20 +169,29 @@ class Writer {
       TANDEM_CHECK(static_cast<int64_t>(bytes.size()) == place.bytes);
       {
         const std::lock_guard lock(mutex_);
-        if (place.done) return;
+        if (place.done()) return;
       }
       InPieces(source_, bytes, crew, [&](ModelSource::Bytes piece, size_t offset) {
-        engine::WriteAllAt(file.descriptor, piece, place.offset + static_cast<int64_t>(offset),
-                           file.path);
-        copied_ += static_cast<int64_t>(piece.size());
+        WritePiece(&file, &place, piece, static_cast<int64_t>(offset));
       });
-      if (crew.stopping()) return;
+      if (crew.stopping() || place.bytes == 0) return;
       const std::lock_guard lock(mutex_);
-      place.done = true;
       --left_;
       finished_.push_back(at);
       changed_.notify_all();
     });
+  }
+
+  void WritePiece(File* file, Place* place, ModelSource::Bytes piece, int64_t offset) {
+    {
+      const std::lock_guard one_at_a_time(*file->writing);
+      engine::WriteAllAt(file->descriptor, piece, place->offset + offset, file->path);
+    }
+    const auto bytes = static_cast<int64_t>(piece.size());
+    copied_ += bytes;
+    const std::lock_guard lock(mutex_);
+    place->written += bytes;
+    changed_.notify_all();
   }
 
   // What has been written since the last call; empty once all is written, or the crew stops.
@@ -212,39 +227,42 @@ class Writer {
       engine::Sha256 sha;
       sha.Update(file.layout.header);
       for (const Place& place : file.places) {
-        if (!WaitFor(place, crew)) return;
         HashPlace(file, place, crew, &sha);
       }
-      file.sha256 = engine::ToHex(sha.Finish());
+      file.sha256 = sha.Finish();
     }
   }
 
-  bool WaitFor(const Place& place, const Crew& crew) {
+  // How much of it is there, once that is more than `at`; `at` itself when the crew stops.
+  int64_t WaitFor(const Place& place, int64_t at, const Crew& crew) {
     std::unique_lock lock(mutex_);
-    while (!place.done && !crew.stopping()) changed_.wait_for(lock, 50ms);
-    return place.done;
+    while (place.written <= at && !crew.stopping()) changed_.wait_for(lock, 50ms);
+    return crew.stopping() ? at : place.written;
   }
 
-  static void HashPlace(const File& file, const Place& place, const Crew& crew,
-                        engine::Sha256* sha) {
+  // From the file, close behind those that write it: what is hashed is what readers will find.
+  void HashPlace(const File& file, const Place& place, const Crew& crew, engine::Sha256* sha) {
     constexpr int64_t kPieceBytes = int64_t{1} << 20;
     std::vector<std::byte> buffer(static_cast<size_t>(std::min(kPieceBytes, place.bytes)));
-    for (int64_t at = 0; at < place.bytes && !crew.stopping(); at += kPieceBytes) {
+    int64_t there = 0;
+    for (int64_t at = 0; at < place.bytes;) {
+      if (at == there) there = WaitFor(place, at, crew);
+      if (crew.stopping()) return;
       const auto piece =
-          std::span(buffer).first(static_cast<size_t>(std::min(kPieceBytes, place.bytes - at)));
+          std::span(buffer).first(static_cast<size_t>(std::min(kPieceBytes, there - at)));
       engine::ReadAllAt(file.descriptor, piece, place.offset + at, file.path);
       sha->Update(piece);
+      at += static_cast<int64_t>(piece.size());
     }
   }
 
   const ModelSource& source_;
   const WriteContext& context_;
-  const bool hash_;
   std::vector<File> files_;
   std::vector<PlaceRef> place_of_;  // by the source's tensor
   std::atomic<int64_t> copied_{0};  // bytes that advance() has not heard of
   std::atomic<size_t> next_hashed_{0};
-  std::mutex mutex_;  // guards what follows, and Place::done
+  std::mutex mutex_;  // guards what follows, and Place::written
   std::condition_variable changed_;
   int64_t left_ = 0;                // tensors that are not written
   std::vector<PlaceRef> finished_;  // and not yet synced
@@ -254,8 +272,8 @@ class Writer {
 
 std::vector<WrittenFile> WriteTensorFiles(const ModelSource& source,
                                           const std::vector<OutFile>& files,
-                                          const WriteContext& context, bool hash) {
-  return Writer(source, files, context, hash).Run();
+                                          const WriteContext& context) {
+  return Writer(source, files, context).Run();
 }
 
 }  // namespace tandem::convert

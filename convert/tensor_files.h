@@ -7,6 +7,7 @@
 
 #include "convert/formats.h"
 #include "engine/io/safetensors.h"
+#include "engine/io/sha256.h"
 
 namespace tandem::convert {
 
@@ -43,13 +44,14 @@ int64_t BytesOf(const std::vector<OutFile>& files);
 struct WrittenFile {
   std::string name;
   int64_t bytes = 0;
-  std::string sha256;  // empty: not asked for
+  engine::Sha256Digest sha256 = {};
 };
 
 // Writes the files into context.target with the tensors of `source`, on all threads of the pool,
-// going on from context.journal. Throws kIo naming the file, and what reading throws.
+// going on from context.journal, and hashes them (context.hashed). Throws kIo naming the file, and
+// what reading throws.
 std::vector<WrittenFile> WriteTensorFiles(const ModelSource& source,
                                           const std::vector<OutFile>& files,
-                                          const WriteContext& context, bool hash);
+                                          const WriteContext& context);
 
 }  // namespace tandem::convert

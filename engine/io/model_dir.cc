@@ -1,17 +1,15 @@
 #include "engine/io/model_dir.h"
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
-#include "engine/base/log.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/checkpoint_manifest.h"
+#include "engine/io/content_hash.h"
 #include "engine/io/foreign_model.h"
 #include "engine/io/json.h"
-#include "engine/io/sha256.h"
 #include "engine/io/stacked_tensors.h"
 
 namespace tandem::engine {
@@ -60,80 +58,6 @@ std::map<std::string, std::string> ParseIndex(std::string_view text, const std::
     throw Error(ErrorCode::kDataLoss, source + ": field 'weight_map' names no tensor");
   }
   return shard_of;
-}
-
-// ---- The memo of content hashes: one small file per set of weight files.
-
-// A file changed a moment ago could change again within one tick of its time stamp, unseen.
-constexpr auto kSettledAfter = std::chrono::seconds(2);
-
-using MappedFiles = std::vector<const MappedFile*>;
-
-Json IdentityJson(const MappedFiles& mapped) {
-  Json files = Json::array();
-  for (const MappedFile* file : mapped) {
-    const FileIdentity& identity = file->identity();
-    files.push_back({{"path", std::filesystem::absolute(file->path()).string()},
-                     {"device", identity.device},
-                     {"inode", identity.inode},
-                     {"bytes", identity.bytes},
-                     {"modified_ns", identity.modified_ns}});
-  }
-  return files;
-}
-
-bool UnchangedSinceOpen(const MappedFiles& mapped) {
-  return std::all_of(mapped.begin(), mapped.end(), [](const MappedFile* file) {
-    std::error_code absent;
-    return std::filesystem::exists(file->path(), absent) &&
-           file->CurrentIdentity() == file->identity();
-  });
-}
-
-bool SettledLongAgo(const MappedFiles& mapped) {
-  const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                             std::chrono::system_clock::now().time_since_epoch())
-                             .count();
-  const int64_t margin_ns = std::chrono::nanoseconds(kSettledAfter).count();
-  return std::all_of(mapped.begin(), mapped.end(), [&](const MappedFile* file) {
-    return file->identity().modified_ns < now_ns - margin_ns;
-  });
-}
-
-std::filesystem::path MemoPath(const std::filesystem::path& memo_dir, const Json& files) {
-  std::string paths;
-  for (const Json& file : files) paths += file["path"].get<std::string>() + '\n';
-  const std::string key = ToHex(Sha256Of(std::as_bytes(std::span(paths)))).substr(0, 32);
-  return memo_dir / ("content-hash-" + key + ".json");
-}
-
-// A memo that is absent, broken or about other files is simply no memo.
-std::optional<std::string> ReadMemo(const std::filesystem::path& path, const Json& files) {
-  constexpr size_t kMaxMemoBytes = size_t{1} << 20;
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;
-  try {
-    const Json memo = ParseUntrustedJson(ReadWholeFile(path, kMaxMemoBytes), path.string());
-    if (!memo.is_object() || memo.value("files", Json()) != files) return std::nullopt;
-    std::string hash = JsonStringOr(memo, "sha256", "", path.string());
-    const bool well_formed =
-        hash.size() == 64 && hash.find_first_not_of("0123456789abcdef") == std::string::npos;
-    return well_formed ? std::optional(std::move(hash)) : std::nullopt;
-  } catch (const Error& error) {
-    spdlog::debug("content_hash memo={} ignored: {}", path.string(), error.what());
-    return std::nullopt;
-  }
-}
-
-void WriteMemo(const std::filesystem::path& path, const Json& files, const std::string& hash) {
-  try {
-    std::error_code ignored;  // the write will say what is wrong
-    std::filesystem::create_directories(path.parent_path(), ignored);
-    WriteFileAtomically(path, Json{{"sha256", hash}, {"files", files}}.dump(2) + "\n");
-  } catch (const Error& error) {
-    // Without a memo the next start hashes again; nothing else depends on it.
-    spdlog::debug("content_hash memo={} not written: {}", path.string(), error.what());
-  }
 }
 
 }  // namespace
@@ -345,31 +269,9 @@ void ModelDir::LetGo(std::span<const std::byte> bytes) const {
 }
 
 std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir,
-                                  const std::function<void()>& between_pieces) const {
-  constexpr size_t kPieceBytes = 32 << 20;  // some tens of milliseconds
-  MappedFiles mapped;
-  for (const WeightFile& file : weight_files_) {
-    if (file.file != nullptr) mapped.push_back(file.file.get());
-  }
-  const bool use_memo =
-      mapped.size() == weight_files_.size() && !memo_dir.empty() && SettledLongAgo(mapped);
-  const Json files = use_memo ? IdentityJson(mapped) : Json();
-  if (use_memo && UnchangedSinceOpen(mapped)) {
-    if (auto hash = ReadMemo(MemoPath(memo_dir, files), files)) return *hash;
-  }
-
-  Sha256 sha;
-  for (const WeightFile& file : weight_files_) {
-    for (size_t at = 0; at < file.bytes.size(); at += kPieceBytes) {
-      if (between_pieces) between_pieces();
-      const auto piece = file.bytes.subspan(at, std::min(kPieceBytes, file.bytes.size() - at));
-      sha.Update(piece);
-      if (file.file != nullptr) file.file->LetGo(piece);
-    }
-  }
-  std::string hash = ToHex(sha.Finish());
-  if (use_memo && UnchangedSinceOpen(mapped)) WriteMemo(MemoPath(memo_dir, files), files, hash);
-  return hash;
+                                  const std::function<void()>& between_pieces,
+                                  const FileHashes& known) const {
+  return ContentHashOf(weight_files_, memo_dir, between_pieces, known);
 }
 
 }  // namespace tandem::engine

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/io/content_hash.h"
 #include "engine/io/gguf.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/stored_tensor.h"
@@ -61,22 +62,12 @@ class ModelDir {
   // lie in a mapped file.
   void LetGo(const StoredTensor& tensor) const;
   void LetGo(std::span<const std::byte> bytes) const;  // the same for a part of one
-  // SHA-256 (hex) over the bytes of all tensor files in the order of their names: the identity of
-  // the weights, and for a single file what sha256sum prints. Reads every byte once; for files the
-  // result is remembered in `memo_dir`, when that is not empty, by path, size, mtime and inode.
-  // Files changed within the last two seconds are not remembered. A memo that cannot be read or
-  // written only costs time. `between_pieces` is called now and then while bytes are read, and may
-  // throw to give up.
+  // The identity of the weights (content_hash.h): their files in the order of their names.
   std::string ContentHash(const std::filesystem::path& memo_dir,
-                          const std::function<void()>& between_pieces = {}) const;
+                          const std::function<void()>& between_pieces = {},
+                          const FileHashes& known = {}) const;
 
  private:
-  // A file that weights lie in.
-  struct WeightFile {
-    std::shared_ptr<const MappedFile> file;  // null: from memory
-    std::span<const std::byte> bytes;
-  };
-
   ModelDir() = default;
   void OpenWeights();
   bool HasManifest() const;

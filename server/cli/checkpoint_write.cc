@@ -71,7 +71,7 @@ void AddGc(CLI::App& command) {
 struct WriteFlags {
   std::string source, target;
   std::string dtype = "bf16";
-  std::string shard_bytes = "4G";
+  std::string shard_bytes = "1G";
   bool unroll = false;
   int threads = 0;
 };

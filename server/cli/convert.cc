@@ -34,7 +34,7 @@ struct ConvertFlags {
   std::string base;
   std::string target;
   convert::ConvertSpec spec;
-  int64_t max_shard_mib = 4096;
+  int64_t max_shard_mib = convert::kShardBytes >> 20;
   bool scan = false;
   bool unroll = false;
   bool no_verify = false;

@@ -181,6 +181,23 @@ TEST(ContentHash, OfOneFileIsItsSha256AndChangesWithItsContent) {
   EXPECT_NE(ModelDir::Open(dir.path()).ContentHash(""), hash);
 }
 
+TEST(ContentHash, BelievesWhatIsKnownOfAFile) {
+  const TemporaryDir dir;
+  WriteTwoShards(dir);
+  const ModelDir model = ModelDir::Open(dir.path());
+  std::vector<Sha256Digest> digests;
+  for (const char* name : {"one.safetensors", "two.safetensors"}) {
+    const std::string text = FileText(dir / name);
+    digests.push_back(Sha256Of(std::as_bytes(std::span(text))));
+  }
+  EXPECT_EQ(model.ContentHash(""), ToHex(Sha256Of(std::as_bytes(std::span(digests)))));
+
+  // Only one who does not read the file can answer with this.
+  digests[1].fill(7);
+  EXPECT_EQ(model.ContentHash("", {}, {{"two.safetensors", digests[1]}, {"x", digests[0]}}),
+            ToHex(Sha256Of(std::as_bytes(std::span(digests)))));
+}
+
 class ContentHashMemo : public testing::Test {
  protected:
   ContentHashMemo() {
@@ -226,8 +243,8 @@ TEST_F(ContentHashMemo, IsIgnoredWhenCorrupt) {
   wrong_hash[wrong_hash.find(hash)] = 'Z';
   for (const std::string& corrupt :
        {std::string(), std::string("{"), std::string("[]"), std::string("{}"),
-        std::string(R"({"sha256":5,"files":[]})"), memo.substr(0, memo.size() / 2), wrong_hash,
-        std::string(100000, '['), std::string(2 << 20, ' ')}) {
+        std::string(R"({"version":2,"sha256":5,"files":[]})"), memo.substr(0, memo.size() / 2),
+        wrong_hash, std::string(100000, '['), std::string(2 << 20, ' ')}) {
     SCOPED_TRACE(corrupt.substr(0, 40));
     WriteFile(Memo(), corrupt);
 
