@@ -49,7 +49,9 @@ void CheckTarget(const ConvertSpec& spec, const Format& format) {
         .WithParam("target.name")
         .WithReason("already_exists");
   };
-  if (!spec.overwrite) throw is_there(" exists already: choose another name, or set overwrite");
+  if (!spec.overwrite)
+    throw is_there(
+        " exists already: choose another name, or overwrite it (overwrite, --overwrite)");
   if (!IsModelOf(format, spec.target)) {
     throw is_there(std::string(" exists and is no model ") +
                    (format.IsFile() ? "file" : "directory") + ": it is not overwritten");

@@ -37,7 +37,7 @@ struct ConvertFlags {
   int64_t max_shard_mib = convert::kShardBytes >> 20;
   bool scan = false;
   bool unroll = false;
-  bool no_verify = false;
+  bool verify = true;
   bool no_certificate = false;
   int threads = 0;
   std::string job_dir;
@@ -129,8 +129,9 @@ void AddConvert(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<ConvertFlags>();
   command.add_option(
       "source", flags->source,
-      "a model: a Hugging Face directory, a checkpoint, a file of GGUF or llama2.c; or "
-      "the directory of a PEFT adapter (with --base)");
+      "a model: a Hugging Face directory, a checkpoint of ours or of MaxText (Orbax), a file of "
+      "GGUF or llama2.c; or the directory of a PEFT adapter (with --base); which of them, its "
+      "files say");
   command.add_option("target", flags->target, "directory or file that is made");
   command.add_option("--to", flags->spec.format, "format of the target: " + convert::FormatNames())
       ->capture_default_str();
@@ -171,8 +172,8 @@ void AddConvert(CLI::App& command, int& exit_code) {
                    "of maxtext in bf16: bf16 also for norms, embeddings and queries that it "
                    "damages, which else are f32");
   command.add_flag("--overwrite", flags->spec.overwrite, "replace a model that is there already");
-  command.add_flag("--no-verify", flags->no_verify,
-                   "do not read again and compare what was written (merged weights always are)");
+  command.add_flag("--verify,!--no-verify", flags->verify,
+                   "read again and compare what was written (default; merged weights always are)");
   command.add_flag("--no-certificate", flags->no_certificate,
                    "do not run source and target and compare what they say; the record says so");
   command.add_option("--max-kl", flags->spec.max_kl,
@@ -206,7 +207,7 @@ void AddConvert(CLI::App& command, int& exit_code) {
     flags->spec.max_shard_bytes = flags->max_shard_mib << 20;
     if (flags->scan) flags->spec.layout = "scanned";
     if (flags->unroll) flags->spec.layout = "unscanned";
-    flags->spec.verify = !flags->no_verify;
+    flags->spec.verify = flags->verify;
     flags->spec.certificate = !flags->no_certificate;
     exit_code = ConvertAndPrint(flags->spec, flags->threads);
   });
