@@ -45,7 +45,7 @@ Error CurrentFault() {
   }
 }
 
-JobSupervisor::OwnEnd FailedWith(const Error& fault) {
+OwnEnd FailedWith(const Error& fault) {
   // Jobs that the server's end cuts short have one code, whatever they were doing.
   if (fault.reason() == "shutting_down") {
     return {JobStatus::kFailed,
@@ -127,7 +127,7 @@ std::shared_ptr<const ServedModel> AdapterHost::LoadOne(Task& task) {
   return model;
 }
 
-void AdapterHost::EndJob(const Task& task, JobSupervisor::OwnEnd end) {
+void AdapterHost::EndJob(const Task& task, OwnEnd end) {
   if (jobs_ != nullptr) jobs_->EndOwn(task.job_id, std::move(end));
 }
 
@@ -135,7 +135,7 @@ void AdapterHost::LoadAndEnd(Task& task, bool is_late) {
   const auto begin = std::chrono::steady_clock::now();
   std::shared_ptr<const ServedModel> model;
   std::exception_ptr fault;
-  JobSupervisor::OwnEnd end;
+  OwnEnd end;
   try {
     if (is_late) throw ShuttingDown();
     if (jobs_ != nullptr) jobs_->StartOwn(task.job_id);

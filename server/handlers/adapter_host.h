@@ -71,7 +71,7 @@ class AdapterHost {
 
   std::shared_ptr<const ServedModel> FindBase(const std::string& name) const;
   std::shared_ptr<const ServedModel> LoadOne(Task& task);
-  void EndJob(const Task& task, JobSupervisor::OwnEnd end);
+  void EndJob(const Task& task, OwnEnd end);
   void LoadAndEnd(Task& task, bool is_late);
   void Run();
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -11,6 +10,7 @@
 #include "server/handlers/fine_tuning_spec.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/query_fields.h"
+#include "server/jobs/job_record.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/wire/field_reader.h"
 #include "server/wire/fine_tuning_request.h"
@@ -26,12 +26,6 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kExaminedBytes = 4 << 20;
 constexpr int64_t kFewestExamples = 10;
 constexpr size_t kListedErrors = 10;
-
-int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 Error InvalidTrainingFile(const std::string& param, const std::string& message) {
   return Error(ErrorCode::kInvalidArgument, message)

@@ -52,12 +52,12 @@ Error ShuttingDown() {
   return Error(ErrorCode::kUnavailable, "the server is stopping").WithReason("shutting_down");
 }
 
-JobSupervisor::OwnEnd FailedWith(std::string message, std::string code) {
+OwnEnd FailedWith(std::string message, std::string code) {
   return {JobStatus::kFailed, JobError{std::move(message), std::move(code)}, {}};
 }
 
 // Of a load that nobody wants any more.
-JobSupervisor::OwnEnd GivenUp(bool is_cancelled) {
+OwnEnd GivenUp(bool is_cancelled) {
   if (is_cancelled) return {JobStatus::kCancelled, {}, {}};
   return FailedWith("the server stopped while the model was loading", "interrupted");
 }
@@ -189,7 +189,7 @@ void ModelHost::LoadOne(const std::shared_ptr<Loading>& loading) {
     }
     if (stops || loading->is_cancelled) throw Error(ErrorCode::kCancelled, "not wanted any more");
   };
-  JobSupervisor::OwnEnd end;
+  OwnEnd end;
   try {
     stop_if_asked();
     jobs_.StartOwn(loading->job_id);
@@ -227,7 +227,7 @@ void ModelHost::LoadOne(const std::shared_ptr<Loading>& loading) {
   EndLoad(loading, std::move(end));
 }
 
-Job ModelHost::EndLoad(const std::shared_ptr<Loading>& loading, JobSupervisor::OwnEnd end) {
+Job ModelHost::EndLoad(const std::shared_ptr<Loading>& loading, OwnEnd end) {
   const std::string& id = loading->spec.id;
   {
     const std::lock_guard lock(mutex_);
@@ -328,7 +328,7 @@ Job ModelHost::BeginUnload(const ServedModel& model, const std::string& request_
       model, [this, leaving] { OnGone(leaving); }, why, idle_since);
   if (!is_removed) {
     return jobs_.EndOwn(
-        job.id, idle_since ? JobSupervisor::OwnEnd{JobStatus::kCancelled, {}, {}}
+        job.id, idle_since ? OwnEnd{JobStatus::kCancelled, {}, {}}
                            : FailedWith("model '" + model.id + "' has left already: it was deleted",
                                         "model_not_found"));
   }

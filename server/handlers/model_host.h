@@ -142,7 +142,7 @@ class ModelHost {
   void RunLoads();
   void LoadOne(const std::shared_ptr<Loading>& loading);
   void CancelLoad(const std::shared_ptr<Loading>& loading);
-  Job EndLoad(const std::shared_ptr<Loading>& loading, JobSupervisor::OwnEnd end);
+  Job EndLoad(const std::shared_ptr<Loading>& loading, OwnEnd end);
   void WatchIdle();
   void OnGone(const std::shared_ptr<Unloading>& leaving);
 

@@ -57,6 +57,20 @@ std::optional<JobStatus> ParseJobStatus(std::string_view name) {
   return Parse<JobStatus>(kStatuses, name);
 }
 
+std::string_view VerbFor(JobType type) {
+  switch (type) {
+    case JobType::kTrain:
+    case JobType::kFineTune:
+      return "train";
+    case JobType::kConvert:
+      return "convert";
+    case JobType::kPipeline:
+      return "pipeline";
+    default:
+      return "";
+  }
+}
+
 bool IsFinished(JobStatus status) {
   return status == JobStatus::kSucceeded || status == JobStatus::kFailed ||
          status == JobStatus::kCancelled;

@@ -27,6 +27,9 @@ std::string_view NameOf(JobStatus status);
 std::optional<JobType> ParseJobType(std::string_view name);
 std::optional<JobStatus> ParseJobStatus(std::string_view name);
 
+// The program's verb whose process does this kind of work; empty: the server does it itself.
+std::string_view VerbFor(JobType type);
+
 // Succeeded, failed or cancelled: nothing about the job changes any more.
 bool IsFinished(JobStatus status);
 

@@ -22,12 +22,6 @@ namespace {
 constexpr size_t kMaxSpecBytes = 1024 * 1024;
 constexpr std::chrono::milliseconds kPauseAfterFailure{1000};
 
-int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 std::string NewJobId(JobType type) {
   unsigned char bytes[12];
   TANDEM_CHECK(::getrandom(bytes, sizeof bytes, 0) == static_cast<ssize_t>(sizeof bytes));
@@ -39,40 +33,10 @@ std::string NewJobId(JobType type) {
   return id;
 }
 
-// Empty: no child process does this kind of job.
-std::string_view VerbFor(JobType type) {
-  switch (type) {
-    case JobType::kTrain:
-    case JobType::kFineTune:
-      return "train";
-    case JobType::kConvert:
-      return "convert";
-    case JobType::kPipeline:
-      return "pipeline";
-    default:
-      return "";
-  }
-}
-
 Error NotActive(const JobRecord& record, std::string_view what) {
   return Error(ErrorCode::kFailedPrecondition,
                "job " + record.job.id + " is not active: it is " + std::string(what))
       .WithReason("job_not_active");
-}
-
-void EndJob(JobRecord& record, JobStatus status) {
-  record.job.status = status;
-  record.job.finished_at = UnixSeconds();
-  record.process.reset();
-}
-
-void LogEnd(const Job& job) {
-  if (job.error) {
-    // The message quotes the job's output, which may hold samples of text: only the code is logged.
-    spdlog::warn("job ended id={} status={} code={}", job.id, NameOf(job.status), job.error->code);
-  } else {
-    spdlog::info("job ended id={} status={}", job.id, NameOf(job.status));
-  }
 }
 
 }  // namespace
@@ -82,10 +46,11 @@ JobSupervisor::JobSupervisor(JobStore store, JobSupervisorOptions options, OnSuc
       on_succeeded_(std::move(on_succeeded)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       watchers_(std::make_shared<JobWatchers>()),
-      store_(std::move(store)) {
+      store_(std::move(store)),
+      own_(store_) {
   TANDEM_CHECK(options_.max_running > 0);
   if (!wake_) throw Error(ErrorCode::kIo, "could not create an eventfd for the job supervisor");
-  FailLeftOwn();
+  own_.FailLeft();
   AdoptRunningJobs();
   CountJobs();
   thread_ = std::thread([this] { Run(); });
@@ -163,7 +128,7 @@ Job JobSupervisor::BeginOwn(JobType type, std::string_view request_json,
   {
     const std::lock_guard lock(mutex_);
     record = Create(type, request_json, request_json);
-    own_[record.job.id] = {record, std::move(on_cancel)};
+    own_.Begin(record, std::move(on_cancel));
   }
   spdlog::info("job submitted id={} type={}", record.job.id, NameOf(type));
   Wake();
@@ -174,11 +139,8 @@ Job JobSupervisor::StartOwn(const std::string& id) {
   Job job;
   {
     const std::lock_guard lock(mutex_);
-    JobRecord& record = own_.at(id).record;
-    record.job.status = JobStatus::kRunning;
-    record.job.started_at = UnixSeconds();
-    SaveOwn(record);
-    job = record.job;
+    job = own_.Start(id);
+    changed_.insert(id);
   }
   Wake();
   return job;
@@ -187,9 +149,8 @@ Job JobSupervisor::StartOwn(const std::string& id) {
 void JobSupervisor::ReportOwn(const std::string& id, double progress, const std::string& line) {
   {
     const std::lock_guard lock(mutex_);
-    JobRecord& record = own_.at(id).record;
-    record.job.progress = progress;
-    if (SaveOwn(record) && !line.empty()) AppendLogLine(LogFile(record.job.dir), line);
+    own_.Report(id, progress, line);
+    changed_.insert(id);
   }
   Wake();
 }
@@ -198,45 +159,12 @@ Job JobSupervisor::EndOwn(const std::string& id, OwnEnd end) {
   Job job;
   {
     const std::lock_guard lock(mutex_);
-    const auto own = own_.find(id);
-    TANDEM_CHECK(own != own_.end());
-    JobRecord& record = own->second.record;
-    if (end.status == JobStatus::kSucceeded) record.job.progress = 1;
-    record.job.error = std::move(end.error);
-    record.job.result_json = std::move(end.result_json);
-    EndJob(record, end.status);
-    job = record.job;
-    if (SaveOwn(record)) own_.erase(own);
+    job = own_.End(id, std::move(end));
+    changed_.insert(id);
   }
   LogEnd(job);
   Wake();
   return job;
-}
-
-bool JobSupervisor::SaveOwn(const JobRecord& record) {
-  changed_.insert(record.job.id);
-  try {
-    store_.Update(record);
-    return true;
-  } catch (const Error& error) {
-    spdlog::error("job not recorded id={} status={} reason=\"{}\"", record.job.id,
-                  NameOf(record.job.status), error.what());
-    return false;
-  }
-}
-
-// Throws as long as the disk refuses: the step is done again after a while.
-void JobSupervisor::SaveEndedOwn() {
-  const std::lock_guard lock(mutex_);
-  for (auto own = own_.begin(); own != own_.end();) {
-    const JobRecord& record = own->second.record;
-    if (!IsFinished(record.job.status)) {
-      ++own;
-      continue;
-    }
-    store_.Update(record);
-    own = own_.erase(own);
-  }
 }
 
 JobRecord JobSupervisor::FindActive(std::string_view id) {
@@ -251,7 +179,7 @@ Job JobSupervisor::Pause(std::string_view id) {
   {
     const std::lock_guard lock(mutex_);
     record = FindActive(id);
-    if (own_.contains(record.job.id)) {
+    if (own_.Find(record.job.id) != nullptr) {
       throw Error(ErrorCode::kFailedPrecondition, "job " + record.job.id +
                                                       " cannot be paused: it is a " +
                                                       std::string(NameOf(record.job.type)))
@@ -302,15 +230,8 @@ Job JobSupervisor::Cancel(std::string_view id) {
     const std::lock_guard lock(mutex_);
     record = FindActive(id);
     record.wish = JobWish::kCancel;
-    if (const auto own = own_.find(record.job.id); own != own_.end()) {
-      if (!own->second.on_cancel) {
-        throw Error(ErrorCode::kFailedPrecondition, "job " + record.job.id +
-                                                        " cannot be cancelled: it is a " +
-                                                        std::string(NameOf(record.job.type)))
-            .WithReason("unsupported_value");
-      }
-      own->second.record.wish = JobWish::kCancel;
-      ask_to_end = own->second.on_cancel;
+    if (own_.Find(record.job.id) != nullptr) {
+      ask_to_end = own_.Cancel(record.job.id);
     } else if (record.job.status != JobStatus::kRunning) {
       EndJob(record, JobStatus::kCancelled);
     }
@@ -341,7 +262,7 @@ JobPage JobSupervisor::List(const JobFilter& filter) {
 }
 
 std::optional<JobRecord> JobSupervisor::TryFindRecord(std::string_view id) {
-  if (const auto own = own_.find(id); own != own_.end()) return own->second.record;
+  if (const JobRecord* own = own_.Find(id)) return *own;
   return store_.Find(id);
 }
 
@@ -486,20 +407,9 @@ bool JobSupervisor::Step() {
     return false;
   }
   StartQueuedJobs();
-  SaveEndedOwn();
+  const std::lock_guard lock(mutex_);
+  own_.SaveEnded();
   return true;
-}
-
-// What the server before was doing itself when it ended.
-void JobSupervisor::FailLeftOwn() {
-  for (const JobStatus status : {JobStatus::kQueued, JobStatus::kRunning}) {
-    for (JobRecord& record : store_.WithStatus(status)) {
-      if (!VerbFor(record.job.type).empty()) continue;
-      record.job.error = {"the server ended before this was done", "interrupted"};
-      EndJob(record, JobStatus::kFailed);
-      store_.Update(record);
-    }
-  }
 }
 
 void JobSupervisor::AdoptRunningJobs() {
@@ -520,7 +430,7 @@ void JobSupervisor::StartQueuedJobs() {
 
 std::vector<JobRecord> JobSupervisor::QueuedForChildren() {
   std::vector<JobRecord> queued = store_.WithStatus(JobStatus::kQueued);
-  std::erase_if(queued, [&](const JobRecord& record) { return own_.contains(record.job.id); });
+  std::erase_if(queued, [&](const JobRecord& record) { return own_.Find(record.job.id) != nullptr; });
   return queued;
 }
 

@@ -18,6 +18,7 @@
 #include "server/jobs/job_files.h"
 #include "server/jobs/job_store.h"
 #include "server/jobs/job_watchers.h"
+#include "server/jobs/own_work.h"
 #include "server/jobs/running_job.h"
 #include "server/jobs/unique_fd.h"
 
@@ -95,11 +96,6 @@ class JobSupervisor {
   Job StartOwn(const std::string& id);
   // How far it is, and, where there is something to say, a line for its log.
   void ReportOwn(const std::string& id, double progress, const std::string& line);
-  struct OwnEnd {
-    JobStatus status = JobStatus::kSucceeded;
-    std::optional<JobError> error = {};
-    std::optional<std::string> result_json = {};
-  };
   Job EndOwn(const std::string& id, OwnEnd end);
 
   std::optional<Job> Find(std::string_view id);
@@ -128,20 +124,13 @@ class JobSupervisor {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Work of this process, until its end is in the store.
-  struct Own {
-    JobRecord record;  // the truth; the store follows when the disk lets it
-    std::function<void()> on_cancel;
-  };
-
-  // REQUIRES: mutex_ held, for the next six.
+  // REQUIRES: mutex_ held, for the next five.
   std::optional<JobRecord> TryFindRecord(std::string_view id);
   JobRecord FindRecord(std::string_view id);  // throws kNotFound
   JobRecord FindActive(std::string_view id);  // the same, and kFailedPrecondition
   JobRecord Create(JobType type, std::string_view request_json,
                    std::string_view spec_json);  // throws kUnavailable
   std::vector<JobRecord> QueuedForChildren();
-  bool SaveOwn(const JobRecord& record);  // false: the disk refuses
   void Wake();
 
   // All below: supervisor thread (or the constructor) only.
@@ -149,7 +138,6 @@ class JobSupervisor {
   void Wait();
   bool Step();  // false: stop
   void AdoptRunningJobs();
-  void FailLeftOwn();
   void StartQueuedJobs();
   bool StartNextJob();
   void Start(JobRecord record);
@@ -160,7 +148,6 @@ class JobSupervisor {
   void Decide(RunningJob& running, const ExitStatus& exit);
   bool BeginPublishing(RunningJob& running);
   bool EndPublishing(RunningJob& running);
-  void SaveEndedOwn();
   void Record(const RunningJob& running);
   void NotifyOfChanges();
   void CountJobs();
@@ -174,7 +161,7 @@ class JobSupervisor {
   JobStore store_;
   std::set<std::string> changed_;  // ids whose watchers have not been told
   std::set<std::string> ending_;   // running, but decided: too late to cancel
-  std::map<std::string, Own, std::less<>> own_;
+  OwnWork own_;                    // in store_
   std::optional<StopMode> stop_;
 
   mutable std::mutex figures_mutex_;  // guards these two; apart, for mutex_ is held over writes

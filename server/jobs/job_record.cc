@@ -1,0 +1,30 @@
+#include "server/jobs/job_record.h"
+
+#include <chrono>
+
+#include "engine/base/log.h"
+
+namespace tandem::server {
+
+int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+void EndJob(JobRecord& record, JobStatus status) {
+  record.job.status = status;
+  record.job.finished_at = UnixSeconds();
+  record.process.reset();
+}
+
+void LogEnd(const Job& job) {
+  if (job.error) {
+    // The message quotes the job's output, which may hold samples of text: only the code is logged.
+    spdlog::warn("job ended id={} status={} code={}", job.id, NameOf(job.status), job.error->code);
+  } else {
+    spdlog::info("job ended id={} status={}", job.id, NameOf(job.status));
+  }
+}
+
+}  // namespace tandem::server
