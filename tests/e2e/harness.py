@@ -120,6 +120,22 @@ class Case(unittest.TestCase):
         self.fail(f"still not: {what}\n{self.servers[-1].log_path.read_text()[-4000:]}")
 
 
+def job_processes(folder):
+    """The processes of jobs whose directory is this, or below it."""
+    wanted = os.fsencode(folder)
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"--job" in words and any(word.startswith(wanted) for word in words):
+            found.append(int(entry.name))
+    return found
+
+
 def story(content="Tell me a story about a dog.", **more):
     return dict({"model": "tandem-stories", "max_tokens": 60,
                  "messages": [{"role": "user", "content": content}]}, **more)

@@ -8,7 +8,7 @@ import signal
 import threading
 
 from fine_tuning_test import MODEL, FineTuningCase, chats
-from harness import PATIENCE_S
+from harness import PATIENCE_S, job_processes
 
 ENDED = ("succeeded", "failed", "cancelled")
 # What writers leave that were killed, and nobody may find in the end.
@@ -55,18 +55,7 @@ class JobCase(FineTuningCase):
 
     def job_processes(self, job_id=""):
         """The processes that work in the directory of this job, or of any of this test's."""
-        wanted = os.fsencode(self.job_dir(job_id))
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if b"--job" in words and any(word.startswith(wanted) for word in words):
-                found.append(int(entry.name))
-        return found
+        return job_processes(self.job_dir(job_id))
 
     def the_process(self, job_id):
         self.wait_until("a process", lambda: len(self.job_processes(job_id)) == 1)

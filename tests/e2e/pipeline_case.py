@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 import harness
-from harness import ADMIN_KEY, GOLDEN, Case
+from harness import ADMIN_KEY, GOLDEN, Case, job_processes
 
 ANIMALS = "dog cat bird frog fox hen cow pig ant bee owl bat".split()
 DEEDS = "run jump sing swim eat sleep play dance read dig".split()
@@ -57,19 +57,7 @@ class PipelineCase(Case):
         super().tearDown()
 
     def job_processes(self):
-        """The processes that work in a job's directory below this test's."""
-        wanted = os.fsencode(self.path)
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if b"--job" in words and any(word.startswith(wanted) for word in words):
-                found.append(int(entry.name))
-        return found
+        return job_processes(self.path)
 
     def environment(self, **more):
         variables = {"TANDEM_ADMIN_KEY": ADMIN_KEY, "XDG_CACHE_HOME": str(self.path / "cache")}
