@@ -7,26 +7,13 @@ checkpoints and on models.
 
 import json
 import os
-import pathlib
 import shutil
 import struct
-import subprocess
-import tempfile
-import unittest
 
 import harness
 from harness import GOLDEN
+from run_case import RunCase
 
-SPEC = """
-base_output_directory: {folder}
-model: {{n_layers: 1, hidden_dim: 32, n_heads: 2, tokenizer_path: {folder}/tokenizer.json}}
-data: {{train: {folder}/text.txt, eval: {folder}/text.txt, max_target_length: 32}}
-train:
-  steps: 5
-  per_device_batch_size: 2
-checkpoint: {{period: 1, keep: 5}}
-resources: {{threads: 1}}
-"""
 BASE = GOLDEN / "llama2-tiny-two-shards"
 
 
@@ -48,29 +35,9 @@ def joined(high, low):
         struct.unpack(f"<{n}H", high), struct.unpack(f"<{n}h", low))))
 
 
-class CheckpointVerbs(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.directory = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.directory.cleanup)
-        cls.folder = pathlib.Path(cls.directory.name)
-        (cls.folder / "spec.yaml").write_text(SPEC.format(folder=cls.folder))
-        (cls.folder / "text.txt").write_text(
-            "\n<|endoftext|>\n".join(f"A dog saw {i} cats in the sky." for i in range(40)))
-        cls.tandem("tokenizer", "train", cls.folder / "text.txt", "--vocab-size", 300,
-                   "--special", "<|endoftext|>", "--out", cls.folder / "tokenizer.json")
-        cls.tandem("train", cls.folder / "spec.yaml")
-        cls.run_dir = cls.folder / "run"
-
-    @classmethod
-    def tandem(cls, *arguments, code=0):
-        done = subprocess.run(
-            [harness.BINARY, *map(str, arguments)], text=True, check=False,
-            env={**os.environ, "XDG_CACHE_HOME": str(cls.folder / "cache")},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        if done.returncode != code:
-            raise AssertionError(f"exit code {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.stdout + (done.stderr if code else "")
+class CheckpointVerbs(RunCase):
+    STEPS = 5
+    MORE = "checkpoint: {period: 1, keep: 5}\n"
 
     def checkpoint(self, *arguments, code=0):
         return self.tandem("checkpoint", *arguments, code=code)

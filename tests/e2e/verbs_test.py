@@ -6,50 +6,13 @@ one another.
 """
 
 import json
-import os
-import pathlib
 import re
-import subprocess
-import tempfile
-import unittest
 
 import harness
-
-SPEC = """
-base_output_directory: {folder}
-model: {{n_layers: 1, hidden_dim: 32, n_heads: 2, tokenizer_path: {folder}/tokenizer.json}}
-data: {{train: {folder}/text.txt, eval: {folder}/text.txt, max_target_length: 32}}
-train:
-  steps: 4
-  per_device_batch_size: 2
-resources: {{threads: 1}}
-"""
+from run_case import RunCase
 
 
-class Training(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.directory = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.directory.cleanup)
-        cls.folder = pathlib.Path(cls.directory.name)
-        cls.spec = cls.folder / "spec.yaml"
-        cls.spec.write_text(SPEC.format(folder=cls.folder))
-        (cls.folder / "text.txt").write_text(
-            "\n<|endoftext|>\n".join(f"A dog saw {i} cats in the sky." for i in range(40)))
-        cls.tandem("tokenizer", "train", cls.folder / "text.txt", "--vocab-size", 300,
-                   "--special", "<|endoftext|>", "--out", cls.folder / "tokenizer.json")
-        cls.log = cls.tandem("train", cls.spec)
-
-    @classmethod
-    def tandem(cls, *arguments, code=0):
-        done = subprocess.run(
-            [harness.BINARY, *map(str, arguments)], text=True, check=False,
-            env={**os.environ, "XDG_CACHE_HOME": str(cls.folder / "cache")},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        if done.returncode != code:
-            raise AssertionError(f"exit code {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.stdout if code == 0 else done.stderr
-
+class Training(RunCase):
     def evaluated(self, *arguments):
         return json.loads(self.tandem("eval", *arguments, "--json"))
 
