@@ -8,20 +8,17 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/base/thread_pool.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/model_dir.h"
-#include "engine/kernels/kernels.h"
 #include "engine/tensor/bfloat16.h"
+#include "tests/convert/convert_fixture.h"
 #include "tests/support/adapters.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
-#include "tests/support/temporary_dir.h"
 
 namespace tandem::convert {
 namespace {
@@ -32,28 +29,14 @@ using tests::Golden;
 using tests::GoldenSequence;
 using tests::ModelHarness;
 
-class ConvertTest : public testing::Test {
+class ConvertTest : public ConversionTest {
  protected:
-  ConvertTest() : pool_(2), ops_(engine::Kernels(), pool_) {}
-
   ConvertSpec Spec(const fs::path& source, const fs::path& base = {}) const {
     ConvertSpec spec;
     spec.source = source;
     spec.base = base;
     spec.target = target_;
     return spec;
-  }
-  ConvertResult Run(const ConvertSpec& spec, const JobContext& context = {}) {
-    return Convert(spec, context, ops_);
-  }
-  std::optional<Error> Fault(const ConvertSpec& spec, const JobContext& context = {}) {
-    try {
-      Run(spec, context);
-    } catch (const Error& error) {
-      return error;
-    }
-    ADD_FAILURE() << "was not refused";
-    return std::nullopt;
   }
   // What lies beside the target, temporaries included.
   size_t FilesBeside() const {
@@ -69,10 +52,7 @@ class ConvertTest : public testing::Test {
     return harness.Greedy(prompts, golden.sequences[0].greedy_ids.size(), 0);
   }
 
-  tests::TemporaryDir dir_;
   const fs::path target_ = dir_.path() / "out";
-  ThreadPool pool_;
-  engine::OpsContext ops_;
 };
 
 // Of every golden adapter: the logits in f32 within the fixture's tolerance, and the fixture's
