@@ -18,7 +18,7 @@
 #include "server/files/file_store.h"
 #include "server/jobs/job_files.h"
 #include "server/jobs/job_supervisor.h"
-#include "tests/durability/checkpoint_contents.h"
+#include "tests/support/checkpoint_contents.h"
 #include "training/checkpoint/checkpoint_store.h"
 
 namespace tandem::tests {

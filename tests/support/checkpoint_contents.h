@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,8 @@ namespace tandem::tests {
 // A checkpoint that differs from step to step. Outlives what it gives.
 class SomeContents {
  public:
+  explicit SomeContents(size_t floats = 4096) : values_(floats, 1.5f) {}
+
   training::CheckpointContents Of(int64_t step) const {
     training::CheckpointContents contents;
     contents.step = step;
@@ -17,15 +21,16 @@ class SomeContents {
     contents.isa_key = "reference";
     contents.texts["config.json"] = "{}";
     contents.texts["train_state.json"] = "{\"step\": " + std::to_string(step) + "}";
-    contents.tensor_files.push_back(
-        {"model.safetensors",
-         {{"w",
-           {reinterpret_cast<const std::byte*>(values_.data()), engine::DType::kF32, {4096}}}}});
+    contents.tensor_files.push_back({"model.safetensors",
+                                     {{"w",
+                                       {reinterpret_cast<const std::byte*>(values_.data()),
+                                        engine::DType::kF32,
+                                        {static_cast<int64_t>(values_.size())}}}}});
     return contents;
   }
 
  private:
-  std::vector<float> values_ = std::vector<float>(4096, 1.5f);
+  const std::vector<float> values_;
 };
 
 }  // namespace tandem::tests

@@ -11,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/io/posix_file.h"
+#include "tests/support/checkpoint_contents.h"
 #include "tests/support/temporary_dir.h"
 #include "training/checkpoint/checkpoint_store.h"
 
@@ -22,13 +23,8 @@ namespace fs = std::filesystem;
 class CheckpointGarbage : public testing::Test {
  protected:
   void Save(int64_t step, int64_t best_step = -1) {
-    CheckpointContents contents;
-    contents.step = step;
+    CheckpointContents contents = contents_.Of(step);
     contents.texts["train_state.json"] = "{\"best_step\": " + std::to_string(best_step) + "}";
-    contents.tensor_files.push_back(
-        {"model.safetensors",
-         {{"w",
-           {reinterpret_cast<const std::byte*>(values_.data()), engine::DType::kF32, {256}}}}});
     CheckpointStore(Dir(), 100).Save(contents);
   }
   fs::path Dir() const { return dir_.path() / "checkpoints"; }
@@ -50,7 +46,7 @@ class CheckpointGarbage : public testing::Test {
   using Names = std::set<std::string>;
 
   tests::TemporaryDir dir_;
-  std::vector<float> values_ = std::vector<float>(256, 1.5f);
+  const tests::SomeContents contents_{256};
 };
 
 TEST_F(CheckpointGarbage, OldStepsGoAndADryRunTouchesNothing) {

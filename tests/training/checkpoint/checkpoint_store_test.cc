@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
+#include "tests/support/checkpoint_contents.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
 
@@ -19,19 +20,7 @@ namespace fs = std::filesystem;
 
 class Checkpoints : public testing::Test {
  protected:
-  CheckpointContents Contents(int64_t step) {
-    CheckpointContents contents;
-    contents.step = step;
-    contents.arch = "llama";
-    contents.isa_key = "reference";
-    contents.texts["config.json"] = "{}";
-    contents.texts["train_state.json"] = "{\"step\": " + std::to_string(step) + "}";
-    contents.tensor_files.push_back(
-        {"model.safetensors",
-         {{"w",
-           {reinterpret_cast<const std::byte*>(values_.data()), engine::DType::kF32, {256}}}}});
-    return contents;
-  }
+  CheckpointContents Contents(int64_t step) const { return contents_.Of(step); }
 
   std::optional<FoundCheckpoint> Newest(const CheckpointStore& store) {
     warnings_.clear();
@@ -47,7 +36,7 @@ class Checkpoints : public testing::Test {
   }
 
   tests::TemporaryDir dir_;
-  std::vector<float> values_ = std::vector<float>(256, 1.5f);
+  const tests::SomeContents contents_{256};
   std::vector<std::string> warnings_;
 };
 
