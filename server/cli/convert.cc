@@ -102,16 +102,9 @@ int ConvertJob(const ConvertFlags& flags) {
     const convert::ConvertSpec spec =
         convert::ParseConvertSpec(engine::ReadWholeFile(file, kMaxSpecBytes), file.string());
     LowerPriority(0);
-    RemoveResult(dir);
-    EventLog events(dir);
-    const StopOnSignal stop;
-    JobContext context;
-    context.dir = dir;
-    context.cache_dir = CacheDir();
-    context.stop = stop.token();
-    context.report = [&](const ProgressEvent& event) { events.Write(event); };
+    const OpenJob job(dir);
     try {
-      const convert::ConvertResult made = Run(spec, context, flags.threads);
+      const convert::ConvertResult made = Run(spec, job.context(), flags.threads);
       nlohmann::ordered_json result = {{"status", "succeeded"}};
       result.update(nlohmann::ordered_json::parse(convert::ConvertResultJson(made)));
       WriteResult(dir, result);

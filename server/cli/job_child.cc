@@ -20,6 +20,7 @@
 #include "engine/base/thread_name.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/posix_file.h"
+#include "server/cli/model_options.h"
 
 namespace tandem::server {
 namespace {
@@ -161,6 +162,14 @@ void WriteResult(const fs::path& dir, const ordered_json& result) {
 }
 
 void RemoveResult(const fs::path& dir) { fs::remove(ResultFile(dir)); }
+
+OpenJob::OpenJob(const fs::path& dir) : events_(dir) {
+  RemoveResult(dir);
+  context_.dir = dir;
+  context_.cache_dir = CacheDir();
+  context_.stop = stop_.token();
+  context_.report = [this](const ProgressEvent& event) { events_.Write(event); };
+}
 
 int EndInResult(const fs::path& dir, const char* out_of_memory, const std::function<int()>& work) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name

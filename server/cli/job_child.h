@@ -62,6 +62,20 @@ class EventLog {
 void WriteResult(const std::filesystem::path& dir, const nlohmann::ordered_json& result);
 void RemoveResult(const std::filesystem::path& dir);  // of an earlier run in this directory
 
+// A job at work in its directory, as long as it lives: what an earlier run said there at its end is
+// gone, what is reported stands in events.jsonl, SIGTERM asks it to stop. One at a time.
+class OpenJob {
+ public:
+  explicit OpenJob(const std::filesystem::path& dir);
+
+  const JobContext& context() const { return context_; }
+
+ private:
+  EventLog events_;
+  StopOnSignal stop_;
+  JobContext context_;
+};
+
 // The main of a job's process: whatever `work` throws is in result.json before it goes on;
 // `out_of_memory` is said of std::bad_alloc.
 int EndInResult(const std::filesystem::path& dir, const char* out_of_memory,

@@ -8,7 +8,6 @@
 #include "engine/base/lasting_names.h"
 #include "engine/io/atomic_write.h"
 #include "server/cli/job_child.h"
-#include "server/cli/model_options.h"
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
 #include "training/run.h"
@@ -33,16 +32,9 @@ constexpr const char* kOutOfMemory =
 int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
   if (spec.resources.lower_priority) LowerPriority(spec.resources.memory_max_bytes);
   engine::RemoveStaleTemporaries(dir);  // of a run that was killed
-  RemoveResult(dir);
-  EventLog events(dir);
-  const StopOnSignal stop;
-  JobContext context;
-  context.dir = dir;
-  context.cache_dir = CacheDir();
-  context.stop = stop.token();
-  context.report = [&](const ProgressEvent& event) { events.Write(event); };
+  const OpenJob job(dir);
 
-  const training::TrainOutcome outcome = training::RunTraining(spec, context);
+  const training::TrainOutcome outcome = training::RunTraining(spec, job.context());
   if (outcome.status == training::TrainOutcome::Status::kStopped) return kExitTryAgain;
   ordered_json result = {{"status", "succeeded"},
                          {"model_dir", outcome.model_dir.string()},
