@@ -45,9 +45,21 @@ struct Rule {
   bool is_rotated = false;  // where the layout rotates pairs
 };
 
-constexpr std::array kGemma2{
-    Rule{"model.embed_tokens.weight", "token_embedder.embedding", Shape::kTable,
-         Value::kTimesRootWidth},
+// Rows that families have in common. A leaf of a pair is named as any other where there are none.
+constexpr std::array kQueryAndKey{Rule{"model.layers.{}.self_attn.q_proj.weight",
+                                       "self_attention{s}.query.kernel", Shape::kHeadsOut},
+                                  Rule{"model.layers.{}.self_attn.k_proj.weight",
+                                       "self_attention{s}.key.kernel", Shape::kHeadsOut}};
+constexpr std::array kValueAndOut{Rule{"model.layers.{}.self_attn.v_proj.weight",
+                                       "self_attention{s}.value.kernel", Shape::kHeadsOut},
+                                  Rule{"model.layers.{}.self_attn.o_proj.weight",
+                                       "self_attention{s}.out.kernel", Shape::kHeadsIn}};
+constexpr std::array kMlp{
+    Rule{"model.layers.{}.mlp.gate_proj.weight", "mlp{s}.wi_0.kernel", Shape::kKernel},
+    Rule{"model.layers.{}.mlp.up_proj.weight", "mlp{s}.wi_1.kernel", Shape::kKernel},
+    Rule{"model.layers.{}.mlp.down_proj.weight", "mlp{s}.wo.kernel", Shape::kKernel}};
+// Of both Gemmas: four norms around attention and MLP.
+constexpr std::array kFourNorms{
     Rule{"model.norm.weight", "decoder.decoder_norm.scale", Shape::kVector, Value::kPlusOne},
     Rule{"model.layers.{}.input_layernorm.weight", "pre_self_attention_norm{s}.scale",
          Shape::kVector, Value::kPlusOne},
@@ -56,86 +68,64 @@ constexpr std::array kGemma2{
     Rule{"model.layers.{}.pre_feedforward_layernorm.weight", "pre_ffw_norm{s}.scale",
          Shape::kVector, Value::kPlusOne},
     Rule{"model.layers.{}.post_feedforward_layernorm.weight", "post_ffw_norm{s}.scale",
-         Shape::kVector, Value::kPlusOne},
-    Rule{"model.layers.{}.self_attn.q_proj.weight", "self_attention{s}.query.kernel",
-         Shape::kHeadsOut, Value::kOverRootHeadDim},
-    Rule{"model.layers.{}.self_attn.k_proj.weight", "self_attention{s}.key.kernel",
-         Shape::kHeadsOut},
-    Rule{"model.layers.{}.self_attn.v_proj.weight", "self_attention{s}.value.kernel",
-         Shape::kHeadsOut},
-    Rule{"model.layers.{}.self_attn.o_proj.weight", "self_attention{s}.out.kernel",
-         Shape::kHeadsIn},
-    Rule{"model.layers.{}.mlp.gate_proj.weight", "mlp{s}.wi_0.kernel", Shape::kKernel},
-    Rule{"model.layers.{}.mlp.up_proj.weight", "mlp{s}.wi_1.kernel", Shape::kKernel},
-    Rule{"model.layers.{}.mlp.down_proj.weight", "mlp{s}.wo.kernel", Shape::kKernel}};
-
-constexpr std::array kGemma3{
-    Rule{"model.embed_tokens.weight", "token_embedder.embedding", Shape::kTable,
-         Value::kTimesRootWidthInBf16},
-    Rule{"model.norm.weight", "decoder.decoder_norm.scale", Shape::kVector, Value::kPlusOne},
-    Rule{"model.layers.{}.input_layernorm.weight", "pre_self_attention_norm.scale", Shape::kVector,
-         Value::kPlusOne},
-    Rule{"model.layers.{}.post_attention_layernorm.weight", "post_self_attention_norm.scale",
-         Shape::kVector, Value::kPlusOne},
-    Rule{"model.layers.{}.pre_feedforward_layernorm.weight", "pre_ffw_norm.scale", Shape::kVector,
-         Value::kPlusOne},
-    Rule{"model.layers.{}.post_feedforward_layernorm.weight", "post_ffw_norm.scale", Shape::kVector,
-         Value::kPlusOne},
-    Rule{"model.layers.{}.self_attn.q_proj.weight", "self_attention.query.kernel",
-         Shape::kHeadsOut},
-    Rule{"model.layers.{}.self_attn.k_proj.weight", "self_attention.key.kernel", Shape::kHeadsOut},
-    Rule{"model.layers.{}.self_attn.v_proj.weight", "self_attention.value.kernel",
-         Shape::kHeadsOut},
-    Rule{"model.layers.{}.self_attn.o_proj.weight", "self_attention.out.kernel", Shape::kHeadsIn},
-    Rule{"model.layers.{}.self_attn.q_norm.weight", "self_attention.query_norm.scale",
-         Shape::kVector, Value::kPlusOne},
-    Rule{"model.layers.{}.self_attn.k_norm.weight", "self_attention.key_norm.scale", Shape::kVector,
-         Value::kPlusOne},
-    Rule{"model.layers.{}.mlp.gate_proj.weight", "mlp.wi_0.kernel", Shape::kKernel},
-    Rule{"model.layers.{}.mlp.up_proj.weight", "mlp.wi_1.kernel", Shape::kKernel},
-    Rule{"model.layers.{}.mlp.down_proj.weight", "mlp.wo.kernel", Shape::kKernel}};
-
-// post_attention_layernorm is the norm before the MLP, whatever both call it.
-constexpr std::array kLlama{
+         Shape::kVector, Value::kPlusOne}};
+// Of Llama and Qwen 3. post_attention_layernorm is the norm before the MLP, whatever both call it.
+constexpr std::array kTablesAndTwoNorms{
     Rule{"model.embed_tokens.weight", "token_embedder.embedding", Shape::kTable},
     Rule{"lm_head.weight", "decoder.logits_dense.kernel", Shape::kKernel},
     Rule{"model.norm.weight", "decoder.decoder_norm.scale", Shape::kVector},
     Rule{"model.layers.{}.input_layernorm.weight", "pre_self_attention_layer_norm.scale",
          Shape::kVector},
     Rule{"model.layers.{}.post_attention_layernorm.weight", "post_self_attention_layer_norm.scale",
-         Shape::kVector},
-    Rule{"model.layers.{}.self_attn.q_proj.weight", "self_attention.query.kernel", Shape::kHeadsOut,
-         Value::kOverRootHeadDim, true},
-    Rule{"model.layers.{}.self_attn.k_proj.weight", "self_attention.key.kernel", Shape::kHeadsOut,
-         Value::kAsIs, true},
-    Rule{"model.layers.{}.self_attn.v_proj.weight", "self_attention.value.kernel",
-         Shape::kHeadsOut},
-    Rule{"model.layers.{}.self_attn.o_proj.weight", "self_attention.out.kernel", Shape::kHeadsIn},
-    Rule{"model.layers.{}.mlp.gate_proj.weight", "mlp.wi_0.kernel", Shape::kKernel},
-    Rule{"model.layers.{}.mlp.up_proj.weight", "mlp.wi_1.kernel", Shape::kKernel},
-    Rule{"model.layers.{}.mlp.down_proj.weight", "mlp.wo.kernel", Shape::kKernel}};
+         Shape::kVector}};
 
-constexpr std::array kQwen3{
-    Rule{"model.embed_tokens.weight", "token_embedder.embedding", Shape::kTable},
-    Rule{"lm_head.weight", "decoder.logits_dense.kernel", Shape::kKernel},
-    Rule{"model.norm.weight", "decoder.decoder_norm.scale", Shape::kVector},
-    Rule{"model.layers.{}.input_layernorm.weight", "pre_self_attention_layer_norm.scale",
-         Shape::kVector},
-    Rule{"model.layers.{}.post_attention_layernorm.weight", "post_self_attention_layer_norm.scale",
-         Shape::kVector},
-    Rule{"model.layers.{}.self_attn.q_proj.weight", "self_attention.query.kernel",
-         Shape::kHeadsOut},
-    Rule{"model.layers.{}.self_attn.k_proj.weight", "self_attention.key.kernel", Shape::kHeadsOut},
-    Rule{"model.layers.{}.self_attn.v_proj.weight", "self_attention.value.kernel",
-         Shape::kHeadsOut},
-    Rule{"model.layers.{}.self_attn.o_proj.weight", "self_attention.out.kernel", Shape::kHeadsIn},
-    Rule{"model.layers.{}.self_attn.q_norm.weight", "self_attention.query_norm.scale",
-         Shape::kVector},
-    Rule{"model.layers.{}.self_attn.k_norm.weight", "self_attention.key_norm.scale",
-         Shape::kVector},
-    Rule{"model.layers.{}.mlp.gate_proj.weight", "mlp.wi_0.kernel", Shape::kKernel},
-    Rule{"model.layers.{}.mlp.up_proj.weight", "mlp.wi_1.kernel", Shape::kKernel},
-    Rule{"model.layers.{}.mlp.down_proj.weight", "mlp.wo.kernel", Shape::kKernel}};
+// In this order: a checkpoint's leaves are written in that of their rows.
+template <size_t... n>
+constexpr auto Joined(const std::array<Rule, n>&... parts) {
+  std::array<Rule, (n + ...)> rules{};
+  size_t at = 0;
+  const auto add = [&](const auto& part) {
+    for (const Rule& rule : part) rules[at++] = rule;
+  };
+  (add(parts), ...);
+  return rules;
+}
+
+constexpr std::array kGemma2 = Joined(
+    std::array{Rule{"model.embed_tokens.weight", "token_embedder.embedding", Shape::kTable,
+                    Value::kTimesRootWidth}},
+    kFourNorms,
+    std::array{Rule{"model.layers.{}.self_attn.q_proj.weight", "self_attention{s}.query.kernel",
+                    Shape::kHeadsOut, Value::kOverRootHeadDim},
+               Rule{"model.layers.{}.self_attn.k_proj.weight", "self_attention{s}.key.kernel",
+                    Shape::kHeadsOut}},
+    kValueAndOut, kMlp);
+
+constexpr std::array kGemma3 =
+    Joined(std::array{Rule{"model.embed_tokens.weight", "token_embedder.embedding", Shape::kTable,
+                           Value::kTimesRootWidthInBf16}},
+           kFourNorms, kQueryAndKey, kValueAndOut,
+           std::array{Rule{"model.layers.{}.self_attn.q_norm.weight",
+                           "self_attention.query_norm.scale", Shape::kVector, Value::kPlusOne},
+                      Rule{"model.layers.{}.self_attn.k_norm.weight",
+                           "self_attention.key_norm.scale", Shape::kVector, Value::kPlusOne}},
+           kMlp);
+
+constexpr std::array kLlama =
+    Joined(kTablesAndTwoNorms,
+           std::array{Rule{"model.layers.{}.self_attn.q_proj.weight", "self_attention.query.kernel",
+                           Shape::kHeadsOut, Value::kOverRootHeadDim, true},
+                      Rule{"model.layers.{}.self_attn.k_proj.weight", "self_attention.key.kernel",
+                           Shape::kHeadsOut, Value::kAsIs, true}},
+           kValueAndOut, kMlp);
+
+constexpr std::array kQwen3 =
+    Joined(kTablesAndTwoNorms, kQueryAndKey, kValueAndOut,
+           std::array{Rule{"model.layers.{}.self_attn.q_norm.weight",
+                           "self_attention.query_norm.scale", Shape::kVector},
+                      Rule{"model.layers.{}.self_attn.k_norm.weight",
+                           "self_attention.key_norm.scale", Shape::kVector}},
+           kMlp);
 
 enum class Blocks {
   kLayers,  // each layer is one of MaxText's
