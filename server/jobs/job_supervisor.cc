@@ -1,26 +1,21 @@
 #include "server/jobs/job_supervisor.h"
 
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <limits>
 #include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/lasting_names.h"
 #include "engine/base/log.h"
-#include "engine/base/thread_name.h"
 
 namespace tandem::server {
 namespace {
 
 constexpr size_t kMaxSpecBytes = 1024 * 1024;
-constexpr std::chrono::milliseconds kPauseAfterFailure{1000};
 
 std::string NewJobId(JobType type) {
   unsigned char bytes[12];
@@ -275,6 +270,13 @@ JobRecord JobSupervisor::FindRecord(std::string_view id) {
   return std::move(*record);
 }
 
+std::vector<JobRecord> JobSupervisor::QueuedForChildren() {
+  std::vector<JobRecord> queued = store_.WithStatus(JobStatus::kQueued);
+  std::erase_if(queued,
+                [&](const JobRecord& record) { return own_.Find(record.job.id) != nullptr; });
+  return queued;
+}
+
 namespace {
 
 JobLog ReadFileOf(const Job& job, const std::filesystem::path& file, int64_t offset,
@@ -326,218 +328,6 @@ void JobSupervisor::Wake() {
   (void)::eventfd_write(wake_.get(), 1);
 }
 
-void JobSupervisor::Run() {
-  NameThisThread("tandem-jobs");
-  while (true) {
-    try {
-      const bool go_on = Step();
-      NotifyOfChanges();
-      if (!go_on) return;
-      failed_ = false;
-    } catch (const std::exception& error) {
-      // A full disk, most likely. Nothing is lost: every step starts from the store, the files and
-      // the processes, so the next one does what this one could not.
-      spdlog::error("job supervisor error=\"{}\"", error.what());
-      failed_ = true;
-      const std::lock_guard lock(mutex_);
-      if (stop_ == StopMode::kLeaveJobs || (stop_deadline_ && Clock::now() >= *stop_deadline_)) {
-        return;
-      }
-    }
-    Wait();
-  }
-}
-
-void JobSupervisor::Wait() {
-  using std::chrono::milliseconds;
-  std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
-  std::optional<milliseconds> timeout;
-  const auto at_most = [&](milliseconds limit) {
-    timeout = std::max(milliseconds(0), std::min(timeout.value_or(limit), limit));
-  };
-  const auto until = [&](Clock::time_point time) {
-    at_most(std::chrono::ceil<milliseconds>(time - Clock::now()));
-  };
-
-  if (failed_) {
-    // Without the process descriptors: one that stays readable would make this a busy loop.
-    at_most(kPauseAfterFailure);
-  } else {
-    for (const RunningJob& running : running_) {
-      // The process of a job that is being published has ended, and would be ready at all times.
-      if (!running.publication) fds.push_back({running.child().poll_fd(), POLLIN, 0});
-    }
-    if (!running_.empty()) at_most(more_events_ ? milliseconds(0) : options_.poll_interval);
-    if (running_.size() < options_.max_running) {
-      for (const auto& [id, time] : not_before_) until(time);
-    }
-  }
-  if (stop_deadline_) until(*stop_deadline_);
-
-  ::poll(fds.data(), fds.size(), timeout ? static_cast<int>(timeout->count()) : -1);
-  eventfd_t ignored = 0;
-  (void)::eventfd_read(wake_.get(), &ignored);
-}
-
-bool JobSupervisor::Step() {
-  std::optional<StopMode> stop;
-  {
-    const std::lock_guard lock(mutex_);
-    stop = stop_;
-  }
-  if (stop == StopMode::kLeaveJobs) return false;
-  if (stop && !stop_deadline_) {
-    stop_deadline_ = Clock::now() + options_.stop_grace;
-    for (RunningJob& running : running_) running.child().Terminate();
-  }
-
-  more_events_ = false;
-  for (auto running = running_.begin(); running != running_.end();) {
-    ObeyWish(*running);
-    IngestEvents(*running);
-    NotifyOfGrowth(*running);
-    running = FinishIfEnded(*running) ? running_.erase(running) : running + 1;
-  }
-
-  if (stop) {
-    if (running_.empty()) return false;
-    if (Clock::now() < *stop_deadline_) return true;
-    spdlog::warn("jobs still running after stop_grace, left to the next server n={}",
-                 running_.size());
-    return false;
-  }
-  StartQueuedJobs();
-  const std::lock_guard lock(mutex_);
-  own_.SaveEnded();
-  return true;
-}
-
-void JobSupervisor::AdoptRunningJobs() {
-  for (JobRecord& record : store_.WithStatus(JobStatus::kRunning)) {
-    const std::filesystem::path& dir = record.job.dir;
-    std::optional<ChildProcess> child;
-    if (std::filesystem::is_directory(dir)) child = ChildProcess::Find(dir, record.process);
-    spdlog::info("job found again id={} alive={}", record.job.id, child.has_value());
-    running_.emplace_back(record.job.id, dir, child ? std::move(*child) : ChildProcess::Ended(),
-                          record.events_offset);
-  }
-}
-
-void JobSupervisor::StartQueuedJobs() {
-  while (running_.size() < options_.max_running && StartNextJob()) {
-  }
-}
-
-std::vector<JobRecord> JobSupervisor::QueuedForChildren() {
-  std::vector<JobRecord> queued = store_.WithStatus(JobStatus::kQueued);
-  std::erase_if(queued, [&](const JobRecord& record) { return own_.Find(record.job.id) != nullptr; });
-  return queued;
-}
-
-// Takes the oldest queued job that need not wait; false if there is none.
-bool JobSupervisor::StartNextJob() {
-  std::vector<JobRecord> queued;
-  {
-    const std::lock_guard lock(mutex_);
-    queued = QueuedForChildren();
-  }
-  // Cancelled ones drop out here.
-  std::erase_if(not_before_, [&](const auto& entry) {
-    return std::none_of(queued.begin(), queued.end(),
-                        [&](const JobRecord& record) { return record.job.id == entry.first; });
-  });
-  for (JobRecord& record : queued) {
-    const auto wait = not_before_.find(record.job.id);
-    if (wait != not_before_.end() && Clock::now() < wait->second) continue;
-    not_before_.erase(record.job.id);
-    Start(std::move(record));
-    return true;
-  }
-  return false;
-}
-
-void JobSupervisor::Start(JobRecord record) {
-  const std::string id = record.job.id;
-  const std::filesystem::path dir = record.job.dir;
-  {
-    // Running before there is a process: killed in between, the next server looks for one, and
-    // finds it by run.lock or not at all.
-    const std::lock_guard lock(mutex_);
-    record = FindRecord(id);
-    if (record.job.status != JobStatus::kQueued) return;  // cancelled a moment ago
-    record.job.status = JobStatus::kRunning;
-    if (!record.job.started_at) record.job.started_at = UnixSeconds();
-    store_.Update(record);
-    changed_.insert(id);
-  }
-
-  std::optional<ChildProcess> child;
-  std::optional<Outcome> outcome;
-  try {
-    child = ChildProcess::Find(dir, std::nullopt);
-    if (!child) {
-      child = ChildProcess::Spawn(
-          {options_.program,
-           {"tandem", std::string(VerbFor(record.job.type)), "--job", dir.string()},
-           dir,
-           LogFile(dir)});
-    }
-    spdlog::info("job started id={} pid={} restarts={}", id,
-                 child->identity() ? child->identity()->pid : 0, record.restarts);
-  } catch (const Error& error) {
-    const bool again =
-        error.code() == ErrorCode::kUnavailable && record.restarts < options_.max_restarts;
-    outcome = Outcome{again ? Outcome::Next::kRestart : Outcome::Next::kFail,
-                      {error.what(), "not_started"}};
-  }
-  running_.emplace_back(id, dir, child ? std::move(*child) : ChildProcess::Ended(),
-                        record.events_offset);
-  RunningJob& running = running_.back();
-  running.outcome = outcome;
-  if (outcome) {
-    // Recorded at once if the disk allows, else by the next step.
-    Record(running);
-    running_.pop_back();
-    return;
-  }
-
-  const std::lock_guard lock(mutex_);
-  record = FindRecord(id);  // a cancel may have come meanwhile
-  record.process = running.child().identity();
-  store_.Update(record);
-}
-
-void JobSupervisor::ObeyWish(RunningJob& running) {
-  if (running.outcome) return;
-  if (!running.is_asked_to_end()) {
-    const std::lock_guard lock(mutex_);
-    if (FindRecord(running.id()).wish == JobWish::kNone) return;
-  }
-  running.End(options_.cancel_grace);
-}
-
-void JobSupervisor::IngestEvents(RunningJob& running) {
-  JobProgress progress;
-  const int64_t before = running.events_offset();
-  if (running.ReadEvents(progress)) more_events_ = true;
-  if (running.events_offset() == before) return;
-  if (progress.figures) {
-    const std::lock_guard lock(figures_mutex_);
-    const int64_t steps = figures_.steps + progress.figures->steps;
-    figures_ = *progress.figures;
-    figures_.steps = steps;
-  }
-
-  const std::lock_guard lock(mutex_);
-  JobRecord record = FindRecord(running.id());
-  if (progress.fraction) record.job.progress = *progress.fraction;
-  if (progress.checkpoint) record.restarts = 0;
-  record.events_offset = running.events_offset();
-  store_.Update(record);
-  // Not left to NotifyOfGrowth: it may have seen these bytes one step before they were read.
-  changed_.insert(running.id());
-}
-
 TrainingFigures JobSupervisor::training_figures() const {
   const std::lock_guard lock(figures_mutex_);
   return figures_;
@@ -546,161 +336,6 @@ TrainingFigures JobSupervisor::training_figures() const {
 JobCounts JobSupervisor::counts() const {
   const std::lock_guard lock(figures_mutex_);
   return counts_;
-}
-
-void JobSupervisor::CountJobs() {
-  JobCounts counts;
-  {
-    const std::lock_guard lock(mutex_);
-    counts = store_.Counts();
-  }
-  const std::lock_guard lock(figures_mutex_);
-  counts_ = std::move(counts);
-}
-
-void JobSupervisor::NotifyOfGrowth(RunningJob& running) {
-  if (!running.HasGrown()) return;
-  const std::lock_guard lock(mutex_);
-  changed_.insert(running.id());
-}
-
-bool JobSupervisor::FinishIfEnded(RunningJob& running) {
-  if (!running.outcome) {
-    const auto exit = running.child().Poll();
-    if (!exit) return false;
-    IngestEvents(running);  // it may have ended between the reading and now
-    Decide(running, *exit);
-    // Not published, the job stays as it is for the next server, which reads result.json again.
-    if (running.outcome->next == Outcome::Next::kSucceed && !BeginPublishing(running)) return true;
-  }
-  if (running.publication) {
-    if (!running.publication->has_ended()) return false;
-    if (!EndPublishing(running)) return true;
-  }
-  RemoveUnfinished(running.dir());  // before anybody reads that it has ended
-  Record(running);
-  {
-    // The loss stays what it was; nobody computes tokens any more.
-    const std::lock_guard lock(figures_mutex_);
-    figures_.tokens_per_second.reset();
-  }
-  return true;
-}
-
-void JobSupervisor::Decide(RunningJob& running, const ExitStatus& exit) {
-  EndedRun run = running.ReadEnd(exit);
-  run.max_restarts = options_.max_restarts;
-
-  const std::lock_guard lock(mutex_);
-  const JobRecord record = FindRecord(running.id());
-  // What a conversion has made is there, and to cancel it then would say that nothing is.
-  const bool has_converted =
-      record.job.type == JobType::kConvert && run.result.state == JobResult::State::kSucceeded;
-  run.cancel_requested = record.wish == JobWish::kCancel && !has_converted;
-  run.restarts = record.restarts;
-  // Who was interrupted by our own stop, or to be paused, has not used up a restart.
-  if (stop_ || record.wish == JobWish::kPause) run.max_restarts = std::numeric_limits<int>::max();
-  running.outcome = DecideOutcome(run);
-  running.result_json = std::move(run.result.result_json);
-  // A job that is to be resumed can still be cancelled.
-  if (running.outcome->next != Outcome::Next::kRestart) ending_.insert(running.id());
-}
-
-// False if the server is stopping.
-bool JobSupervisor::BeginPublishing(RunningJob& running) {
-  Job job;
-  {
-    const std::lock_guard lock(mutex_);
-    // The next server has an engine to publish into; this one is taking it apart.
-    if (stop_) return false;
-    job = FindRecord(running.id()).job;
-  }
-  job.progress = 1;
-  job.result_json = running.result_json;
-  if (!on_succeeded_) return true;
-  running.publication = std::make_unique<Publication>(
-      [this, job = std::move(job)] { on_succeeded_(job); }, [this] { Wake(); });
-  return true;
-}
-
-// False if the server is stopping, and the job is left to the next one.
-bool JobSupervisor::EndPublishing(RunningJob& running) {
-  const std::exception_ptr fault = running.publication->fault();
-  running.publication.reset();
-  if (!fault) return true;
-  try {
-    std::rethrow_exception(fault);
-  } catch (const std::exception& error) {
-    const auto* known = dynamic_cast<const Error*>(&error);
-    if (known != nullptr && known->code() == ErrorCode::kCancelled) return false;
-    running.outcome = Outcome{
-        Outcome::Next::kFail,
-        {std::string("the job is done, but its result could not be published: ") + error.what(),
-         "publish_failed"}};
-  }
-  return true;
-}
-
-void JobSupervisor::Record(const RunningJob& running) {
-  const std::lock_guard lock(mutex_);
-  const Outcome& outcome = *running.outcome;
-  JobRecord record = FindRecord(running.id());
-  record.process.reset();
-  switch (outcome.next) {
-    case Outcome::Next::kSucceed:
-      record.job.progress = 1;
-      record.job.result_json = running.result_json;
-      EndJob(record, JobStatus::kSucceeded);
-      break;
-    case Outcome::Next::kFail:
-      record.job.error = outcome.error;
-      EndJob(record, JobStatus::kFailed);
-      break;
-    case Outcome::Next::kCancel:
-      EndJob(record, JobStatus::kCancelled);
-      break;
-    case Outcome::Next::kRestart:
-      // A cancel that came after the decision finds nothing left to end.
-      if (record.wish == JobWish::kCancel) {
-        EndJob(record, JobStatus::kCancelled);
-        break;
-      }
-      if (record.wish == JobWish::kPause) {
-        record.job.status = JobStatus::kPaused;
-        break;
-      }
-      record.job.status = JobStatus::kQueued;
-      if (!stop_) ++record.restarts;
-      break;
-  }
-  record.wish = JobWish::kNone;
-  store_.Update(record);
-  ending_.erase(running.id());
-  changed_.insert(running.id());
-  if (IsFinished(record.job.status)) {
-    LogEnd(record.job);
-  } else if (record.job.status == JobStatus::kPaused) {
-    spdlog::info("job paused id={}", running.id());
-    AppendLogLine(LogFile(running.dir()), "tandem: paused");
-  } else if (!stop_) {
-    not_before_[running.id()] = Clock::now() + options_.restart_delay;
-    spdlog::warn("job interrupted id={} code={} restarts={}", running.id(), outcome.error.code,
-                 record.restarts);
-    AppendLogLine(LogFile(running.dir()), "tandem: " + outcome.error.message +
-                                              "; resuming, restart " +
-                                              std::to_string(record.restarts) + " of " +
-                                              std::to_string(options_.max_restarts));
-  }
-}
-
-void JobSupervisor::NotifyOfChanges() {
-  std::set<std::string> changed;
-  {
-    const std::lock_guard lock(mutex_);
-    changed.swap(changed_);
-  }
-  for (const std::string& id : changed) watchers_->Notify(id);
-  if (!changed.empty()) CountJobs();
 }
 
 }  // namespace tandem::server
