@@ -294,13 +294,8 @@ void HashAhead(const fs::path& path, const JobContext& context, const Crew& crew
   });
 }
 
-void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops) {
-  CheckConvertSpec(spec);
-  const fs::path parent = engine::ParentOf(spec.target);
-  for (const fs::path& name : {spec.target.filename(), RecordOf(spec).filename()}) {
-    engine::RemoveStaleTemporaries(parent, name.string());
-  }
-  WorkDir work(spec.target);
+void MakeIn(WorkDir& work, const ConvertSpec& spec, const JobContext& context,
+            engine::OpsContext& ops) {
   if (work.Begin(IdentityOf(spec)) && context.report) {
     context.report({.kind = "message",
                     .total_steps = 100,
@@ -321,6 +316,22 @@ void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext
   engine::WriteFileAtomically(record, text);
   if (!FormatOf(spec).IsFile()) AddToManifest(work.out(), text);
   work.Publish(spec.overwrite ? engine::IfThere::kReplace : engine::IfThere::kRefuse);
+}
+
+void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops) {
+  CheckConvertSpec(spec);
+  const fs::path parent = engine::ParentOf(spec.target);
+  for (const fs::path& name : {spec.target.filename(), RecordOf(spec).filename()}) {
+    engine::RemoveStaleTemporaries(parent, name.string());
+  }
+  WorkDir work(spec.target);
+  try {
+    MakeIn(work, spec, context, ops);
+  } catch (const Error& error) {
+    // Whoever stops a job starts it again, or removes what is left of it.
+    if (error.code() == ErrorCode::kCancelled && !context.dir.empty()) work.Keep();
+    throw;
+  }
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ struct ConvertResult {
 std::string ConvertResultJson(const ConvertResult& result);
 
 // Does what the spec says, or leaves nothing. `context.dir` names the job, if there is one: one
-// that was ended between publishing its target and saying so finds it done. Throws as
+// that was ended between publishing its target and saying so finds it done, and one that is stopped
+// leaves what the next call goes on with (RemoveUnfinished, work_dir.h). Throws as
 // CheckConvertSpec, kCancelled when asked to stop, and kDataLoss / kIo / kUnsupported naming file
 // and tensor, and as Certify.
 ConvertResult Convert(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops);

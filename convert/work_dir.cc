@@ -71,6 +71,7 @@ WorkDir::WorkDir(const fs::path& target)
 }
 
 WorkDir::~WorkDir() {
+  if (keeps_) return;
   try {
     Clear();
     fs::remove(path_);
@@ -103,6 +104,11 @@ void WorkDir::Clear() {
 void WorkDir::Publish(engine::IfThere if_there) {
   engine::WriteFileAtomically(path_ / kIdentityFile, kPublishing);
   engine::PublishPath(out(), target_, if_there);
+}
+
+void RemoveUnfinished(const fs::path& target) {
+  if (!fs::exists(fs::symlink_status(Beside(target)))) return;
+  const WorkDir removed(target);  // by its end
 }
 
 }  // namespace tandem::convert

@@ -16,8 +16,8 @@ namespace tandem::convert {
 //   merged/           an adapter in its base
 //   …                 what is needed meanwhile
 //
-// Locked for as long as the object lives, and removed at its end: only a process that is killed
-// leaves one. One thread.
+// Locked for as long as the object lives, and removed at its end unless it is to be kept: else only
+// a process that is killed leaves one. One thread.
 class WorkDir {
  public:
   static constexpr const char* kOut = "target";
@@ -34,12 +34,14 @@ class WorkDir {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path out() const { return path_ / kOut; }
 
-  // What a killed conversion left here stays, and true is returned, if it was of the same identity;
-  // else nothing is here afterwards but that identity. What is only
-  // needed meanwhile goes either way.
+  // What an interrupted conversion left here stays, and true is returned, if it was of the same
+  // identity; else nothing is here afterwards but that identity. What is only needed meanwhile goes
+  // either way.
   bool Begin(const std::string& identity);
   // Gives out() the target's name in one step. After a kill from here on nothing is gone on with.
   void Publish(engine::IfThere if_there);
+  // Leaves what is here to the next conversion of the target, as a kill does.
+  void Keep() { keeps_ = true; }
 
  private:
   void Clear();
@@ -47,6 +49,11 @@ class WorkDir {
   const std::filesystem::path target_;
   const std::filesystem::path path_;
   engine::FileDescriptor lock_;
+  bool keeps_ = false;
 };
+
+// Removes what an interrupted conversion of the target has left, if there is anything. Throws as
+// WorkDir's constructor, and leaves it, where another conversion is at work there.
+void RemoveUnfinished(const std::filesystem::path& target);
 
 }  // namespace tandem::convert

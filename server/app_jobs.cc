@@ -6,7 +6,10 @@
 #include <utility>
 
 #include "config/embedded_models.h"
+#include "convert/spec.h"
+#include "convert/work_dir.h"
 #include "engine/base/log.h"
+#include "engine/io/atomic_write.h"
 #include "server/app.h"
 #include "server/handlers/fine_tuning_checkpoints.h"
 #include "server/handlers/fine_tuning_events.h"
@@ -14,6 +17,7 @@
 #include "server/handlers/job_spec.h"
 #include "server/jobs/job_files.h"
 #include "server/model_provenance.h"
+#include "server/pipeline/run.h"
 
 namespace tandem::server {
 namespace {
@@ -22,6 +26,7 @@ namespace fs = std::filesystem;
 
 // More would fill the memory of a small machine with models that nobody may ask for any more.
 constexpr size_t kMaxRestoredModels = 8;
+constexpr size_t kMaxSpecBytes = 1 << 20;
 
 // A member of the job's result; empty if there is none.
 std::string ResultText(const Job& job, const char* name) {
@@ -43,6 +48,22 @@ std::string ResultCsv(const FineTuningFigures& figures) {
            cell(row, "valid_mean_token_accuracy") + "\n";
   }
   return csv;
+}
+
+// What its conversion has written lies beside the target, for a next start that will not come.
+void RemoveUnfinishedOf(const fs::path& spec_file) {
+  const std::string text = engine::ReadWholeFile(spec_file, kMaxSpecBytes);
+  convert::RemoveUnfinished(convert::ParseConvertSpec(text, spec_file.string()).target);
+}
+
+void RemoveCancelled(const Job& job) {
+  try {
+    if (job.type == JobType::kConvert) RemoveUnfinishedOf(SpecFile(job.dir));
+    if (job.type != JobType::kPipeline) return;
+    for (const fs::path& spec : UnfinishedConversions(job.dir)) RemoveUnfinishedOf(spec);
+  } catch (const std::exception& error) {
+    spdlog::warn("unfinished_conversion_not_removed job={} reason=\"{}\"", job.id, error.what());
+  }
 }
 
 }  // namespace
@@ -83,8 +104,9 @@ void App::StartJobs() {
   const fs::path data_dir = fs::absolute(options_.data_dir);
   // What a job publishes at once, having ended while no server ran, comes after its forerunners.
   const std::lock_guard lock(publish_mutex_);
-  jobs_ = std::make_unique<JobSupervisor>(std::move(*store), options_.jobs,
-                                          [this](const Job& job) { OnJobSucceeded(job); });
+  jobs_ = std::make_unique<JobSupervisor>(
+      std::move(*store), options_.jobs, [this](const Job& job) { OnJobSucceeded(job); },
+      RemoveCancelled);
   files_ = std::make_unique<FileStore>(
       FileStore::Options{.data_dir = data_dir,
                          .max_file_bytes = options_.max_file_bytes,

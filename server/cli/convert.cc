@@ -181,7 +181,9 @@ void AddConvert(CLI::App& command, int& exit_code) {
   command.footer(
       "The target is made in TARGET.part and gets its name at the end. What a killed conversion "
       "left\n"
-      "there, the same command goes on with; one that is stopped leaves nothing.");
+      "there, the same command goes on with; one that is stopped leaves nothing, but for --job, "
+      "whose\n"
+      "next start goes on.");
   command.callback([flags, &exit_code] {
     if (!flags->job_dir.empty()) {
       exit_code = ConvertJob(*flags);

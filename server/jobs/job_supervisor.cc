@@ -36,9 +36,11 @@ Error NotActive(const JobRecord& record, std::string_view what) {
 
 }  // namespace
 
-JobSupervisor::JobSupervisor(JobStore store, JobSupervisorOptions options, OnSucceeded on_succeeded)
+JobSupervisor::JobSupervisor(JobStore store, JobSupervisorOptions options, OnSucceeded on_succeeded,
+                             OnCancelled on_cancelled)
     : options_(std::move(options)),
       on_succeeded_(std::move(on_succeeded)),
+      on_cancelled_(std::move(on_cancelled)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       watchers_(std::make_shared<JobWatchers>()),
       store_(std::move(store)),
@@ -235,6 +237,9 @@ Job JobSupervisor::Cancel(std::string_view id) {
   }
   spdlog::info("job cancel requested id={}", record.job.id);
   Wake();
+  if (record.job.status == JobStatus::kCancelled && record.job.started_at && on_cancelled_) {
+    on_cancelled_(record.job);
+  }
   if (ask_to_end) {
     ask_to_end();
     // It may have ended at once.

@@ -55,11 +55,17 @@ class JobSupervisor {
   // failed when it throws; kCancelled says that the server stops, and leaves the job to the next
   // one.
   using OnSucceeded = std::function<void(const Job&)>;
+  // Called when a job that has been started will not go on because somebody wants it cancelled, and
+  // no process of it is left: takes away what lies outside of the job's directory and only the job
+  // itself could have used. On the supervisor's thread, or on that of whoever cancels; may come
+  // twice. It does not throw: what it cannot take away, it leaves.
+  using OnCancelled = std::function<void(const Job&)>;
 
   // Takes up what the store holds: watches the jobs whose process still lives, ingests those that
   // ended meanwhile, resumes the others. A job that ended while no server ran gets its OnSucceeded
   // now; one that succeeded under an earlier server does not get it again.
-  JobSupervisor(JobStore store, JobSupervisorOptions options, OnSucceeded on_succeeded);
+  JobSupervisor(JobStore store, JobSupervisorOptions options, OnSucceeded on_succeeded,
+                OnCancelled on_cancelled = {});
   ~JobSupervisor();  // Stop(kInterruptJobs)
   JobSupervisor(const JobSupervisor&) = delete;
   JobSupervisor& operator=(const JobSupervisor&) = delete;
@@ -148,12 +154,14 @@ class JobSupervisor {
   void Decide(RunningJob& running, const ExitStatus& exit);
   bool BeginPublishing(RunningJob& running);
   bool EndPublishing(RunningJob& running);
-  void Record(const RunningJob& running);
+  void RemoveWhatIsLeft(const RunningJob& running);
+  bool Record(RunningJob& running);
   void NotifyOfChanges();
   void CountJobs();
 
   const JobSupervisorOptions options_;
   const OnSucceeded on_succeeded_;
+  const OnCancelled on_cancelled_;
   const UniqueFd wake_;  // an eventfd
   const std::shared_ptr<JobWatchers> watchers_;
 

@@ -183,8 +183,7 @@ void JobSupervisor::Start(JobRecord record) {
   running.outcome = outcome;
   if (outcome) {
     // Recorded at once if the disk allows, else by the next step.
-    Record(running);
-    running_.pop_back();
+    if (Record(running)) running_.pop_back();
     return;
   }
 
@@ -254,8 +253,9 @@ bool JobSupervisor::FinishIfEnded(RunningJob& running) {
     if (!running.publication->has_ended()) return false;
     if (!EndPublishing(running)) return true;
   }
-  RemoveUnfinished(running.dir());  // before anybody reads that it has ended
-  Record(running);
+  do {
+    RemoveWhatIsLeft(running);  // before anybody reads that it has ended
+  } while (!Record(running));
   {
     // The loss stays what it was; nobody computes tokens any more.
     const std::lock_guard lock(figures_mutex_);
@@ -318,7 +318,19 @@ bool JobSupervisor::EndPublishing(RunningJob& running) {
   return true;
 }
 
-void JobSupervisor::Record(const RunningJob& running) {
+void JobSupervisor::RemoveWhatIsLeft(const RunningJob& running) {
+  RemoveUnfinished(running.dir());
+  if (running.outcome->next != Outcome::Next::kCancel || !on_cancelled_) return;
+  Job job;
+  {
+    const std::lock_guard lock(mutex_);
+    job = FindRecord(running.id()).job;
+  }
+  on_cancelled_(job);
+}
+
+// False if it has become another outcome meanwhile.
+bool JobSupervisor::Record(RunningJob& running) {
   const std::lock_guard lock(mutex_);
   const Outcome& outcome = *running.outcome;
   JobRecord record = FindRecord(running.id());
@@ -337,10 +349,10 @@ void JobSupervisor::Record(const RunningJob& running) {
       EndJob(record, JobStatus::kCancelled);
       break;
     case Outcome::Next::kRestart:
-      // A cancel that came after the decision finds nothing left to end.
+      // A cancel that came after the decision finds no process left to end.
       if (record.wish == JobWish::kCancel) {
-        EndJob(record, JobStatus::kCancelled);
-        break;
+        running.outcome->next = Outcome::Next::kCancel;
+        return false;
       }
       if (record.wish == JobWish::kPause) {
         record.job.status = JobStatus::kPaused;
@@ -368,6 +380,7 @@ void JobSupervisor::Record(const RunningJob& running) {
                                               std::to_string(record.restarts) + " of " +
                                               std::to_string(options_.max_restarts));
   }
+  return true;
 }
 
 void JobSupervisor::NotifyOfChanges() {

@@ -81,6 +81,8 @@ std::string Seconds(double seconds) {
 
 fs::path Old(const fs::path& path) { return path.string() + ".old"; }
 
+constexpr const char* kConversionMark = "convert-";  // begins the name of its process's directory
+
 class Runner {
  public:
   Runner(const PipelineSpec& spec, const PipelineOptions& options, const JobContext& context)
@@ -248,7 +250,8 @@ class Runner {
   // of no other.
   static fs::path ProcessDir(const PipelineJob& job, const std::string& fingerprint,
                              const fs::path& job_dir) {
-    return job.kind == "convert" ? job_dir / ("convert-" + fingerprint.substr(0, 16)) : job_dir;
+    return job.kind == "convert" ? job_dir / (kConversionMark + fingerprint.substr(0, 16))
+                                 : job_dir;
   }
 
   JobRunEnd Process(const PipelineJob& job, const PipelineOrder& order,
@@ -393,6 +396,21 @@ std::vector<PlannedJob> PlanPipeline(const PipelineSpec& spec, const PipelineOpt
     plan.push_back(std::move(planned));
   }
   return plan;
+}
+
+std::vector<fs::path> UnfinishedConversions(const fs::path& dir) {
+  std::vector<fs::path> specs;
+  std::error_code absent;
+  for (const fs::directory_entry& job : fs::directory_iterator(dir / "jobs", absent)) {
+    if (!job.is_directory()) continue;
+    for (const fs::directory_entry& process : fs::directory_iterator(job.path())) {
+      const fs::path& path = process.path();
+      if (!path.filename().string().starts_with(kConversionMark)) continue;
+      if (!fs::exists(path / "spec.json") || fs::exists(path / "result.json")) continue;
+      specs.push_back(path / "spec.json");
+    }
+  }
+  return specs;
 }
 
 }  // namespace tandem::server

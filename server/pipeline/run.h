@@ -74,4 +74,8 @@ struct PlannedJob {
 const char* Describe(PlannedJob::Action action);
 std::vector<PlannedJob> PlanPipeline(const PipelineSpec& spec, const PipelineOptions& options);
 
+// Of a pipeline in whose directory nobody works: spec.json of the conversions that were begun and
+// have not ended.
+std::vector<std::filesystem::path> UnfinishedConversions(const std::filesystem::path& dir);
+
 }  // namespace tandem::server

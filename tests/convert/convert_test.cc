@@ -209,7 +209,6 @@ TEST_F(ConvertTest, StoppedItLeavesNothing) {
       SCOPED_TRACE(percent);
       std::stop_source stop;
       JobContext context;
-      context.dir = "/jobs/job-1";
       context.stop = stop.get_token();
       context.report = [&](const ProgressEvent& event) {
         EXPECT_EQ(event.total_steps, 100);
@@ -219,6 +218,39 @@ TEST_F(ConvertTest, StoppedItLeavesNothing) {
       EXPECT_EQ(Fault(spec, context)->code(), ErrorCode::kCancelled);
 
       EXPECT_EQ(FilesBeside(), 0U);
+    }
+  }
+}
+
+// Nor does what it left beside the target show in what the next call makes.
+TEST_F(ConvertTest, AJobThatWasStoppedAnywhereGoesOn) {
+  const Golden golden = tests::LoadGolden("gemma2-tiny/lora");
+  const ConvertSpec copy = Spec(golden.dir), merge = Spec(golden.adapter_dir, golden.dir);
+  for (const ConvertSpec& spec : {copy, merge}) {
+    ConvertSpec whole = spec;
+    whole.target = dir_.path() / "whole";
+    Run(whole);
+    const auto wanted = Contents(whole.target);
+    fs::remove_all(whole.target);
+    for (const int64_t percent : {0, 40, 90}) {
+      SCOPED_TRACE(percent);
+      std::stop_source stop;
+      JobContext context;
+      context.dir = "/jobs/job-1";
+      context.stop = stop.get_token();
+      context.report = [&](const ProgressEvent& event) {
+        if (event.step >= percent) stop.request_stop();
+      };
+      EXPECT_EQ(Fault(spec, context)->code(), ErrorCode::kCancelled);
+      EXPECT_FALSE(fs::exists(target_));
+      EXPECT_EQ(FilesBeside(), 1U);
+      context.stop = {};
+
+      Run(spec, context);
+
+      ExpectSameContents(Contents(target_), wanted);
+      EXPECT_EQ(FilesBeside(), 1U);
+      fs::remove_all(target_);
     }
   }
 }

@@ -88,16 +88,32 @@ class ResumeTest : public ConversionTest {
         spec, [](pid_t) {},
         [&](const ProgressEvent& event) {
           if (event.step < 45) return;
-          for (int i = 0; i < 500; ++i) {
-            std::error_code absent;
-            const auto size = fs::file_size(journal, absent);
-            if (!absent && size > 1060) break;  // all 24 lines
-            std::this_thread::sleep_for(10ms);
-          }
+          WaitForJournal(spec);
           kill(getpid(), SIGKILL);
         });
     ASSERT_TRUE(WIFSIGNALED(status));
     ASSERT_TRUE(fs::exists(journal));
+  }
+  // A job's, asked to end when all is written and the journal says so of something.
+  void StopWhenWritten(const ConvertSpec& spec) {
+    std::stop_source stop;
+    JobContext context;
+    context.dir = "/jobs/job-1";
+    context.stop = stop.get_token();
+    context.report = [&](const ProgressEvent& event) {
+      if (event.step < 45 || stop.stop_requested()) return;
+      WaitForJournal(spec);
+      stop.request_stop();
+    };
+    EXPECT_EQ(Fault(spec, context)->code(), ErrorCode::kCancelled);
+  }
+  void WaitForJournal(const ConvertSpec& spec) const {
+    for (int i = 0; i < 500; ++i) {
+      std::error_code absent;
+      const auto size = fs::file_size(Part(spec) / "journal", absent);
+      if (!absent && size > 1060) break;  // all 24 lines
+      std::this_thread::sleep_for(10ms);
+    }
   }
   // One bit in the middle of the tensors.
   static void Flip(const fs::path& file) {
@@ -133,6 +149,57 @@ TEST_F(ResumeTest, WhatIsWrittenIsNotWrittenAgain) {
   Flip(Unfinished(spec));
   ExpectFault(spec, ErrorCode::kDataLoss, "is not what was written");
   EXPECT_FALSE(fs::exists(Part(spec)));
+}
+
+TEST_F(ResumeTest, AJobThatWasStoppedGoesOnAsAfterAKill) {
+  for (const std::string format : {"native", "hf"}) {
+    SCOPED_TRACE(format);
+    const ConvertSpec whole = Spec(model_, format, "whole-" + format);
+    Run(whole);
+    ConvertSpec spec = Spec(model_, format, "out-" + format);
+    StopWhenWritten(spec);
+    ASSERT_TRUE(fs::exists(Part(spec) / "journal"));
+    EXPECT_FALSE(fs::exists(spec.target));
+    std::vector<std::string> said;
+    JobContext again;
+    again.dir = "/jobs/job-1";
+    again.report = [&](const ProgressEvent& event) { said.push_back(event.message); };
+
+    Run(spec, again);
+
+    EXPECT_EQ(said.at(0), "going on from an interrupted conversion");
+    ExpectSameContents(Contents(spec.target), Contents(whole.target));
+    EXPECT_FALSE(fs::exists(Part(spec)));
+  }
+  // Nothing that the journal names is written again.
+  ConvertSpec spec = Spec(model_, "native", "flipped");
+  spec.verify = false;
+  StopWhenWritten(spec);
+  Flip(Unfinished(spec));
+  Run(spec);
+  const std::string file = "model-00001-of-00001.safetensors";
+  EXPECT_NE(Text(spec.target / file), Text(dir_.path() / "whole-native" / file));
+}
+
+TEST_F(ResumeTest, WhatAStoppedJobLeftIsRemovedWhereNobodyIsAtWork) {
+  const ConvertSpec spec = Spec(model_, "native");
+  RemoveUnfinished(spec.target);
+  StopWhenWritten(spec);
+  {
+    const WorkDir at_work(spec.target);
+    EXPECT_THROW(RemoveUnfinished(spec.target), Error);
+    EXPECT_TRUE(fs::exists(Part(spec) / "journal"));
+  }
+  EXPECT_FALSE(fs::exists(Part(spec)));
+  StopWhenWritten(spec);
+
+  RemoveUnfinished(spec.target);
+
+  EXPECT_FALSE(fs::exists(Part(spec)));
+  fs::create_directory(Part(spec));
+  std::ofstream(Part(spec) / "thesis.txt") << "years of work";
+  EXPECT_THROW(RemoveUnfinished(spec.target), Error);
+  EXPECT_TRUE(fs::exists(Part(spec) / "thesis.txt"));
 }
 
 TEST_F(ResumeTest, AnotherSourceOrSpecStartsAnew) {

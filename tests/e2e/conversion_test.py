@@ -6,9 +6,12 @@
 
 import json
 import os
+import pathlib
 import re
 import shutil
+import signal
 import subprocess
+import time
 
 import harness
 from harness import GOLDEN, ROOT, Case
@@ -40,11 +43,14 @@ class Readme(Case):
         self.assertIn(" KL divergence here is 0.0008 for the GGUF file\nand 0 for the others", text)
 
 
-class Convert(Case):
+class ConversionCase(Case):
     def setUp(self):
         super().setUp()
         self.root = self.path / "root"
         shutil.copytree(GOLDEN / "gemma2-tiny", self.root / "base")
+        self.start()
+
+    def start(self):
         self.server = self.serve("--model", str(self.root / "base"), "--model-root",
                                  str(self.root), "--dtype", "f32")
 
@@ -79,6 +85,8 @@ class Convert(Case):
                               capture_output=True, text=True,
                               env={"XDG_CACHE_HOME": str(self.path / "cache")})
 
+
+class Convert(ConversionCase):
     def test_an_adapter_becomes_a_model_of_the_same_text(self):
         self.admin("/admin/adapters/load", {"name": "tuned", "path": "base/lora"})
         said = self.greedy("tuned")
@@ -221,6 +229,141 @@ class Convert(Case):
                 made.append(f"m{i}")
         self.assertGreater(len(cancelled), 0)
         self.assertEqual(sorted(p.name for p in self.root.iterdir()), ["base", *made])
+
+
+class Interrupted(ConversionCase):
+    """Conversions that are held when they have written something and are not done."""
+
+    def setUp(self):
+        super().setUp()
+        self.large = self.root / "large"
+        subprocess.run([harness.BINARY, "bench", "make-model", "llama-15m", self.large], check=True,
+                       capture_output=True)
+        self.part = self.root / "out.part"
+        self.held = None
+
+    def tearDown(self):
+        for pid in harness.job_processes(self.path):
+            os.kill(pid, signal.SIGKILL)
+        super().tearDown()
+
+    @staticmethod
+    def states(pid):
+        try:
+            return {(task / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                    for task in pathlib.Path(f"/proc/{pid}/task").iterdir()}
+        except OSError:
+            return set()  # a thread has ended meanwhile
+
+    def hold(self, processes):
+        """Stops the process of the conversion into `out`; the names of its tensors that are written."""
+        journal = self.part / "journal"
+        end = time.monotonic() + harness.PATIENCE_S
+        while not (journal.exists() and journal.stat().st_size > 0):
+            self.assertLess(time.monotonic(), end, "nothing is written")
+            time.sleep(0.001)
+        self.held, = processes()
+        os.kill(self.held, signal.SIGSTOP)
+        # A signal sent before all its threads stand still might be handled before the stop.
+        self.wait_until("standing still", lambda: self.states(self.held) == {"T"})
+        return journal.read_text()  # fails where the conversion was done before
+
+    def begin(self):
+        job, _ = self.convert({"path": "large"}, name="out", target={"format": "native", "dtype": "f32"})
+        folder = self.path / "data" / "jobs" / job["id"]
+        return job["id"], self.hold(lambda: harness.job_processes(folder))
+
+    def release_when_asked_to_end(self):
+        def is_asked():
+            status = pathlib.Path(f"/proc/{self.held}/status").read_text()
+            pending = int(re.search(r"ShdPnd:\s+(\w+)", status)[1], 16)
+            return pending >> (signal.SIGTERM - 1) & 1
+
+        self.wait_until("asked to end", is_asked)
+        os.kill(self.held, signal.SIGCONT)
+
+    def act(self, job_id, action):
+        return self.admin(f"/admin/jobs/{job_id}/{action}", {})[0]
+
+    def wait_for_status(self, job_id, wanted):
+        self.wait_until(wanted, lambda: self.admin(f"/admin/jobs/{job_id}")[0]["status"] == wanted)
+
+    def names(self):
+        return sorted(p.name for p in self.root.iterdir())
+
+    def log(self, job_id):
+        return (self.path / "data" / "jobs" / job_id / "log.txt").read_text()
+
+    def test_a_server_that_stops_leaves_it_to_the_next(self):
+        job_id, written = self.begin()
+        self.server.process.send_signal(signal.SIGTERM)
+        self.release_when_asked_to_end()
+        self.server.process.wait(harness.PATIENCE_S)
+        self.server.close()
+        self.assertTrue((self.part / "journal").read_text().startswith(written))
+        self.assertEqual(self.names(), ["base", "large", "out.part"])
+
+        self.start()
+        job = self.ended(job_id)
+
+        self.assertEqual(job["status"], "succeeded", job)
+        self.assertEqual(self.log(job_id).count("going on from an interrupted conversion"), 1)
+        self.assertNotIn("restart", self.log(job_id))
+        self.assertEqual(self.names(), ["base", "large", "out"])
+        done = self.tandem(self.large, self.path / "straight", "--to", "native", "--dtype", "f32")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        file = "model-00001-of-00001.safetensors"
+        self.assertEqual((self.root / "out" / file).read_bytes(),
+                         (self.path / "straight" / file).read_bytes())
+
+    def test_cancelled_it_leaves_nothing(self):
+        job_id, _ = self.begin()
+        self.act(job_id, "cancel")
+        self.release_when_asked_to_end()
+        self.assertEqual(self.ended(job_id)["status"], "cancelled")
+        self.assertEqual(self.names(), ["base", "large"])
+
+        # Nor when it is cancelled while no process of it runs.
+        job_id, _ = self.begin()
+        self.act(job_id, "pause")
+        self.release_when_asked_to_end()
+        self.wait_for_status(job_id, "paused")
+        self.assertEqual(self.names(), ["base", "large", "out.part"])
+        self.assertEqual(self.act(job_id, "cancel")["status"], "cancelled")
+        self.assertEqual(self.names(), ["base", "large"])
+
+    def test_paused_it_goes_on(self):
+        job_id, _ = self.begin()
+        self.act(job_id, "pause")
+        self.release_when_asked_to_end()
+        self.wait_for_status(job_id, "paused")
+        self.act(job_id, "resume")
+        self.assertEqual(self.ended(job_id)["status"], "succeeded")
+        self.assertIn("going on from an interrupted conversion", self.log(job_id))
+        self.assertEqual(self.names(), ["base", "large", "out"])
+
+    def test_a_cancelled_pipeline_leaves_nothing_of_it(self):
+        job, _ = self.admin("/admin/jobs", {"type": "pipeline", "spec": {"name": "small", "jobs": {
+            "export": {"kind": "convert", "from": "large", "to": "native", "dtype": "f32",
+                       "out": "out"}}}}, status=202)
+        folder = self.path / "data" / "jobs" / job["id"] / "jobs" / "export"
+        self.hold(lambda: harness.job_processes(folder))
+        self.act(job["id"], "cancel")
+        self.release_when_asked_to_end()
+        self.assertEqual(self.ended(job["id"])["status"], "cancelled")
+        self.assertEqual(self.names(), ["base", "large"])
+
+    def test_by_hand_a_stop_leaves_nothing(self):
+        process = subprocess.Popen(
+            [harness.BINARY, "convert", self.large, self.root / "out", "--to", "native", "--dtype", "f32"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={"XDG_CACHE_HOME": str(self.path / "cache")})
+        self.hold(lambda: [process.pid])
+        process.send_signal(signal.SIGTERM)
+        self.release_when_asked_to_end()
+        _, error = process.communicate(timeout=harness.PATIENCE_S)
+        self.assertEqual(process.returncode, 130, error)
+        self.assertEqual(self.names(), ["base", "large"])
 
 
 if __name__ == "__main__":

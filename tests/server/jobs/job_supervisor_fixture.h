@@ -73,10 +73,14 @@ class JobSupervisorTest : public testing::Test {
   void StartSupervisor(const std::function<void(JobSupervisorOptions&)>& change = {}) {
     JobSupervisorOptions options = FastOptions(dir_ / "script");
     if (change) change(options);
-    supervisor_ = std::make_unique<JobSupervisor>(JobStore::Open(data_dir()), options,
-                                                  [this](const Job& job) {
-                                                    if (on_succeeded_) on_succeeded_(job);
-                                                  });
+    supervisor_ = std::make_unique<JobSupervisor>(
+        JobStore::Open(data_dir()), options,
+        [this](const Job& job) {
+          if (on_succeeded_) on_succeeded_(job);
+        },
+        [this](const Job& job) {
+          if (on_cancelled_) on_cancelled_(job);
+        });
   }
 
   Job Submit(const std::string& spec = "{}") { return supervisor_->Submit(JobType::kTrain, spec); }
@@ -132,6 +136,7 @@ class JobSupervisorTest : public testing::Test {
 
   TemporaryDir dir_;
   std::function<void(const Job&)> on_succeeded_;
+  std::function<void(const Job&)> on_cancelled_;
   std::unique_ptr<JobSupervisor> supervisor_;
 };
 

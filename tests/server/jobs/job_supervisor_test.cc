@@ -1,5 +1,6 @@
 #include "server/jobs/job_supervisor.h"
 
+#include <atomic>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -256,6 +257,52 @@ TEST_F(JobSupervisorTest, PausedJobStaysPausedUnderTheNextServerAndCanBeCancelle
   ExpectError(ErrorCode::kFailedPrecondition, {job.id, "cancelled"},
               [&] { supervisor_->Resume(job.id); });
   EXPECT_EQ(Runs(job), 1u);
+}
+
+TEST_F(JobSupervisorTest, WhatACancelledJobHasLeftIsTakenAwayBeforeItsEndIsRead) {
+  Script({kCountRuns, kStopOnTerm, kWaitForGo, kSucceed});
+  std::mutex mutex;
+  std::vector<std::string> told;
+  on_cancelled_ = [&](const Job& job) {
+    const std::lock_guard lock(mutex);
+    told.push_back(job.id + " " + std::string(NameOf(supervisor_->Find(job.id)->status)));
+  };
+  StartSupervisor();
+  const Job running = Submit();
+  const Job queued = Submit();
+  const Job paused = Submit();
+  WaitForFirstRun(running);
+
+  supervisor_->Cancel(queued.id);  // it has not begun, and left nothing
+  supervisor_->Cancel(running.id);
+  WaitForEndOf(running, JobStatus::kCancelled);
+  WaitForFirstRun(paused);
+  supervisor_->Pause(paused.id);
+  WaitForJob(paused.id, [](const Job& job) { return job.status == JobStatus::kPaused; });
+  EXPECT_EQ(told, std::vector{running.id + " running"});
+  supervisor_->Cancel(paused.id);
+
+  EXPECT_EQ(told, (std::vector{running.id + " running", paused.id + " cancelled"}));
+}
+
+TEST_F(JobSupervisorTest, WhatAnInterruptedJobHasLeftStays) {
+  Script({kCountRuns, kStopOnTerm, kWaitForGo, kSucceed});
+  std::atomic<int> told = 0;
+  on_cancelled_ = [&](const Job&) { ++told; };
+  StartSupervisor();
+  const Job job = Submit();
+  WaitForFirstRun(job);
+
+  supervisor_.reset();
+  StartSupervisor();
+  EXPECT_TRUE(WaitFor([&] { return Runs(job) == 2; }));
+  supervisor_->Pause(job.id);
+  WaitForJob(job.id, [](const Job& each) { return each.status == JobStatus::kPaused; });
+  supervisor_->Resume(job.id);
+  Go(job);
+  WaitForEndOf(job, JobStatus::kSucceeded);
+
+  EXPECT_EQ(told, 0);
 }
 
 TEST_F(JobSupervisorTest, CancelWinsOverPauseAndSoDoesTheEnd) {
