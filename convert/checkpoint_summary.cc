@@ -58,7 +58,7 @@ void AddTensors(const ModelSource& source, Json* out) {
     (*out)["dtype"] = DTypeName(tensor.view.dtype);
   }
   (*out)["tensors"] = source.tensors().size();
-  (*out)["bytes"] = source.bytes();
+  (*out)["bytes"] = source.stored_bytes();
 }
 
 }  // namespace

@@ -73,6 +73,13 @@ class ModelFiles final : public ModelSource {
     model_.LetGo(*model_.FindStored(Tensor(tensor).name));
   }
   void LetGoOf(Bytes bytes) const override { model_.LetGo(bytes); }
+  int64_t stored_bytes() const override {
+    int64_t sum = 0;
+    for (const engine::NamedTensor& tensor : tensors_) {
+      sum += static_cast<int64_t>(model_.FindStored(tensor.name)->bytes().size());
+    }
+    return sum;
+  }
   int64_t PartMemory(int64_t part) const override {
     return IsMapped(part) ? 0 : ModelSource::PartMemory(part);
   }

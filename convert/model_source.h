@@ -56,7 +56,9 @@ class ModelSource {
 
   // By name; -1 when absent.
   int64_t Find(std::string_view tensor) const;
-  int64_t bytes() const;  // of all tensors
+  int64_t bytes() const;  // of all tensors, as they are told
+  // The same as they lie in the files: blocks of integers have fewer than the f32 they are told as.
+  virtual int64_t stored_bytes() const { return bytes(); }
 };
 
 // A directory or file that engine::ModelDir opens: Hugging Face, native, GGUF, llama2.c. Floating

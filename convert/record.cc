@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 void AddHash(const fs::path& path, const RecordContext& context, Json* parent) {
   const OpenedTensors opened = OpenTensors(path);
   (*parent)["format"] = opened.format;
-  (*parent)["bytes"] = opened.source->bytes();
+  (*parent)["bytes"] = opened.source->stored_bytes();
   if (opened.kind == TensorsKind::kModel) {
     // Where Model::Load keeps them.
     const fs::path memo = context.cache_dir.empty() ? fs::path() : context.cache_dir / "hashes";
@@ -98,7 +98,7 @@ std::string RecordText(const ConvertSpec& spec, const fs::path& result,
   if (!context.job.empty()) record["job"] = context.job;
   if (context.inode != 0) record["inode"] = context.inode;
   record["tensors"] = written->tensors().size();
-  record["bytes"] = written->bytes();
+  record["bytes"] = written->stored_bytes();
   record["hashes"] = HashesOf(result, context);
   record["parents"] = Json::array();
   const bool is_adapter = FormOf(spec.source, "source").kind == SourceKind::kAdapter;

@@ -20,9 +20,9 @@ struct RecordContext {
   uint64_t inode = 0;                    // of a file that the record lies beside; 0: of a directory
 };
 
-// convert.json: which tensors of how many bytes `spec` has made as `result`, when, by what, of
-// which parents with which content, the certificate, and of an adapter how it was merged.
-// What the format tells of it is there under the format's name.
+// convert.json: which tensors of how many bytes (as they lie in its files) `spec` has made as
+// `result`, when, by what, of which parents with which content, the certificate, and of an adapter
+// how it was merged. What the format tells of it is there under the format's name.
 // Parents are named without their paths, and have the record that they have themselves, trimmed
 // (provenance.h). Reads the parents' weights unless their hashes are remembered; what cannot be
 // hashed says why.

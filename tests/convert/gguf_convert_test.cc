@@ -192,6 +192,16 @@ TEST_F(GgufConvertTest, WhatWasLostIsToldOfEveryTensor) {
         nlohmann::json::parse(std::ifstream(dir_ / (std::string(dtype) + ".gguf.convert.json")));
     EXPECT_GT(record["gguf"]["tensors"].size(), 20u);
     EXPECT_EQ(record["gguf"]["relative_rms"], report["relative_rms"]);
+    // Of the blocks, not of the f32 that they are told as: all of the file but its head.
+    const fs::path file = dir_ / (std::string(dtype) + ".gguf");
+    const auto file_bytes = static_cast<int64_t>(fs::file_size(file));
+    EXPECT_EQ(record["bytes"], result.bytes);
+    EXPECT_LT(result.bytes, file_bytes);
+    EXPECT_GT(result.bytes, file_bytes - (16 << 10));
+    const fs::path back = dir_ / (std::string(dtype) + "-back");
+    Run(file, back, "hf", "");
+    const auto of_back = nlohmann::json::parse(std::ifstream(back / "convert.json"));
+    EXPECT_EQ(of_back["parents"][0]["bytes"], result.bytes);
     EXPECT_EQ(nlohmann::json::parse(ConvertResultJson(result))["gguf"], report);
   }
   // The model is in bf16, whose least numbers f16 does not have.
