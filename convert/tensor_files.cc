@@ -156,6 +156,7 @@ class Writer {
     }
     std::sort(parts.begin(), parts.end());
     std::vector<int64_t> order;
+    order.reserve(parts.size());
     for (const auto& [first, part] : parts) order.push_back(part);
     return order;
   }

@@ -12,6 +12,11 @@ constexpr int kMaxDepth = 16;
 
 Error Invalid(const std::string& message) { return Error(ErrorCode::kInvalidArgument, message); }
 
+Error NotSet(const std::string& name) {
+  return Invalid("the environment variable " + name + " is not set, and ${" + name +
+                 ":-…} gives no default");
+}
+
 // The end of the variable whose "${" is at `begin`: that of its "}", with those inside it matched.
 size_t EndOfVariable(const std::string& text, size_t begin) {
   int depth = 0;
@@ -53,8 +58,7 @@ std::string ReplaceVariables(const std::string& text, const PipelineReading& rea
     } else if (split != std::string::npos) {
       out += ReplaceVariables(inside.substr(split + 2), reading, depth + 1);
     } else {
-      throw Invalid("the environment variable " + name + " is not set, and ${" + name +
-                    ":-…} gives no default");
+      throw NotSet(name);
     }
     if (out.size() > kMaxBytes) throw Invalid("variables make it too long");
   }

@@ -55,7 +55,7 @@ class Server {
 
   struct Answer {
     int status = 0;
-    Json body;
+    Json body = Json::object();
 
     std::string ErrorText() const {
       const auto error = body.find("error");

@@ -239,23 +239,26 @@ class Reader {
       return;
     }
     CheckNeeds(job);
-    for (const auto& [key, value] : job.keys) {
-      const bool is_known = std::any_of(kind->keys.begin(), kind->keys.end(),
-                                        [&](const char* known) { return key == known; });
-      if (!is_known && !kind->takes_training_keys) {
-        std::vector<const char*> known(kind->keys.begin(), kind->keys.end());
-        known.insert(known.end(), {"kind", "needs"});
-        Fault(value.origin, name + "." + key + ": unknown key of a " + job.kind +
-                                "; did you mean " + NearestName(key, known) + "?");
-      } else if (is_known && value.is_list) {
-        Fault(value.origin, name + "." + key + ": must be a single value, not a list");
-      }
-      for (const std::string& word : value.words) CheckReferences(job, key, value, word);
-    }
+    for (const auto& [key, value] : job.keys) CheckKey(job, *kind, key, value);
     CheckOut(job);
     for (const char* key : kind->required) {
       if (job.Text(key).empty()) Fault(job.origin, name + "." + key + ": must be given");
     }
+  }
+
+  void CheckKey(PipelineJob& job, const PipelineKind& kind, const std::string& key,
+                const PipelineValue& value) {
+    const std::string where = "jobs." + job.name + "." + key;
+    const bool is_known = std::find(kind.keys.begin(), kind.keys.end(), key) != kind.keys.end();
+    if (!is_known && !kind.takes_training_keys) {
+      std::vector<const char*> known(kind.keys.begin(), kind.keys.end());
+      known.insert(known.end(), {"kind", "needs"});
+      Fault(value.origin, where + ": unknown key of a " + job.kind + "; did you mean " +
+                              NearestName(key, known) + "?");
+    } else if (is_known && value.is_list) {
+      Fault(value.origin, where + ": must be a single value, not a list");
+    }
+    for (const std::string& word : value.words) CheckReferences(job, key, value, word);
   }
 
   // Where a job puts things must be known before any has run.

@@ -111,7 +111,11 @@ PipelineState PipelineState::Open(const fs::path& dir, const std::string& pipeli
                                           "another directory (--dir), or remove the file");
   }
   for (const auto& [job, record] : json["jobs"].items()) {
-    if (record.is_object()) state.records_[job] = FromJson(record, source + ": " + job);
+    if (!record.is_object()) continue;
+    std::string where = source;
+    where += ": ";
+    where += job;
+    state.records_[job] = FromJson(record, where);
   }
   return state;
 }
