@@ -325,13 +325,22 @@ void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext
     engine::RemoveStaleTemporaries(parent, name.string());
   }
   WorkDir work(spec.target);
+  std::string refused;
   try {
-    MakeIn(work, spec, context, ops);
+    return MakeIn(work, spec, context, ops);
   } catch (const Error& error) {
     // Whoever stops a job starts it again, or removes what is left of it.
     if (error.code() == ErrorCode::kCancelled && !context.dir.empty()) work.Keep();
-    throw;
+    if (error.code() != ErrorCode::kIo || !work.IsBegun()) throw;
+    refused = error.what();
+  } catch (const fs::filesystem_error& error) {
+    if (!work.IsBegun()) throw;
+    refused = error.what();
   }
+  // The disk is full, or fails.
+  work.Keep();
+  throw Error(ErrorCode::kIo, refused + "; what is written stays in " + work.path().string() +
+                                  ", with which the same conversion goes on; or remove it");
 }
 
 }  // namespace

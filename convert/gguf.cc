@@ -7,7 +7,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "convert/formats.h"
 #include "convert/gguf_config.h"
 #include "convert/gguf_tokenizer.h"
 #include "engine/base/check.h"
@@ -182,9 +181,9 @@ std::string GgufReport::Json() const {
       .dump();
 }
 
-GgufReport WriteGgufFile(const ModelSource& source, const std::string& name,
-                         const std::string& dtype, const std::filesystem::path& path,
-                         engine::OpsContext& ops, const std::function<void(int64_t)>& advance) {
+GgufReport WriteGgufFile(const WriteContext& context, const std::string& name,
+                         const std::string& dtype) {
+  const ModelSource& source = context.source;
   const ModelConfig config = ConfigOf(source);
   const engine::GgufArchitecture& architecture = GgufArchitectureFor(config, source.name());
   GgufReport report;
@@ -204,10 +203,10 @@ GgufReport WriteGgufFile(const ModelSource& source, const std::string& name,
   }
   std::vector<GgufTensorInfo> infos;
   for (const GgufTensor& tensor : report.tensors) infos.push_back(tensor.info);
-  GgufFileWriter writer(path, keys, infos);
-  WriteGgufTensors(source, writer, ops, advance, report.tensors);
+  GgufFileWriter writer(context.target, keys, infos);
+  WriteGgufTensors(context, writer, report.tensors);
   writer.Finish();
-  CheckWritten(source, config, path, &report.warnings);
+  CheckWritten(source, config, context.target, &report.warnings);
   return report;
 }
 
@@ -242,8 +241,7 @@ void CompareGguf(const ModelSource& source, const std::filesystem::path& file,
 void WriteGguf(const ConvertSpec& spec, const WriteContext& context) {
   std::filesystem::path name = spec.source.filename();
   if (name.empty()) name = spec.source.parent_path().filename();
-  const GgufReport report = WriteGgufFile(context.source, name.string(), spec.dtype, context.target,
-                                          context.ops, context.advance);
+  const GgufReport report = WriteGgufFile(context, name.string(), spec.dtype);
   for (const std::string& warning : report.warnings) context.warn(warning);
   context.report(report.Json());
 }

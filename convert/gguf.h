@@ -3,12 +3,11 @@
 #include <filesystem>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "convert/formats.h"
 #include "convert/gguf_tensors.h"
 #include "convert/model_source.h"
-#include "engine/ops/ops_context.h"
 
 namespace tandem::convert {
 
@@ -23,13 +22,12 @@ struct GgufReport {
   std::string Json() const;
 };
 
-// Writes `path`, which must not exist; `name` becomes general.name, `dtype` is one of f32, f16,
-// bf16, q8_0, q4_0 or empty. What was written is opened again: its configuration and tokenizer must
-// be those of the source. `advance` as in WriteContext. Throws kUnsupported for what GGUF cannot
+// Writes the file context.target, going on from context.journal; `name` becomes general.name,
+// `dtype` is one of f32, f16, bf16, q8_0, q4_0 or empty. What was written is opened again: its
+// configuration and tokenizer must be those of the source. Throws kUnsupported for what GGUF cannot
 // say, kDataLoss naming a tensor, kIo.
-GgufReport WriteGgufFile(const ModelSource& source, const std::string& name,
-                         const std::string& dtype, const std::filesystem::path& path,
-                         engine::OpsContext& ops, const std::function<void(int64_t)>& advance);
+GgufReport WriteGgufFile(const WriteContext& context, const std::string& name,
+                         const std::string& dtype);
 
 // Whether the tensors of the file are those of the source as nearly as `dtype` has them, read row
 // by row. Throws kDataLoss naming the tensor.

@@ -1,11 +1,14 @@
 #include "convert/gguf_tensors.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <mutex>
 
 #include "convert/gguf_config.h"
+#include "convert/sync_behind.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
@@ -148,6 +151,39 @@ void WriteRows(const RowReader& reader, size_t index, const std::string& source_
   for (const GgufError& error : errors) tensor.error.Add(error);
 }
 
+// The notes of the journal: an error's three numbers, exactly.
+std::string NoteOf(const GgufError& error) {
+  char text[96];
+  std::snprintf(text, sizeof text, "%a %a %a", error.max_abs, error.squares, error.source_squares);
+  return text;
+}
+
+std::optional<GgufError> ParseNote(const std::string& note) {
+  GgufError error;
+  const char* at = note.c_str();
+  for (double* number : {&error.max_abs, &error.squares, &error.source_squares}) {
+    char* end = nullptr;
+    *number = std::strtod(at, &end);
+    if (end == at || !(*number >= 0)) return std::nullopt;
+    at = end;
+  }
+  return *at == '\0' ? std::optional(error) : std::nullopt;
+}
+
+// Tensors of the file that the journal has: not `wanted` any more.
+void TakeWritten(const GgufFileWriter& writer, Journal* journal, std::vector<GgufTensor>& tensors,
+                 std::map<int64_t, size_t>* wanted) {
+  if (journal == nullptr) return;
+  const std::string file = writer.path().filename().string();
+  if (!writer.found()) journal->Drop(file);
+  std::erase_if(*wanted, [&](const auto& entry) {
+    const std::string* note = journal->Find(file, static_cast<int64_t>(entry.second));
+    const auto error = note == nullptr ? std::nullopt : ParseNote(*note);
+    if (error) tensors[entry.second].error = *error;
+    return error.has_value();
+  });
+}
+
 }  // namespace
 
 GgufNumbers GgufNumbersOf(const std::string& dtype) {
@@ -195,9 +231,10 @@ std::vector<GgufTensor> PlanGgufTensors(const engine::GgufArchitecture& architec
   return tensors;
 }
 
-void WriteGgufTensors(const ModelSource& source, const GgufFileWriter& writer,
-                      engine::OpsContext& ops, const std::function<void(int64_t)>& advance,
+void WriteGgufTensors(const WriteContext& context, const GgufFileWriter& writer,
                       std::vector<GgufTensor>& tensors) {
+  const ModelSource& source = context.source;
+  const std::string file = writer.path().filename().string();
   std::map<int64_t, size_t> wanted;  // by index of the source
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].source >= 0) {
@@ -206,13 +243,15 @@ void WriteGgufTensors(const ModelSource& source, const GgufFileWriter& writer,
       writer.Write(i, 0, std::as_bytes(std::span(tensors[i].values)));
     }
   }
+  TakeWritten(writer, context.journal, tensors, &wanted);
+  SyncBehind sync(context);
   for (int64_t part = 0; part < source.parts(); ++part) {
     const std::vector<int64_t> in_part = source.TensorsOf(part);
     int64_t bytes = 0;
     for (const int64_t index : in_part) {
       bytes += static_cast<int64_t>(source.tensors()[static_cast<size_t>(index)].view.bytes());
     }
-    advance(bytes);
+    context.advance(bytes);
     if (std::none_of(in_part.begin(), in_part.end(),
                      [&](int64_t index) { return wanted.contains(index); })) {
       continue;
@@ -222,9 +261,11 @@ void WriteGgufTensors(const ModelSource& source, const GgufFileWriter& writer,
       if (found == wanted.end()) return;
       GgufTensor& tensor = tensors[found->second];
       WriteRows(RowReader(tensor, read.view, data.data()), found->second, source.name(), writer,
-                ops.pool(), tensor);
+                context.ops.pool(), tensor);
+      sync.Add({file, static_cast<int64_t>(found->second), NoteOf(tensor.error)}, {writer.path()});
     });
   }
+  sync.Finish();
 }
 
 }  // namespace tandem::convert

@@ -1,16 +1,15 @@
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "convert/formats.h"
 #include "convert/gguf_quantize.h"
 #include "convert/gguf_writer.h"
 #include "convert/model_source.h"
 #include "engine/io/gguf_names.h"
 #include "engine/model/config.h"
-#include "engine/ops/ops_context.h"
 
 namespace tandem::convert {
 
@@ -39,10 +38,10 @@ std::vector<GgufTensor> PlanGgufTensors(const engine::GgufArchitecture& architec
                                         const ModelSource& source, const std::string& dtype);
 
 // Writes the data of all of them, part by part of the source, the rows of a tensor in pieces by all
-// workers; holds what the source holds and a few MiB for each worker. `advance` as in WriteContext.
-// Throws kDataLoss naming a tensor with values that its type does not have, kIo.
-void WriteGgufTensors(const ModelSource& source, const GgufFileWriter& writer,
-                      engine::OpsContext& ops, const std::function<void(int64_t)>& advance,
+// workers; holds what the source holds and a few MiB for each worker. Of a file that was found,
+// tensors that the journal has stay as they are, with the errors of then. Throws kDataLoss naming a
+// tensor with values that its type does not have, kIo.
+void WriteGgufTensors(const WriteContext& context, const GgufFileWriter& writer,
                       std::vector<GgufTensor>& tensors);
 
 }  // namespace tandem::convert

@@ -1,7 +1,6 @@
 #include "convert/gguf_writer.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <cerrno>
 
@@ -36,17 +35,6 @@ void AppendName(std::string& bytes, std::string_view name) {
 }
 
 int64_t Aligned(int64_t bytes) { return RoundUp<int64_t>(bytes, kGgufAlignment); }
-
-void WriteAt(const engine::FileDescriptor& file, std::span<const std::byte> bytes, int64_t offset,
-             const std::filesystem::path& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = pwrite(file.get(), bytes.data(), bytes.size(), offset);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) engine::ThrowSystemError("write", path, errno);
-    bytes = bytes.subspan(static_cast<size_t>(written));
-    offset += written;
-  }
-}
 
 }  // namespace
 
@@ -128,16 +116,23 @@ GgufFileWriter::GgufFileWriter(const std::filesystem::path& path, const GgufKeys
   const int64_t data = Aligned(static_cast<int64_t>(head.size()));
   for (int64_t& begin : begins_) begin += data;
 
-  file_ = engine::CreateNewFile(path_);
-  if (const int error = posix_fallocate(file_.get(), 0, data + offset); error != 0) {
-    engine::ThrowSystemError("write", path_, error);
-  }
-  WriteAt(file_, std::as_bytes(std::span(head)), 0, path_);
+  Open(data + offset);
+  engine::WriteAllAt(file_, std::as_bytes(std::span(head)), 0, path_);
+}
+
+void GgufFileWriter::Open(int64_t bytes) {
+  std::error_code absent;
+  const auto there = std::filesystem::file_size(path_, absent);
+  found_ = !absent && there == static_cast<uintmax_t>(bytes);
+  if (!found_) std::filesystem::remove_all(path_);
+  file_ = engine::FileDescriptor(open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  if (file_.get() < 0) engine::ThrowSystemError("create", path_, errno);
+  engine::Reserve(file_, bytes, path_);
 }
 
 void GgufFileWriter::Write(size_t tensor, int64_t offset, std::span<const std::byte> bytes) const {
   TANDEM_CHECK(offset >= 0 && offset + static_cast<int64_t>(bytes.size()) <= sizes_.at(tensor));
-  WriteAt(file_, bytes, begins_.at(tensor) + offset, path_);
+  engine::WriteAllAt(file_, bytes, begins_.at(tensor) + offset, path_);
 }
 
 void GgufFileWriter::Finish() {

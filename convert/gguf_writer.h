@@ -84,23 +84,30 @@ class GgufKeys {
 // Bytes of so many numbers. REQUIRES: whole blocks.
 int64_t GgufBytes(GgufNumbers numbers, int64_t elements);
 
-// A new file: keys and descriptions are written at once, the data in pieces, by any thread. Room
+// A file: keys and descriptions are written at once, the data in pieces, by any thread. Room
 // for all of it is asked for at the beginning, so that a full disk shows before anything was
-// computed. Memory: keys and descriptions. Throws kAlreadyExists, kUnsupported (more tensors than
-// GgufFile reads), kIo naming the file.
+// computed. Memory: keys and descriptions. Throws kUnsupported (more tensors than GgufFile reads),
+// kIo naming the file.
 class GgufFileWriter {
  public:
   GgufFileWriter(const std::filesystem::path& path, const GgufKeys& keys,
                  std::span<const GgufTensorInfo> tensors);
 
+  // There was a file of just this length, whose data is as a writer before left it; any other was
+  // replaced by a new one.
+  bool found() const { return found_; }
+  const std::filesystem::path& path() const { return path_; }
   // Bytes of a tensor from `offset` of its own on. Throws kIo.
   void Write(size_t tensor, int64_t offset, std::span<const std::byte> bytes) const;
   // Everything is on the disk; throws kIo. Without it the file is not whole.
   void Finish();
 
  private:
+  void Open(int64_t bytes);
+
   std::filesystem::path path_;
   engine::FileDescriptor file_;
+  bool found_ = false;
   std::vector<int64_t> begins_;  // of each tensor's data, in bytes of the file
   std::vector<int64_t> sizes_;
 };

@@ -45,12 +45,15 @@ Json IdentityOfFiles(const fs::path& root) {
 }  // namespace
 
 std::string IdentityOf(const ConvertSpec& spec) {
-  Json identity = {{"layout_version", kLayoutVersion},
-                   {"format", spec.format},
-                   {"dtype", spec.dtype},
-                   {"layout", spec.layout},
-                   {"max_shard_bytes", spec.max_shard_bytes},
-                   {"source", IdentityOfFiles(spec.source)}};
+  Json identity = {
+      {"layout_version", kLayoutVersion},
+      {"format", spec.format},
+      {"dtype", spec.dtype},
+      {"layout", spec.layout},
+      {"max_shard_bytes", spec.max_shard_bytes},
+      {"maxtext",
+       {spec.maxtext.ocdbt, spec.maxtext.zarr, spec.maxtext.model, spec.maxtext.all_bf16}},
+      {"source", IdentityOfFiles(spec.source)}};
   if (spec.peft.rank != 0) identity["peft"] = {spec.peft.rank, spec.peft.alpha};
   if (!spec.base.empty()) identity["base"] = IdentityOfFiles(spec.base);
   return identity.dump() + "\n";

@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <iterator>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "convert/maxtext.h"
+#include "convert/maxtext_journal.h"
 #include "convert/maxtext_map.h"
 #include "convert/maxtext_numbers.h"
 #include "convert/model_texts.h"
 #include "convert/orbax/orbax_writer.h"
+#include "convert/sync_behind.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
@@ -28,6 +31,7 @@ using Json = nlohmann::ordered_json;
 
 // Numbers that a task computes at a time, of one tensor.
 constexpr int64_t kPieceElements = int64_t{1} << 20;
+constexpr const char* kJournaledAs = "items";
 
 bool IsHalf(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
 
@@ -81,26 +85,51 @@ std::map<std::string, int64_t> FindTensors(const ModelSource& source,
 class MaxTextWriter {
  public:
   MaxTextWriter(const ConvertSpec& spec, const WriteContext& context,
-                const engine::ModelConfig& config)
+                const engine::ModelConfig& config, const MaxTextStamps& stamps)
       : spec_(spec),
         context_(context),
         source_(context.source),
         pool_(context.ops.pool()),
         places_(FindTensors(source_, config)),
+        stamps_(stamps),
         items_(context.target / "0" / "items", Storage(), pool_) {}
 
-  void Write(const MaxTextLeaf& leaf) {
-    DType tensor_dtype = DTypeOf(leaf, 0);
-    for (int64_t layer = 1; layer < leaf.n_layers(); ++layer) {
-      if (DTypeOf(leaf, layer) != tensor_dtype) tensor_dtype = DType::kF32;
+  // The first of the leaves as a conversion that was killed wrote them. Nothing: its files are not
+  // what it said, and nothing can be gone on with.
+  std::optional<size_t> Restore(const std::vector<MaxTextLeaf>& leaves) {
+    size_t n = 0;
+    for (; n < leaves.size(); ++n) {
+      const std::string* note = context_.journal->Find(kJournaledAs, EntryOf(n));
+      if (note == nullptr) break;
+      const auto written = ParseLeaf(*note);
+      if (!written || !Restore(leaves[n], *written)) return std::nullopt;
+      Advance(leaves[n]);
     }
-    const Choice choice = Choose(leaf, tensor_dtype);
-    WriteLeaf(leaf, choice.dtype);
-    if (choice.loss.changed > 0) WriteCorrections(leaf, choice.dtype);
-    WriteRowsBeyond(leaf);
-    for (const std::string& tensor : leaf.tensors) source_.LetGo(places_.at(tensor));
+    context_.journal->Drop(kJournaledAs, EntryOf(n));
+    engine::RemoveStaleTemporaries(context_.target / "0");
+    items_.RemoveOthers();
+    if (exact_) {
+      exact_->RemoveOthers();
+    } else {
+      fs::remove_all(ExactDir());
+    }
+    return n;
   }
 
+  void Write(std::span<const MaxTextLeaf> leaves, size_t from) {
+    SyncBehind sync(context_);
+    for (size_t i = from; i < leaves.size(); ++i) {
+      const WrittenLeaf written = Write(leaves[i]);
+      std::vector<fs::path> changed = items_.TakeChanged();
+      changed.insert(changed.end(), {context_.target, context_.target / "0"});
+      if (exact_) {
+        std::ranges::move(exact_->TakeChanged(), std::back_inserter(changed));
+        changed.push_back(ExactDir());
+      }
+      sync.Add({kJournaledAs, EntryOf(i), NoteOf(written)}, changed);
+    }
+    sync.Finish();
+  }
   void Finish(bool is_scanned, bool rotates_pairs) {
     if (!kept_f32_.empty()) {
       char text[256];
@@ -134,7 +163,8 @@ class MaxTextWriter {
                                      {"dtypes", std::move(dtypes)}}
                                         .dump(1) +
                                     "\n");
-    WriteOrbaxStep(context_.target / "0", Json{{"scan_layers", is_scanned}}.dump());
+    WriteOrbaxStep(context_.target / "0", Json{{"scan_layers", is_scanned}}.dump(),
+                   stamps_.items.time_ns);
   }
 
  private:
@@ -142,10 +172,64 @@ class MaxTextWriter {
   struct Choice {
     DType dtype = DType::kF32;
     Loss loss;
+    Loss bf16_loss;  // what kept it from being bf16
   };
 
+  // Of the journal's entries the first is that of the stamps.
+  static int64_t EntryOf(size_t leaf) { return static_cast<int64_t>(leaf) + 1; }
+
   OrbaxStorage Storage() const {
-    return {.ocdbt = spec_.maxtext.ocdbt, .zarr = spec_.maxtext.zarr};
+    return {.ocdbt = spec_.maxtext.ocdbt, .zarr = spec_.maxtext.zarr, .stamp = stamps_.items};
+  }
+  fs::path ExactDir() const { return context_.target / "exact"; }
+
+  WrittenLeaf Write(const MaxTextLeaf& leaf) {
+    DType tensor_dtype = DTypeOf(leaf, 0);
+    for (int64_t layer = 1; layer < leaf.n_layers(); ++layer) {
+      if (DTypeOf(leaf, layer) != tensor_dtype) tensor_dtype = DType::kF32;
+    }
+    const Choice choice = Choose(leaf, tensor_dtype);
+    WrittenLeaf written{.dtype = choice.dtype, .bf16_loss = choice.bf16_loss};
+    written.values = WriteLeaf(leaf, choice.dtype);
+    if (choice.loss.changed > 0) WriteCorrections(leaf, choice.dtype, &written);
+    WriteRowsBeyond(leaf, &written);
+    for (const std::string& tensor : leaf.tensors) source_.LetGo(places_.at(tensor));
+    Report(leaf, written);
+    return written;
+  }
+
+  bool Restore(const MaxTextLeaf& leaf, const WrittenLeaf& written) {
+    if (!items_.Restore(Split(leaf.name), written.dtype, leaf.shape, written.values)) return false;
+    std::set<std::string> known(leaf.tensors.begin(), leaf.tensors.end());
+    if (HasRowsBeyond(leaf)) known.insert(RowsBeyondName(leaf));
+    for (const WrittenLeaf::Exact& exact : written.exact) {
+      if (known.erase(exact.name) == 0) return false;
+      const bool is_rows = HasRowsBeyond(leaf) && exact.name == RowsBeyondName(leaf);
+      const std::vector<int64_t> shape = is_rows ? RowsBeyondShape(leaf) : leaf.tensor_shape;
+      if (!Exact().Restore({exact.name}, exact.dtype, shape, exact.values)) return false;
+    }
+    Report(leaf, written);
+    return true;
+  }
+
+  // What is told of it in the end.
+  void Report(const MaxTextLeaf& leaf, const WrittenLeaf& written) {
+    if (written.bf16_loss.changed > 0) {
+      kept_f32_.push_back({{"parameter", leaf.name},
+                           {"changed_by_bf16", written.bf16_loss.changed},
+                           {"of", Elements(leaf)},
+                           {"max_abs_difference", written.bf16_loss.max_abs}});
+      bf16_loss_.Add(written.bf16_loss);
+    }
+    for (const WrittenLeaf::Exact& exact : written.exact) {
+      if (exact.corrected > 0) corrected_[exact.name] = exact.corrected;
+    }
+  }
+
+  void Advance(const MaxTextLeaf& leaf) const {
+    for (int64_t layer = 0; layer < leaf.n_layers(); ++layer) {
+      context_.advance(static_cast<int64_t>(ViewOf(leaf, layer).bytes()));
+    }
   }
 
   const engine::ConstTensorView& ViewOf(const MaxTextLeaf& leaf, int64_t layer) const {
@@ -226,7 +310,7 @@ class MaxTextWriter {
     return loss;
   }
 
-  Choice Choose(const MaxTextLeaf& leaf, DType tensor_dtype) {
+  Choice Choose(const MaxTextLeaf& leaf, DType tensor_dtype) const {
     Choice choice;
     // MaxText knows f32 and bf16.
     choice.dtype = tensor_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
@@ -234,11 +318,7 @@ class MaxTextWriter {
     choice.loss = LossIn(leaf, choice.dtype);
     if (choice.dtype == DType::kF32 || choice.loss.changed == 0) return choice;
     if (spec_.maxtext.all_bf16) return choice;
-    kept_f32_.push_back({{"parameter", leaf.name},
-                         {"changed_by_bf16", choice.loss.changed},
-                         {"of", Elements(leaf)},
-                         {"max_abs_difference", choice.loss.max_abs}});
-    bf16_loss_.Add(choice.loss);
+    choice.bf16_loss = choice.loss;
     choice.dtype = DType::kF32;
     choice.loss = LossIn(leaf, choice.dtype);
     return choice;
@@ -248,7 +328,7 @@ class MaxTextWriter {
     return engine::ElementCount(leaf.tensor_shape) * leaf.n_layers();
   }
 
-  void WriteLeaf(const MaxTextLeaf& leaf, DType dtype) {
+  StoredArray WriteLeaf(const MaxTextLeaf& leaf, DType dtype) {
     std::vector<std::byte> bytes(static_cast<size_t>(engine::ElementCount(leaf.shape)) *
                                  engine::DTypeBytes(dtype));
     const int64_t n_rows = leaf.has_vocabulary ? leaf.shape[0] : leaf.rows();
@@ -259,34 +339,38 @@ class MaxTextWriter {
                       " holds values that become too large for " + std::string(DTypeName(dtype)));
     });
     for (const std::string& tensor : leaf.tensors) source_.LetGo(places_.at(tensor));
-    items_.AddArray(Split(leaf.name), dtype, leaf.shape, bytes);
-    for (int64_t layer = 0; layer < leaf.n_layers(); ++layer) {
-      context_.advance(static_cast<int64_t>(ViewOf(leaf, layer).bytes()));
-    }
+    StoredArray stored = items_.AddArray(Split(leaf.name), dtype, leaf.shape, bytes);
+    Advance(leaf);
+    return stored;
   }
 
   OrbaxItemWriter& Exact() {
-    if (!exact_) exact_.emplace(context_.target / "exact" / "items", OrbaxStorage{}, pool_);
+    if (!exact_) exact_.emplace(ExactDir() / "items", OrbaxStorage{.stamp = stamps_.exact}, pool_);
     return *exact_;
   }
 
-  void WriteCorrections(const MaxTextLeaf& leaf, DType dtype) {
+  template <typename Int>
+  void AddCorrections(const MaxTextLeaf& leaf, const std::string& name, DType dtype,
+                      const std::vector<Int>& steps, WrittenLeaf* written) {
+    const auto corrected =
+        std::count_if(steps.begin(), steps.end(), [](Int step) { return step != 0; });
+    if (corrected == 0) return;
+    written->exact.push_back(
+        {name, dtype, corrected,
+         Exact().AddArray({name}, dtype, leaf.tensor_shape, std::as_bytes(std::span(steps)))});
+  }
+
+  void WriteCorrections(const MaxTextLeaf& leaf, DType dtype, WrittenLeaf* written) {
     std::vector<std::byte> buffer;
     for (int64_t layer = 0; layer < leaf.n_layers(); ++layer) {
       const std::string& name = leaf.tensors[static_cast<size_t>(layer)];
       const ModelSource::Bytes tensor = Read(leaf, layer, &buffer);
       if (const auto bytes = StepsOf<int8_t>(leaf, layer, dtype, tensor)) {
-        const auto corrected =
-            std::count_if(bytes->begin(), bytes->end(), [](int8_t step) { return step != 0; });
-        if (corrected == 0) continue;
-        corrected_[name] = corrected;
-        Exact().AddArray({name}, DType::kI8, leaf.tensor_shape, std::as_bytes(std::span(*bytes)));
-        continue;
+        AddCorrections(leaf, name, DType::kI8, *bytes, written);
+      } else {
+        AddCorrections(leaf, name, DType::kI32, *StepsOf<int32_t>(leaf, layer, dtype, tensor),
+                       written);
       }
-      const std::vector<int32_t> steps = *StepsOf<int32_t>(leaf, layer, dtype, tensor);
-      corrected_[name] =
-          std::count_if(steps.begin(), steps.end(), [](int32_t step) { return step != 0; });
-      Exact().AddArray({name}, DType::kI32, leaf.tensor_shape, std::as_bytes(std::span(steps)));
     }
   }
 
@@ -310,15 +394,27 @@ class MaxTextWriter {
     return all;
   }
 
-  void WriteRowsBeyond(const MaxTextLeaf& leaf) {
-    if (!leaf.has_vocabulary || leaf.shape[0] >= leaf.tensor_shape[0]) return;
+  static bool HasRowsBeyond(const MaxTextLeaf& leaf) {
+    return leaf.has_vocabulary && leaf.shape[0] < leaf.tensor_shape[0];
+  }
+  static std::string RowsBeyondName(const MaxTextLeaf& leaf) {
+    return leaf.tensors.front() + kRowsBeyond;
+  }
+  static std::vector<int64_t> RowsBeyondShape(const MaxTextLeaf& leaf) {
+    return {leaf.tensor_shape[0] - leaf.shape[0], leaf.tensor_shape[1]};
+  }
+
+  void WriteRowsBeyond(const MaxTextLeaf& leaf, WrittenLeaf* written) {
+    if (!HasRowsBeyond(leaf)) return;
     std::vector<std::byte> buffer;
     const ModelSource::Bytes tensor = Read(leaf, 0, &buffer);
-    const int64_t n_rows = leaf.tensor_shape[0] - leaf.shape[0];
     const size_t row_bytes = tensor.size() / static_cast<size_t>(leaf.tensor_shape[0]);
-    Exact().AddArray({leaf.tensors.front() + kRowsBeyond}, DTypeOf(leaf, 0),
-                     {n_rows, leaf.tensor_shape[1]},
-                     tensor.last(static_cast<size_t>(n_rows) * row_bytes));
+    const std::vector<int64_t> shape = RowsBeyondShape(leaf);
+    const DType dtype = DTypeOf(leaf, 0);
+    written->exact.push_back(
+        {RowsBeyondName(leaf), dtype, 0,
+         Exact().AddArray({RowsBeyondName(leaf)}, dtype, shape,
+                          tensor.last(static_cast<size_t>(shape[0]) * row_bytes))});
   }
 
   const ConvertSpec& spec_;
@@ -326,12 +422,33 @@ class MaxTextWriter {
   const ModelSource& source_;
   ThreadPool& pool_;
   const std::map<std::string, int64_t> places_;  // of tensors in the source
+  const MaxTextStamps stamps_;
   OrbaxItemWriter items_;
   std::optional<OrbaxItemWriter> exact_;
   Loss bf16_loss_;  // of what is kept in f32
   Json kept_f32_ = Json::array();
   Json corrected_ = Json::object();
 };
+
+// Those of a conversion that was killed.
+std::optional<MaxTextStamps> StampsOf(const WriteContext& context) {
+  if (context.journal == nullptr) return std::nullopt;
+  const std::string* note = context.journal->Find(kJournaledAs, 0);
+  return note == nullptr ? std::nullopt : ParseStamps(*note);
+}
+
+// Written down before there is anything with them.
+MaxTextStamps StartOver(const WriteContext& context) {
+  MaxTextStamps stamps;
+  stamps.exact.time_ns = stamps.items.time_ns;
+  if (context.journal == nullptr) return stamps;
+  context.journal->Drop(kJournaledAs);
+  fs::remove_all(context.target);
+  fs::create_directory(context.target);
+  const Journal::Entry entry{kJournaledAs, 0, NoteOf(stamps)};
+  context.journal->Add({&entry, 1});
+  return stamps;
+}
 
 }  // namespace
 
@@ -345,9 +462,18 @@ void WriteMaxText(const ConvertSpec& spec, const WriteContext& context) {
                              .rotates_pairs = RotatesPairs(spec.maxtext.model)};
   const std::vector<MaxTextLeaf> leaves = MaxTextLeaves(config, layout);
   if (const std::string caveat = MaxTextCaveat(config); !caveat.empty()) context.warn(caveat);
-  MaxTextWriter writer(spec, context, config);
-  for (const MaxTextLeaf& leaf : leaves) writer.Write(leaf);
-  writer.Finish(layout.is_scanned, layout.rotates_pairs);
+  std::optional<MaxTextWriter> writer;
+  std::optional<size_t> n_written;
+  if (const auto stamps = StampsOf(context)) {
+    writer.emplace(spec, context, config, *stamps);
+    n_written = writer->Restore(leaves);
+  }
+  if (!n_written) {
+    writer.reset();
+    writer.emplace(spec, context, config, StartOver(context));
+  }
+  writer->Write(leaves, n_written.value_or(0));
+  writer->Finish(layout.is_scanned, layout.rotates_pairs);
 }
 
 std::unique_ptr<ModelSource> OpenWrittenMaxText(const ConvertSpec& /*spec*/,

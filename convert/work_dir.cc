@@ -57,6 +57,13 @@ bool IsOurs(const fs::path& path) {
   });
 }
 
+void SyncFiles(const fs::path& path) {
+  if (!fs::is_directory(path)) return engine::SyncPath(path);
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path)) {
+    if (entry.is_regular_file() && !entry.is_symlink()) engine::SyncPath(entry.path());
+  }
+}
+
 }  // namespace
 
 WorkDir::WorkDir(const fs::path& target)
@@ -71,7 +78,7 @@ WorkDir::WorkDir(const fs::path& target)
 }
 
 WorkDir::~WorkDir() {
-  if (keeps_) return;
+  if (is_kept_) return;
   try {
     Clear();
     fs::remove(path_);
@@ -101,7 +108,12 @@ void WorkDir::Clear() {
   fs::remove(path_ / kIdentityFile);
 }
 
+bool WorkDir::IsBegun() const { return !is_publishing_ && fs::exists(path_ / kJournalFile); }
+
 void WorkDir::Publish(engine::IfThere if_there) {
+  // It may take long, and a kill in the middle of it loses nothing.
+  SyncFiles(out());
+  is_publishing_ = true;
   engine::WriteFileAtomically(path_ / kIdentityFile, kPublishing);
   engine::PublishPath(out(), target_, if_there);
 }

@@ -38,10 +38,12 @@ class WorkDir {
   // identity; else nothing is here afterwards but that identity. What is only needed meanwhile goes
   // either way.
   bool Begin(const std::string& identity);
+  // Leaves what is here to the next conversion of the target, as a kill does.
+  void Keep() { is_kept_ = true; }
+  // Whether that one would find something of the target to be done.
+  bool IsBegun() const;
   // Gives out() the target's name in one step. After a kill from here on nothing is gone on with.
   void Publish(engine::IfThere if_there);
-  // Leaves what is here to the next conversion of the target, as a kill does.
-  void Keep() { keeps_ = true; }
 
  private:
   void Clear();
@@ -49,7 +51,8 @@ class WorkDir {
   const std::filesystem::path target_;
   const std::filesystem::path path_;
   engine::FileDescriptor lock_;
-  bool keeps_ = false;
+  bool is_kept_ = false;
+  bool is_publishing_ = false;
 };
 
 // Removes what an interrupted conversion of the target has left, if there is anything. Throws as

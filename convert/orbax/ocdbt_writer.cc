@@ -2,16 +2,25 @@
 // when all are there, from its leaves up, and last the manifest that names its root. Format:
 // https://google.github.io/tensorstore/kvstore/ocdbt
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "convert/orbax/byte_writer.h"
 #include "convert/orbax/key_value_writer.h"
 #include "convert/orbax/zstd.h"
+#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
@@ -51,21 +60,17 @@ struct Subtree {
   uint64_t outside_bytes = 0;  // of the values that lie outside of them
 };
 
-std::string RandomBytes(size_t n) {
-  std::random_device device;
-  std::string bytes;
-  for (size_t i = 0; i < n; ++i) bytes += static_cast<char>(device());
-  return bytes;
-}
+constexpr size_t kIdDigits = 32;
 
-std::string RandomName() {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string name;
-  for (const char byte : RandomBytes(16)) {
-    name += kDigits[(byte >> 4) & 15];
-    name += kDigits[byte & 15];
+// The bytes that so many hexadecimal digits are.
+std::string BytesOf(std::string_view digits) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < digits.size(); i += 2) {
+    unsigned byte = 0;
+    std::from_chars(digits.data() + i, digits.data() + i + 2, byte, 16);
+    bytes += static_cast<char>(byte);
   }
-  return name;
+  return bytes;
 }
 
 std::string Envelope(uint32_t magic, const ByteWriter& body) {
@@ -99,47 +104,111 @@ void PutNames(const std::vector<std::string_view>& names, const Between& between
 
 class OcdbtWriter : public KeyValueWriter {
  public:
-  OcdbtWriter(const fs::path& dir, const OcdbtSizes& sizes) : dir_(dir), sizes_(sizes) {
+  OcdbtWriter(const fs::path& dir, const OrbaxStamp& stamp, const OcdbtSizes& sizes)
+      : dir_(dir), stamp_(stamp), sizes_(sizes) {
+    TANDEM_CHECK(IsOrbaxId(stamp_.id));
     fs::create_directories(dir_ / "d");
   }
 
-  void Put(const std::string& key, std::span<const std::byte> value) override {
-    if (key.empty() || key.size() > kMaxKeyBytes) {
-      throw Error(ErrorCode::kInvalidArgument, Quoted(key) + " is no key of OCDBT");
-    }
-    Value stored;
-    if (value.size() <= sizes_.max_inline_value_bytes) {
-      stored.inlined.assign(reinterpret_cast<const char*>(value.data()), value.size());
+  StoredValue Put(const std::string& key, std::span<const std::byte> value) override {
+    StoredValue put{.bytes = value.size(), .inlined = std::nullopt};
+    if (IsInlined(value.size())) {
+      put.inlined.emplace(reinterpret_cast<const char*>(value.data()), value.size());
+      Keep(key, {.outside = std::nullopt, .inlined = *put.inlined});
     } else {
-      stored.outside = Append(value);
+      Keep(key, {.outside = Append(value), .inlined = {}});
     }
-    if (!values_.emplace(key, std::move(stored)).second) {
-      throw Error(ErrorCode::kInternal, Quoted(key) + " is there twice");
+    return put;
+  }
+
+  bool Restore(const std::string& key, const StoredValue& value) override {
+    if (IsInlined(value.bytes) != value.inlined.has_value()) return false;
+    if (value.inlined) {
+      Keep(key, {.outside = std::nullopt, .inlined = *value.inlined});
+      return value.inlined->size() == value.bytes;
     }
+    const Place place = NextPlace(value.bytes);
+    Keep(key, {.outside = place, .inlined = {}});
+    std::error_code absent;
+    const fs::path& path = paths_[place.file];
+    if (!fs::is_regular_file(fs::symlink_status(path, absent))) return false;
+    const uintmax_t there = fs::file_size(path, absent);
+    return !absent && place.offset <= there && place.length <= there - place.offset;
+  }
+
+  std::vector<std::string> Files() const override { return names_; }
+  std::vector<fs::path> TakeChanged() override {
+    const std::set<fs::path> changed = std::exchange(changed_, {});
+    return {changed.begin(), changed.end()};
   }
 
   void Finish() override {
     std::vector<Subtree> level = WriteLeaves();
     uint8_t height = 0;
     while (level.size() > 1) level = WriteInner(level, ++height);
-    if (file_) file_->Close(paths_.back());
-    file_.reset();
+    CloseFile();
     WriteManifest(level.empty() ? std::nullopt : std::optional(level.front()), height);
   }
 
  private:
-  Place Append(std::span<const std::byte> bytes) {
-    if (!file_ || file_bytes_ >= sizes_.max_file_bytes) {
-      if (file_) file_->Close(paths_.back());
-      names_.push_back("d/" + RandomName());
-      paths_.push_back(dir_ / names_.back());
-      file_ = engine::CreateNewFile(paths_.back());
-      file_bytes_ = 0;
+  bool IsInlined(uint64_t bytes) const { return bytes <= sizes_.max_inline_value_bytes; }
+
+  void Keep(const std::string& key, Value value) {
+    if (key.empty() || key.size() > kMaxKeyBytes) {
+      throw Error(ErrorCode::kInvalidArgument, Quoted(key) + " is no key of OCDBT");
     }
-    engine::WriteAll(*file_, bytes, paths_.back());
-    const Place place{names_.size() - 1, file_bytes_, bytes.size()};
-    file_bytes_ += bytes.size();
+    if (!values_.emplace(key, std::move(value)).second) {
+      throw Error(ErrorCode::kInternal, Quoted(key) + " is there twice");
+    }
+  }
+
+  // Where so many bytes go, and that they are there. A file's name is the id, whose last digits
+  // count on.
+  Place NextPlace(uint64_t bytes) {
+    if (names_.empty() || end_ >= sizes_.max_file_bytes) {
+      constexpr size_t kDigits = 8;
+      const std::string_view id = stamp_.id;
+      uint32_t number = 0;
+      std::from_chars(id.end() - kDigits, id.end(), number, 16);
+      number += static_cast<uint32_t>(names_.size());
+      char digits[kDigits + 1];
+      std::snprintf(digits, sizeof digits, "%08x", number);
+      names_.push_back("d/" + std::string(id.substr(0, id.size() - kDigits)) + digits);
+      paths_.push_back(dir_ / names_.back());
+      end_ = 0;
+    }
+    const Place place{names_.size() - 1, end_, bytes};
+    end_ += bytes;
     return place;
+  }
+
+  Place Append(std::span<const std::byte> bytes) {
+    const Place place = NextPlace(bytes.size());
+    if (!file_ || place.offset == 0) OpenFile(place);
+    engine::WriteAll(*file_, bytes, paths_[place.file]);
+    changed_.insert(paths_[place.file]);
+    return place;
+  }
+
+  // To write from the place on: whatever is behind it was never known to be whole.
+  void OpenFile(const Place& place) {
+    CloseFile();
+    const fs::path& path = open_path_ = paths_[place.file];
+    if (place.offset == 0) {
+      file_ = engine::CreateNewFile(path);
+      changed_.insert({dir_, path.parent_path()});
+      return;
+    }
+    file_ = engine::FileDescriptor(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+    if (file_->get() < 0) engine::ThrowSystemError("open", path, errno);
+    if (ftruncate(file_->get(), static_cast<off_t>(place.offset)) != 0) {
+      engine::ThrowSystemError("cut", path, errno);
+    }
+  }
+
+  void CloseFile() {
+    if (file_) file_->Close(open_path_);
+    file_.reset();
   }
 
   // The table of the data files that a node names, ascending; `numbers` tells where in it they are.
@@ -280,7 +349,7 @@ class OcdbtWriter : public KeyValueWriter {
 
   void WriteManifest(const std::optional<Subtree>& root, uint8_t height) const {
     ByteWriter body;
-    body.Text(RandomBytes(16));
+    body.Text(BytesOf(stamp_.id));
     body.U8(0);  // one manifest
     body.Varint(sizes_.max_inline_value_bytes);
     body.Varint(sizes_.max_decoded_node_bytes);
@@ -299,26 +368,42 @@ class OcdbtWriter : public KeyValueWriter {
     body.Varint(root ? root->n_keys : 0);
     body.Varint(root ? root->tree_bytes : 0);
     body.Varint(root ? root->outside_bytes : 0);
-    body.U64(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                       std::chrono::system_clock::now().time_since_epoch())
-                                       .count()));
+    body.U64(static_cast<uint64_t>(stamp_.time_ns));
     body.Varint(0);  // older versions
     engine::WriteFileAtomically(dir_ / "manifest.ocdbt", Envelope(kManifestMagic, body));
   }
 
   const fs::path dir_;
+  const OrbaxStamp stamp_;
   const OcdbtSizes sizes_;
   std::map<std::string, Value> values_;
   std::vector<std::string> names_;  // of data files, from the directory on
   std::vector<fs::path> paths_;
-  std::optional<engine::FileDescriptor> file_;  // the last of them
-  uint64_t file_bytes_ = 0;
+  std::optional<engine::FileDescriptor> file_;  // the last of them, once something is appended
+  fs::path open_path_;                          // its
+  uint64_t end_ = 0;                            // of the last, in bytes
+  std::set<fs::path> changed_;
 };
 
 }  // namespace
 
-std::unique_ptr<KeyValueWriter> WriteOcdbt(const fs::path& dir, const OcdbtSizes& sizes) {
-  return std::make_unique<OcdbtWriter>(dir, sizes);
+OrbaxStamp NewOrbaxStamp() {
+  OrbaxStamp stamp;
+  std::random_device random;
+  while (stamp.id.size() < kIdDigits) stamp.id += "0123456789abcdef"[random() % 16];
+  stamp.time_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                      std::chrono::system_clock::now().time_since_epoch())
+                      .count();
+  return stamp;
+}
+
+bool IsOrbaxId(const std::string& id) {
+  return id.size() == kIdDigits && id.find_first_not_of("0123456789abcdef") == id.npos;
+}
+
+std::unique_ptr<KeyValueWriter> WriteOcdbt(const fs::path& dir, const OrbaxStamp& stamp,
+                                           const OcdbtSizes& sizes) {
+  return std::make_unique<OcdbtWriter>(dir, stamp, sizes);
 }
 
 }  // namespace tandem::convert

@@ -1,10 +1,10 @@
 #include "convert/orbax/orbax_writer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "convert/orbax/zarr_writer.h"
 #include "engine/base/error.h"
@@ -44,10 +44,12 @@ std::string TupleText(const OrbaxItemWriter::Path& path) {
   return text + (path.size() == 1 ? ",)" : ")");
 }
 
-int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
+std::string MetadataKey(const std::string& name, const ZarrArray& array) {
+  return name + "/" + ZarrMetadataName(array);
+}
+
+std::string ChunkKey(const std::string& name, const ZarrArray& array, int64_t chunk) {
+  return name + "/" + ZarrChunkKey(array, ZarrChunkPosition(array, chunk));
 }
 
 // Tasks of a pool may not throw: the first fault is kept and thrown here.
@@ -81,25 +83,38 @@ struct OrbaxItemWriter::Tree {
     if (entries.contains(name)) throw Error(ErrorCode::kInternal, name + " is there twice");
     entries[name] = {{"key_metadata", std::move(keys)}, {"value_metadata", std::move(value)}};
   }
+
+  void AddArray(const Path& path, const ZarrArray& array) {
+    Add(path, {{"value_type", "np.ndarray"}, {"skip_deserialize", false}});
+    arrays.push_back({{"array_metadata",
+                       {{"param_name", NameOf(path)},
+                        {"write_shape", array.shape},
+                        {"chunk_shape", array.chunk_shape},
+                        {"ext_metadata", nullptr}}}});
+  }
 };
 
 OrbaxItemWriter::OrbaxItemWriter(const fs::path& dir, const OrbaxStorage& storage, ThreadPool& pool)
     : dir_(dir), storage_(storage), pool_(pool), tree_(std::make_unique<Tree>()) {
   fs::create_directories(dir_);
-  values_ = storage_.ocdbt ? WriteOcdbt(dir_, storage_.ocdbt_sizes) : WriteFileTree(dir_);
+  values_ =
+      storage_.ocdbt ? WriteOcdbt(dir_, storage_.stamp, storage_.ocdbt_sizes) : WriteFileTree(dir_);
 }
 
 OrbaxItemWriter::~OrbaxItemWriter() = default;
 
-void OrbaxItemWriter::PutArray(const std::string& name, engine::DType dtype,
-                               const std::vector<int64_t>& shape, std::span<const std::byte> bytes,
-                               std::vector<int64_t>* chunk_shape) {
-  const ZarrArray array = PlanZarr(storage_.zarr, dtype, shape, storage_.max_chunk_bytes);
+ZarrArray OrbaxItemWriter::Plan(engine::DType dtype, const std::vector<int64_t>& shape) const {
+  return PlanZarr(storage_.zarr, dtype, shape, storage_.max_chunk_bytes);
+}
+
+StoredArray OrbaxItemWriter::PutAll(const std::string& name, const ZarrArray& array,
+                                    std::span<const std::byte> bytes) {
   if (static_cast<int64_t>(bytes.size()) != array.bytes()) {
     throw Error(ErrorCode::kInternal, name + ": bytes of another shape");
   }
+  StoredArray put;
   const std::string text = ZarrMetadataText(array);
-  values_->Put(name + "/" + ZarrMetadataName(array), std::as_bytes(std::span(text)));
+  put.push_back(values_->Put(MetadataKey(name, array), std::as_bytes(std::span(text))));
   int64_t chunk_bytes = array.element_bytes;
   for (const int64_t size : array.chunk_shape) chunk_bytes *= size;
   const int64_t at_once = std::max<int64_t>(2 * pool_.n_threads(), kWaveBytes / chunk_bytes);
@@ -111,32 +126,49 @@ void OrbaxItemWriter::PutArray(const std::string& name, engine::DType dtype,
       encoded[static_cast<size_t>(i)] = EncodeZarrChunk(array, first + i, bytes);
     });
     for (size_t i = 0; i < encoded.size(); ++i) {
-      const auto at = ZarrChunkPosition(array, first + static_cast<int64_t>(i));
-      values_->Put(name + "/" + ZarrChunkKey(array, at), encoded[i]);
+      put.push_back(
+          values_->Put(ChunkKey(name, array, first + static_cast<int64_t>(i)), encoded[i]));
       encoded[i] = {};
     }
   }
-  *chunk_shape = array.chunk_shape;
+  return put;
 }
 
-void OrbaxItemWriter::AddArray(const Path& path, engine::DType dtype,
-                               const std::vector<int64_t>& shape,
-                               std::span<const std::byte> bytes) {
-  tree_->Add(path, {{"value_type", "np.ndarray"}, {"skip_deserialize", false}});
-  std::vector<int64_t> chunk_shape;
-  PutArray(NameOf(path), dtype, shape, bytes, &chunk_shape);
-  tree_->arrays.push_back({{"array_metadata",
-                            {{"param_name", NameOf(path)},
-                             {"write_shape", shape},
-                             {"chunk_shape", chunk_shape},
-                             {"ext_metadata", nullptr}}}});
+StoredArray OrbaxItemWriter::AddArray(const Path& path, engine::DType dtype,
+                                      const std::vector<int64_t>& shape,
+                                      std::span<const std::byte> bytes) {
+  const ZarrArray array = Plan(dtype, shape);
+  tree_->AddArray(path, array);
+  return PutAll(NameOf(path), array, bytes);
+}
+
+bool OrbaxItemWriter::Restore(const Path& path, engine::DType dtype,
+                              const std::vector<int64_t>& shape, const StoredArray& put) {
+  const ZarrArray array = Plan(dtype, shape);
+  tree_->AddArray(path, array);
+  const std::string name = NameOf(path);
+  if (static_cast<int64_t>(put.size()) != 1 + ZarrChunkCount(array)) return false;
+  if (!values_->Restore(MetadataKey(name, array), put[0])) return false;
+  for (size_t i = 1; i < put.size(); ++i) {
+    if (!values_->Restore(ChunkKey(name, array, static_cast<int64_t>(i) - 1), put[i])) return false;
+  }
+  return true;
+}
+
+void OrbaxItemWriter::RemoveOthers() {
+  const std::vector<std::string> files = values_->Files();
+  const std::set<fs::path> ours(files.begin(), files.end());
+  std::vector<fs::path> others;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(dir_)) {
+    if (entry.is_directory() && !entry.is_symlink()) continue;
+    if (!ours.contains(entry.path().lexically_relative(dir_))) others.push_back(entry.path());
+  }
+  for (const fs::path& path : others) fs::remove(path);
 }
 
 void OrbaxItemWriter::AddScalar(const Path& path, int64_t value) {
   tree_->Add(path, {{"value_type", "scalar"}, {"skip_deserialize", false}});
-  std::vector<int64_t> chunk_shape;
-  PutArray(NameOf(path), engine::DType::kI64, {}, std::as_bytes(std::span(&value, 1)),
-           &chunk_shape);
+  PutAll(NameOf(path), Plan(engine::DType::kI64, {}), std::as_bytes(std::span(&value, 1)));
 }
 
 void OrbaxItemWriter::AddEmptyDict(const Path& path) {
@@ -157,8 +189,7 @@ void OrbaxItemWriter::Finish() {
                                   .dump());
 }
 
-void WriteOrbaxStep(const fs::path& step_dir, const std::string& custom_json) {
-  const int64_t now = NowNs();
+void WriteOrbaxStep(const fs::path& step_dir, const std::string& custom_json, int64_t time_ns) {
   engine::WriteFileAtomically(
       step_dir / "_CHECKPOINT_METADATA",
       Json{{"item_handlers",
@@ -166,8 +197,8 @@ void WriteOrbaxStep(const fs::path& step_dir, const std::string& custom_json) {
               "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"}}},
            {"metrics", Json::object()},
            {"performance_metrics", Json::object()},
-           {"init_timestamp_nsecs", now},
-           {"commit_timestamp_nsecs", now},
+           {"init_timestamp_nsecs", time_ns},
+           {"commit_timestamp_nsecs", time_ns},
            {"custom_metadata", Json::parse(custom_json)}}
           .dump());
 }

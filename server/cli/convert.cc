@@ -179,11 +179,11 @@ void AddConvert(CLI::App& command, int& exit_code) {
                      "job directory: reads spec.json there, writes events.jsonl and result.json, "
                      "and gives way to everything else");
   command.footer(
-      "The target is made in TARGET.part and gets its name at the end. What a killed conversion "
-      "left\n"
-      "there, the same command goes on with; one that is stopped leaves nothing, but for --job, "
-      "whose\n"
-      "next start goes on.");
+      "The target is made in TARGET.part and gets its name at the end. What a conversion that was "
+      "killed,\n"
+      "or that a full disk ended, left there, the same command goes on with; one that is stopped "
+      "leaves\n"
+      "nothing, but for --job, whose next start goes on.");
   command.callback([flags, &exit_code] {
     if (!flags->job_dir.empty()) {
       exit_code = ConvertJob(*flags);

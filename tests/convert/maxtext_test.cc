@@ -159,7 +159,7 @@ class MaxTextTest : public testing::Test {
     }
     writer.AddScalar({"step"}, 5);
     writer.Finish();
-    WriteOrbaxStep(dir / "5", "{}");
+    WriteOrbaxStep(dir / "5", "{}", 1);
   }
 
   tests::TemporaryDir dir_;

@@ -3,19 +3,17 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <random>
 #include <thread>
 
 #include "convert/work_dir.h"
-#include "tests/convert/convert_fixture.h"
+#include "tests/convert/resume_fixture.h"
 
 namespace tandem::convert {
 namespace {
@@ -24,7 +22,7 @@ namespace fs = std::filesystem;
 using engine::DType;
 using namespace std::chrono_literals;
 
-class ResumeTest : public ConversionTest {
+class ResumeTest : public KilledConversionTest {
  protected:
   static constexpr int kLayers = 12;
   static constexpr int64_t kElements = 1 << 16;  // of a tensor
@@ -48,53 +46,14 @@ class ResumeTest : public ConversionTest {
     engine::WriteSafetensors(model_ / "model.safetensors", tensors, {{"format", "pt"}});
   }
 
-  fs::path Part(const ConvertSpec& spec) const {
-    fs::path part = spec.target;
-    return part += ".part";
-  }
   // The file of weights that a killed conversion left.
   fs::path Unfinished(const ConvertSpec& spec) const {
     return Part(spec) / WorkDir::kOut / "model-00001-of-00001.safetensors";
   }
 
-  // In a process of its own, which `meanwhile` may end.
-  static int RunInChild(const ConvertSpec& spec, const std::function<void(pid_t child)>& meanwhile,
-                        const std::function<void(const ProgressEvent&)>& report = {}) {
-    const pid_t child = fork();
-    if (child == 0) {
-      int code = 1;
-      try {
-        ThreadPool pool(2);
-        engine::OpsContext ops(engine::Kernels(), pool);
-        JobContext context;
-        context.report = report;
-        Convert(spec, context, ops);
-        code = 0;
-      } catch (const std::exception& error) {
-        std::fprintf(stderr, "%s\n", error.what());
-      }
-      _exit(code);
-    }
-    meanwhile(child);
-    int status = 0;
-    waitpid(child, &status, 0);
-    return status;
-  }
-
-  // Killed when all is written and the journal says so of something.
-  void RunUntilWritten(const ConvertSpec& spec) {
-    const fs::path journal = Part(spec) / "journal";
-    const int status = RunInChild(
-        spec, [](pid_t) {},
-        [&](const ProgressEvent& event) {
-          if (event.step < 45) return;
-          WaitForJournal(spec);
-          kill(getpid(), SIGKILL);
-        });
-    ASSERT_TRUE(WIFSIGNALED(status));
-    ASSERT_TRUE(fs::exists(journal));
-  }
-  // A job's, asked to end when all is written and the journal says so of something.
+  // Killed when all is written and the journal says so.
+  void RunUntilWritten(const ConvertSpec& spec) { RunUntil(spec, 45, 2 * kLayers); }
+  // A job's, asked to end when all is written and the journal says so.
   void StopWhenWritten(const ConvertSpec& spec) {
     std::stop_source stop;
     JobContext context;
@@ -102,18 +61,10 @@ class ResumeTest : public ConversionTest {
     context.stop = stop.get_token();
     context.report = [&](const ProgressEvent& event) {
       if (event.step < 45 || stop.stop_requested()) return;
-      WaitForJournal(spec);
+      WaitForLines(spec, 2 * kLayers);
       stop.request_stop();
     };
     EXPECT_EQ(Fault(spec, context)->code(), ErrorCode::kCancelled);
-  }
-  void WaitForJournal(const ConvertSpec& spec) const {
-    for (int i = 0; i < 500; ++i) {
-      std::error_code absent;
-      const auto size = fs::file_size(Part(spec) / "journal", absent);
-      if (!absent && size > 1060) break;  // all 24 lines
-      std::this_thread::sleep_for(10ms);
-    }
   }
   // One bit in the middle of the tensors.
   static void Flip(const fs::path& file) {

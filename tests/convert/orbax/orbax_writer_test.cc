@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -138,11 +139,125 @@ TEST(OrbaxWriter, AStepIsFinishedByItsMetadata) {
   const tests::TemporaryDir dir;
   WriteItem(dir.path() / "0/items", {}, Arrays());
   WriteItem(dir.path() / "7/items", {}, Arrays());
-  WriteOrbaxStep(dir.path() / "7", R"({"scan_layers": true})");
+  WriteOrbaxStep(dir.path() / "7", R"({"scan_layers": true})", 7);
   EXPECT_EQ(OrbaxCheckpoint::Open(dir.path()).item_dir(), dir.path() / "7/items");
   const auto json =
       nlohmann::json::parse(engine::ReadWholeFile(dir.path() / "7/_CHECKPOINT_METADATA", 1 << 20));
   EXPECT_EQ(json["custom_metadata"]["scan_layers"], true);
+  EXPECT_EQ(json["commit_timestamp_nsecs"], 7);
+}
+
+std::map<std::string, std::string> FilesOf(const fs::path& dir) {
+  std::map<std::string, std::string> files;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(dir)) {
+    if (!entry.is_regular_file()) continue;
+    files[entry.path().lexically_relative(dir)] = engine::ReadWholeFile(entry.path(), 1 << 20);
+  }
+  return files;
+}
+
+void Finish(OrbaxItemWriter& writer) {
+  writer.AddScalar({"step"}, 17);
+  writer.AddEmptyDict({"opt_state"});
+  writer.Finish();
+}
+
+// Forms of storage with many chunks, data files and values within nodes.
+std::vector<OrbaxStorage> Storages() {
+  std::vector<OrbaxStorage> storages;
+  for (const bool ocdbt : {false, true}) {
+    for (const int zarr : {2, 3}) {
+      storages.push_back({.ocdbt = ocdbt,
+                          .zarr = zarr,
+                          .max_chunk_bytes = 100,
+                          .ocdbt_sizes = {.max_inline_value_bytes = 90,
+                                          .max_decoded_node_bytes = 700,
+                                          .max_file_bytes = 1500}});
+    }
+  }
+  return storages;
+}
+
+// Of a writer that was killed behind its first arrays, in the middle of the next, and once when all
+// was finished.
+TEST(OrbaxWriter, AnotherGoesOnAndWritesTheSameBytes) {
+  std::vector<Array> arrays = Arrays();
+  arrays.pop_back();  // the one of a thousand chunks
+  ThreadPool pool(2);
+  for (const OrbaxStorage& storage : Storages()) {
+    SCOPED_TRACE(std::to_string(storage.ocdbt) + " " + std::to_string(storage.zarr));
+    const tests::TemporaryDir dir;
+    WriteItem(dir.path() / "whole", storage, arrays);
+    const auto whole = FilesOf(dir.path() / "whole");
+    for (size_t n = 0; n <= arrays.size(); ++n) {
+      const fs::path item = dir.path() / std::to_string(n);
+      std::vector<StoredArray> stored;
+      {
+        OrbaxItemWriter killed(item, storage, pool);
+        for (const Array& array : arrays) {
+          stored.push_back(killed.AddArray(array.path, array.dtype, array.shape, array.bytes));
+        }
+        Finish(killed);
+      }
+      std::ofstream(item / "stray") << "of nobody";
+
+      OrbaxItemWriter writer(item, storage, pool);
+      for (size_t i = 0; i < n; ++i) {
+        const Array& array = arrays[i];
+        ASSERT_TRUE(writer.Restore(array.path, array.dtype, array.shape, stored[i])) << i;
+      }
+      writer.RemoveOthers();
+      for (size_t i = n; i < arrays.size(); ++i) {
+        const Array& array = arrays[i];
+        EXPECT_EQ(writer.AddArray(array.path, array.dtype, array.shape, array.bytes), stored[i]);
+      }
+      Finish(writer);
+
+      EXPECT_EQ(FilesOf(item), whole) << n;
+    }
+  }
+}
+
+TEST(OrbaxWriter, WhatIsNotThereAsToldIsNotGoneOnWith) {
+  ThreadPool pool(2);
+  for (const OrbaxStorage& storage : Storages()) {
+    SCOPED_TRACE(std::to_string(storage.ocdbt) + " " + std::to_string(storage.zarr));
+    const tests::TemporaryDir dir;
+    const Array array = Random({"a"}, DType::kF32, {64, 32});
+    StoredArray stored;
+    {
+      OrbaxItemWriter killed(dir.path(), storage, pool);
+      stored = killed.AddArray(array.path, array.dtype, array.shape, array.bytes);
+    }
+    const auto restores = [&](const StoredArray& told) {
+      OrbaxItemWriter writer(dir.path(), storage, pool);
+      return writer.Restore(array.path, array.dtype, array.shape, told);
+    };
+    ASSERT_TRUE(restores(stored));
+
+    StoredArray other = stored;
+    other.pop_back();
+    EXPECT_FALSE(restores(other));
+    other = stored;
+    other.back().bytes += 1;
+    EXPECT_FALSE(restores(other));
+    other.back().bytes = ~uint64_t{0};
+    EXPECT_FALSE(restores(other));
+    other = stored;
+    other.back() = {.bytes = 3, .inlined = "abcd"};
+    EXPECT_FALSE(restores(other));
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::recursive_directory_iterator(dir.path())) {
+      if (entry.is_regular_file()) files.push_back(entry.path());
+    }
+    const fs::path last = *std::max_element(files.begin(), files.end());
+    fs::resize_file(last, fs::file_size(last) - 1);
+    EXPECT_FALSE(restores(stored));
+    fs::remove(last);
+    EXPECT_FALSE(restores(stored));
+    fs::create_symlink("elsewhere", last);
+    EXPECT_FALSE(restores(stored));
+  }
 }
 
 TEST(OrbaxWriter, KeysThatWouldBeOtherPathsAreRefused) {

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "tests/convert/convert_fixture.h"
+
+namespace tandem::convert {
+
+// Conversions in processes of their own, which are killed.
+class KilledConversionTest : public ConversionTest {
+ protected:
+  static std::filesystem::path Part(const ConvertSpec& spec) {
+    std::filesystem::path part = spec.target;
+    return part += ".part";
+  }
+
+  // In a process of its own, which `meanwhile` may end.
+  static int RunInChild(const ConvertSpec& spec, const std::function<void(pid_t child)>& meanwhile,
+                        const std::function<void(const ProgressEvent&)>& report = {}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      int code = 1;
+      try {
+        ThreadPool pool(2);
+        engine::OpsContext ops(engine::Kernels(), pool);
+        JobContext context;
+        context.report = report;
+        Convert(spec, context, ops);
+        code = 0;
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+      }
+      _exit(code);
+    }
+    meanwhile(child);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status;
+  }
+
+  // Until the journal, which follows what is written, has so many lines.
+  static void WaitForLines(const ConvertSpec& spec, int64_t lines) {
+    for (int i = 0; i < 500; ++i) {
+      std::ifstream journal(Part(spec) / "journal");
+      int64_t n = 0;
+      for (std::string line; std::getline(journal, line);) n += line.empty() ? 0 : 1;
+      if (n >= lines) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
+  // Killed when it is so far, by percent, and the journal has so many lines.
+  static void RunUntil(const ConvertSpec& spec, int64_t percent, int64_t lines) {
+    const int status = RunInChild(
+        spec, [](pid_t) {},
+        [&](const ProgressEvent& event) {
+          if (event.kind != "message" || event.step < percent) return;
+          WaitForLines(spec, lines);
+          kill(getpid(), SIGKILL);
+        });
+    ASSERT_TRUE(WIFSIGNALED(status));
+    ASSERT_TRUE(std::filesystem::exists(Part(spec) / "journal"));
+  }
+};
+
+}  // namespace tandem::convert
