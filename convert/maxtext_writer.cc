@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <exception>
 #include <iterator>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -12,7 +10,7 @@
 #include "convert/maxtext.h"
 #include "convert/maxtext_journal.h"
 #include "convert/maxtext_map.h"
-#include "convert/maxtext_numbers.h"
+#include "convert/maxtext_tensors.h"
 #include "convert/model_texts.h"
 #include "convert/orbax/orbax_writer.h"
 #include "convert/sync_behind.h"
@@ -29,11 +27,7 @@ namespace fs = std::filesystem;
 using engine::DType;
 using Json = nlohmann::ordered_json;
 
-// Numbers that a task computes at a time, of one tensor.
-constexpr int64_t kPieceElements = int64_t{1} << 20;
 constexpr const char* kJournaledAs = "items";
-
-bool IsHalf(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
 
 OrbaxItemWriter::Path Split(const std::string& name) {
   OrbaxItemWriter::Path path = {"params", "params"};
@@ -45,43 +39,6 @@ OrbaxItemWriter::Path Split(const std::string& name) {
   return path;
 }
 
-// The tensors of the source by the names of the map: those of models with eyes have a beginning of
-// their own.
-std::map<std::string, int64_t> FindTensors(const ModelSource& source,
-                                           const engine::ModelConfig& config) {
-  std::map<std::string, int64_t> found;
-  std::set<int64_t> used;
-  for (const engine::WeightSpec& spec :
-       engine::FindFamilyByName(config.family).list_weights(config)) {
-    const int64_t at = source.Find(spec.name);
-    if (at < 0) {
-      throw Error(ErrorCode::kUnsupported,
-                  source.name() + ": has no tensor " + Quoted(spec.name) +
-                      "; models with eyes are not converted to MaxText, their text part is, as a "
-                      "model of its own");
-    }
-    const engine::ConstTensorView& view = source.tensors()[static_cast<size_t>(at)].view;
-    if (view.shape != spec.source_shape) {
-      throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(spec.name) +
-                                            " has another shape than config.json says");
-    }
-    if (view.dtype != DType::kF32 && !IsHalf(view.dtype)) {
-      throw Error(ErrorCode::kUnsupported, source.name() + ": tensor " + Quoted(spec.name) +
-                                               " is in " + std::string(DTypeName(view.dtype)) +
-                                               "; name the dtype f32 or bf16");
-    }
-    found[spec.name] = at;
-    used.insert(at);
-  }
-  for (int64_t i = 0; i < static_cast<int64_t>(source.tensors().size()); ++i) {
-    if (used.contains(i)) continue;
-    throw Error(ErrorCode::kUnsupported, source.name() +
-                                             ": MaxText's tree has no place for tensor " +
-                                             Quoted(source.tensors()[static_cast<size_t>(i)].name));
-  }
-  return found;
-}
-
 class MaxTextWriter {
  public:
   MaxTextWriter(const ConvertSpec& spec, const WriteContext& context,
@@ -89,10 +46,9 @@ class MaxTextWriter {
       : spec_(spec),
         context_(context),
         source_(context.source),
-        pool_(context.ops.pool()),
-        places_(FindTensors(source_, config)),
+        tensors_(source_, config, context.ops.pool()),
         stamps_(stamps),
-        items_(context.target / "0" / "items", Storage(), pool_) {}
+        items_(context.target / "0" / "items", Storage(), context.ops.pool()) {}
 
   // The first of the leaves as a conversion that was killed wrote them. Nothing: its files are not
   // what it said, and nothing can be gone on with.
@@ -184,16 +140,16 @@ class MaxTextWriter {
   fs::path ExactDir() const { return context_.target / "exact"; }
 
   WrittenLeaf Write(const MaxTextLeaf& leaf) {
-    DType tensor_dtype = DTypeOf(leaf, 0);
+    DType tensor_dtype = tensors_.DTypeOf(leaf, 0);
     for (int64_t layer = 1; layer < leaf.n_layers(); ++layer) {
-      if (DTypeOf(leaf, layer) != tensor_dtype) tensor_dtype = DType::kF32;
+      if (tensors_.DTypeOf(leaf, layer) != tensor_dtype) tensor_dtype = DType::kF32;
     }
     const Choice choice = Choose(leaf, tensor_dtype);
     WrittenLeaf written{.dtype = choice.dtype, .bf16_loss = choice.bf16_loss};
     written.values = WriteLeaf(leaf, choice.dtype);
     if (choice.loss.changed > 0) WriteCorrections(leaf, choice.dtype, &written);
     WriteRowsBeyond(leaf, &written);
-    for (const std::string& tensor : leaf.tensors) source_.LetGo(places_.at(tensor));
+    tensors_.LetGo(leaf);
     Report(leaf, written);
     return written;
   }
@@ -228,86 +184,8 @@ class MaxTextWriter {
 
   void Advance(const MaxTextLeaf& leaf) const {
     for (int64_t layer = 0; layer < leaf.n_layers(); ++layer) {
-      context_.advance(static_cast<int64_t>(ViewOf(leaf, layer).bytes()));
+      context_.advance(static_cast<int64_t>(tensors_.ViewOf(leaf, layer).bytes()));
     }
-  }
-
-  const engine::ConstTensorView& ViewOf(const MaxTextLeaf& leaf, int64_t layer) const {
-    const int64_t at = places_.at(leaf.tensors[static_cast<size_t>(layer)]);
-    return source_.tensors()[static_cast<size_t>(at)].view;
-  }
-  DType DTypeOf(const MaxTextLeaf& leaf, int64_t layer) const { return ViewOf(leaf, layer).dtype; }
-
-  // The tensor of a layer; its bytes lie in `buffer` or in the source.
-  ModelSource::Bytes Read(const MaxTextLeaf& leaf, int64_t layer,
-                          std::vector<std::byte>* buffer) const {
-    return source_.Read(places_.at(leaf.tensors[static_cast<size_t>(layer)]), buffer);
-  }
-
-  // task(layer, bytes of its tensor, first and last row of the leaf), several at a time: layers,
-  // or the rows of one. What a task throws is thrown here.
-  using Task = std::function<void(int64_t layer, ModelSource::Bytes tensor, RowRange rows)>;
-  void ForRows(const MaxTextLeaf& leaf, int64_t n_rows, const Task& task) const {
-    std::mutex mutex;  // guards fault
-    std::exception_ptr fault;
-    const auto guarded = [&](const std::function<void()>& work) {
-      try {
-        work();
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (fault == nullptr) fault = std::current_exception();
-      }
-    };
-    if (leaf.n_layers() > 1) {
-      pool_.ParallelFor(leaf.n_layers(), [&](int64_t layer, int) {
-        guarded([&] {
-          std::vector<std::byte> buffer;
-          task(layer, Read(leaf, layer, &buffer), {0, n_rows});
-        });
-      });
-    } else {
-      std::vector<std::byte> buffer;
-      const ModelSource::Bytes tensor = Read(leaf, 0, &buffer);
-      // Whole groups, so that no two tasks write to the same line of a leaf.
-      const int64_t rows = std::max<int64_t>(1, kPieceElements / leaf.columns());
-      const int64_t n = (n_rows + rows - 1) / rows;
-      pool_.ParallelFor(n, [&](int64_t i, int) {
-        const RowRange range{i * rows, std::min(n_rows, (i + 1) * rows)};
-        guarded([&] { task(0, tensor, range); });
-        if (leaf.has_vocabulary) source_.LetGoOf(RowsOf(leaf, tensor, range));
-      });
-    }
-    if (fault != nullptr) std::rethrow_exception(fault);
-  }
-
-  // Those of a table that the tensor has; the file's pages of a large one shall not stay in memory
-  // beside what is made of them.
-  static ModelSource::Bytes RowsOf(const MaxTextLeaf& leaf, ModelSource::Bytes tensor,
-                                   RowRange rows) {
-    const int64_t last = std::min(rows.last, leaf.tensor_shape[0]);
-    if (rows.first >= last) return {};
-    const size_t row_bytes = tensor.size() / static_cast<size_t>(leaf.tensor_shape[0]);
-    return tensor.subspan(static_cast<size_t>(rows.first) * row_bytes,
-                          static_cast<size_t>(last - rows.first) * row_bytes);
-  }
-
-  Loss LossIn(const MaxTextLeaf& leaf, DType leaf_dtype) const {
-    Loss loss;
-    std::mutex mutex;  // guards loss
-    const int64_t there =
-        leaf.has_vocabulary ? std::min(leaf.shape[0], leaf.tensor_shape[0]) : leaf.rows();
-    ForRows(leaf, there, [&](int64_t layer, ModelSource::Bytes tensor, RowRange rows) {
-      const DType dtype = DTypeOf(leaf, layer);
-      const size_t row_bytes =
-          tensor.size() /
-          static_cast<size_t>(leaf.has_vocabulary ? leaf.tensor_shape[0] : leaf.rows());
-      const auto part = tensor.subspan(static_cast<size_t>(rows.first) * row_bytes,
-                                       static_cast<size_t>(rows.last - rows.first) * row_bytes);
-      const Loss of_part = LossOf(leaf.arithmetic, leaf_dtype, part, dtype);
-      const std::lock_guard lock(mutex);
-      loss.Add(of_part);
-    });
-    return loss;
   }
 
   Choice Choose(const MaxTextLeaf& leaf, DType tensor_dtype) const {
@@ -315,12 +193,12 @@ class MaxTextWriter {
     // MaxText knows f32 and bf16.
     choice.dtype = tensor_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
     if (leaf.arithmetic.IsNone()) return choice;
-    choice.loss = LossIn(leaf, choice.dtype);
+    choice.loss = tensors_.LossIn(leaf, choice.dtype);
     if (choice.dtype == DType::kF32 || choice.loss.changed == 0) return choice;
     if (spec_.maxtext.all_bf16) return choice;
     choice.bf16_loss = choice.loss;
     choice.dtype = DType::kF32;
-    choice.loss = LossIn(leaf, choice.dtype);
+    choice.loss = tensors_.LossIn(leaf, choice.dtype);
     return choice;
   }
 
@@ -329,23 +207,16 @@ class MaxTextWriter {
   }
 
   StoredArray WriteLeaf(const MaxTextLeaf& leaf, DType dtype) {
-    std::vector<std::byte> bytes(static_cast<size_t>(engine::ElementCount(leaf.shape)) *
-                                 engine::DTypeBytes(dtype));
-    const int64_t n_rows = leaf.has_vocabulary ? leaf.shape[0] : leaf.rows();
-    ForRows(leaf, n_rows, [&](int64_t layer, ModelSource::Bytes tensor, RowRange rows) {
-      if (TensorToLeaf(leaf, layer, rows, tensor, DTypeOf(leaf, layer), dtype, bytes)) return;
-      throw Error(ErrorCode::kDataLoss,
-                  source_.name() + ": tensor " + Quoted(leaf.tensors[static_cast<size_t>(layer)]) +
-                      " holds values that become too large for " + std::string(DTypeName(dtype)));
-    });
-    for (const std::string& tensor : leaf.tensors) source_.LetGo(places_.at(tensor));
+    const std::vector<std::byte> bytes = tensors_.LeafBytes(leaf, dtype);
     StoredArray stored = items_.AddArray(Split(leaf.name), dtype, leaf.shape, bytes);
     Advance(leaf);
     return stored;
   }
 
   OrbaxItemWriter& Exact() {
-    if (!exact_) exact_.emplace(ExactDir() / "items", OrbaxStorage{.stamp = stamps_.exact}, pool_);
+    if (!exact_)
+      exact_.emplace(ExactDir() / "items", OrbaxStorage{.stamp = stamps_.exact},
+                     context_.ops.pool());
     return *exact_;
   }
 
@@ -364,34 +235,14 @@ class MaxTextWriter {
     std::vector<std::byte> buffer;
     for (int64_t layer = 0; layer < leaf.n_layers(); ++layer) {
       const std::string& name = leaf.tensors[static_cast<size_t>(layer)];
-      const ModelSource::Bytes tensor = Read(leaf, layer, &buffer);
-      if (const auto bytes = StepsOf<int8_t>(leaf, layer, dtype, tensor)) {
+      const ModelSource::Bytes tensor = tensors_.Read(leaf, layer, &buffer);
+      if (const auto bytes = tensors_.StepsOf<int8_t>(leaf, layer, dtype, tensor)) {
         AddCorrections(leaf, name, DType::kI8, *bytes, written);
       } else {
-        AddCorrections(leaf, name, DType::kI32, *StepsOf<int32_t>(leaf, layer, dtype, tensor),
-                       written);
+        AddCorrections(leaf, name, DType::kI32,
+                       *tensors_.StepsOf<int32_t>(leaf, layer, dtype, tensor), written);
       }
     }
-  }
-
-  // CorrectionSteps, a piece at a time; nothing where some do not fit in the type.
-  template <typename Int>
-  std::optional<std::vector<Int>> StepsOf(const MaxTextLeaf& leaf, int64_t layer, DType leaf_dtype,
-                                          ModelSource::Bytes tensor) const {
-    const DType dtype = DTypeOf(leaf, layer);
-    const size_t piece_bytes = size_t{kPieceElements} * engine::DTypeBytes(dtype);
-    std::vector<Int> all;
-    all.reserve(tensor.size() / engine::DTypeBytes(dtype));
-    for (size_t at = 0; at < tensor.size(); at += piece_bytes) {
-      const ModelSource::Bytes piece =
-          tensor.subspan(at, std::min(piece_bytes, tensor.size() - at));
-      for (const int32_t step : CorrectionSteps(leaf.arithmetic, leaf_dtype, piece, dtype)) {
-        if (!std::in_range<Int>(step)) return std::nullopt;
-        all.push_back(static_cast<Int>(step));
-      }
-      source_.LetGoOf(piece);
-    }
-    return all;
   }
 
   static bool HasRowsBeyond(const MaxTextLeaf& leaf) {
@@ -407,10 +258,10 @@ class MaxTextWriter {
   void WriteRowsBeyond(const MaxTextLeaf& leaf, WrittenLeaf* written) {
     if (!HasRowsBeyond(leaf)) return;
     std::vector<std::byte> buffer;
-    const ModelSource::Bytes tensor = Read(leaf, 0, &buffer);
+    const ModelSource::Bytes tensor = tensors_.Read(leaf, 0, &buffer);
     const size_t row_bytes = tensor.size() / static_cast<size_t>(leaf.tensor_shape[0]);
     const std::vector<int64_t> shape = RowsBeyondShape(leaf);
-    const DType dtype = DTypeOf(leaf, 0);
+    const DType dtype = tensors_.DTypeOf(leaf, 0);
     written->exact.push_back(
         {RowsBeyondName(leaf), dtype, 0,
          Exact().AddArray({RowsBeyondName(leaf)}, dtype, shape,
@@ -420,8 +271,7 @@ class MaxTextWriter {
   const ConvertSpec& spec_;
   const WriteContext& context_;
   const ModelSource& source_;
-  ThreadPool& pool_;
-  const std::map<std::string, int64_t> places_;  // of tensors in the source
+  const MaxTextTensors tensors_;
   const MaxTextStamps stamps_;
   OrbaxItemWriter items_;
   std::optional<OrbaxItemWriter> exact_;
