@@ -16,6 +16,7 @@
 #include "engine/io/model_dir.h"
 #include "engine/tensor/bfloat16.h"
 #include "tests/convert/convert_fixture.h"
+#include "tests/convert/families.h"
 #include "tests/support/adapters.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
@@ -97,7 +98,7 @@ TEST_F(ConvertTest, AMergedAdapterSaysWhatItsFixtureSays) {
 }
 
 TEST_F(ConvertTest, ACopyOfEveryFamilyIsTheSameModelBitForBit) {
-  for (const std::string& name : tests::GoldenNames()) {
+  for (const std::string& name : ModelsOfEveryFamily()) {
     SCOPED_TRACE(name);
     const Golden golden = tests::LoadGolden(name);
     fs::remove_all(target_);

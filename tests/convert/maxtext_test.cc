@@ -29,6 +29,7 @@
 #include "engine/kernels/kernels.h"
 #include "engine/tensor/bfloat16.h"
 #include "engine/tensor/tensor.h"
+#include "tests/convert/families.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
 
@@ -236,39 +237,45 @@ TEST_F(MaxTextTest, WhatMaxTextsConverterWritesIsReadAsTheModelItWasMadeOf) {
   }
 }
 
-// Every golden model of these families, in f32 and bf16, comes back from every form of a checkpoint
-// byte for byte, without its base.
+// Every golden model of these families, in f32 and bf16, comes back from a checkpoint byte for
+// byte, without its base. Layouts take turns: they have nothing to do with numbers.
 TEST_F(MaxTextTest, EveryModelComesBackByteForByte) {
-  for (const char* model : {"gemma2-tiny", "gemma2-tiny-query-scalar", "gemma3-text-tiny",
-                            "llama2-tiny-two-shards", "llama3-tiny-rope-scaling", "qwen3-tiny"}) {
-    for (const char* layout : {"scanned", "unscanned"}) {
-      for (const std::string dtype : {"f32", "", "bf16"}) {
-        for (const bool all_bf16 : {false, true}) {
-          if (all_bf16 && dtype == "f32") continue;
-          SCOPED_TRACE(std::string(model) + " " + layout + " " + dtype + (all_bf16 ? " all" : ""));
-          fs::remove_all(checkpoint_);
-          const Arrays original = TensorsOf(Golden(model));
-          const DType was = original.begin()->second.dtype;
-          ConvertSpec spec = Spec(Golden(model), "maxtext", checkpoint_);
-          spec.dtype = dtype;
-          spec.layout = layout;
-          spec.maxtext.all_bf16 = all_bf16;
-          Run(spec);
-          if (dtype == "bf16" && was == DType::kF32) continue;  // compared when it was written
-          std::optional<DType> told;
-          if (dtype == "f32" && was == DType::kBF16) told = DType::kBF16;
-          const auto back = OpenMaxText(checkpoint_, {}, told, "");
-          Arrays tensors;
-          for (int64_t part = 0; part < back->parts(); ++part) {
-            back->ReadPart(part, [&](const auto& tensor, const auto& bytes) {
-              tensors[tensor.name] = ArrayOf(tensor.view, bytes);
-            });
-          }
-          ExpectSame(tensors, original);
-          EXPECT_EQ(back->ReadText("generation_config.json"),
-                    engine::ModelDir::Open(Golden(model)).ReadText("generation_config.json"));
-        }
+  struct Numbers {
+    const char* dtype;
+    bool all_bf16;
+  };
+  std::vector<const char*> models = {"gemma2-tiny", "gemma3-text-tiny", "llama3-tiny-rope-scaling"};
+  if (!kIsSanitized) {
+    models.insert(models.end(),
+                  {"gemma2-tiny-query-scalar", "llama2-tiny-two-shards", "qwen3-tiny"});
+  }
+  int turn = 0;
+  for (const std::string model : models) {
+    for (const auto& [dtype, all_bf16] :
+         {Numbers{"f32", false}, {"", false}, {"", true}, {"bf16", false}, {"bf16", true}}) {
+      const std::string layout = ++turn % 2 == 0 ? "scanned" : "unscanned";
+      SCOPED_TRACE(model + " " + layout + " " + dtype + (all_bf16 ? " all" : ""));
+      fs::remove_all(checkpoint_);
+      const Arrays original = TensorsOf(Golden(model));
+      const DType was = original.begin()->second.dtype;
+      ConvertSpec spec = Spec(Golden(model), "maxtext", checkpoint_);
+      spec.dtype = dtype;
+      spec.layout = layout;
+      spec.maxtext.all_bf16 = all_bf16;
+      Run(spec);
+      if (spec.dtype == "bf16" && was == DType::kF32) continue;  // compared when it was written
+      std::optional<DType> told;
+      if (spec.dtype == "f32" && was == DType::kBF16) told = DType::kBF16;
+      const auto back = OpenMaxText(checkpoint_, {}, told, "");
+      Arrays tensors;
+      for (int64_t part = 0; part < back->parts(); ++part) {
+        back->ReadPart(part, [&](const auto& tensor, const auto& bytes) {
+          tensors[tensor.name] = ArrayOf(tensor.view, bytes);
+        });
       }
+      ExpectSame(tensors, original);
+      EXPECT_EQ(back->ReadText("generation_config.json"),
+                engine::ModelDir::Open(Golden(model)).ReadText("generation_config.json"));
     }
   }
 }

@@ -10,6 +10,7 @@
 #include "engine/model/weights.h"
 #include "engine/tensor/bfloat16.h"
 #include "tests/convert/convert_fixture.h"
+#include "tests/convert/families.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
 
@@ -104,7 +105,7 @@ class NativeTest : public ConversionTest {
 
 TEST_F(NativeTest, EveryFamilyIsStackedAndComesBackBitForBit) {
   int stacked_models = 0;
-  for (const std::string& name : tests::GoldenNames()) {
+  for (const std::string& name : ModelsOfEveryFamily()) {
     SCOPED_TRACE(name);
     const tests::Golden golden = tests::LoadGolden(name);
     const fs::path copy = Make(Spec(golden.dir, "hf", name + "-copy"));
@@ -130,7 +131,7 @@ TEST_F(NativeTest, EveryFamilyIsStackedAndComesBackBitForBit) {
     EXPECT_EQ(Text(params / "model.safetensors"), Text(copy / "model.safetensors"));
     EXPECT_EQ(engine::ModelDir::Open(params).format(), "hf");
   }
-  EXPECT_EQ(stacked_models, static_cast<int>(tests::GoldenNames().size()));
+  EXPECT_EQ(stacked_models, static_cast<int>(ModelsOfEveryFamily().size()));
 }
 
 TEST_F(NativeTest, AStackedModelSaysWhatItsFixtureSays) {

@@ -16,6 +16,7 @@
 #include "engine/adapter/lora_adapter.h"
 #include "engine/io/safetensors.h"
 #include "tests/convert/convert_fixture.h"
+#include "tests/convert/families.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
 
@@ -260,7 +261,7 @@ TEST_F(PeftTest, AWeightThatDidNotChangeHasNoModule) {
 
 // Kernels of GPT-2 lie with their inputs first, and its names may have a module before them.
 TEST_F(PeftTest, AModelOfEveryFamilyAndKindOfSourceIsTakenApart) {
-  for (const std::string& name : tests::GoldenNames()) {
+  for (const std::string& name : ModelsOfEveryFamily()) {
     SCOPED_TRACE(name);
     const Golden golden = tests::LoadGolden(name);
     const std::string mark = golden.name;

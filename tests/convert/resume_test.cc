@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "convert/work_dir.h"
+#include "tests/convert/families.h"
 #include "tests/convert/resume_fixture.h"
 
 namespace tandem::convert {
@@ -189,7 +190,7 @@ TEST_F(ResumeTest, AnotherSourceOrSpecStartsAnew) {
 }
 
 TEST_F(ResumeTest, KilledAtAnyMomentItEndsAsIfItHadNotBeen) {
-  const int kills = std::getenv("TANDEM_SLOW_TESTS") != nullptr ? 50 : 6;
+  const int kills = std::getenv("TANDEM_SLOW_TESTS") != nullptr ? 50 : kIsSanitized ? 2 : 6;
   std::mt19937 random(std::random_device{}());
   for (const std::string format : {"native", "hf"}) {
     ConvertSpec whole = Spec(model_, format, "whole-" + format);
