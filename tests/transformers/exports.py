@@ -23,11 +23,21 @@ CHAINS = {
     "maxtext scanned, hf": [["--to", "maxtext", "--scan", "--dtype", "f32"], ["--to", "hf"]],
     "maxtext unrolled, hf": [["--to", "maxtext", "--unroll", "--dtype", "f32"], ["--to", "hf"]],
 }
-# What MaxText's tree cannot hold is refused, in these words.
+# By way of a file of this type; what comes back is the original with its matrices rounded to that by torch
+# or by the blocks' definition, logits bit for bit.
+GGUF_TYPES = ("f32", "f16", "bf16", "q8_0")
+# What MaxText's tree, and what readers of GGUF, cannot hold is refused, in these words.
 REFUSALS = {
-    "gemma-3 text, full layers first, scaled rope": "in MaxText's order of layers it is the other way",
-    "llama tied, 5:1 heads of 14, biases": "its tree has no place for",
+    ("maxtext", "gemma-3 text, full layers first, scaled rope"): "in MaxText's order of layers it is the other way",
+    ("maxtext", "llama tied, 5:1 heads of 14, biases"): "its tree has no place for",
+    ("gguf", "qwen2 untied, window 19 from layer 2"): "a sliding window, which architecture 'qwen2' of GGUF cannot",
+    ("gguf", "gemma-2, 4:2 heads of 26, caps, window 13"): "'query_pre_attn_scalar' other than 26, which",
+    ("gguf", "gemma-2 without caps"): "no 'attn_logit_softcapping', which architecture 'gemma2' of GGUF cannot",
+    ("gguf", "gemma-3 text, 4:1 heads of 24, 7 layers, window 11"): "'query_pre_attn_scalar' other than 24, which",
 }
+BLOCK = 32  # numbers
+CHAINS.update({f"gguf {kind}, hf": [["--to", "gguf", "--dtype", kind], ["--to", "hf", "--dtype", "f32"]]
+               for kind in GGUF_TYPES})
 
 
 class Refused(RuntimeError):
@@ -36,13 +46,47 @@ class Refused(RuntimeError):
 
 def convert(binary, source, folder, chain):
     for number, flags in enumerate(chain):
-        target = folder / f"step-{number}"
+        target = folder / (f"step-{number}.gguf" if "gguf" in flags else f"step-{number}")
         done = subprocess.run([binary, "convert", source, target, *flags], capture_output=True, text=True,
                               check=False)
         if done.returncode != 0:
             raise Refused(done.stderr.strip()[-400:])
         source = target
     return source
+
+
+def in_blocks(rows):
+    """Q8_0 of rows of whole blocks: a scale in f16 and 32 integers, halves rounded away from zero."""
+    blocks = rows.reshape(-1, BLOCK)
+    scale = blocks.abs().amax(dim=1, keepdim=True) / 127
+    inverse = torch.where(scale == 0, torch.zeros_like(scale), 1 / scale)
+    scaled = blocks * inverse
+    whole = torch.sign(scaled) * torch.floor(scaled.abs() + 0.5)
+    return (whole * scale.half().float()).reshape(rows.shape)
+
+
+def as_stored(name, weight, gguf_type, is_conv1d, is_gemma):
+    """What a GGUF file has of a weight: norms, biases, positions, and rows that are not whole blocks stay as they are."""
+    if is_gemma and name.endswith("norm.weight"):
+        return (weight + 1) - 1  # files have it with 1 added
+    if weight.dim() < 2 or "wpe" in name or gguf_type == "f32":
+        return weight
+    rows = weight.T.contiguous() if is_conv1d else weight  # a row is what makes one output
+    if gguf_type == "q8_0":
+        stored = in_blocks(rows) if rows.shape[1] % BLOCK == 0 else rows
+    else:
+        stored = rows.to({"f16": torch.float16, "bf16": torch.bfloat16}[gguf_type]).float()
+    return stored.T.contiguous() if is_conv1d else stored
+
+
+def rounded(model, gguf_type):
+    """The values of all weights as the file has them."""
+    state = {}
+    is_gemma = model.config.model_type.startswith("gemma")
+    for name, weight in model.state_dict().items():
+        is_conv1d = model.config.model_type == "gpt2" and ".c_" in name and weight.dim() == 2
+        state[name] = as_stored(name, weight, gguf_type, is_conv1d, is_gemma)
+    return state
 
 
 def logits(folder, prompts, kind):
@@ -75,10 +119,18 @@ def main():
             vocab_size = (config.get("text_config") or config)["vocab_size"]
             rng = random.Random(seed)
             prompts = [[rng.randrange(vocab_size) for _ in range(PROMPT_TOKENS)] for _ in range(2)]
-            expected = logits(source, prompts, kind)
+            original = logits(source, prompts, kind)
             for chain_name, chain in CHAINS.items():
                 if "maxtext" in chain_name and config["model_type"] not in MAXTEXT:
                     continue
+                if "gguf" in chain_name and config["model_type"] == "gemma3":
+                    continue  # a file has the text alone
+                expected = original
+                if "gguf" in chain_name:
+                    model.load_state_dict(rounded(kind.from_pretrained(source, dtype=torch.float32),
+                                                  chain_name.split()[1].rstrip(",")))
+                    with torch.no_grad():
+                        expected = [model(torch.tensor([prompt])).logits for prompt in prompts]
                 compared += 1
                 steps = folder / chain_name.replace(", ", "-").replace(" ", "-")
                 steps.mkdir()
@@ -87,7 +139,8 @@ def main():
                     good = all(torch.equal(a, b) for a, b in zip(expected, found))
                     print(f"{'ok' if good else 'DIFFERS':8} {name}: {chain_name}", flush=True)
                 except Refused as fault:
-                    good = "maxtext" in chain_name and name in REFUSALS and REFUSALS[name] in str(fault)
+                    good = any(form in chain_name and who == name and words in str(fault)
+                               for (form, who), words in REFUSALS.items())
                     print(f"{'refused' if good else 'FAILED':8} {name}: {chain_name}: {fault}", flush=True)
                 failed += not good
     print(f"{compared} exports: {failed} differ")
