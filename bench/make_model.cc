@@ -39,6 +39,30 @@ engine::ModelConfig Llama15MConfig() {
   return c;
 }
 
+// Two layers around a vocabulary so large that its tables are nearly all there is.
+engine::ModelConfig WithLargeVocabulary(engine::ModelConfig c) {
+  c.n_layers = 2;
+  c.hidden_dim = 512;
+  c.ffn_dim = 1024;
+  c.vocab_size = 262144;
+  c.max_context_len = 8192;
+  return c;
+}
+
+engine::ModelConfig Llama256KConfig() {
+  engine::ModelConfig c = WithLargeVocabulary(engine::Llama1BConfig());
+  c.attention.n_heads = 8;
+  c.attention.n_kv_heads = 4;
+  c.tied_embeddings = false;
+  return c;
+}
+
+engine::ModelConfig Gemma256KConfig() {
+  engine::ModelConfig c = WithLargeVocabulary(engine::Gemma2BConfig());
+  c.windowed_layers.resize(static_cast<size_t>(c.n_layers));
+  return c;
+}
+
 // GPT-2's way of writing bytes as printable characters: printable Latin-1 stands for itself, the
 // rest follows from U+0100 in order. Here, as UTF-8.
 std::vector<std::string> ByteCharacters() {
@@ -121,6 +145,8 @@ const std::vector<ModelShape>& ModelShapes() {
        Llama15MConfig},
       {"llama-1b", "Llama-3.2-1B: 16 layers, width 2048, vocabulary 128256", engine::Llama1BConfig},
       {"gemma2-2b", "Gemma 2 2B: 26 layers, width 2304, vocabulary 256000", engine::Gemma2BConfig},
+      {"llama-256k", "2 layers, width 512, vocabulary 262144, a head of its own", Llama256KConfig},
+      {"gemma2-256k", "Gemma 2, 2 layers, width 512, vocabulary 262144", Gemma256KConfig},
   };
   return kShapes;
 }
@@ -157,7 +183,8 @@ std::string SyllableTokenizerJson(int64_t vocab_size) {
       .dump();
 }
 
-void MakeModel(const std::string& name, const fs::path& dir, int64_t n_layers) {
+void MakeModel(const std::string& name, const fs::path& dir, int64_t n_layers,
+               engine::DType stored) {
   const std::vector<ModelShape>& shapes = ModelShapes();
   const auto shape = std::find_if(shapes.begin(), shapes.end(),
                                   [&](const ModelShape& each) { return each.name == name; });
@@ -166,6 +193,7 @@ void MakeModel(const std::string& name, const fs::path& dir, int64_t n_layers) {
   }
   engine::RandomModelSpec spec;
   spec.config = shape->config();
+  spec.stored = stored;
   if (n_layers < 0 || n_layers > spec.config.n_layers) {
     throw Error(ErrorCode::kInvalidArgument, name + " has " + std::to_string(spec.config.n_layers) +
                                                  " layers, not " + std::to_string(n_layers));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/model/config.h"
+#include "engine/tensor/dtype.h"
 
 namespace tandem::bench {
 
@@ -18,10 +19,11 @@ struct ModelShape {
 };
 const std::vector<ModelShape>& ModelShapes();
 
-// Writes shape `name` with a tokenizer of the shape's whole vocabulary; of its layers the first
-// `n_layers`, or all (0). `dir` must not exist; it appears whole. Throws kInvalidArgument for an
-// unknown name, and for more layers than there are.
-void MakeModel(const std::string& name, const std::filesystem::path& dir, int64_t n_layers = 0);
+// Writes shape `name` with a tokenizer of the shape's whole vocabulary, its weights in bf16 or f32;
+// of its layers the first `n_layers`, or all (0). `dir` must not exist; it appears whole. Throws
+// kInvalidArgument for an unknown name, and for more layers than there are.
+void MakeModel(const std::string& name, const std::filesystem::path& dir, int64_t n_layers = 0,
+               engine::DType stored = engine::DType::kBF16);
 
 // A byte-level BPE tokenizer.json of exactly `vocab_size` tokens: ids 0..255 are the bytes, 256 is
 // <|endoftext|>, the rest are syllables of a consonant and a vowel, alone, with a space before

@@ -1,107 +1,195 @@
 #include "bench/orbax_bench.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <functional>
-#include <mutex>
 #include <numeric>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "bench/paired.h"
+#include "convert/crew.h"
 #include "convert/maxtext.h"
 #include "convert/orbax/orbax_checkpoint.h"
+#include "convert/orbax/orbax_writer.h"
+#include "engine/base/aligned_buffer.h"
 #include "engine/base/thread_pool.h"
 
 namespace tandem::bench {
 namespace {
 
+namespace fs = std::filesystem;
+using convert::ForAll;
 using convert::OrbaxCheckpoint;
 using Leaf = OrbaxCheckpoint::Leaf;
 
-double SecondsOf(const std::function<void()>& work) {
-  const auto from = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
+// Arrays of parameters; states of optimizers are not imported.
+bool IsMeasured(const Leaf& leaf) { return leaf.array && leaf.path.front() != "opt_state"; }
+
+// The directory that holds the steps of an item.
+fs::path RootOf(const OrbaxCheckpoint& checkpoint) {
+  return fs::absolute(checkpoint.item_dir()).lexically_normal().parent_path().parent_path();
 }
+
+// What the checkpoint of a model in f32 has beside it.
+std::optional<OrbaxCheckpoint> OpenExact(const OrbaxCheckpoint& checkpoint) {
+  const fs::path exact = RootOf(checkpoint) / "exact" / "items";
+  if (!OrbaxCheckpoint::Is(exact)) return std::nullopt;
+  return OrbaxCheckpoint::Open(exact);
+}
+
+// The same checkpoint with its arrays cut into chunks of at most so many bytes, beside it; gone
+// with this object.
+class Rechunked {
+ public:
+  Rechunked(const fs::path& path, int64_t max_chunk_bytes) {
+    const OrbaxCheckpoint checkpoint = OrbaxCheckpoint::Open(path);
+    const fs::path root = RootOf(checkpoint);
+    dir_ = root.string() + ".rechunked-" + std::to_string(getpid());
+    fs::create_directory(dir_);
+    for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
+      if (entry.is_regular_file()) fs::copy_file(entry.path(), dir_ / entry.path().filename());
+    }
+    Copy(checkpoint, dir_ / "0", max_chunk_bytes);
+    if (const auto exact = OpenExact(checkpoint)) Copy(*exact, dir_ / "exact", max_chunk_bytes);
+  }
+  ~Rechunked() {
+    std::error_code refused;
+    fs::remove_all(dir_, refused);
+  }
+  Rechunked(const Rechunked&) = delete;
+  Rechunked& operator=(const Rechunked&) = delete;
+
+  const fs::path& dir() const { return dir_; }
+
+ private:
+  static void Copy(const OrbaxCheckpoint& from, const fs::path& step, int64_t max_chunk_bytes) {
+    ThreadPool pool(0);
+    convert::OrbaxStorage storage;
+    storage.max_chunk_bytes = max_chunk_bytes;
+    convert::OrbaxItemWriter writer(step / "items", storage, pool);
+    for (const Leaf& leaf : from.leaves()) {
+      if (!IsMeasured(leaf) || !leaf.array->dtype) continue;
+      AlignedBuffer bytes(static_cast<size_t>(leaf.array->bytes()));
+      from.Read(leaf, bytes.span());
+      writer.AddArray(leaf.path, *leaf.array->dtype, leaf.array->shape, bytes.span());
+    }
+    writer.Finish();
+    convert::WriteOrbaxStep(step, "{}", storage.stamp.time_ns);
+  }
+
+  fs::path dir_;
+};
 
 class OrbaxBench {
  public:
-  explicit OrbaxBench(const OrbaxBenchOptions& options)
-      : pool_(options.threads),
-        checkpoint_(OrbaxCheckpoint::Open(options.path)),
-        source_(convert::OpenMaxText(options.path, options.base, std::nullopt, "")) {
-    for (const Leaf& leaf : checkpoint_.leaves()) {
-      if (leaf.array && leaf.path.front() != "opt_state") leaves_.push_back(&leaf);
-    }
-    std::sort(leaves_.begin(), leaves_.end(),
-              [](const Leaf* a, const Leaf* b) { return a->array->bytes() > b->array->bytes(); });
-    parts_.resize(static_cast<size_t>(source_->parts()));
-    std::iota(parts_.begin(), parts_.end(), 0);
-    const auto bytes_of = [&](int64_t part) {
-      size_t bytes = 0;
-      for (const int64_t tensor : source_->TensorsOf(part)) {
-        bytes += source_->tensors()[static_cast<size_t>(tensor)].view.bytes();
-      }
-      return bytes;
-    };
-    std::sort(parts_.begin(), parts_.end(),
-              [&](int64_t a, int64_t b) { return bytes_of(a) > bytes_of(b); });
+  OrbaxBench(const fs::path& path, const OrbaxBenchOptions& options)
+      : n_threads_(options.threads > 0 ? options.threads : UsableCores()),
+        checkpoint_(OrbaxCheckpoint::Open(path)),
+        exact_(OpenExact(checkpoint_)),
+        source_(convert::OpenMaxText(path, options.base, options.dtype, "")) {
+    Add(checkpoint_);
+    n_leaves_ = arrays_.size();
+    if (exact_) Add(*exact_);
   }
 
-  double Decompress() {
-    return ForAll(leaves_.size(), [&](size_t i) { checkpoint_.Decompress(*leaves_[i]); });
-  }
-  double Read() {
-    return ForAll(leaves_.size(), [&](size_t i) {
-      std::vector<std::byte> bytes(static_cast<size_t>(leaves_[i]->array->bytes()));
-      checkpoint_.Read(*leaves_[i], bytes);
+  // Every chunk that importing looks into.
+  double Decompress() const {
+    return ForArrays(arrays_.size(), [](const Array& array, const ForAll& for_all) {
+      array.checkpoint->Decompress(*array.leaf, for_all);
     });
   }
-  double Import() {
-    return ForAll(parts_.size(),
-                  [&](size_t i) { source_->ReadPart(parts_[i], [](const auto&, const auto&) {}); });
+  double Read() const {
+    return ForArrays(n_leaves_, [](const Array& array, const ForAll& for_all) {
+      AlignedBuffer bytes(static_cast<size_t>(array.leaf->array->bytes()));
+      array.checkpoint->Read(*array.leaf, bytes.span(), for_all);
+    });
+  }
+  // As writers of files do it.
+  double Import() const {
+    std::vector<int64_t> parts(static_cast<size_t>(source_->parts()));
+    std::iota(parts.begin(), parts.end(), 0);
+    convert::PartQueue queue(*source_, parts);
+    return OnAllThreads([&](const convert::Crew& crew) {
+      queue.Drain(crew, [&](int64_t part, const ForAll& for_all) {
+        source_->ReadPieces(part, for_all, [](const auto&, int64_t, const auto&) {});
+      });
+    });
   }
 
   int64_t bytes() const {
     int64_t bytes = 0;
-    for (const Leaf* leaf : leaves_) bytes += leaf->array->bytes();
+    for (size_t i = 0; i < n_leaves_; ++i) bytes += arrays_[i].leaf->array->bytes();
     return bytes;
   }
-  int n_threads() const { return pool_.n_threads(); }
+  int n_threads() const { return n_threads_; }
 
  private:
-  // The largest first, each on the first worker that is free.
-  double ForAll(size_t n, const std::function<void(size_t)>& task) {
-    std::mutex mutex;  // guards fault
-    std::exception_ptr fault;
-    const double seconds = SecondsOf([&] {
-      pool_.ParallelFor(static_cast<int64_t>(n), [&](int64_t i, int) {
-        try {
-          task(static_cast<size_t>(i));
-        } catch (...) {
-          const std::lock_guard lock(mutex);
-          fault = std::current_exception();
-        }
-      });
+  struct Array {
+    const OrbaxCheckpoint* checkpoint;
+    const Leaf* leaf;
+  };
+
+  // The largest first.
+  void Add(const OrbaxCheckpoint& checkpoint) {
+    const auto first = static_cast<std::ptrdiff_t>(arrays_.size());
+    for (const Leaf& leaf : checkpoint.leaves()) {
+      if (IsMeasured(leaf)) arrays_.push_back({&checkpoint, &leaf});
+    }
+    std::sort(arrays_.begin() + first, arrays_.end(), [](const Array& a, const Array& b) {
+      return a.leaf->array->bytes() > b.leaf->array->bytes();
     });
-    if (fault != nullptr) std::rethrow_exception(fault);
-    return seconds;
   }
 
-  ThreadPool pool_;
-  OrbaxCheckpoint checkpoint_;
-  std::unique_ptr<convert::ModelSource> source_;
-  std::vector<const Leaf*> leaves_;
-  std::vector<int64_t> parts_;
+  // Seconds.
+  double OnAllThreads(const std::function<void(const convert::Crew& crew)>& work) const {
+    const auto from = std::chrono::steady_clock::now();
+    convert::Crew crew;
+    for (int i = 0; i < n_threads_; ++i) crew.Add([&] { work(crew); });
+    crew.Wait([] {});
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
+  }
+
+  // Seconds for the first n; who has no array any more helps with the chunks of others'.
+  double ForArrays(size_t n, const std::function<void(const Array&, const ForAll&)>& task) const {
+    convert::SharedWork shared;
+    std::atomic<size_t> next{0};
+    std::atomic<size_t> done{0};
+    return OnAllThreads([&](const convert::Crew& crew) {
+      const ForAll for_all = [&](int64_t chunks, const std::function<void(int64_t)>& decode) {
+        return shared.Do(crew, chunks, decode);
+      };
+      for (size_t i = next++; i < n; i = next++) {
+        task(arrays_[i], for_all);
+        ++done;
+        shared.Wake();
+      }
+      for (uint64_t seen = shared.seen(); done < n && !crew.stopping(); seen = shared.seen()) {
+        shared.HelpOrWait(crew, seen);
+      }
+    });
+  }
+
+  const int n_threads_;
+  const OrbaxCheckpoint checkpoint_;
+  const std::optional<OrbaxCheckpoint> exact_;
+  const std::unique_ptr<convert::ModelSource> source_;
+  std::vector<Array> arrays_;
+  size_t n_leaves_ = 0;  // of arrays_: parameters
 };
 
 }  // namespace
 
 int RunOrbaxBench(std::ostream& out, const OrbaxBenchOptions& options) {
-  OrbaxBench bench(options);
+  std::optional<Rechunked> rechunked;
+  if (options.max_chunk_bytes > 0) rechunked.emplace(options.path, options.max_chunk_bytes);
+  const OrbaxBench bench(rechunked ? rechunked->dir() : options.path, options);
   const double mib = static_cast<double>(bench.bytes()) / (1 << 20);
   bench.Decompress();  // brings the files into memory
   std::vector<double> alone, read, import, read_ratios, import_ratios;

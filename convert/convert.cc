@@ -108,15 +108,16 @@ ConvertResult Describe(const ConvertSpec& spec) {
   return result;
 }
 
-bool IsSame(const engine::NamedTensor& tensor, ModelSource::Bytes wanted, const ModelSource& source,
-            const ModelSource& written, const Crew& crew) {
+// Of a piece of a tensor, which begins at `from`. What was written is mapped.
+bool IsSame(const engine::NamedTensor& tensor, int64_t from, ModelSource::Bytes wanted,
+            const ModelSource& source, const ModelSource& written, const Crew& crew) {
   const int64_t at = written.Find(tensor.name);
   if (at < 0) return false;
   const engine::ConstTensorView& is = written.tensors()[static_cast<size_t>(at)].view;
   if (is.dtype != tensor.view.dtype || is.shape != tensor.view.shape) return false;
   std::vector<std::byte> buffer;
-  const ModelSource::Bytes bytes = written.Read(at, &buffer);
-  if (bytes.size() != wanted.size()) return false;
+  const ModelSource::Bytes bytes =
+      written.Read(at, &buffer).subspan(static_cast<size_t>(from), wanted.size());
   bool same = true;
   InPieces(source, wanted, crew, [&](ModelSource::Bytes piece, size_t offset) {
     const ModelSource::Bytes there = bytes.subspan(offset, piece.size());
@@ -140,14 +141,16 @@ void Compare(const ModelSource& source, const ModelSource& written, int n_thread
   std::iota(parts.begin(), parts.end(), int64_t{0});
   PartQueue queue(source, std::move(parts));
   Crew crew;
-  const auto compare_part = [&](int64_t part) {
-    source.ReadPart(part, [&](const engine::NamedTensor& tensor, ModelSource::Bytes bytes) {
-      if (!IsSame(tensor, bytes, source, written, crew) && !crew.stopping()) {
-        throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(tensor.name) +
-                                              " is not what was written; nothing is kept");
-      }
-      compared += static_cast<int64_t>(bytes.size());
-    });
+  const auto compare = [&](const engine::NamedTensor& tensor, int64_t from,
+                           ModelSource::Bytes bytes) {
+    if (!IsSame(tensor, from, bytes, source, written, crew) && !crew.stopping()) {
+      throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(tensor.name) +
+                                            " is not what was written; nothing is kept");
+    }
+    compared += static_cast<int64_t>(bytes.size());
+  };
+  const auto compare_part = [&](int64_t part, const ForAll& for_all) {
+    source.ReadPieces(part, for_all, compare);
   };
   for (int i = 0; i < n_threads; ++i) crew.Add([&] { queue.Drain(crew, compare_part); });
   crew.Wait([&] { advance(compared.exchange(0)); });

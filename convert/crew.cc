@@ -29,10 +29,11 @@ void Crew::Add(std::function<void()> work) {
         work();
       } catch (...) {  // handed to whoever waits
         failure = std::current_exception();
-        stopping_ = true;
       }
       const std::lock_guard lock(mutex_);
       if (failure && !failure_) failure_ = failure;
+      // Only now: what others throw since they are to stop must not be the failure.
+      if (failure) stopping_ = true;
       --running_;
       ended_.notify_all();
     });
@@ -61,30 +62,42 @@ void Crew::Wait(const std::function<void()>& meanwhile) {
 PartQueue::PartQueue(const ModelSource& source, std::vector<int64_t> order)
     : source_(source), order_(std::move(order)) {}
 
-bool PartQueue::Take(const Crew& crew, int64_t* part, int64_t* bytes) {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    if (next_ == order_.size() || crew.stopping()) return false;
-    *part = order_[next_];
-    *bytes = source_.PartMemory(*part);
-    if (in_use_ == 0 || in_use_ + *bytes <= kBudgetBytes) break;
-    freed_.wait_for(lock, 50ms);
-  }
+PartQueue::Next PartQueue::Take(const Crew& crew, int64_t* part, int64_t* bytes) {
+  const std::lock_guard lock(mutex_);
+  if (crew.stopping()) return Next::kEnd;
+  if (next_ == order_.size()) return in_hand_ == 0 ? Next::kEnd : Next::kWait;
+  *part = order_[next_];
+  *bytes = source_.PartMemory(*part);
+  if (in_hand_ > 0 && in_use_ + *bytes > kBudgetBytes) return Next::kWait;
   ++next_;
+  ++in_hand_;
   in_use_ += *bytes;
-  return true;
+  return Next::kPart;
 }
 
 void PartQueue::GiveBack(int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  in_use_ -= bytes;
-  freed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    --in_hand_;
+    in_use_ -= bytes;
+  }
+  shared_.Wake();
 }
 
-void PartQueue::Drain(const Crew& crew, const std::function<void(int64_t part)>& work) {
+void PartQueue::Drain(const Crew& crew, const Work& work) {
+  const ForAll for_all = [&](int64_t n, const std::function<void(int64_t i)>& task) {
+    return shared_.Do(crew, n, task);
+  };
   int64_t part = 0, bytes = 0;
-  while (Take(crew, &part, &bytes)) {
-    work(part);  // what it throws ends all, and nobody waits for these bytes any more
+  for (;;) {
+    const uint64_t seen = shared_.seen();
+    const Next next = Take(crew, &part, &bytes);
+    if (next == Next::kEnd) return;
+    if (next == Next::kWait) {
+      shared_.HelpOrWait(crew, seen);
+      continue;
+    }
+    work(part, for_all);  // what it throws ends all, and nobody waits for these bytes any more
     GiveBack(bytes);
   }
 }

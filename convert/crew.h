@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "convert/model_source.h"
+#include "convert/shared_work.h"
 
 namespace tandem::convert {
 
@@ -46,19 +47,24 @@ class PartQueue {
   static constexpr int64_t kBudgetBytes = int64_t{256} << 20;
 
   PartQueue(const ModelSource& source, std::vector<int64_t> order);
-  // Does `work` for parts until none is left, or the crew stops. From each thread that takes part.
-  void Drain(const Crew& crew, const std::function<void(int64_t part)>& work);
+  // Does `work` for parts until none is left, or the crew stops. From each thread that takes part;
+  // those that have no part, for want of memory or since there are no more, take part in what
+  // others do for_all (ModelSource::ReadPieces).
+  using Work = std::function<void(int64_t part, const ForAll& for_all)>;
+  void Drain(const Crew& crew, const Work& work);
 
  private:
-  bool Take(const Crew& crew, int64_t* part, int64_t* bytes);
+  enum class Next { kPart, kWait, kEnd };
+  Next Take(const Crew& crew, int64_t* part, int64_t* bytes);
   void GiveBack(int64_t bytes);
 
   const ModelSource& source_;
   const std::vector<int64_t> order_;
-  std::mutex mutex_;  // guards next_ and in_use_
-  std::condition_variable freed_;
+  SharedWork shared_;
+  std::mutex mutex_;  // guards what follows
   size_t next_ = 0;
-  int64_t in_use_ = 0;  // bytes
+  int64_t in_hand_ = 0;  // parts
+  int64_t in_use_ = 0;   // bytes
 };
 
 // Of bytes of a mapped file that are in the system's memory already: one call in place of a fault

@@ -64,23 +64,34 @@ bool StoreHalves(const float* from, int64_t n, std::byte* to, uint16_t exponent,
 
 // StoreHalves of FloatToBf16, without branches: several at a time.
 bool StoreBf16(const float* from, int64_t n, std::byte* to) {
-  constexpr int64_t kAtOnce = 64;
-  uint32_t grown = 0;
-  uint16_t halves[kAtOnce];
-  for (int64_t first = 0; first < n; first += kAtOnce) {
-    const int64_t m = std::min(kAtOnce, n - first);
-    uint32_t bits[kAtOnce] = {};
-    std::memcpy(bits, from + first, static_cast<size_t>(m) * sizeof(float));
-    for (int64_t i = 0; i < kAtOnce; ++i) {
-      const uint32_t size = bits[i] & 0x7fffffffu;
-      const uint32_t rounded = (bits[i] + 0x7fffu + ((bits[i] >> 16) & 1u)) >> 16;
-      const uint32_t nan = (bits[i] >> 16) | 0x40u;
-      grown |= size < 0x7f800000u && (rounded & 0x7f80u) == 0x7f80u ? 1u : 0u;
-      halves[i] = static_cast<uint16_t>(size > 0x7f800000u ? nan : rounded);
-    }
-    std::memcpy(to + 2 * first, halves, static_cast<size_t>(m) * sizeof(uint16_t));
+  constexpr int64_t kLanes = 8;
+  typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+  typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+  Words grown{};
+  const auto round = [&](Words bits) {
+    const Words size = bits & 0x7fffffffu;
+    const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const Words is_infinite = std::bit_cast<Words>((rounded & 0x7f80u) == 0x7f80u);
+    grown |= size < 0x7f800000u ? is_infinite : Words{};
+    const Words halves = size > 0x7f800000u ? (bits >> 16) | 0x40u : rounded;
+    return __builtin_convertvector(halves, Halves);
+  };
+  Words bits{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    std::memcpy(&bits, from + i, sizeof(bits));
+    const Halves halves = round(bits);
+    std::memcpy(to + 2 * i, &halves, sizeof(halves));
   }
-  return grown == 0;
+  if (i < n) {
+    bits = Words{};
+    std::memcpy(&bits, from + i, static_cast<size_t>(n - i) * sizeof(float));
+    const Halves halves = round(bits);
+    std::memcpy(to + 2 * i, &halves, static_cast<size_t>(n - i) * sizeof(uint16_t));
+  }
+  uint32_t any = 0;
+  for (int64_t lane = 0; lane < kLanes; ++lane) any |= grown[lane];
+  return any == 0;
 }
 
 Store StoreOf(DType dtype) {
@@ -102,117 +113,6 @@ Store StoreOf(DType dtype) {
 }
 
 int64_t BytesOf(DType dtype) { return static_cast<int64_t>(engine::DTypeBytes(dtype)); }
-
-float Rounded(DType dtype, float value) {
-  switch (dtype) {
-    case DType::kBF16:
-      return engine::Bf16ToFloat(engine::FloatToBf16(value));
-    case DType::kF16:
-      return engine::F16ToFloat(engine::FloatToF16(value));
-    default:
-      return value;
-  }
-}
-
-// Numbers of a type in their order, so that neighbours differ by 1; and back.
-int64_t OrdinalOf(DType dtype, float value) {
-  uint32_t bits = std::bit_cast<uint32_t>(value);
-  uint32_t sign = 0x80000000u;
-  if (dtype != DType::kF32) {
-    bits = dtype == DType::kBF16 ? engine::FloatToBf16(value) : engine::FloatToF16(value);
-    sign = 0x8000u;
-  }
-  // Minus zero is a number of its own.
-  return (bits & sign) != 0 ? -1 - static_cast<int64_t>(bits & (sign - 1))
-                            : static_cast<int64_t>(bits);
-}
-
-float FromOrdinal(DType dtype, int64_t ordinal) {
-  const uint32_t sign = dtype == DType::kF32 ? 0x80000000u : 0x8000u;
-  const int64_t largest = sign - 1;
-  if (ordinal > largest || -1 - ordinal > largest) return std::nanf("");
-  const uint32_t bits =
-      ordinal < 0 ? sign | static_cast<uint32_t>(-1 - ordinal) : static_cast<uint32_t>(ordinal);
-  if (dtype == DType::kF32) return std::bit_cast<float>(bits);
-  const auto half = static_cast<uint16_t>(bits);
-  return dtype == DType::kBF16 ? engine::Bf16ToFloat(half) : engine::F16ToFloat(half);
-}
-
-bool SameBits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
-
-// Of the floats whose product is `product`, that with the most zeros at its end; the quotient where
-// there is none.
-float Quotient(float product, float factor) {
-  const float quotient = product / factor;
-  const uint32_t bits = std::bit_cast<uint32_t>(quotient);
-  if ((bits & 0xffffu) == 0 || !std::isfinite(quotient) || (bits & 0x7fffffffu) == 0) {
-    return quotient;
-  }
-  float best = quotient;
-  int best_zeros = -1;
-  for (const uint32_t candidate : {bits, bits - 1, bits + 1}) {
-    const auto value = std::bit_cast<float>(candidate);
-    if (!SameBits(value * factor, product)) continue;
-    const int zeros = std::countr_zero(candidate);
-    if (zeros <= best_zeros) continue;
-    best_zeros = zeros;
-    best = value;
-  }
-  return best;
-}
-
-// Quotient of many. Nearly all numbers of a model in 16 bits are found by rounding to 16 bits what
-// the division gives, several at a time.
-void Quotients(float factor, float* values, int64_t n) {
-  constexpr int64_t kAtOnce = 256;
-  float rounded[kAtOnce];
-  for (int64_t first = 0; first < n; first += kAtOnce) {
-    float* const part = values + first;
-    const int64_t m = std::min(kAtOnce, n - first);
-    uint32_t others = 0;
-    for (int64_t i = 0; i < m; ++i) {
-      const uint32_t bits = std::bit_cast<uint32_t>(part[i] / factor);
-      rounded[i] = std::bit_cast<float>((bits + 0x8000u) & 0xffff0000u);
-      others |= std::bit_cast<uint32_t>(rounded[i] * factor) ^ std::bit_cast<uint32_t>(part[i]);
-    }
-    if (others == 0) {
-      std::memcpy(part, rounded, static_cast<size_t>(m) * sizeof(float));
-      continue;
-    }
-    for (int64_t i = 0; i < m; ++i) {
-      part[i] = SameBits(rounded[i] * factor, part[i]) ? rounded[i] : Quotient(part[i], factor);
-    }
-  }
-}
-
-void Undo(const MaxTextArithmetic& arithmetic, DType leaf_dtype, float* values, int64_t n) {
-  if (arithmetic.IsNone()) return;
-  if (arithmetic.added == 0 && leaf_dtype == DType::kF32) {
-    return Quotients(arithmetic.factor, values, n);
-  }
-  for (int64_t i = 0; i < n; ++i) values[i] = FromMaxText(arithmetic, leaf_dtype, values[i]);
-}
-
-void Do(const MaxTextArithmetic& arithmetic, float* values, int64_t n) {
-  if (arithmetic.IsNone()) return;
-  for (int64_t i = 0; i < n; ++i) values[i] = ToMaxText(arithmetic, values[i]);
-}
-
-// From MaxText's numbers, in place; `at` is where they are in the tensor.
-void Recover(const MaxTextLeaf& leaf, DType leaf_dtype, const Corrections& corrections, int64_t at,
-             float* values, int64_t n) {
-  if (corrections.steps.empty()) return Undo(leaf.arithmetic, leaf_dtype, values, n);
-  for (int64_t i = 0; i < n; ++i) {
-    const float theirs = values[i];
-    values[i] = FromMaxText(leaf.arithmetic, leaf_dtype, theirs);
-    const float corrected =
-        FromOrdinal(corrections.dtype, OrdinalOf(corrections.dtype, values[i]) +
-                                           corrections.steps[static_cast<size_t>(at + i)]);
-    if (SameBits(Rounded(leaf_dtype, ToMaxText(leaf.arithmetic, corrected)), theirs)) {
-      values[i] = corrected;
-    }
-  }
-}
 
 // Where a row of a layer begins in the leaf, in elements.
 int64_t RowOffset(const MaxTextLeaf& leaf, int64_t layer, int64_t row) {
@@ -236,13 +136,13 @@ void InRuns(int64_t first, int64_t last, const Part& part) {
   for (int64_t at = first; at < last; at += kRun) part(at, std::min(kRun, last - at));
 }
 
-// Calls square(row, rows, column, columns) for all squares of the rows.
+// Calls square(row, rows, column, columns) for all squares of these rows and columns.
 template <class Square>
-void InSquares(RowRange rows, int64_t columns, const Square& square) {
+void InSquares(RowRange rows, RowRange columns, const Square& square) {
   for (int64_t row = rows.first; row < rows.last; row += kTile) {
     const int64_t n_rows = std::min(kTile, rows.last - row);
-    for (int64_t column = 0; column < columns; column += kTile) {
-      square(row, n_rows, column, std::min(kTile, columns - column));
+    for (int64_t column = columns.first; column < columns.last; column += kTile) {
+      square(row, n_rows, column, std::min(kTile, columns.last - column));
     }
   }
 }
@@ -250,7 +150,7 @@ void InSquares(RowRange rows, int64_t columns, const Square& square) {
 // Moves numbers that stay what they are, of 2 or 4 bytes, between a leaf's order and a tensor's.
 // `leaf_at(row, column)` and `tensor_at(row, column)` are where a run begins: of columns, of rows.
 template <class T, class LeafAt, class TensorAt>
-void MoveToTensor(RowRange rows, int64_t columns, const LeafAt& leaf_at,
+void MoveToTensor(RowRange rows, RowRange columns, const LeafAt& leaf_at,
                   const TensorAt& tensor_at) {
   std::vector<T> tile(kTile * kTile), turned(kTile * kTile);
   InSquares(rows, columns, [&](int64_t row, int64_t n_rows, int64_t column, int64_t n_columns) {
@@ -267,7 +167,7 @@ void MoveToTensor(RowRange rows, int64_t columns, const LeafAt& leaf_at,
 }
 
 template <class T, class TensorAt, class LeafAt>
-void MoveToLeaf(RowRange rows, int64_t columns, const TensorAt& tensor_at, const LeafAt& leaf_at) {
+void MoveToLeaf(RowRange rows, RowRange columns, const TensorAt& tensor_at, const LeafAt& leaf_at) {
   std::vector<T> tile(kTile * kTile), turned(kTile * kTile);
   InSquares(rows, columns, [&](int64_t row, int64_t n_rows, int64_t column, int64_t n_columns) {
     for (int64_t c = 0; c < n_columns; ++c) {
@@ -284,15 +184,8 @@ void MoveToLeaf(RowRange rows, int64_t columns, const TensorAt& tensor_at, const
 
 }  // namespace
 
-float ToMaxText(const MaxTextArithmetic& arithmetic, float value) {
-  return arithmetic.added != 0 ? value + arithmetic.added : value * arithmetic.factor;
-}
-
-float FromMaxText(const MaxTextArithmetic& arithmetic, DType leaf_dtype, float value) {
-  if (arithmetic.added != 0) return value - arithmetic.added;
-  if (arithmetic.factor == 1) return value;
-  // A number that was rounded to 16 bits is no product any more.
-  return leaf_dtype == DType::kF32 ? Quotient(value, arithmetic.factor) : value / arithmetic.factor;
+bool IsUnchanged(const MaxTextLeaf& leaf, DType leaf_dtype, DType tensor_dtype) {
+  return leaf.arithmetic.IsNone() && tensor_dtype == leaf_dtype;
 }
 
 bool TensorToLeaf(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
@@ -323,23 +216,24 @@ bool TensorToLeaf(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
   const auto leaf_at = [&](int64_t row, int64_t column) {
     return out.data() + (RowOffset(leaf, layer, row) + column) * to_bytes;
   };
-  if (leaf.arithmetic.IsNone() && tensor_dtype == leaf_dtype) {
-    from_bytes == 2 ? MoveToLeaf<uint16_t>(rows, columns, tensor_at, leaf_at)
-                    : MoveToLeaf<uint32_t>(rows, columns, tensor_at, leaf_at);
+  if (IsUnchanged(leaf, leaf_dtype, tensor_dtype)) {
+    from_bytes == 2 ? MoveToLeaf<uint16_t>(rows, {0, columns}, tensor_at, leaf_at)
+                    : MoveToLeaf<uint32_t>(rows, {0, columns}, tensor_at, leaf_at);
     return true;
   }
   std::vector<float> tile(kTile * kTile), turned(kTile * kTile);
-  InSquares(rows, columns, [&](int64_t row, int64_t n_rows, int64_t column, int64_t n_columns) {
-    for (int64_t c = 0; c < n_columns; ++c) {
-      load(tensor_at(row, column + c), n_rows, tile.data() + c * kTile);
-    }
-    TransposeTile(tile.data(), n_columns, n_rows, turned.data());
-    for (int64_t r = 0; r < n_rows; ++r) {
-      float* line = turned.data() + r * kTile;
-      Do(leaf.arithmetic, line, n_columns);
-      fits &= store(line, n_columns, leaf_at(row + r, column));
-    }
-  });
+  InSquares(rows, {0, columns},
+            [&](int64_t row, int64_t n_rows, int64_t column, int64_t n_columns) {
+              for (int64_t c = 0; c < n_columns; ++c) {
+                load(tensor_at(row, column + c), n_rows, tile.data() + c * kTile);
+              }
+              TransposeTile(tile.data(), n_columns, n_rows, turned.data());
+              for (int64_t r = 0; r < n_rows; ++r) {
+                float* line = turned.data() + r * kTile;
+                Do(leaf.arithmetic, line, n_columns);
+                fits &= store(line, n_columns, leaf_at(row + r, column));
+              }
+            });
   return fits;
 }
 
@@ -349,16 +243,15 @@ bool RunToTensor(const MaxTextLeaf& leaf, int64_t first, std::span<const std::by
   const Load load = LoadOf(leaf_dtype);
   const Store store = StoreOf(tensor_dtype);
   const int64_t from_bytes = BytesOf(leaf_dtype), to_bytes = BytesOf(tensor_dtype);
-  const int64_t last = first + static_cast<int64_t>(run.size()) / from_bytes;
-  if (leaf.arithmetic.IsNone() && tensor_dtype == leaf_dtype) {
-    std::memcpy(out.data() + first * to_bytes, run.data(), run.size());
+  if (IsUnchanged(leaf, leaf_dtype, tensor_dtype)) {
+    std::memcpy(out.data(), run.data(), run.size());
     return true;
   }
   std::vector<float> values(kRun);
   bool fits = true;
-  InRuns(first, last, [&](int64_t at, int64_t n) {
-    load(run.data() + (at - first) * from_bytes, n, values.data());
-    Recover(leaf, leaf_dtype, corrections, at, values.data(), n);
+  InRuns(0, static_cast<int64_t>(run.size()) / from_bytes, [&](int64_t at, int64_t n) {
+    load(run.data() + at * from_bytes, n, values.data());
+    Recover(leaf.arithmetic, leaf_dtype, corrections, first + at, values.data(), n);
     fits &= store(values.data(), n, out.data() + at * to_bytes);
   });
   return fits;
@@ -370,40 +263,39 @@ bool LeafToTensor(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
   const Load load = LoadOf(leaf_dtype);
   const Store store = StoreOf(tensor_dtype);
   const int64_t from_bytes = BytesOf(leaf_dtype), to_bytes = BytesOf(tensor_dtype);
-  const int64_t columns = leaf.columns();
-  bool fits = true;
   if (leaf.IsTable()) {
-    const int64_t first = rows.first * columns;
-    const auto n = static_cast<size_t>((rows.last - rows.first) * columns * from_bytes);
+    const int64_t first = rows.first * leaf.columns();
+    const auto n = static_cast<size_t>((rows.last - rows.first) * leaf.columns() * from_bytes);
     return RunToTensor(leaf, first, bytes.subspan(static_cast<size_t>(first * from_bytes), n),
                        leaf_dtype, tensor_dtype, corrections, out);
   }
-  const int64_t n_rows_of_tensor = leaf.rows();
+  // The tensor's rows are columns here, and its columns are rows.
+  const int64_t n_inputs = leaf.rows();
   const auto leaf_at = [&](int64_t row, int64_t column) {
     return bytes.data() + (RowOffset(leaf, layer, row) + column) * from_bytes;
   };
   const auto place_of = [&](int64_t row, int64_t column) {
-    return OutputOf(leaf, column) * n_rows_of_tensor + row;
+    return OutputOf(leaf, column) * n_inputs + row;
   };
-  if (leaf.arithmetic.IsNone() && tensor_dtype == leaf_dtype) {
-    const auto tensor_at = [&](int64_t row, int64_t column) {
-      return out.data() + place_of(row, column) * to_bytes;
-    };
-    from_bytes == 2 ? MoveToTensor<uint16_t>(rows, columns, leaf_at, tensor_at)
-                    : MoveToTensor<uint32_t>(rows, columns, leaf_at, tensor_at);
+  const auto tensor_at = [&](int64_t row, int64_t column) {
+    return out.data() + (place_of(row, column) - rows.first * n_inputs) * to_bytes;
+  };
+  if (IsUnchanged(leaf, leaf_dtype, tensor_dtype)) {
+    from_bytes == 2 ? MoveToTensor<uint16_t>({0, n_inputs}, rows, leaf_at, tensor_at)
+                    : MoveToTensor<uint32_t>({0, n_inputs}, rows, leaf_at, tensor_at);
     return true;
   }
+  bool fits = true;
   std::vector<float> tile(kTile * kTile), turned(kTile * kTile);
-  InSquares(rows, columns, [&](int64_t row, int64_t n_rows, int64_t column, int64_t n_columns) {
+  InSquares({0, n_inputs}, rows, [&](int64_t row, int64_t n_rows, int64_t column, int64_t n) {
     for (int64_t r = 0; r < n_rows; ++r) {
-      load(leaf_at(row + r, column), n_columns, tile.data() + r * kTile);
+      load(leaf_at(row + r, column), n, tile.data() + r * kTile);
     }
-    TransposeTile(tile.data(), n_rows, n_columns, turned.data());
-    for (int64_t c = 0; c < n_columns; ++c) {
+    TransposeTile(tile.data(), n_rows, n, turned.data());
+    for (int64_t c = 0; c < n; ++c) {
       float* line = turned.data() + c * kTile;
-      const int64_t at = place_of(row, column + c);
-      Recover(leaf, leaf_dtype, corrections, at, line, n_rows);
-      fits &= store(line, n_rows, out.data() + at * to_bytes);
+      Recover(leaf.arithmetic, leaf_dtype, corrections, place_of(row, column + c), line, n_rows);
+      fits &= store(line, n_rows, tensor_at(row, column + c));
     }
   });
   return fits;
@@ -439,7 +331,7 @@ Loss LossOf(const MaxTextArithmetic& arithmetic, DType leaf_dtype,
             std::span<const std::byte> tensor, DType tensor_dtype) {
   Loss loss;
   ThereAndBack(arithmetic, leaf_dtype, tensor, tensor_dtype, [&](int64_t, float was, float is) {
-    if (SameBits(was, is)) return;
+    if (std::bit_cast<uint32_t>(was) == std::bit_cast<uint32_t>(is)) return;
     ++loss.changed;
     loss.max_abs = std::max(loss.max_abs, std::fabs(static_cast<double>(was) - is));
   });

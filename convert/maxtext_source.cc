@@ -203,31 +203,52 @@ class MaxTextSource final : public ModelSource {
   void ReadPart(int64_t part, const Take& take) const override {
     const Part& wanted = parts_.at(static_cast<size_t>(part));
     std::unique_ptr<Workspace> space = Borrow();
-    const std::span<std::byte> out = Room(TensorOf(wanted, 0).view.bytes(), &space->tensor);
-    if (DecodeTable(wanted, out)) {
+    // Layers need not be of one type.
+    const auto room = [&](const engine::NamedTensor& tensor) {
+      return Room(tensor.view.bytes(), &space->tensor);
+    };
+    if (IsInRuns(wanted)) {
+      const std::span<std::byte> out = room(TensorOf(wanted, 0));
+      DecodeTable(wanted, out);
       take(TensorOf(wanted, 0), out);
-      return GiveBack(std::move(space));
-    }
-    const Bytes bytes = LoadLeaf(wanted, &space->leaf);
-    for (int64_t layer = 0; layer < wanted.map.n_layers(); ++layer) {
-      const engine::NamedTensor& tensor = TensorOf(wanted, layer);
-      Decode(wanted, layer, bytes, out);
-      take(tensor, out);
+    } else {
+      const Bytes bytes = LoadLeaf(wanted, OneByOne, &space->leaf);
+      for (int64_t layer = 0; layer < wanted.map.n_layers(); ++layer) {
+        const engine::NamedTensor& tensor = TensorOf(wanted, layer);
+        const std::span<std::byte> out = room(tensor);
+        Decode(wanted, layer, bytes, out);
+        take(tensor, out);
+      }
     }
     GiveBack(std::move(space));
   }
+  void ReadPieces(int64_t part, const ForAll& for_all, const TakePiece& take) const override {
+    const Part& wanted = parts_.at(static_cast<size_t>(part));
+    if (IsInRuns(wanted)) return TableInPieces(wanted, for_all, take);
+    std::unique_ptr<Workspace> space = Borrow();
+    const Bytes bytes = LoadLeaf(wanted, for_all, &space->leaf);
+    const std::vector<Piece> pieces = PiecesOf(wanted);
+    RunAll(for_all, static_cast<int64_t>(pieces.size()),
+           [&](int64_t i) { DecodePiece(wanted, pieces[static_cast<size_t>(i)], bytes, take); });
+    if (wanted.map.IsTable()) TakeRowsBeyond(wanted, take);
+    GiveBack(std::move(space));
+  }
+  // Of a table in runs, which is never there as a whole, its corrections.
   int64_t PartMemory(int64_t part) const override {
     const Part& wanted = parts_.at(static_cast<size_t>(part));
-    const auto tensor = static_cast<int64_t>(TensorOf(wanted, 0).view.bytes());
-    if (!wanted.map.IsTable()) return wanted.leaf->array->bytes() + tensor;
-    return tensor + std::min(wanted.leaf->array->bytes(), kMostKeptBytes);
+    if (!IsInRuns(wanted)) return wanted.leaf->array->bytes() + int64_t{kPieceBytes};
+    const Leaf* exact = ExactLeaf(TensorOf(wanted, 0).name);
+    return int64_t{kPieceBytes} + (exact == nullptr ? 0 : exact->array->bytes());
   }
   // Layers of the same parameter one after the other cost one reading of it.
   Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const override {
     const auto& [part, layer] = places_.at(static_cast<size_t>(tensor));
     const Part& wanted = parts_[static_cast<size_t>(part)];
     buffer->resize(TensorOf(wanted, layer).view.bytes());
-    if (DecodeTable(wanted, *buffer)) return *buffer;
+    if (IsInRuns(wanted)) {
+      DecodeTable(wanted, *buffer);
+      return *buffer;
+    }
     std::unique_lock<std::mutex> lock;
     Decode(wanted, layer, Remembered(part, &lock), *buffer);
     return *buffer;
@@ -354,9 +375,9 @@ class MaxTextSource final : public ModelSource {
     spaces_.push_back(std::move(space));
   }
 
-  Bytes LoadLeaf(const Part& part, AlignedBuffer* buffer) const {
+  Bytes LoadLeaf(const Part& part, const ForAll& for_all, AlignedBuffer* buffer) const {
     const std::span<std::byte> bytes = Room(static_cast<size_t>(part.leaf->array->bytes()), buffer);
-    checkpoint_.Read(*part.leaf, bytes);
+    checkpoint_.Read(*part.leaf, bytes, for_all);
     return bytes;
   }
 
@@ -372,7 +393,7 @@ class MaxTextSource final : public ModelSource {
     *lock = std::unique_lock(remembered_mutex_);
     if (remembered_part_ != part) {
       remembered_part_ = -1;
-      remembered_ = LoadLeaf(parts_[static_cast<size_t>(part)], &remembered_buffer_);
+      remembered_ = LoadLeaf(parts_[static_cast<size_t>(part)], OneByOne, &remembered_buffer_);
       remembered_part_ = part;
     }
     return remembered_;
@@ -383,79 +404,153 @@ class MaxTextSource final : public ModelSource {
     return found == exact_leaves_.end() || !found->second->array ? nullptr : found->second;
   }
 
-  std::vector<std::byte> ReadExact(const Leaf& leaf, const std::vector<int64_t>& shape) const {
+  AlignedBuffer ReadExact(const Leaf& leaf, const std::vector<int64_t>& shape,
+                          const ForAll& for_all) const {
     if (leaf.array->shape != shape) {
       Broken("exact: " + Quoted(leaf.name()) + " has the shape " + ShapeText(leaf.array->shape) +
              " instead of " + ShapeText(shape));
     }
-    std::vector<std::byte> bytes(static_cast<size_t>(leaf.array->bytes()));
-    exact_->Read(leaf, bytes);
+    AlignedBuffer bytes(static_cast<size_t>(leaf.array->bytes()));
+    exact_->Read(leaf, bytes.span(), for_all);
     return bytes;
   }
 
-  Corrections CorrectionsOf(const engine::NamedTensor& tensor) const {
+  // Their steps lie in `room`.
+  Corrections CorrectionsOf(const engine::NamedTensor& tensor, const ForAll& for_all,
+                            AlignedBuffer* room) const {
     Corrections corrections;
     const Leaf* leaf = ExactLeaf(tensor.name);
     if (leaf == nullptr) return corrections;
     const auto recorded = record_.dtypes.find(tensor.name);
     if (recorded == record_.dtypes.end()) return corrections;
     corrections.dtype = recorded->second;
-    const std::vector<std::byte> bytes = ReadExact(*leaf, tensor.view.shape);
-    const auto n = static_cast<size_t>(tensor.view.elements());
-    corrections.steps.resize(n);
-    if (leaf->array->dtype == DType::kI8) {
-      for (size_t i = 0; i < n; ++i) {
-        const auto step = static_cast<int8_t>(std::to_integer<uint8_t>(bytes[i]));
-        corrections.steps[i] = int32_t{step};
-      }
-    } else if (leaf->array->dtype == DType::kI32) {
-      std::memcpy(corrections.steps.data(), bytes.data(), bytes.size());
-    } else {
+    corrections.stored = leaf->array->dtype.value_or(DType::kF32);
+    if (corrections.stored != DType::kI8 && corrections.stored != DType::kI32) {
       Broken("exact: " + Quoted(leaf->name()) + " is neither int8 nor int32");
     }
+    *room = ReadExact(*leaf, tensor.view.shape, for_all);
+    corrections.steps = room->span();
     return corrections;
   }
 
-  void Decode(const Part& part, int64_t layer, std::span<const std::byte> bytes,
-              std::span<std::byte> out) const {
-    const engine::NamedTensor& tensor = TensorOf(part, layer);
-    const int64_t rows = part.map.has_vocabulary
-                             ? std::min(part.map.rows(), part.map.tensor_shape[0])
-                             : part.map.rows();
-    if (!LeafToTensor(part.map, layer, {0, rows}, bytes, *part.leaf->array->dtype,
-                      tensor.view.dtype, CorrectionsOf(tensor), out)) {
-      RefuseValues(part, tensor);
-    }
-    AppendRows(part, rows, out);
+  // Rows of the first tensor that the parameter has; the rest is TakeRowsBeyond's.
+  static int64_t RowsThere(const Part& part) {
+    const int64_t rows = part.map.rows();
+    return part.map.has_vocabulary ? std::min(rows, part.map.tensor_shape[0]) : rows;
   }
 
-  // A table is decoded chunk by chunk, which takes the memory of one; false where it is none, or
-  // its chunks are no runs of it.
-  bool DecodeTable(const Part& part, std::span<std::byte> out) const {
-    if (!part.map.IsTable()) return false;
-    const engine::NamedTensor& tensor = TensorOf(part, 0);
-    const DType leaf_dtype = *part.leaf->array->dtype;
-    const auto element_bytes = static_cast<int64_t>(engine::DTypeBytes(leaf_dtype));
-    const int64_t rows = std::min(part.map.rows(), part.map.tensor_shape[0]);
-    const int64_t last = rows * part.map.columns();
-    Corrections corrections;
-    bool has_begun = false;
-    bool fits = true;
-    const bool is_read = checkpoint_.ReadRuns(*part.leaf, [&](int64_t offset, Bytes run) {
-      if (!has_begun) {
-        corrections = CorrectionsOf(tensor);
-        has_begun = true;
+  void Decode(const Part& part, int64_t layer, Bytes bytes, std::span<std::byte> out) const {
+    const RowRange rows{0, part.map.IsTable() ? RowsThere(part) : part.map.columns()};
+    DecodeRows(part, layer, rows, bytes, out);
+    if (part.map.IsTable()) AppendRows(part, out);
+  }
+
+  void DecodeRows(const Part& part, int64_t layer, RowRange rows, Bytes bytes,
+                  std::span<std::byte> out) const {
+    const engine::NamedTensor& tensor = TensorOf(part, layer);
+    AlignedBuffer steps;
+    if (!LeafToTensor(part.map, layer, rows, bytes, *part.leaf->array->dtype, tensor.view.dtype,
+                      CorrectionsOf(tensor, OneByOne, &steps), out)) {
+      RefuseValues(part, tensor);
+    }
+  }
+
+  // Rows of a layer's tensor, in order; of a table's only those that are there.
+  struct Piece {
+    int64_t layer = 0;
+    RowRange rows;
+  };
+  static constexpr size_t kPieceBytes = size_t{1} << 20;
+
+  // Bytes of a row as DecodeRows means it.
+  static size_t RowBytes(const Part& part, const engine::NamedTensor& tensor) {
+    const int64_t elements = part.map.IsTable() ? part.map.columns() : part.map.rows();
+    return static_cast<size_t>(elements) * engine::DTypeBytes(tensor.view.dtype);
+  }
+
+  std::vector<Piece> PiecesOf(const Part& part) const {
+    const int64_t n_rows = part.map.IsTable() ? RowsThere(part) : part.map.columns();
+    const int64_t head = std::max<int64_t>(1, part.map.rotated_head_dim);
+    std::vector<Piece> pieces;
+    for (int64_t layer = 0; layer < part.map.n_layers(); ++layer) {
+      const engine::NamedTensor& tensor = TensorOf(part, layer);
+      const auto fitting = static_cast<int64_t>(kPieceBytes / RowBytes(part, tensor));
+      int64_t step = std::max<int64_t>(1, fitting / head) * head;
+      if (ExactLeaf(tensor.name) != nullptr) step = n_rows;  // corrections are read once
+      for (int64_t row = 0; row < n_rows; row += step) {
+        pieces.push_back({layer, {row, std::min(row + step, n_rows)}});
       }
+    }
+    return pieces;
+  }
+
+  void DecodePiece(const Part& part, const Piece& piece, Bytes bytes, const TakePiece& take) const {
+    const engine::NamedTensor& tensor = TensorOf(part, piece.layer);
+    const size_t row_bytes = RowBytes(part, tensor);
+    std::unique_ptr<Workspace> space = Borrow();
+    const std::span<std::byte> out =
+        Room(static_cast<size_t>(piece.rows.last - piece.rows.first) * row_bytes, &space->tensor);
+    DecodeRows(part, piece.layer, piece.rows, bytes, out);
+    take(tensor, piece.rows.first * static_cast<int64_t>(row_bytes), out);
+    GiveBack(std::move(space));
+  }
+
+  // A table whose chunks are runs of it is decoded run by run.
+  static bool IsInRuns(const Part& part) {
+    return part.map.IsTable() && HasRuns(*part.leaf->array);
+  }
+
+  // Calls use(first, run) for runs of the numbers that the tensor has, `first` being the number of
+  // the first.
+  template <class Use>
+  void TableRuns(const Part& part, const ForAll& for_all, const Use& use) const {
+    const auto element_bytes = static_cast<int64_t>(engine::DTypeBytes(*part.leaf->array->dtype));
+    const int64_t last = RowsThere(part) * part.map.columns();
+    const auto within = [&](int64_t offset, Bytes run) {
       const int64_t first = offset / element_bytes;
       const int64_t n = std::min(static_cast<int64_t>(run.size()) / element_bytes, last - first);
-      if (n <= 0) return;
-      fits &= RunToTensor(part.map, first, run.first(static_cast<size_t>(n * element_bytes)),
-                          leaf_dtype, tensor.view.dtype, corrections, out);
+      if (n > 0) use(first, run.first(static_cast<size_t>(n * element_bytes)));
+    };
+    checkpoint_.ReadRuns(*part.leaf, within, for_all);
+  }
+
+  void DecodeRun(const Part& part, int64_t first, Bytes run, const Corrections& corrections,
+                 std::span<std::byte> out) const {
+    const engine::NamedTensor& tensor = TensorOf(part, 0);
+    if (!RunToTensor(part.map, first, run, *part.leaf->array->dtype, tensor.view.dtype, corrections,
+                     out)) {
+      RefuseValues(part, tensor);
+    }
+  }
+
+  void DecodeTable(const Part& part, std::span<std::byte> out) const {
+    const engine::NamedTensor& tensor = TensorOf(part, 0);
+    AlignedBuffer steps;
+    const Corrections corrections = CorrectionsOf(tensor, OneByOne, &steps);
+    TableRuns(part, OneByOne, [&](int64_t first, Bytes run) {
+      DecodeRun(part, first, run, corrections,
+                out.subspan(static_cast<size_t>(first) * engine::DTypeBytes(tensor.view.dtype)));
     });
-    if (!is_read) return false;
-    if (!fits) RefuseValues(part, tensor);
-    AppendRows(part, rows, out);
-    return true;
+    AppendRows(part, out);
+  }
+
+  void TableInPieces(const Part& part, const ForAll& for_all, const TakePiece& take) const {
+    const engine::NamedTensor& tensor = TensorOf(part, 0);
+    const DType leaf_dtype = *part.leaf->array->dtype;
+    const size_t from_bytes = engine::DTypeBytes(leaf_dtype);
+    const size_t to_bytes = engine::DTypeBytes(tensor.view.dtype);
+    AlignedBuffer steps;
+    const Corrections corrections = CorrectionsOf(tensor, for_all, &steps);
+    TableRuns(part, for_all, [&](int64_t first, Bytes run) {
+      const int64_t offset = first * static_cast<int64_t>(to_bytes);
+      if (IsUnchanged(part.map, leaf_dtype, tensor.view.dtype)) return take(tensor, offset, run);
+      std::unique_ptr<Workspace> space = Borrow();
+      const std::span<std::byte> out = Room(run.size() / from_bytes * to_bytes, &space->tensor);
+      DecodeRun(part, first, run, corrections, out);
+      take(tensor, offset, out);
+      GiveBack(std::move(space));
+    });
+    TakeRowsBeyond(part, take);
   }
 
   [[noreturn]] void RefuseValues(const Part& part, const engine::NamedTensor& tensor) const {
@@ -463,16 +558,34 @@ class MaxTextSource final : public ModelSource {
            std::string(DTypeName(tensor.view.dtype)) + " does not have");
   }
 
-  // Rows of a vocabulary that MaxText has not: as they were when we wrote it, else the base's.
-  void AppendRows(const Part& part, int64_t first, std::span<std::byte> out) const {
-    if (!part.map.has_vocabulary || first >= part.map.tensor_shape[0]) return;
+  int64_t RowsBeyond(const Part& part) const {
+    return part.map.has_vocabulary ? part.map.tensor_shape[0] - RowsThere(part) : 0;
+  }
+  size_t BytesBeyond(const Part& part) const {
+    return static_cast<size_t>(RowsBeyond(part)) * RowBytes(part, TensorOf(part, 0));
+  }
+
+  void TakeRowsBeyond(const Part& part, const TakePiece& take) const {
+    if (RowsBeyond(part) == 0) return;
+    AlignedBuffer room(BytesBeyond(part));
+    AppendRows(part, room.span());
     const engine::NamedTensor& tensor = TensorOf(part, 0);
+    take(tensor, static_cast<int64_t>(tensor.view.bytes() - room.size()), room.span());
+  }
+
+  // Rows of a vocabulary that MaxText has not, at the end of `out`: as they were when we wrote it,
+  // else the base's.
+  void AppendRows(const Part& part, std::span<std::byte> out) const {
+    if (RowsBeyond(part) == 0) return;
+    const engine::NamedTensor& tensor = TensorOf(part, 0);
+    const int64_t first = RowsThere(part);
     const int64_t width = tensor.view.shape[1];
     const int64_t n_rows = tensor.view.shape[0] - first;
     std::vector<std::byte> stored;
     DType stored_dtype = DType::kF32;
     if (const Leaf* leaf = ExactLeaf(tensor.name + kRowsBeyond)) {
-      stored = ReadExact(*leaf, {n_rows, width});
+      const AlignedBuffer exact = ReadExact(*leaf, {n_rows, width}, OneByOne);
+      stored.assign(exact.data(), exact.data() + exact.size());
       stored_dtype = leaf->array->dtype.value_or(DType::kF32);
     } else if (!base_.empty()) {
       const auto base = OpenModelFiles(base_, std::nullopt);
@@ -504,9 +617,8 @@ class MaxTextSource final : public ModelSource {
     rows.tensors = {tensor.name};
     rows.shape = rows.tensor_shape = {n_rows, width};
     rows.has_vocabulary = true;
-    const auto room =
-        out.last(static_cast<size_t>(n_rows * width) * engine::DTypeBytes(tensor.view.dtype));
-    LeafToTensor(rows, 0, {0, n_rows}, stored, stored_dtype, tensor.view.dtype, {}, room);
+    LeafToTensor(rows, 0, {0, n_rows}, stored, stored_dtype, tensor.view.dtype, {},
+                 out.last(BytesBeyond(part)));
   }
 
   OrbaxCheckpoint checkpoint_;

@@ -108,6 +108,10 @@ int64_t ModelSource::Find(std::string_view tensor) const {
   return found - tensors().begin();
 }
 
+void ModelSource::ReadPieces(int64_t part, const ForAll& /*for_all*/, const TakePiece& take) const {
+  ReadPart(part, [&](const engine::NamedTensor& tensor, Bytes bytes) { take(tensor, 0, bytes); });
+}
+
 int64_t ModelSource::PartMemory(int64_t part) const {
   int64_t bytes = 0;
   for (const int64_t tensor : TensorsOf(part)) {

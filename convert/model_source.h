@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "convert/orbax/for_all.h"
 #include "engine/io/safetensors.h"
 #include "engine/tensor/dtype.h"
 
@@ -40,6 +41,12 @@ class ModelSource {
   // Reads a part; `take` gets each of its tensors once, whose bytes are there during the call. The
   // memory it holds is that of the part at most. Throws kDataLoss, kIo naming file and tensor.
   virtual void ReadPart(int64_t part, const Take& take) const = 0;
+  // The same, each byte of its tensors once, in pieces of some MiB where the source can, and on the
+  // threads of for_all: `take` is called by several at a time, with the pieces of a tensor in any
+  // order. `offset` is where in the tensor, in bytes.
+  using TakePiece =
+      std::function<void(const engine::NamedTensor& tensor, int64_t offset, Bytes piece)>;
+  virtual void ReadPieces(int64_t part, const ForAll& for_all, const TakePiece& take) const;
   // One tensor, by index. Its bytes lie in `buffer`, or in a mapped file.
   virtual Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const = 0;
   // Called when a tensor has been read for good: mapped bytes leave the process's memory.
@@ -47,7 +54,7 @@ class ModelSource {
 
   // The same of some of its bytes, as Read or ReadPart gave them.
   virtual void LetGoOf(Bytes /*bytes*/) const {}
-  // Memory that reading a part takes, besides mapped files.
+  // Memory that ReadPieces takes, besides mapped files.
   virtual int64_t PartMemory(int64_t part) const;
   // What a run keeps besides the weights, to go on from: the optimizer's tensors, under the names
   // of optim.safetensors, with train_state.json and manifest.json as texts. Null: the source has

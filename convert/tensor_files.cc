@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,8 +33,27 @@ struct Place {
   int64_t tensor;
   int64_t offset;  // bytes, from the beginning of the file
   int64_t bytes;
-  int64_t written = 0;  // of them, from the first
+  int64_t written = 0;                    // of them, from the first
+  std::map<int64_t, int64_t> ahead = {};  // begin and end of what else is there
   bool done() const { return written == bytes; }
+
+  // These are there, too: pieces come in any order.
+  void Add(int64_t begin, int64_t end) {
+    const auto next = ahead.lower_bound(begin);
+    if (next != ahead.end() && next->first == end) {
+      end = next->second;
+      ahead.erase(next);
+    }
+    const auto after = ahead.lower_bound(begin);
+    if (after != ahead.begin() && std::prev(after)->second == begin) {
+      std::prev(after)->second = end;
+    } else {
+      ahead.emplace_hint(after, begin, end);
+    }
+    if (ahead.begin()->first != written) return;
+    written = ahead.begin()->second;
+    ahead.erase(ahead.begin());
+  }
 };
 
 struct File {
@@ -66,7 +86,9 @@ class Writer {
     const int n_threads = context_.ops.pool().n_threads();
     Crew crew;  // last: its threads use all of the above
     for (int i = 0; i < n_threads; ++i) {
-      crew.Add([&] { queue.Drain(crew, [&](int64_t part) { Copy(part, crew); }); });
+      crew.Add([&] {
+        queue.Drain(crew, [&](int64_t part, const ForAll& for_all) { Copy(part, for_all, crew); });
+      });
     }
     if (context_.journal != nullptr) crew.Add([&] { SyncBehind(crew); });
     for (int i = 0; i < std::min<int>(n_threads, static_cast<int>(files_.size())); ++i) {
@@ -161,37 +183,39 @@ class Writer {
     return order;
   }
 
-  void Copy(int64_t part, const Crew& crew) {
-    source_.ReadPart(part, [&](const engine::NamedTensor& tensor, ModelSource::Bytes bytes) {
-      const int64_t index = source_.Find(tensor.name);
-      const PlaceRef& at = place_of_[static_cast<size_t>(index)];
-      File& file = files_[at.file];
-      Place& place = file.places[at.place];
-      TANDEM_CHECK(static_cast<int64_t>(bytes.size()) == place.bytes);
+  void Copy(int64_t part, const ForAll& for_all, const Crew& crew) {
+    const auto copy = [&](const engine::NamedTensor& tensor, int64_t from,
+                          ModelSource::Bytes bytes) {
+      const PlaceRef& at = place_of_[static_cast<size_t>(source_.Find(tensor.name))];
+      const Place& place = files_[at.file].places[at.place];
+      TANDEM_CHECK(from >= 0 && from <= place.bytes &&
+                   static_cast<int64_t>(bytes.size()) <= place.bytes - from);
       {
         const std::lock_guard lock(mutex_);
         if (place.done()) return;
       }
       InPieces(source_, bytes, crew, [&](ModelSource::Bytes piece, size_t offset) {
-        WritePiece(&file, &place, piece, static_cast<int64_t>(offset));
+        WritePiece(at, piece, from + static_cast<int64_t>(offset));
       });
-      if (crew.stopping() || place.bytes == 0) return;
-      const std::lock_guard lock(mutex_);
-      --left_;
-      finished_.push_back(at);
-      changed_.notify_all();
-    });
+    };
+    source_.ReadPieces(part, for_all, copy);
   }
 
-  void WritePiece(File* file, Place* place, ModelSource::Bytes piece, int64_t offset) {
+  void WritePiece(const PlaceRef& at, ModelSource::Bytes piece, int64_t offset) {
+    File& file = files_[at.file];
+    Place& place = file.places[at.place];
     {
-      const std::lock_guard one_at_a_time(*file->writing);
-      engine::WriteAllAt(file->descriptor, piece, place->offset + offset, file->path);
+      const std::lock_guard one_at_a_time(*file.writing);
+      engine::WriteAllAt(file.descriptor, piece, place.offset + offset, file.path);
     }
     const auto bytes = static_cast<int64_t>(piece.size());
     copied_ += bytes;
     const std::lock_guard lock(mutex_);
-    place->written += bytes;
+    place.Add(offset, offset + bytes);
+    if (place.done()) {
+      --left_;
+      finished_.push_back(at);
+    }
     changed_.notify_all();
   }
 
@@ -263,7 +287,7 @@ class Writer {
   std::vector<PlaceRef> place_of_;  // by the source's tensor
   std::atomic<int64_t> copied_{0};  // bytes that advance() has not heard of
   std::atomic<size_t> next_hashed_{0};
-  std::mutex mutex_;  // guards what follows, and Place::written
+  std::mutex mutex_;  // guards what follows, and Place::written and ahead
   std::condition_variable changed_;
   int64_t left_ = 0;                // tensors that are not written
   std::vector<PlaceRef> finished_;  // and not yet synced

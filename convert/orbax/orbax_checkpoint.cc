@@ -168,12 +168,14 @@ OrbaxCheckpoint OrbaxCheckpoint::Open(const fs::path& path) {
   }
   const fs::path& dir = checkpoint.dir_;
   checkpoint.is_ocdbt_ = fs::is_regular_file(dir / kDatabase);
-  checkpoint.values_ = checkpoint.is_ocdbt_ ? OpenOcdbt(dir) : OpenFileTree(dir);
-  checkpoint.leaves_ = fs::is_regular_file(dir / kTree) ? LeavesOfTree(dir / kTree)
-                                                        : LeavesOfKeys(checkpoint.values_->Keys());
+  const std::shared_ptr<const KeyValues> values =
+      checkpoint.is_ocdbt_ ? OpenOcdbt(dir) : OpenFileTree(dir);
+  checkpoint.arrays_ = std::make_shared<const ZarrReader>(values);
+  checkpoint.leaves_ =
+      fs::is_regular_file(dir / kTree) ? LeavesOfTree(dir / kTree) : LeavesOfKeys(values->Keys());
   for (Leaf& leaf : checkpoint.leaves_) {
     if (!HasData(leaf.value_type)) continue;
-    leaf.array = FindArray(*checkpoint.values_, leaf.name(), dir.string());
+    leaf.array = FindArray(*values, leaf.name(), dir.string());
     if (!leaf.array) {
       throw Error(ErrorCode::kDataLoss, dir.string() + ": the tree has a leaf " +
                                             Quoted(leaf.name()) +
@@ -185,19 +187,26 @@ OrbaxCheckpoint OrbaxCheckpoint::Open(const fs::path& path) {
   return checkpoint;
 }
 
-bool OrbaxCheckpoint::ReadRuns(const Leaf& leaf, const TakeRun& take) const {
+namespace {
+
+const ZarrArray& ArrayOf(const Leaf& leaf) {
   if (!leaf.array) throw Error(ErrorCode::kInternal, leaf.name() + " has no array");
-  return ReadZarrRuns(*values_, leaf.name(), *leaf.array, take);
+  return *leaf.array;
 }
 
-void OrbaxCheckpoint::Decompress(const Leaf& leaf) const {
-  if (!leaf.array) throw Error(ErrorCode::kInternal, leaf.name() + " has no array");
-  DecompressZarr(*values_, leaf.name(), *leaf.array);
+}  // namespace
+
+void OrbaxCheckpoint::Read(const Leaf& leaf, std::span<std::byte> out,
+                           const ForAll& for_all) const {
+  arrays_->Read(leaf.name(), ArrayOf(leaf), out, for_all);
 }
 
-void OrbaxCheckpoint::Read(const Leaf& leaf, std::span<std::byte> out) const {
-  if (!leaf.array) throw Error(ErrorCode::kInternal, leaf.name() + " has no array");
-  ReadZarr(*values_, leaf.name(), *leaf.array, out);
+void OrbaxCheckpoint::ReadRuns(const Leaf& leaf, const TakeRun& take, const ForAll& for_all) const {
+  arrays_->ReadRuns(leaf.name(), ArrayOf(leaf), take, for_all);
+}
+
+void OrbaxCheckpoint::Decompress(const Leaf& leaf, const ForAll& for_all) const {
+  arrays_->Decompress(leaf.name(), ArrayOf(leaf), for_all);
 }
 
 }  // namespace tandem::convert

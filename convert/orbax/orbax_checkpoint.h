@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "convert/orbax/key_values.h"
 #include "convert/orbax/zarr.h"
+#include "convert/orbax/zarr_reader.h"
 
 namespace tandem::convert {
 
@@ -34,15 +34,15 @@ class OrbaxCheckpoint {
   bool is_ocdbt() const { return is_ocdbt_; }
   const std::vector<Leaf>& leaves() const { return leaves_; }  // ascending by path
 
-  // The elements of a leaf that has an array: ReadZarr.
-  void Read(const Leaf& leaf, std::span<std::byte> out) const;
-  bool ReadRuns(const Leaf& leaf, const TakeRun& take) const;  // ReadZarrRuns
-  void Decompress(const Leaf& leaf) const;                     // DecompressZarr
+  // The elements of a leaf that has an array, on all threads of for_all: see ZarrReader.
+  void Read(const Leaf& leaf, std::span<std::byte> out, const ForAll& for_all = OneByOne) const;
+  void ReadRuns(const Leaf& leaf, const TakeRun& take, const ForAll& for_all = OneByOne) const;
+  void Decompress(const Leaf& leaf, const ForAll& for_all = OneByOne) const;
 
  private:
   std::filesystem::path dir_;
   bool is_ocdbt_ = false;
-  std::shared_ptr<const KeyValues> values_;
+  std::shared_ptr<const ZarrReader> arrays_;
   std::vector<Leaf> leaves_;
 };
 

@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <limits>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
-#include "convert/orbax/byte_reader.h"
-#include "convert/orbax/zstd.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
-#include "engine/io/crc32c.h"
 #include "engine/io/json.h"
 
 namespace tandem::convert {
@@ -23,7 +20,6 @@ using engine::DType;
 
 constexpr size_t kMaxRank = 32;
 constexpr int64_t kMaxBytes = int64_t{1} << 46;
-constexpr uint64_t kNoChunk = std::numeric_limits<uint64_t>::max();
 
 struct TypeName {
   const char* name;
@@ -224,179 +220,11 @@ ZarrArray ParseV3(const Metadata& metadata) {
   return array;
 }
 
-// Steps through all positions of a grid in C order; false behind the last.
-bool Next(std::vector<int64_t>& at, const std::vector<int64_t>& sizes) {
-  for (size_t i = at.size(); i-- > 0;) {
-    if (++at[i] < sizes[i]) return true;
-    at[i] = 0;
-  }
-  return false;
-}
-
-std::vector<int64_t> GridOf(const std::vector<int64_t>& shape, const std::vector<int64_t>& chunk) {
-  std::vector<int64_t> grid(shape.size());
-  for (size_t i = 0; i < grid.size(); ++i) grid[i] = (shape[i] + chunk[i] - 1) / chunk[i];
-  return grid;
-}
-
-int64_t Product(const std::vector<int64_t>& sizes) {
-  int64_t n = 1;
-  for (const int64_t size : sizes) n *= size;
-  return n;
-}
-
-class Reader {
- public:
-  Reader(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
-         std::optional<std::span<std::byte>> out)
-      : values_(values), prefix_(prefix), array_(array), out_(out) {}
-  Reader(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
-         const TakeRun& take)
-      : values_(values), prefix_(prefix), array_(array), take_(&take) {}
-
-  void Read() {
-    if (array_.bytes() == 0) return;
-    const std::vector<int64_t> grid = GridOf(array_.shape, array_.chunk_shape);
-    std::vector<int64_t> at(grid.size(), 0);
-    do {
-      key_ = prefix_ + "/" + ZarrChunkKey(array_, at);
-      const std::optional<StoredBytes> stored = values_.Find(key_);
-      if (!stored) Broken("is missing");
-      std::vector<int64_t> first(at.size());
-      for (size_t i = 0; i < at.size(); ++i) first[i] = at[i] * array_.chunk_shape[i];
-      if (array_.sharding) {
-        ReadShard(stored->bytes, first);
-      } else {
-        ReadChunk(stored->bytes, first, array_.chunk_shape);
-      }
-      stored->LetGo();
-    } while (Next(at, grid));
-  }
-
- private:
-  [[noreturn]] void Broken(const std::string& why) const {
-    throw Error(ErrorCode::kDataLoss, Quoted(key_) + ": " + why);
-  }
-
-  // Where a chunk of a shard lies: its index, of offset and length for each.
-  std::vector<uint64_t> IndexOf(std::span<const std::byte> shard, uint64_t n) const {
-    const auto& sharding = *array_.sharding;
-    const uint64_t bytes = n * 16 + (sharding.index_has_crc ? 4 : 0);
-    if (n > shard.size() / 16 || bytes > shard.size()) Broken("is shorter than its index");
-    const auto index = sharding.index_at_start ? shard.first(static_cast<size_t>(bytes))
-                                               : shard.last(static_cast<size_t>(bytes));
-    ByteReader in(index, Quoted(key_));
-    std::vector<uint64_t> numbers(static_cast<size_t>(2 * n));
-    for (uint64_t& number : numbers) number = in.U64();
-    if (sharding.index_has_crc &&
-        engine::Crc32c(0, index.first(static_cast<size_t>(n * 16))) != in.U32()) {
-      Broken("the index is damaged: its CRC-32C is another");
-    }
-    return numbers;
-  }
-
-  void ReadShard(std::span<const std::byte> shard, const std::vector<int64_t>& first) {
-    const std::vector<int64_t>& chunk = array_.sharding->chunk_shape;
-    const std::vector<int64_t> grid = GridOf(array_.chunk_shape, chunk);
-    const std::vector<uint64_t> index = IndexOf(shard, static_cast<uint64_t>(Product(grid)));
-    std::vector<int64_t> at(grid.size(), 0);
-    size_t i = 0;
-    do {
-      const uint64_t offset = index[i];
-      const uint64_t length = index[i + 1];
-      i += 2;
-      std::vector<int64_t> from(at.size());
-      bool is_within = true;
-      for (size_t d = 0; d < at.size(); ++d) {
-        from[d] = first[d] + at[d] * chunk[d];
-        is_within = is_within && from[d] < array_.shape[d];
-      }
-      if (!is_within) continue;  // beyond the array's end: writers leave these out
-      if (offset == kNoChunk && length == kNoChunk) Broken("a chunk of the shard is missing");
-      if (offset > shard.size() || length > shard.size() - offset) {
-        Broken("the index names bytes that are not there");
-      }
-      ReadChunk(shard.subspan(static_cast<size_t>(offset), static_cast<size_t>(length)), from,
-                chunk);
-    } while (Next(at, grid));
-  }
-
-  void ReadChunk(std::span<const std::byte> stored, const std::vector<int64_t>& first,
-                 const std::vector<int64_t>& chunk) {
-    const auto bytes = static_cast<size_t>(Product(chunk) * array_.element_bytes);
-    if (!array_.is_compressed) {
-      if (stored.size() != bytes) {
-        Broken("has " + std::to_string(stored.size()) + " bytes instead of " +
-               std::to_string(bytes));
-      }
-      Deal(stored, first, chunk);
-      return;
-    }
-    if (const auto run = RunOf(first, chunk, bytes)) return DecodeZstd(stored, *run, Quoted(key_));
-    buffer_.resize(bytes);
-    DecodeZstd(stored, buffer_, Quoted(key_));
-    Deal(buffer_, first, chunk);
-  }
-
-  void Deal(std::span<const std::byte> elements, const std::vector<int64_t>& first,
-            const std::vector<int64_t>& chunk) {
-    if (out_) return Place(elements, first, chunk);
-    if (take_ == nullptr) return;
-    int64_t offset = 0;
-    for (size_t d = 0; d < first.size(); ++d) offset = offset * array_.shape[d] + first[d];
-    (*take_)(offset * array_.element_bytes, elements);
-  }
-
-  // Where a chunk's elements go, if they are one run of the array: decoded without a copy.
-  std::optional<std::span<std::byte>> RunOf(const std::vector<int64_t>& first,
-                                            const std::vector<int64_t>& chunk, size_t bytes) const {
-    if (!out_) return std::nullopt;
-    const size_t rank = chunk.size();
-    size_t axis = 0;  // the first that has more than one element of the chunk
-    while (axis < rank && chunk[axis] == 1) ++axis;
-    int64_t offset = 0;
-    for (size_t d = 0; d < rank; ++d) {
-      if (first[d] + chunk[d] > array_.shape[d]) return std::nullopt;
-      if (d > axis && chunk[d] != array_.shape[d]) return std::nullopt;
-      offset = offset * array_.shape[d] + first[d];
-    }
-    return out_->subspan(static_cast<size_t>(offset * array_.element_bytes), bytes);
-  }
-
-  // Copies what of a chunk lies within the array, row by row.
-  void Place(std::span<const std::byte> from, const std::vector<int64_t>& first,
-             const std::vector<int64_t>& chunk) {
-    const size_t rank = chunk.size();
-    std::vector<int64_t> inside(rank);
-    for (size_t d = 0; d < rank; ++d) inside[d] = std::min(chunk[d], array_.shape[d] - first[d]);
-    const int64_t run = (rank == 0 ? 1 : inside.back()) * array_.element_bytes;
-    std::vector<int64_t> rows(inside.begin(), inside.end() - (rank == 0 ? 0 : 1));
-    std::vector<int64_t> at(rows.size(), 0);
-    do {
-      int64_t source = 0;
-      int64_t target = 0;
-      for (size_t d = 0; d < rank; ++d) {
-        const int64_t i = d < at.size() ? at[d] : 0;
-        source = source * chunk[d] + i;
-        target = target * array_.shape[d] + first[d] + i;
-      }
-      std::memcpy(out_->data() + target * array_.element_bytes,
-                  from.data() + source * array_.element_bytes, static_cast<size_t>(run));
-    } while (Next(at, rows));
-  }
-
-  const KeyValues& values_;
-  const std::string& prefix_;
-  const ZarrArray& array_;
-  std::optional<std::span<std::byte>> out_;  // none: chunks are taken, or forgotten
-  const TakeRun* take_ = nullptr;
-  std::string key_;
-  std::vector<std::byte> buffer_;
-};
-
 }  // namespace
 
-int64_t ZarrArray::elements() const { return Product(shape); }
+int64_t ZarrArray::elements() const {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
 int64_t ZarrArray::bytes() const { return elements() * element_bytes; }
 
 ZarrArray ParseZarr(int version, std::string_view json, const std::string& what) {
@@ -410,6 +238,17 @@ ZarrArray ParseZarr(int version, std::string_view json, const std::string& what)
   return array;
 }
 
+bool HasRuns(const ZarrArray& array) {
+  const std::vector<int64_t>& chunk =
+      array.sharding ? array.sharding->chunk_shape : array.chunk_shape;
+  size_t axis = 0;  // the first that has more than one element of a chunk
+  while (axis < chunk.size() && chunk[axis] == 1) ++axis;
+  for (size_t d = axis + 1; d < chunk.size(); ++d) {
+    if (chunk[d] != array.shape[d]) return false;
+  }
+  return true;
+}
+
 std::string ZarrChunkKey(const ZarrArray& array, std::span<const int64_t> at) {
   std::string key = array.version == 3 ? "c" : "";
   for (size_t i = 0; i < at.size(); ++i) {
@@ -417,32 +256,6 @@ std::string ZarrChunkKey(const ZarrArray& array, std::span<const int64_t> at) {
     key += std::to_string(at[i]);
   }
   return key.empty() ? "0" : key;
-}
-
-void ReadZarr(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
-              std::span<std::byte> out) {
-  if (static_cast<int64_t>(out.size()) != array.bytes()) {
-    throw Error(ErrorCode::kInternal, prefix + ": room for another number of bytes");
-  }
-  Reader(values, prefix, array, out).Read();
-}
-
-bool ReadZarrRuns(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
-                  const TakeRun& take) {
-  const std::vector<int64_t>& chunk =
-      array.sharding ? array.sharding->chunk_shape : array.chunk_shape;
-  size_t axis = 0;  // the first that has more than one element of a chunk
-  while (axis < chunk.size() && chunk[axis] == 1) ++axis;
-  for (size_t d = 0; d < chunk.size(); ++d) {
-    if (array.shape[d] % array.chunk_shape[d] != 0) return false;
-    if (d > axis && chunk[d] != array.shape[d]) return false;
-  }
-  Reader(values, prefix, array, take).Read();
-  return true;
-}
-
-void DecompressZarr(const KeyValues& values, const std::string& prefix, const ZarrArray& array) {
-  Reader(values, prefix, array, std::nullopt).Read();
 }
 
 }  // namespace tandem::convert

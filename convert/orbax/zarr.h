@@ -2,14 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "convert/orbax/key_values.h"
 #include "engine/tensor/dtype.h"
 
 namespace tandem::convert {
@@ -43,22 +41,11 @@ struct ZarrArray {
 // the codec, order or type that is not read.
 ZarrArray ParseZarr(int version, std::string_view json, const std::string& what);
 
+// Whether all that is decoded at once (a chunk, in shards one of theirs) is a run of the array, but
+// for what of it lies beyond the array's end.
+bool HasRuns(const ZarrArray& array);
+
 // The key of a chunk, by its position in the grid: "c/0/1" of version 3, "0.1" of version 2.
 std::string ZarrChunkKey(const ZarrArray& array, std::span<const int64_t> at);
-
-// All elements in C order, little-endian, into out.size() == array.bytes() bytes. `prefix` is the
-// array's name in `values`. Memory is that of one chunk. Throws kDataLoss naming the chunk; one
-// that is missing is an error, as in Orbax.
-void ReadZarr(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
-              std::span<std::byte> out);
-
-// The same, chunk after chunk: `take` gets where in the array (in bytes) a run begins, and its
-// bytes, there during the call. False, and nothing is read, where chunks are not runs of the array.
-using TakeRun = std::function<void(int64_t offset, std::span<const std::byte> run)>;
-bool ReadZarrRuns(const KeyValues& values, const std::string& prefix, const ZarrArray& array,
-                  const TakeRun& take);
-
-// Decodes every chunk and forgets it: what reading an array costs at least. For measurements.
-void DecompressZarr(const KeyValues& values, const std::string& prefix, const ZarrArray& array);
 
 }  // namespace tandem::convert

@@ -1,10 +1,13 @@
 #include "convert/orbax/zstd.h"
 
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
+#include "engine/base/aligned_buffer.h"
 #include "engine/base/error.h"
 
 namespace tandem::convert {
@@ -14,16 +17,62 @@ namespace {
   throw Error(ErrorCode::kDataLoss, what + ": zstd: " + why);
 }
 
+std::string InsteadOf(size_t is, size_t size) {
+  return "holds " + std::to_string(is) + " bytes instead of " + std::to_string(size);
+}
+
 }  // namespace
 
-void DecodeZstd(std::span<const std::byte> bytes, std::span<std::byte> out,
-                const std::string& what) {
-  const size_t size = ZSTD_decompress(out.data(), out.size(), bytes.data(), bytes.size());
+struct ZstdDecoder::Context {
+  std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> zstd{ZSTD_createDCtx(), ZSTD_freeDCtx};
+};
+
+ZstdDecoder::ZstdDecoder() : context_(std::make_unique<Context>()) {
+  if (context_->zstd == nullptr) throw std::bad_alloc();
+}
+ZstdDecoder::~ZstdDecoder() = default;
+
+void ZstdDecoder::Decode(std::span<const std::byte> bytes, std::span<std::byte> out,
+                         const std::string& what) {
+  const size_t size =
+      ZSTD_decompressDCtx(context_->zstd.get(), out.data(), out.size(), bytes.data(), bytes.size());
   if (ZSTD_isError(size) != 0) Broken(what, ZSTD_getErrorName(size));
-  if (size != out.size()) {
-    Broken(what,
-           "holds " + std::to_string(size) + " bytes instead of " + std::to_string(out.size()));
+  if (size != out.size()) Broken(what, InsteadOf(size, out.size()));
+}
+
+void ZstdDecoder::DecodeInPieces(std::span<const std::byte> bytes, size_t size,
+                                 std::span<std::byte> room, const std::string& what,
+                                 const TakePiece& take) {
+  ZSTD_DCtx* const zstd = context_->zstd.get();
+  ZSTD_DCtx_reset(zstd, ZSTD_reset_session_only);
+  ZSTD_inBuffer in{bytes.data(), bytes.size(), 0};
+  size_t done = 0;
+  size_t pending = 1;  // bytes that the frame still wants; 0 at its end
+  ZSTD_outBuffer to{room.data(), room.size(), 0};
+  while (in.pos < in.size || pending != 0) {
+    const size_t had = to.pos;
+    const size_t taken = in.pos;
+    pending = ZSTD_decompressStream(zstd, &to, &in);
+    if (ZSTD_isError(pending) != 0) {
+      // Of a window that is larger than what decoding in pieces would keep.
+      const bool is_whole = ZSTD_getErrorCode(pending) == ZSTD_error_frameParameter_windowTooLarge;
+      if (is_whole && done == 0 && to.pos == 0) return DecodeAtOnce(bytes, size, what, take);
+      Broken(what, ZSTD_getErrorName(pending));
+    }
+    if (to.pos == had && in.pos == taken) Broken(what, "ends too early");
+    if (done + to.pos > size) Broken(what, "holds more than " + std::to_string(size) + " bytes");
+    if (to.pos < room.size() && done + to.pos < size) continue;
+    if (to.pos > 0) take(static_cast<int64_t>(done), room.first(to.pos));
+    done += std::exchange(to.pos, 0);
   }
+  if (done + to.pos != size) Broken(what, InsteadOf(done + to.pos, size));
+}
+
+void ZstdDecoder::DecodeAtOnce(std::span<const std::byte> bytes, size_t size,
+                               const std::string& what, const TakePiece& take) {
+  AlignedBuffer out(size);  // pages that nothing is decoded into cost nothing
+  Decode(bytes, out.span(), what);
+  take(0, out.span());
 }
 
 std::vector<std::byte> DecodeZstdUpTo(std::span<const std::byte> bytes, size_t most,

@@ -16,6 +16,7 @@
 #include "bench/template_bench.h"
 #include "bench/tokenizer_bench.h"
 #include "bench/train_bench.h"
+#include "convert/model_source.h"
 #include "engine/io/atomic_write.h"
 #include "server/cli/model_options.h"
 #include "server/cli/tokenizer_source.h"
@@ -240,8 +241,19 @@ void AddOrbaxBench(CLI::App& command, int& exit_code) {
   command.add_option("--rounds", options->rounds, "medians are taken over these")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command.callback(
-      [options, &exit_code] { exit_code = bench::RunOrbaxBench(std::cout, *options); });
+  const auto dtype = std::make_shared<std::string>();
+  command.add_option("--dtype", *dtype, "that tensors are told in (default: the model's)")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  const auto chunk_mib = std::make_shared<int64_t>(0);
+  command
+      .add_option("--chunk-mib", *chunk_mib,
+                  "measures a copy beside it, in chunks of at most so many MiB (0: as it is)")
+      ->check(CLI::Range(0, 1 << 20));
+  command.callback([options, dtype, chunk_mib, &exit_code] {
+    if (!dtype->empty()) options->dtype = convert::FloatTypeOf(*dtype);
+    options->max_chunk_bytes = *chunk_mib << 20;
+    exit_code = bench::RunOrbaxBench(std::cout, *options);
+  });
 }
 
 void AddSide(CLI::App& command, bench::LoadOptions::Side& side, bool is_peer) {
@@ -369,6 +381,7 @@ void AddMakeModel(CLI::App& command, int&) {
   struct Flags {
     std::string shape;
     std::string dir;
+    std::string dtype = "bf16";
     int64_t layers = 0;
   };
   const auto flags = std::make_shared<Flags>();
@@ -382,8 +395,12 @@ void AddMakeModel(CLI::App& command, int&) {
   command.add_option("dir", flags->dir, "directory to write; must not exist")->required();
   command.add_option("--layers", flags->layers, "only so many of its layers (0: all)")
       ->capture_default_str();
+  command.add_option("--dtype", flags->dtype, "of its weights")
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
   command.callback([flags] {
-    bench::MakeModel(flags->shape, flags->dir, flags->layers);
+    bench::MakeModel(flags->shape, flags->dir, flags->layers,
+                     flags->dtype == "f32" ? engine::DType::kF32 : engine::DType::kBF16);
     std::cout << "wrote " << flags->dir << "\n";
   });
 }

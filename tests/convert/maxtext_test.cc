@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -280,6 +281,98 @@ TEST_F(MaxTextTest, EveryModelComesBackByteForByte) {
   }
 }
 
+// In pieces of any number of threads, from chunks of any size, every tensor is what it is as a
+// whole.
+TEST_F(MaxTextTest, PiecesAreTheWholeOnAnyNumberOfThreads) {
+  for (const char* model : {"gemma3-text-tiny", "llama3-tiny-rope-scaling", "qwen3-tiny"}) {
+    for (const int64_t chunk_bytes : {int64_t{256}, int64_t{3000}, int64_t{1} << 30}) {
+      SCOPED_TRACE(std::string(model) + " " + std::to_string(chunk_bytes));
+      ConvertSpec spec = Spec(Golden(model), "maxtext", out_);
+      fs::remove_all(out_);
+      spec.dtype = "f32";
+      Run(spec);
+      WriteCheckpoint(LeavesOf(out_), checkpoint_, {.max_chunk_bytes = chunk_bytes});
+      const auto source = OpenMaxText(checkpoint_, Golden(model), std::nullopt, "");
+      Arrays wanted;
+      for (int64_t part = 0; part < source->parts(); ++part) {
+        source->ReadPart(part, [&](const auto& tensor, const auto& bytes) {
+          wanted[tensor.name] = ArrayOf(tensor.view, bytes);
+        });
+      }
+      for (const int n_threads : {1, 2, 5}) {
+        ThreadPool pool(n_threads);
+        const ForAll for_all = [&](int64_t n, const std::function<void(int64_t)>& task) {
+          pool.ParallelFor(n, [&](int64_t i, int) { task(i); });
+          return true;
+        };
+        std::mutex mutex;  // guards read
+        Arrays read;
+        const auto take = [&](const engine::NamedTensor& tensor, int64_t offset, auto piece) {
+          const std::lock_guard lock(mutex);
+          Array& array = read[tensor.name];
+          array.dtype = tensor.view.dtype;
+          array.shape = tensor.view.shape;
+          array.bytes.resize(tensor.view.bytes());
+          std::copy(piece.begin(), piece.end(), array.bytes.begin() + offset);
+        };
+        for (int64_t part = 0; part < source->parts(); ++part) {
+          source->ReadPieces(part, for_all, take);
+        }
+        ExpectSame(read, wanted);
+      }
+    }
+  }
+}
+
+TEST_F(MaxTextTest, ADamagedChunkIsNamedAndNothingIsKept) {
+  ConvertSpec spec = Spec(Golden("llama3-tiny-rope-scaling"), "maxtext", out_);
+  Run(spec);
+  OrbaxStorage files{.ocdbt = false, .max_chunk_bytes = 512};
+  WriteCheckpoint(LeavesOf(out_), checkpoint_, files);
+  fs::remove_all(out_);
+  const fs::path table = checkpoint_ / "5/items/params.params.token_embedder.embedding/c";
+  const auto n_chunks = std::distance(fs::directory_iterator(table), fs::directory_iterator());
+  ASSERT_GT(n_chunks, 4);
+  for (const auto chunk : {n_chunks / 2, n_chunks - 1}) {
+    const fs::path file = table / std::to_string(chunk) / "0";
+    std::string bytes = engine::ReadWholeFile(file, 1 << 20);
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    std::ofstream(file, std::ios::binary) << bytes;
+  }
+  spec = Spec(checkpoint_, "hf", out_);
+  spec.base = Golden("llama3-tiny-rope-scaling");
+  for (int round = 0; round < 5; ++round) {
+    ExpectFault(spec, "embedding/c/" + std::to_string(n_chunks / 2) + "/0'");
+    EXPECT_FALSE(fs::exists(out_));
+  }
+}
+
+// A record of types that no writer of ours makes.
+TEST_F(MaxTextTest, LayersMayBeOfDifferentTypes) {
+  ConvertSpec spec = Spec(Golden("qwen3-tiny"), "maxtext", checkpoint_);
+  spec.dtype = "f32";
+  Run(spec);
+  const std::string first = "model.layers.0.mlp.up_proj.weight";
+  const fs::path file = checkpoint_ / kMaxTextRecordFile;
+  Json record = Json::parse(engine::ReadWholeFile(file, 1 << 20));
+  for (auto& [dtype, names] : record["dtypes"].items()) {
+    names.erase(std::remove(names.begin(), names.end(), Json(first)), names.end());
+  }
+  record["dtypes"]["bf16"].push_back(first);
+  std::ofstream(file) << record.dump();
+
+  const auto source = OpenMaxText(checkpoint_, {}, std::nullopt, "");
+  size_t n_bytes = 0;
+  for (int64_t part = 0; part < source->parts(); ++part) {
+    source->ReadPart(part, [&](const engine::NamedTensor& tensor, const auto& bytes) {
+      EXPECT_EQ(bytes.size(), tensor.view.bytes());
+      EXPECT_EQ(tensor.view.dtype, tensor.name == first ? DType::kBF16 : DType::kF32);
+      n_bytes += bytes.size();
+    });
+  }
+  EXPECT_EQ(static_cast<int64_t>(n_bytes), source->bytes());
+}
+
 TEST_F(MaxTextTest, EveryVariantOfStorageIsWritten) {
   for (const bool ocdbt : {false, true}) {
     for (const int zarr : {2, 3}) {
@@ -441,8 +534,8 @@ TEST_F(MaxTextTest, CorrectionsAreForTheNumbersTheyWereMadeFor) {
                            std::as_writable_bytes(std::span(theirs))));
   const Loss loss = LossOf(plus_one, DType::kF32, tensor, DType::kF32);
   EXPECT_EQ(loss.changed, 4);
-  const Corrections corrections{DType::kF32,
-                                CorrectionSteps(plus_one, DType::kF32, tensor, DType::kF32)};
+  const auto steps = CorrectionSteps(plus_one, DType::kF32, tensor, DType::kF32);
+  const Corrections corrections{DType::kF32, DType::kI32, std::as_bytes(std::span(steps))};
 
   std::array<float, 4> back{};
   const auto read = [&] {

@@ -169,7 +169,7 @@ inline constexpr std::array kGoogleTest{Names("tests")};
 inline constexpr std::array kGoogleBenchmark{Names("bench")};
 }  // namespace doors
 
-inline constexpr std::array<DoorRule, 22> kDoorRules{{
+inline constexpr std::array<DoorRule, 23> kDoorRules{{
     {"nlohmann/json_fwd.hpp", doors::kAnywhere},
     {"nlohmann/", doors::kAnywhere, true},
     {"simdjson.h", doors::kAnywhere, true},
@@ -183,6 +183,7 @@ inline constexpr std::array<DoorRule, 22> kDoorRules{{
     {"pcre2.h", doors::kUnicode, true},
     {"unicode/", doors::kUnicode, true},
     {"zstd.h", doors::kZstd},
+    {"zstd_errors.h", doors::kZstd},
     {"snappy.h", doors::kPageCodecs},
     {"zlib.h", doors::kPageCodecs},
     {"mpi.h", doors::kMpi},

@@ -1,0 +1,358 @@
+// A reading lists chunks, in order, and decodes what it listed on all threads, a batch after the
+// other. A fault of the list waits until what is before it has been decoded, whose own come first.
+
+#include "convert/orbax/zarr_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "convert/orbax/byte_reader.h"
+#include "convert/orbax/zstd.h"
+#include "engine/base/aligned_buffer.h"
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "engine/io/crc32c.h"
+
+namespace tandem::convert {
+namespace {
+
+constexpr uint64_t kNoChunk = std::numeric_limits<uint64_t>::max();
+// Chunks that are listed at a time: enough for all threads, and few values that are open.
+constexpr size_t kBatch = 256;
+// Larger ones are not kept for the next reading.
+constexpr size_t kMostKeptBytes = size_t{64} << 20;
+
+// Steps through all positions of a grid in C order; false behind the last.
+bool Next(std::vector<int64_t>& at, const std::vector<int64_t>& sizes) {
+  for (size_t i = at.size(); i-- > 0;) {
+    if (++at[i] < sizes[i]) return true;
+    at[i] = 0;
+  }
+  return false;
+}
+
+std::vector<int64_t> GridOf(const std::vector<int64_t>& shape, const std::vector<int64_t>& chunk) {
+  std::vector<int64_t> grid(shape.size());
+  for (size_t i = 0; i < grid.size(); ++i) grid[i] = (shape[i] + chunk[i] - 1) / chunk[i];
+  return grid;
+}
+
+int64_t Product(const std::vector<int64_t>& sizes) {
+  int64_t n = 1;
+  for (const int64_t size : sizes) n *= size;
+  return n;
+}
+
+// The pieces that are decoded one by one: values, or chunks in shards.
+const std::vector<int64_t>& DecodedShape(const ZarrArray& array) {
+  return array.sharding ? array.sharding->chunk_shape : array.chunk_shape;
+}
+
+struct StoredChunk {
+  std::shared_ptr<const StoredBytes> value;  // that it lies in
+  std::span<const std::byte> bytes;
+  std::string key;             // of the value
+  std::vector<int64_t> first;  // of its elements, in the array
+
+  [[noreturn]] void Broken(const std::string& why) const {
+    throw Error(ErrorCode::kDataLoss, Quoted(key) + ": " + why);
+  }
+  // It leaves the process's memory.
+  void LetGo() const {
+    if (value->file != nullptr) value->file->LetGo(bytes);
+  }
+};
+
+// All chunks of an array in order.
+class ChunkList {
+ public:
+  ChunkList(const KeyValues& values, const std::string& prefix, const ZarrArray& array)
+      : values_(values),
+        prefix_(prefix),
+        array_(array),
+        grid_(GridOf(array.shape, array.chunk_shape)),
+        at_(grid_.size(), 0),
+        is_over_(array.bytes() == 0) {
+    if (array.sharding) inner_grid_ = GridOf(array.chunk_shape, array.sharding->chunk_shape);
+  }
+
+  // The next ones; none: these were all.
+  std::vector<StoredChunk> Take() {
+    std::vector<StoredChunk> chunks;
+    try {
+      while (chunks.size() < kBatch && !is_over_ && !fault_) Add(&chunks);
+    } catch (...) {  // told once the chunks before it are read
+      fault_ = std::current_exception();
+    }
+    if (chunks.empty() && fault_) std::rethrow_exception(fault_);
+    return chunks;
+  }
+
+ private:
+  void Add(std::vector<StoredChunk>* chunks) {
+    if (value_.value == nullptr) Open();
+    if (!array_.sharding) {
+      chunks->push_back(std::exchange(value_, {}));
+      is_over_ = !Next(at_, grid_);
+      return;
+    }
+    AddOfShard(chunks);
+    if (Next(inner_, inner_grid_)) return;
+    value_ = {};
+    is_over_ = !Next(at_, grid_);
+  }
+
+  void Open() {
+    value_.key = prefix_ + "/" + ZarrChunkKey(array_, at_);
+    std::optional<StoredBytes> stored = values_.Find(value_.key);
+    if (!stored) value_.Broken("is missing");
+    value_.first.resize(at_.size());
+    for (size_t i = 0; i < at_.size(); ++i) value_.first[i] = at_[i] * array_.chunk_shape[i];
+    value_.value = std::make_shared<const StoredBytes>(std::move(*stored));
+    value_.bytes = value_.value->bytes;
+    if (!array_.sharding) return;
+    index_ = IndexOf(static_cast<uint64_t>(Product(inner_grid_)));
+    next_in_index_ = 0;
+    inner_.assign(inner_grid_.size(), 0);
+  }
+
+  // Where a chunk of a shard lies: its index, of offset and length for each.
+  std::vector<uint64_t> IndexOf(uint64_t n) const {
+    const auto& sharding = *array_.sharding;
+    const std::span<const std::byte> shard = value_.bytes;
+    const uint64_t bytes = n * 16 + (sharding.index_has_crc ? 4 : 0);
+    if (n > shard.size() / 16 || bytes > shard.size()) value_.Broken("is shorter than its index");
+    const auto index = sharding.index_at_start ? shard.first(static_cast<size_t>(bytes))
+                                               : shard.last(static_cast<size_t>(bytes));
+    ByteReader in(index, Quoted(value_.key));
+    std::vector<uint64_t> numbers(static_cast<size_t>(2 * n));
+    for (uint64_t& number : numbers) number = in.U64();
+    if (sharding.index_has_crc &&
+        engine::Crc32c(0, index.first(static_cast<size_t>(n * 16))) != in.U32()) {
+      value_.Broken("the index is damaged: its CRC-32C is another");
+    }
+    return numbers;
+  }
+
+  void AddOfShard(std::vector<StoredChunk>* chunks) {
+    const uint64_t offset = index_[next_in_index_];
+    const uint64_t length = index_[next_in_index_ + 1];
+    next_in_index_ += 2;
+    std::vector<int64_t> first(inner_.size());
+    for (size_t d = 0; d < inner_.size(); ++d) {
+      first[d] = value_.first[d] + inner_[d] * array_.sharding->chunk_shape[d];
+      if (first[d] >= array_.shape[d]) return;  // beyond the array's end: writers leave these out
+    }
+    if (offset == kNoChunk && length == kNoChunk) value_.Broken("a chunk of the shard is missing");
+    if (offset > value_.bytes.size() || length > value_.bytes.size() - offset) {
+      value_.Broken("the index names bytes that are not there");
+    }
+    const auto bytes =
+        value_.bytes.subspan(static_cast<size_t>(offset), static_cast<size_t>(length));
+    chunks->push_back({value_.value, bytes, value_.key, std::move(first)});
+  }
+
+  const KeyValues& values_;
+  const std::string& prefix_;
+  const ZarrArray& array_;
+  const std::vector<int64_t> grid_;
+  std::vector<int64_t> inner_grid_;  // of a shard
+  std::vector<int64_t> at_;          // of the value that is next, or open
+  bool is_over_;
+  std::exception_ptr fault_;
+  StoredChunk value_;  // that is open: a shard
+  std::vector<uint64_t> index_;
+  size_t next_in_index_ = 0;
+  std::vector<int64_t> inner_;
+};
+
+}  // namespace
+
+struct ZarrReader::Space {
+  ZstdDecoder zstd;
+  AlignedBuffer run;    // kRunBytes, where they are needed
+  AlignedBuffer chunk;  // of those that are decoded before they go where they belong
+
+  static std::span<std::byte> Room(AlignedBuffer* buffer, size_t n) {
+    if (buffer->size() < n) {
+      *buffer = {};
+      *buffer = AlignedBuffer(n);
+    }
+    return buffer->span().first(n);
+  }
+};
+
+class ZarrReader::Reading {
+ public:
+  Reading(const ZarrReader& reader, const std::string& prefix, const ZarrArray& array)
+      : reader_(reader),
+        array_(array),
+        chunk_(DecodedShape(array)),
+        chunk_bytes_(static_cast<size_t>(Product(chunk_) * array.element_bytes)),
+        list_(*reader.values_, prefix, array) {}
+
+  using Work = std::function<void(const StoredChunk& chunk, Space* space)>;
+  void Run(const ForAll& for_all, const Work& work) {
+    for (auto chunks = list_.Take(); !chunks.empty(); chunks = list_.Take()) {
+      RunAll(for_all, static_cast<int64_t>(chunks.size()), [&](int64_t i) {
+        const StoredChunk& chunk = chunks[static_cast<size_t>(i)];
+        std::unique_ptr<Space> space = reader_.Borrow();
+        work(chunk, space.get());
+        chunk.LetGo();
+        reader_.GiveBack(std::move(space));
+      });
+    }
+  }
+
+  // As it is, or decoded into memory of its own.
+  std::span<const std::byte> Whole(const StoredChunk& chunk, Space* space) const {
+    if (!array_.is_compressed) return Plain(chunk);
+    const std::span<std::byte> room = Space::Room(&space->chunk, chunk_bytes_);
+    space->zstd.Decode(chunk.bytes, room, Quoted(chunk.key));
+    return room;
+  }
+
+  void Forget(const StoredChunk& chunk, Space* space) const {
+    if (!array_.is_compressed || chunk_bytes_ <= kMostKeptBytes) {
+      (void)Whole(chunk, space);
+      return;
+    }
+    // Memory for all of it would be new, and clearing that no part of decompressing.
+    space->zstd.DecodeInPieces(chunk.bytes, chunk_bytes_, Space::Room(&space->run, kRunBytes),
+                               Quoted(chunk.key), [](int64_t, std::span<const std::byte>) {});
+  }
+
+  // To its place in the array, decoded there where it is one run of it.
+  void Put(const StoredChunk& chunk, Space* space, std::span<std::byte> out) const {
+    const auto run = RunOf(chunk);
+    if (!run || run->bytes != chunk_bytes_) return Place(Whole(chunk, space), chunk, out);
+    const auto to = out.subspan(static_cast<size_t>(run->offset), run->bytes);
+    if (array_.is_compressed) return space->zstd.Decode(chunk.bytes, to, Quoted(chunk.key));
+    std::memcpy(to.data(), Plain(chunk).data(), to.size());
+  }
+
+  // REQUIRES: HasRuns(array).
+  void InRuns(const StoredChunk& chunk, Space* space, const TakeRun& take) const {
+    const ArrayRun run = *RunOf(chunk);
+    const auto within = [&](int64_t offset, std::span<const std::byte> piece) {
+      const auto from = static_cast<size_t>(offset);
+      if (from >= run.bytes) return;
+      take(run.offset + offset, piece.first(std::min(piece.size(), run.bytes - from)));
+    };
+    if (array_.is_compressed) {
+      return space->zstd.DecodeInPieces(chunk.bytes, chunk_bytes_,
+                                        Space::Room(&space->run, std::min(kRunBytes, chunk_bytes_)),
+                                        Quoted(chunk.key), within);
+    }
+    const std::span<const std::byte> all = Plain(chunk);
+    for (size_t at = 0; at < all.size(); at += kRunBytes) {
+      within(static_cast<int64_t>(at), all.subspan(at, std::min(kRunBytes, all.size() - at)));
+    }
+  }
+
+ private:
+  struct ArrayRun {
+    int64_t offset = 0;  // both in bytes
+    size_t bytes = 0;
+  };
+
+  std::span<const std::byte> Plain(const StoredChunk& chunk) const {
+    if (chunk.bytes.size() == chunk_bytes_) return chunk.bytes;
+    chunk.Broken("has " + std::to_string(chunk.bytes.size()) + " bytes instead of " +
+                 std::to_string(chunk_bytes_));
+  }
+
+  // The run of the array that a chunk is, less what lies beyond the array's end.
+  std::optional<ArrayRun> RunOf(const StoredChunk& chunk) const {
+    if (!HasRuns(array_)) return std::nullopt;
+    int64_t offset = 0;
+    int64_t elements = 1;
+    for (size_t d = 0; d < chunk_.size(); ++d) {
+      offset = offset * array_.shape[d] + chunk.first[d];
+      elements *= std::min(chunk_[d], array_.shape[d] - chunk.first[d]);
+    }
+    return ArrayRun{offset * array_.element_bytes,
+                    static_cast<size_t>(elements * array_.element_bytes)};
+  }
+
+  // Copies what of a chunk lies within the array, row by row.
+  void Place(std::span<const std::byte> from, const StoredChunk& chunk,
+             std::span<std::byte> out) const {
+    const size_t rank = chunk_.size();
+    std::vector<int64_t> inside(rank);
+    for (size_t d = 0; d < rank; ++d) {
+      inside[d] = std::min(chunk_[d], array_.shape[d] - chunk.first[d]);
+    }
+    const int64_t run = (rank == 0 ? 1 : inside.back()) * array_.element_bytes;
+    std::vector<int64_t> rows(inside.begin(), inside.end() - (rank == 0 ? 0 : 1));
+    std::vector<int64_t> at(rows.size(), 0);
+    do {
+      int64_t source = 0;
+      int64_t target = 0;
+      for (size_t d = 0; d < rank; ++d) {
+        const int64_t i = d < at.size() ? at[d] : 0;
+        source = source * chunk_[d] + i;
+        target = target * array_.shape[d] + chunk.first[d] + i;
+      }
+      std::memcpy(out.data() + target * array_.element_bytes,
+                  from.data() + source * array_.element_bytes, static_cast<size_t>(run));
+    } while (Next(at, rows));
+  }
+
+  const ZarrReader& reader_;
+  const ZarrArray& array_;
+  const std::vector<int64_t>& chunk_;
+  const size_t chunk_bytes_;
+  ChunkList list_;
+};
+
+ZarrReader::ZarrReader(std::shared_ptr<const KeyValues> values) : values_(std::move(values)) {}
+ZarrReader::~ZarrReader() = default;
+
+std::unique_ptr<ZarrReader::Space> ZarrReader::Borrow() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!spaces_.empty()) {
+      std::unique_ptr<Space> space = std::move(spaces_.back());
+      spaces_.pop_back();
+      return space;
+    }
+  }
+  return std::make_unique<Space>();
+}
+
+void ZarrReader::GiveBack(std::unique_ptr<Space> space) const {
+  if (space->chunk.size() > kMostKeptBytes) space->chunk = {};
+  const std::lock_guard lock(mutex_);
+  spaces_.push_back(std::move(space));
+}
+
+void ZarrReader::Read(const std::string& prefix, const ZarrArray& array, std::span<std::byte> out,
+                      const ForAll& for_all) const {
+  if (static_cast<int64_t>(out.size()) != array.bytes()) {
+    throw Error(ErrorCode::kInternal, prefix + ": room for another number of bytes");
+  }
+  Reading reading(*this, prefix, array);
+  reading.Run(for_all,
+              [&](const StoredChunk& chunk, Space* space) { reading.Put(chunk, space, out); });
+}
+
+void ZarrReader::ReadRuns(const std::string& prefix, const ZarrArray& array, const TakeRun& take,
+                          const ForAll& for_all) const {
+  Reading reading(*this, prefix, array);
+  reading.Run(for_all,
+              [&](const StoredChunk& chunk, Space* space) { reading.InRuns(chunk, space, take); });
+}
+
+void ZarrReader::Decompress(const std::string& prefix, const ZarrArray& array,
+                            const ForAll& for_all) const {
+  Reading reading(*this, prefix, array);
+  reading.Run(for_all,
+              [&](const StoredChunk& chunk, Space* space) { reading.Forget(chunk, space); });
+}
+
+}  // namespace tandem::convert

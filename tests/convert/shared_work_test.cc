@@ -1,0 +1,115 @@
+#include "convert/shared_work.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "convert/crew.h"
+#include "engine/base/error.h"
+
+namespace tandem::convert {
+namespace {
+
+// Parts that hold more memory than the queue gives out, but for one at a time.
+class LargeParts : public ModelSource {
+ public:
+  explicit LargeParts(int64_t n) : n_(n) {}
+  const std::string& name() const override { return name_; }
+  const std::vector<engine::NamedTensor>& tensors() const override { return tensors_; }
+  std::optional<std::string> ReadText(std::string_view) const override { return std::nullopt; }
+  int64_t parts() const override { return n_; }
+  void ReadPart(int64_t, const Take&) const override {}
+  Bytes Read(int64_t, std::vector<std::byte>*) const override { return {}; }
+  int64_t PartMemory(int64_t) const override { return PartQueue::kBudgetBytes; }
+
+ private:
+  int64_t n_;
+  std::string name_ = "large";
+  std::vector<engine::NamedTensor> tensors_;
+};
+
+class SharedWorkTest : public testing::Test {
+ protected:
+  static constexpr int kThreads = 4;
+
+  // On all threads, of three parts.
+  void Drain(const PartQueue::Work& work) {
+    const LargeParts source(3);
+    PartQueue queue(source, {0, 1, 2});
+    Crew crew;
+    for (int i = 0; i < kThreads; ++i) crew.Add([&] { queue.Drain(crew, work); });
+    crew.Wait([] {});
+  }
+};
+
+TEST_F(SharedWorkTest, EveryTaskIsDoneOnce) {
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::atomic<int>> done(3 * 100);
+
+    Drain([&](int64_t part, const ForAll& for_all) {
+      EXPECT_TRUE(for_all(100, [&](int64_t i) { ++done[static_cast<size_t>(part * 100 + i)]; }));
+      // All of them have ended.
+      for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(done[static_cast<size_t>(part * 100 + i)], 1);
+    });
+
+    for (const std::atomic<int>& each : done) EXPECT_EQ(each, 1);
+  }
+}
+
+// Tasks that wait for each other end only if all threads take part, though one alone has a part.
+TEST_F(SharedWorkTest, ThreadsThatWaitForMemoryHelp) {
+  Drain([&](int64_t, const ForAll& for_all) {
+    std::atomic<int> inside{0};
+    for_all(kThreads, [&](int64_t) {
+      ++inside;
+      while (inside < kThreads) std::this_thread::yield();
+    });
+  });
+}
+
+// What failed is told, not that the others were stopped for it.
+TEST_F(SharedWorkTest, TheFirstFailureEndsAll) {
+  for (int round = 0; round < 50; ++round) {
+    try {
+      Drain([&](int64_t, const ForAll& for_all) {
+        RunAll(for_all, 100, [&](int64_t i) {
+          if (i >= 40) throw Error(ErrorCode::kDataLoss, "task " + std::to_string(i));
+        });
+      });
+      ADD_FAILURE() << "went on";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "task 40");
+    }
+  }
+}
+
+TEST_F(SharedWorkTest, AStoppedCrewBeginsNoTask) {
+  std::atomic<int> begun{0};
+  try {
+    const LargeParts source(1);
+    PartQueue queue(source, {0});
+    Crew crew;
+    for (int i = 0; i < kThreads; ++i) {
+      crew.Add([&] {
+        queue.Drain(crew, [&](int64_t, const ForAll& for_all) {
+          RunAll(for_all, 1 << 30, [&](int64_t) {
+            ++begun;
+            while (!crew.stopping()) std::this_thread::yield();
+          });
+        });
+      });
+    }
+    crew.Wait([&] {
+      if (begun > 0) throw Error(ErrorCode::kCancelled, "by hand");
+    });
+    ADD_FAILURE() << "went on";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "by hand");
+  }
+  EXPECT_LE(begun, kThreads);
+}
+
+}  // namespace
+}  // namespace tandem::convert
