@@ -22,7 +22,7 @@
 #include "engine/model/family.h"
 #include "engine/tensor/bfloat16.h"
 #include "engine/tensor/tensor.h"
-#include "tests/convert/resume_fixture.h"
+#include "tests/convert/resume/resume_fixture.h"
 
 namespace tandem::convert {
 namespace {

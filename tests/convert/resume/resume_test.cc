@@ -14,7 +14,7 @@
 
 #include "convert/work_dir.h"
 #include "tests/convert/families.h"
-#include "tests/convert/resume_fixture.h"
+#include "tests/convert/resume/resume_fixture.h"
 
 namespace tandem::convert {
 namespace {
