@@ -331,29 +331,39 @@ std::unique_ptr<ModelSource> OpenWrittenMaxText(const ConvertSpec& /*spec*/,
   return OpenMaxText(target, {}, std::nullopt, "");
 }
 
-// By parameters: a tensor at a time would read each as often as it has layers.
+// By parameters, a tensor at a time would read each as often as it has layers; and in pieces, so
+// that of neither side a tensor need be there as a whole.
 void CompareMaxText(const ConvertSpec& /*spec*/, const ModelSource& source,
                     const ModelSource& written, const std::function<void(int64_t bytes)>& advance) {
   std::vector<std::byte> buffer;
-  size_t compared = 0;
+  ModelSource::Bytes whole;  // of the tensor `at` of the source
+  int64_t at = -1;
+  int64_t compared = 0;
+  const auto is_same = [&](const engine::NamedTensor& tensor, int64_t offset,
+                           ModelSource::Bytes piece) {
+    if (at < 0 || source.tensors()[static_cast<size_t>(at)].name != tensor.name) {
+      at = source.Find(tensor.name);
+      if (at < 0) return false;
+      whole = source.Read(at, &buffer);
+    }
+    const engine::ConstTensorView& was = source.tensors()[static_cast<size_t>(at)].view;
+    if (was.dtype != tensor.view.dtype || was.shape != tensor.view.shape) return false;
+    const ModelSource::Bytes there = whole.subspan(static_cast<size_t>(offset), piece.size());
+    const bool same = std::ranges::equal(there, piece);
+    source.LetGoOf(there);
+    return same;
+  };
   for (int64_t part = 0; part < written.parts(); ++part) {
-    written.ReadPart(part, [&](const engine::NamedTensor& tensor, ModelSource::Bytes bytes) {
-      const int64_t at = source.Find(tensor.name);
-      bool same = at >= 0;
-      if (same) {
-        const engine::ConstTensorView& was = source.tensors()[static_cast<size_t>(at)].view;
-        same = was.dtype == tensor.view.dtype && was.shape == tensor.view.shape &&
-               std::ranges::equal(source.Read(at, &buffer), bytes);
-        source.LetGo(at);
-        ++compared;
+    written.ReadPieces(part, OneByOne, [&](const auto& tensor, int64_t offset, auto piece) {
+      if (!is_same(tensor, offset, piece)) {
+        throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(tensor.name) +
+                                              " is not what was written; nothing is kept");
       }
-      advance(static_cast<int64_t>(tensor.view.bytes()));
-      if (same) return;
-      throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(tensor.name) +
-                                            " is not what was written; nothing is kept");
+      compared += static_cast<int64_t>(piece.size());
+      advance(static_cast<int64_t>(piece.size()));
     });
   }
-  if (compared == source.tensors().size()) return;
+  if (compared == source.bytes()) return;
   throw Error(ErrorCode::kDataLoss, source.name() + ": not all tensors were written");
 }
 
