@@ -30,6 +30,7 @@ CONVERSIONS = [
     ("native-hf", "native", ["--to", "hf"]),
     ("maxtext-scanned", "", ["--to", "maxtext", "--scan"]),
     ("maxtext-scanned-hf", "maxtext-scanned", ["--to", "hf", "--dtype", "bf16"]),
+    ("maxtext-f32", "", ["--to", "maxtext", "--dtype", "f32"]),
     ("maxtext-unrolled", "", ["--to", "maxtext", "--unroll"]),
     ("gguf-q8_0", "", ["--to", "gguf", "--dtype", "q8_0"]),
     ("gguf-q4_0", "", ["--to", "gguf", "--dtype", "q4_0"]),

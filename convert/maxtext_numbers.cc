@@ -198,37 +198,39 @@ bool TensorToLeaf(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
   bool fits = true;
   if (leaf.IsTable()) {
     std::vector<float> run(kRun);
+    const int64_t first = rows.first * columns;
     const int64_t there = leaf.tensor_shape[0] * columns;
-    InRuns(rows.first * columns, rows.last * columns, [&](int64_t at, int64_t n) {
+    InRuns(first, rows.last * columns, [&](int64_t at, int64_t n) {
       const int64_t stored = std::clamp<int64_t>(there - at, 0, n);
-      load(tensor.data() + at * from_bytes, stored, run.data());
+      if (stored > 0) load(tensor.data() + (at - first) * from_bytes, stored, run.data());
       std::fill(run.begin() + stored, run.begin() + n, 0.0f);
       Do(leaf.arithmetic, run.data(), n);
       fits &= store(run.data(), n, out.data() + at * to_bytes);
     });
     return fits;
   }
-  // A vector is a column.
-  const int64_t n_rows_of_tensor = leaf.rows();
+  // A row of the tensor is a column here, and a vector the only one.
+  const int64_t n_rows = leaf.rows();
+  const RowRange outputs = leaf.is_transposed ? rows : RowRange{0, columns};
   const auto tensor_at = [&](int64_t row, int64_t column) {
-    return tensor.data() + (OutputOf(leaf, column) * n_rows_of_tensor + row) * from_bytes;
+    return tensor.data() + ((OutputOf(leaf, column) - outputs.first) * n_rows + row) * from_bytes;
   };
   const auto leaf_at = [&](int64_t row, int64_t column) {
     return out.data() + (RowOffset(leaf, layer, row) + column) * to_bytes;
   };
   if (IsUnchanged(leaf, leaf_dtype, tensor_dtype)) {
-    from_bytes == 2 ? MoveToLeaf<uint16_t>(rows, {0, columns}, tensor_at, leaf_at)
-                    : MoveToLeaf<uint32_t>(rows, {0, columns}, tensor_at, leaf_at);
+    from_bytes == 2 ? MoveToLeaf<uint16_t>({0, n_rows}, outputs, tensor_at, leaf_at)
+                    : MoveToLeaf<uint32_t>({0, n_rows}, outputs, tensor_at, leaf_at);
     return true;
   }
   std::vector<float> tile(kTile * kTile), turned(kTile * kTile);
-  InSquares(rows, {0, columns},
-            [&](int64_t row, int64_t n_rows, int64_t column, int64_t n_columns) {
+  InSquares({0, n_rows}, outputs,
+            [&](int64_t row, int64_t square_rows, int64_t column, int64_t n_columns) {
               for (int64_t c = 0; c < n_columns; ++c) {
-                load(tensor_at(row, column + c), n_rows, tile.data() + c * kTile);
+                load(tensor_at(row, column + c), square_rows, tile.data() + c * kTile);
               }
-              TransposeTile(tile.data(), n_columns, n_rows, turned.data());
-              for (int64_t r = 0; r < n_rows; ++r) {
+              TransposeTile(tile.data(), n_columns, square_rows, turned.data());
+              for (int64_t r = 0; r < square_rows; ++r) {
                 float* line = turned.data() + r * kTile;
                 Do(leaf.arithmetic, line, n_columns);
                 fits &= store(line, n_columns, leaf_at(row + r, column));

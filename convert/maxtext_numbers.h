@@ -15,15 +15,16 @@ namespace tandem::convert {
 // Parameters of MaxText and tensors of Hugging Face, one made of the other; what becomes of each
 // number is maxtext_arithmetic.h.
 
-// A piece of a tensor, as rows of the leaf: [first, last).
+// A piece of a tensor: rows [first, last).
 struct RowRange {
   int64_t first = 0;
   int64_t last = 0;
 };
 
-// Puts rows of a layer's tensor where they are in the leaf. Rows of a vocabulary beyond the
-// tensor's become what zeros become. False: the leaf's type does not have some value. Any thread;
-// ranges that do not overlap at the same time.
+// Puts rows of a layer's tensor, whose bytes `tensor` are, where they are in the leaf; where
+// outputs lie as pairs, those of whole heads. Rows of a vocabulary beyond the tensor's become what
+// zeros become. False: the leaf's type does not have some value. Any thread; ranges that do not
+// overlap at the same time.
 bool TensorToLeaf(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
                   std::span<const std::byte> tensor, engine::DType tensor_dtype,
                   engine::DType leaf_dtype, std::span<std::byte> out);

@@ -56,15 +56,40 @@ std::map<std::string, int64_t> FindTensors(const ModelSource& source,
   return found;
 }
 
-// Those of a table that the tensor has; the file's pages of a large one shall not stay in memory
-// beside what is made of them.
-ModelSource::Bytes RowsOf(const MaxTextLeaf& leaf, ModelSource::Bytes tensor, RowRange rows) {
-  const int64_t last = std::min(rows.last, leaf.tensor_shape[0]);
-  if (rows.first >= last) return {};
-  const size_t row_bytes = tensor.size() / static_cast<size_t>(leaf.tensor_shape[0]);
-  return tensor.subspan(static_cast<size_t>(rows.first) * row_bytes,
-                        static_cast<size_t>(last - rows.first) * row_bytes);
+// Rows that a task has of a tensor alone in its leaf: of whole heads where outputs lie as pairs.
+int64_t RowsAtOnce(const MaxTextLeaf& leaf) {
+  const int64_t row_elements = engine::ElementCount(leaf.tensor_shape) / leaf.tensor_shape[0];
+  const int64_t heads = std::max<int64_t>(1, leaf.rotated_head_dim);
+  const int64_t rows = std::max<int64_t>(1, kPieceElements / row_elements);
+  return (rows + heads - 1) / heads * heads;
 }
+
+// Rows of a tensor, each by itself if the source can, so that neither the tensor nor the pages of
+// its file are in memory beside what is made of them. Any thread.
+class RowsReader {
+ public:
+  RowsReader(const ModelSource& source, int64_t tensor, const std::vector<int64_t>& shape)
+      : source_(source), tensor_(tensor), n_rows_(shape[0]) {
+    std::vector<std::byte> none;
+    if (!source_.ReadRows(tensor_, 0, 0, &none)) whole_ = source_.Read(tensor_, &buffer_);
+  }
+  // Of rows beyond the tensor's nothing.
+  ModelSource::Bytes Read(RowRange rows, std::vector<std::byte>* buffer) const {
+    const int64_t first = std::min(rows.first, n_rows_);
+    const int64_t count = std::min(rows.last, n_rows_) - first;
+    if (!whole_) return *source_.ReadRows(tensor_, first, count, buffer);
+    const size_t row_bytes = whole_->size() / static_cast<size_t>(n_rows_);
+    return whole_->subspan(static_cast<size_t>(first) * row_bytes,
+                           static_cast<size_t>(count) * row_bytes);
+  }
+
+ private:
+  const ModelSource& source_;
+  const int64_t tensor_;
+  const int64_t n_rows_;
+  std::vector<std::byte> buffer_;
+  std::optional<ModelSource::Bytes> whole_;
+};
 
 }  // namespace
 
@@ -106,15 +131,16 @@ void MaxTextTensors::ForRows(const MaxTextLeaf& leaf, int64_t n_rows, const Task
       });
     });
   } else {
-    std::vector<std::byte> buffer;
-    const ModelSource::Bytes tensor = Read(leaf, 0, &buffer);
-    // Whole groups, so that no two tasks write to the same line of a leaf.
-    const int64_t rows = std::max<int64_t>(1, kPieceElements / leaf.columns());
-    const int64_t n = (n_rows + rows - 1) / rows;
-    pool_.ParallelFor(n, [&](int64_t i, int) {
+    const RowsReader reader(source_, places_.at(leaf.tensors.front()), leaf.tensor_shape);
+    const int64_t rows = RowsAtOnce(leaf);
+    pool_.ParallelFor((n_rows + rows - 1) / rows, [&](int64_t i, int) {
       const RowRange range{i * rows, std::min(n_rows, (i + 1) * rows)};
-      guarded([&] { task(0, tensor, range); });
-      if (leaf.has_vocabulary) source_.LetGoOf(RowsOf(leaf, tensor, range));
+      guarded([&] {
+        std::vector<std::byte> buffer;
+        const ModelSource::Bytes tensor = reader.Read(range, &buffer);
+        task(0, tensor, range);
+        source_.LetGoOf(tensor);
+      });
     });
   }
   if (fault != nullptr) std::rethrow_exception(fault);
@@ -124,15 +150,10 @@ Loss MaxTextTensors::LossIn(const MaxTextLeaf& leaf, DType leaf_dtype) const {
   Loss loss;
   std::mutex mutex;  // guards loss
   const int64_t there =
-      leaf.has_vocabulary ? std::min(leaf.shape[0], leaf.tensor_shape[0]) : leaf.rows();
-  ForRows(leaf, there, [&](int64_t layer, ModelSource::Bytes tensor, RowRange rows) {
+      leaf.has_vocabulary ? std::min(leaf.shape[0], leaf.tensor_shape[0]) : leaf.tensor_shape[0];
+  ForRows(leaf, there, [&](int64_t layer, ModelSource::Bytes tensor, RowRange /*rows*/) {
     const DType dtype = DTypeOf(leaf, layer);
-    const size_t row_bytes =
-        tensor.size() /
-        static_cast<size_t>(leaf.has_vocabulary ? leaf.tensor_shape[0] : leaf.rows());
-    const auto part = tensor.subspan(static_cast<size_t>(rows.first) * row_bytes,
-                                     static_cast<size_t>(rows.last - rows.first) * row_bytes);
-    const Loss of_part = LossOf(leaf.arithmetic, leaf_dtype, part, dtype);
+    const Loss of_part = LossOf(leaf.arithmetic, leaf_dtype, tensor, dtype);
     const std::lock_guard lock(mutex);
     loss.Add(of_part);
   });
@@ -142,7 +163,7 @@ Loss MaxTextTensors::LossIn(const MaxTextLeaf& leaf, DType leaf_dtype) const {
 std::vector<std::byte> MaxTextTensors::LeafBytes(const MaxTextLeaf& leaf, DType dtype) const {
   std::vector<std::byte> bytes(static_cast<size_t>(engine::ElementCount(leaf.shape)) *
                                engine::DTypeBytes(dtype));
-  const int64_t n_rows = leaf.has_vocabulary ? leaf.shape[0] : leaf.rows();
+  const int64_t n_rows = leaf.has_vocabulary ? leaf.shape[0] : leaf.tensor_shape[0];
   ForRows(leaf, n_rows, [&](int64_t layer, ModelSource::Bytes tensor, RowRange rows) {
     if (TensorToLeaf(leaf, layer, rows, tensor, DTypeOf(leaf, layer), dtype, bytes)) return;
     throw Error(ErrorCode::kDataLoss,

@@ -43,8 +43,8 @@ class MaxTextTensors {
                                           ModelSource::Bytes tensor) const;
 
  private:
-  // task(layer, bytes of its tensor, first and last row of the leaf), several at a time: layers,
-  // or the rows of one. What a task throws is thrown here.
+  // task(layer, rows of its tensor, which these are), several at a time: all rows of layers, or
+  // those of one. What a task throws is thrown here.
   using Task = std::function<void(int64_t layer, ModelSource::Bytes tensor, RowRange rows)>;
   void ForRows(const MaxTextLeaf& leaf, int64_t n_rows, const Task& task) const;
 

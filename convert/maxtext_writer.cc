@@ -336,21 +336,34 @@ std::unique_ptr<ModelSource> OpenWrittenMaxText(const ConvertSpec& /*spec*/,
 void CompareMaxText(const ConvertSpec& /*spec*/, const ModelSource& source,
                     const ModelSource& written, const std::function<void(int64_t bytes)>& advance) {
   std::vector<std::byte> buffer;
-  ModelSource::Bytes whole;  // of the tensor `at` of the source
+  ModelSource::Bytes whole;  // of the tensor `at` of the source, where it has no rows by themselves
   int64_t at = -1;
   int64_t compared = 0;
+  const auto there = [&](const engine::ConstTensorView& view, int64_t offset, size_t bytes) {
+    const int64_t n_rows = view.shape.empty() ? 1 : std::max<int64_t>(1, view.shape.front());
+    const int64_t row_bytes = std::max<int64_t>(1, static_cast<int64_t>(view.bytes()) / n_rows);
+    const int64_t first = offset / row_bytes;
+    const int64_t end = offset + static_cast<int64_t>(bytes);
+    const int64_t count = (end + row_bytes - 1) / row_bytes - first;
+    if (const auto rows = source.ReadRows(at, first, count, &buffer)) {
+      return rows->subspan(static_cast<size_t>(offset - first * row_bytes), bytes);
+    }
+    if (whole.empty()) whole = source.Read(at, &buffer);
+    return whole.subspan(static_cast<size_t>(offset), bytes);
+  };
   const auto is_same = [&](const engine::NamedTensor& tensor, int64_t offset,
                            ModelSource::Bytes piece) {
     if (at < 0 || source.tensors()[static_cast<size_t>(at)].name != tensor.name) {
       at = source.Find(tensor.name);
       if (at < 0) return false;
-      whole = source.Read(at, &buffer);
+      whole = {};
     }
     const engine::ConstTensorView& was = source.tensors()[static_cast<size_t>(at)].view;
     if (was.dtype != tensor.view.dtype || was.shape != tensor.view.shape) return false;
-    const ModelSource::Bytes there = whole.subspan(static_cast<size_t>(offset), piece.size());
-    const bool same = std::ranges::equal(there, piece);
-    source.LetGoOf(there);
+    if (piece.empty()) return true;
+    const ModelSource::Bytes wanted = there(was, offset, piece.size());
+    const bool same = std::ranges::equal(wanted, piece);
+    source.LetGoOf(wanted);
     return same;
   };
   for (int64_t part = 0; part < written.parts(); ++part) {

@@ -55,18 +55,21 @@ class ModelFiles final : public ModelSource {
     }
     const int64_t rows_at_once =
         std::max<int64_t>(1, kPieceElements / std::max<int64_t>(1, stored.row_elements()));
-    const int64_t row_bytes =
-        static_cast<int64_t>(stored.bytes().size()) / std::max<int64_t>(1, stored.rows());
-    std::vector<float> values;
     for (int64_t row = 0; row < stored.rows(); row += rows_at_once) {
-      const int64_t count = std::min(rows_at_once, stored.rows() - row);
-      values.resize(static_cast<size_t>(count * stored.row_elements()));
-      engine::ReadRows(stored, row, count, values.data());
-      AppendRounded(name(), wanted, values, buffer);
-      // Or the file's pages would be in memory beside what is made of them.
-      model_.LetGo(stored.bytes().subspan(static_cast<size_t>(row * row_bytes),
-                                          static_cast<size_t>(count * row_bytes)));
+      AppendRows(wanted, row, std::min(rows_at_once, stored.rows() - row), buffer);
     }
+    return *buffer;
+  }
+  std::optional<Bytes> ReadRows(int64_t tensor, int64_t first, int64_t count,
+                                std::vector<std::byte>* buffer) const override {
+    const engine::NamedTensor& wanted = Tensor(tensor);
+    const StoredTensor& stored = *model_.FindStored(wanted.name);
+    if (wanted.view.shape.empty() || stored.rows() != wanted.view.shape.front())
+      return std::nullopt;
+    if (stored.transposed) return std::nullopt;
+    if (IsMapped(tensor)) return RowBytes(stored, first, count);
+    buffer->clear();
+    AppendRows(wanted, first, count, buffer);
     return *buffer;
   }
   void LetGo(int64_t tensor) const override {
@@ -85,6 +88,22 @@ class ModelFiles final : public ModelSource {
   }
 
  private:
+  static Bytes RowBytes(const StoredTensor& stored, int64_t first, int64_t count) {
+    const int64_t row_bytes =
+        static_cast<int64_t>(stored.bytes().size()) / std::max<int64_t>(1, stored.rows());
+    return stored.bytes().subspan(static_cast<size_t>(first * row_bytes),
+                                  static_cast<size_t>(count * row_bytes));
+  }
+  // Rows as they lie in the file, in the type that is wanted.
+  void AppendRows(const engine::NamedTensor& wanted, int64_t first, int64_t count,
+                  std::vector<std::byte>* bytes) const {
+    const StoredTensor& stored = *model_.FindStored(wanted.name);
+    std::vector<float> values(static_cast<size_t>(count * stored.row_elements()));
+    engine::ReadRows(stored, first, count, values.data());
+    AppendRounded(name(), wanted, values, bytes);
+    // Or the file's pages would be in memory beside what is made of them.
+    model_.LetGo(RowBytes(stored, first, count));
+  }
   // Whether it is told just as it lies in the file.
   bool IsMapped(int64_t tensor) const {
     const engine::NamedTensor& wanted = Tensor(tensor);

@@ -49,6 +49,12 @@ class ModelSource {
   virtual void ReadPieces(int64_t part, const ForAll& for_all, const TakePiece& take) const;
   // One tensor, by index. Its bytes lie in `buffer`, or in a mapped file.
   virtual Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const = 0;
+  // The same of some rows (of the first axis), where they can be read by themselves; nullopt: only
+  // the whole can, whatever rows are asked for.
+  virtual std::optional<Bytes> ReadRows(int64_t /*tensor*/, int64_t /*first*/, int64_t /*count*/,
+                                        std::vector<std::byte>* /*buffer*/) const {
+    return std::nullopt;
+  }
   // Called when a tensor has been read for good: mapped bytes leave the process's memory.
   virtual void LetGo(int64_t /*tensor*/) const {}
 

@@ -552,6 +552,67 @@ TEST_F(MaxTextTest, CorrectionsAreForTheNumbersTheyWereMadeFor) {
   EXPECT_EQ(back[3], -0.5f);
 }
 
+// A large tensor goes into its parameter some rows at a time, whose bytes are all that is there.
+TEST_F(MaxTextTest, RowsOfATensorGoWhereTheWholeTensorPutsThem) {
+  MaxTextLeaf turned;
+  turned.tensors = {"q"};
+  turned.tensor_shape = {32, 24};
+  turned.shape = {24, 4, 8};
+  turned.is_transposed = true;
+  turned.rotated_head_dim = 8;
+  MaxTextLeaf table;  // with rows that the tensor has not
+  table.tensors = {"embedding"};
+  table.tensor_shape = {32, 24};
+  table.shape = {40, 24};
+  table.has_vocabulary = true;
+  std::vector<float> values(32 * 24);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) / 7;
+  const auto tensor = std::as_bytes(std::span(values));
+  const size_t row_bytes = tensor.size() / 32;
+
+  for (const MaxTextLeaf& like : {turned, table}) {
+    for (const MaxTextArithmetic& arithmetic :
+         {MaxTextArithmetic{}, MaxTextArithmetic{.factor = 3}}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        MaxTextLeaf leaf = like;
+        leaf.arithmetic = arithmetic;
+        const int64_t n_rows = leaf.has_vocabulary ? 40 : 32;
+        const size_t bytes = static_cast<size_t>(n_rows * 24) * engine::DTypeBytes(dtype);
+        std::vector<std::byte> whole(bytes), parts(bytes, std::byte{0xff});
+        ASSERT_TRUE(TensorToLeaf(leaf, 0, {0, n_rows}, tensor, DType::kF32, dtype, whole));
+        for (int64_t first = 0; first < n_rows; first += 16) {
+          const RowRange rows{first, std::min(n_rows, first + 16)};
+          const int64_t there = std::clamp<int64_t>(32 - first, 0, 16);
+          const auto part =
+              tensor.subspan(static_cast<size_t>(32 - std::max<int64_t>(32 - first, 0)) * row_bytes,
+                             static_cast<size_t>(there) * row_bytes);
+          ASSERT_TRUE(TensorToLeaf(leaf, 0, rows, part, DType::kF32, dtype, parts));
+        }
+        EXPECT_EQ(whole, parts);
+      }
+    }
+  }
+}
+
+TEST_F(MaxTextTest, RowsThatASourceReadsAreThoseOfTheTensor) {
+  for (const std::optional<DType> dtype : {std::optional<DType>(), std::optional(DType::kF32)}) {
+    const auto source = OpenModelFiles(Golden("gemma2-tiny"), dtype);
+    int tensors = 0;
+    for (int64_t i = 0; i < source->parts(); ++i) {
+      const auto& shape = source->tensors()[static_cast<size_t>(i)].view.shape;
+      std::vector<std::byte> all, some;
+      const ModelSource::Bytes whole = source->Read(i, &all);
+      const size_t row_bytes = whole.size() / static_cast<size_t>(shape[0]);
+      const auto rows = source->ReadRows(i, 1, shape[0] - 2, &some);
+      ASSERT_TRUE(rows.has_value());
+      EXPECT_TRUE(std::ranges::equal(*rows, whole.subspan(row_bytes, rows->size())));
+      EXPECT_EQ(rows->size(), whole.size() - 2 * row_bytes);
+      ++tensors;
+    }
+    EXPECT_GT(tensors, 10);
+  }
+}
+
 // Of every bf16 number: its product with a root is told apart in f32, and comes back.
 TEST_F(MaxTextTest, ProductsOfNumbersOf16BitsComeBackFromF32) {
   for (const float factor : {std::sqrt(2304.0f), std::sqrt(3584.0f), 1 / std::sqrt(128.0f),
