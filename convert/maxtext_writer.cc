@@ -90,9 +90,10 @@ class MaxTextWriter {
     if (!kept_f32_.empty()) {
       char text[256];
       std::snprintf(text, sizeof text,
-                    "%lld parameters are written in f32: bf16 would have changed %lld of their "
+                    "%lld parameter%s written in f32: bf16 would have changed %lld of the "
                     "numbers, by up to %.3g (--all-bf16 writes them in bf16)",
                     static_cast<long long>(kept_f32_.size()),
+                    kept_f32_.size() == 1 ? " is" : "s are",
                     static_cast<long long>(bf16_loss_.changed), bf16_loss_.max_abs);
       context_.warn(text);
     }

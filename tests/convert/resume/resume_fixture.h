@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/convert/convert_fixture.h"
 
@@ -46,6 +48,34 @@ class KilledConversionTest : public ConversionTest {
     int status = 0;
     waitpid(child, &status, 0);
     return status;
+  }
+
+  // In a process that the system lets write no file longer than `bytes`, as on a full disk: it must
+  // end with kIo, which names all of these.
+  static void ExpectFullDisk(const ConvertSpec& spec, rlim_t bytes,
+                             const std::vector<std::string>& names) {
+    const pid_t child = fork();
+    if (child == 0) {
+      std::signal(SIGXFSZ, SIG_IGN);
+      const rlimit limit{bytes, bytes};
+      setrlimit(RLIMIT_FSIZE, &limit);
+      int code = 1;
+      try {
+        ThreadPool pool(2);
+        engine::OpsContext ops(engine::Kernels(), pool);
+        Convert(spec, {}, ops);
+      } catch (const Error& error) {
+        const std::string what = error.what();
+        code = error.code() == ErrorCode::kIo ? 0 : 2;
+        for (const std::string& name : names) code = what.find(name) != what.npos ? code : 3;
+        if (code != 0) std::fprintf(stderr, "%s\n", error.what());
+      }
+      _exit(code);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "1: written, 2: another error, 3: it does not name them";
   }
 
   // Until the journal, which follows what is written, has so many lines.

@@ -2,7 +2,6 @@
 // that was not, and do nothing again that was done.
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <bit>
@@ -452,25 +451,8 @@ TEST_F(ResumeFormatsTest, AFullDiskIsNamedAndGoneOnWith) {
   const Files whole = Whole(variant);
   const ConvertSpec spec = SpecOf(variant, "out");
   Stamp(spec);
-  const pid_t child = fork();
-  if (child == 0) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{3 << 19, 3 << 19};
-    setrlimit(RLIMIT_FSIZE, &limit);
-    try {
-      ThreadPool pool(2);
-      engine::OpsContext ops(engine::Kernels(), pool);
-      Convert(spec, {}, ops);
-    } catch (const Error& error) {
-      const std::string what = error.what();
-      const bool named = what.find("items/d/") != what.npos && what.find("out.part") != what.npos;
-      _exit(error.code() == ErrorCode::kIo && named ? 42 : 43);
-    }
-    _exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 42);
+  ExpectFullDisk(spec, 3 << 19, {"items/d/", "out.part"});
+
   EXPECT_FALSE(fs::exists(spec.target));
   ASSERT_TRUE(fs::exists(JournalOf(spec)));
 
