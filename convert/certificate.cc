@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "convert/formats.h"
+#include "convert/hf.h"
 #include "convert/model_source.h"
 #include "convert/source.h"
 #include "engine/adapter/lora_adapter.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "convert/certificate.h"
+#include "convert/check_spec.h"
 #include "convert/crew.h"
 #include "convert/formats.h"
 #include "convert/identity.h"

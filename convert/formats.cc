@@ -4,6 +4,12 @@
 #include <array>
 #include <utility>
 
+#include "convert/gguf.h"
+#include "convert/hf.h"
+#include "convert/maxtext_writer.h"
+#include "convert/native.h"
+#include "convert/peft.h"
+
 namespace tandem::convert {
 namespace {
 
@@ -34,7 +40,7 @@ constexpr std::array kFormats = {
     Format{.name = "native-params",
            .dtypes = kFloats,
            .casts_source = true,
-           .write = WriteNative,
+           .write = WriteNativeParams,
            .open = OpenNative,
            .goes_on = true},
     Format{.name = "gguf",
@@ -91,12 +97,6 @@ const Format* FindFormat(std::string_view name) {
   return found == kFormats.end() ? nullptr : &*found;
 }
 
-std::string FormatNames() {
-  std::string names;
-  for (const Format& format : kFormats) {
-    names += (names.empty() ? "" : ", ") + std::string(format.name);
-  }
-  return names;
-}
+std::span<const Format> Formats() { return kFormats; }
 
 }  // namespace tandem::convert

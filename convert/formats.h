@@ -9,33 +9,9 @@
 
 #include "convert/model_source.h"
 #include "convert/spec.h"
-#include "engine/io/content_hash.h"
-#include "engine/ops/ops_context.h"
+#include "convert/write_context.h"
 
 namespace tandem::convert {
-
-class Journal;
-
-// What a writer may use besides the spec.
-struct WriteContext {
-  const ModelSource& source;
-  // What becomes the target once all is written and compared: a directory, empty as yet, or the
-  // file that is to be made.
-  std::filesystem::path target;
-  engine::OpsContext& ops;  // its pool may do several tensors at a time
-  // Called, from the thread that called the writer, with how many bytes of the source's tensors
-  // have been dealt with since the last call; what it throws ends the conversion.
-  std::function<void(int64_t bytes)> advance;
-  // What of the target a conversion that was killed has written; null: nothing is gone on from.
-  Journal* journal = nullptr;
-  // What the target cannot say of the source, for whoever asked for it.
-  std::function<void(const std::string& text)> warn = [](const std::string&) {};
-  // A JSON object that the record keeps under the format's name, and the result tells.
-  std::function<void(std::string json)> report = [](const std::string&) {};
-  // Files of the target that were hashed as they were written, so that the record need not read
-  // them once more. From the thread that called the writer.
-  std::function<void(const engine::FileHashes&)> hashed = [](const engine::FileHashes&) {};
-};
 
 // A format that is written: one file of this room, and one line in formats.cc.
 struct Format {
@@ -70,32 +46,7 @@ struct Format {
   std::string LayoutNames() const;
 };
 
-const Format* FindFormat(std::string_view name);  // null: not served
-
-// native.cc: native and native-params
-void WriteNative(const ConvertSpec& spec, const WriteContext& context);
-std::unique_ptr<ModelSource> OpenNative(const ConvertSpec& spec,
-                                        const std::filesystem::path& target);
-
-// maxtext_writer.cc
-void WriteMaxText(const ConvertSpec& spec, const WriteContext& context);
-std::unique_ptr<ModelSource> OpenWrittenMaxText(const ConvertSpec& spec,
-                                                const std::filesystem::path& target);
-void CompareMaxText(const ConvertSpec& spec, const ModelSource& source, const ModelSource& written,
-                    const std::function<void(int64_t bytes)>& advance);
-
-// hf.cc
-void WriteHf(const ConvertSpec& spec, const WriteContext& context);
-std::unique_ptr<ModelSource> OpenHf(const ConvertSpec& spec, const std::filesystem::path& target);
-
-// gguf.cc
-void WriteGguf(const ConvertSpec& spec, const WriteContext& context);
-std::unique_ptr<ModelSource> OpenGguf(const ConvertSpec& spec, const std::filesystem::path& target);
-void CompareWithGguf(const ConvertSpec& spec, const ModelSource& source, const ModelSource& written,
-                     const std::function<void(int64_t bytes)>& advance);
-
-// peft.cc
-void WritePeft(const ConvertSpec& spec, const WriteContext& context);
-std::unique_ptr<ModelSource> OpenPeft(const ConvertSpec& spec, const std::filesystem::path& target);
+std::span<const Format> Formats();                // in the order in which users see them
+const Format* FindFormat(std::string_view name);  // by name or alias; null: not served
 
 }  // namespace tandem::convert

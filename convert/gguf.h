@@ -2,12 +2,14 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "convert/formats.h"
 #include "convert/gguf_tensors.h"
 #include "convert/model_source.h"
+#include "convert/spec.h"
+#include "convert/write_context.h"
 
 namespace tandem::convert {
 
@@ -33,5 +35,11 @@ GgufReport WriteGgufFile(const WriteContext& context, const std::string& name,
 // by row. Throws kDataLoss naming the tensor.
 void CompareGguf(const ModelSource& source, const std::filesystem::path& file,
                  const std::string& dtype, const std::function<void(int64_t)>& advance);
+
+// The three entries of the format table (formats.h).
+void WriteGguf(const ConvertSpec& spec, const WriteContext& context);
+std::unique_ptr<ModelSource> OpenGguf(const ConvertSpec& spec, const std::filesystem::path& target);
+void CompareWithGguf(const ConvertSpec& spec, const ModelSource& source, const ModelSource& written,
+                     const std::function<void(int64_t bytes)>& advance);
 
 }  // namespace tandem::convert

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "convert/formats.h"
 #include "convert/gguf_quantize.h"
 #include "convert/gguf_writer.h"
 #include "convert/model_source.h"
+#include "convert/write_context.h"
 #include "engine/io/gguf_names.h"
 #include "engine/model/config.h"
 

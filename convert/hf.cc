@@ -1,8 +1,9 @@
+#include "convert/hf.h"
+
 // Hugging Face directories: one model.safetensors, with what lies beside the source's weights.
 
 #include <vector>
 
-#include "convert/formats.h"
 #include "convert/model_texts.h"
 #include "convert/tensor_files.h"
 #include "engine/io/atomic_write.h"

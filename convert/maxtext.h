@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "convert/formats.h"
 #include "convert/model_source.h"
 
 namespace tandem::convert {

@@ -1,3 +1,5 @@
+#include "convert/maxtext_writer.h"
+
 // A model as a checkpoint of MaxText: `<target>/0/items`, parameter by parameter.
 
 #include <algorithm>

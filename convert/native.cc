@@ -1,3 +1,5 @@
+#include "convert/native.h"
+
 // Checkpoints of ours. `native`: layers stacked, or each alone; a full one keeps what its run needs
 // to go on. `native-params`: weights alone, so that the directory is one of Hugging Face too.
 
@@ -6,7 +8,6 @@
 #include <vector>
 
 #include "convert/checkpoint_source.h"
-#include "convert/formats.h"
 #include "convert/model_texts.h"
 #include "convert/tensor_files.h"
 #include "engine/base/error.h"
@@ -66,13 +67,10 @@ void RefuseCastOfState(const ConvertSpec& spec) {
       .WithReason("invalid_value");
 }
 
-}  // namespace
-
-void WriteNative(const ConvertSpec& spec, const WriteContext& context) {
+// `state` is null when the source has none or the target keeps weights only.
+void WriteCheckpoint(const ConvertSpec& spec, const WriteContext& context, bool stacked,
+                     const ModelSource* state) {
   const ModelSource& source = context.source;
-  const Format& format = *FindFormat(spec.format);
-  const bool stacked = !format.layouts.empty() && spec.layout != "unscanned";
-  const ModelSource* state = format.keeps_state ? source.state() : nullptr;
   if (state != nullptr) RefuseCastOfState(spec);
 
   std::map<std::string, std::string> texts = TextsOf(source, FloatTypeOf(spec.dtype));
@@ -101,6 +99,16 @@ void WriteNative(const ConvertSpec& spec, const WriteContext& context) {
     manifest.files.push_back({name, static_cast<int64_t>(text.size()), HashOf(text)});
   }
   engine::WriteFileAtomically(context.target / engine::kManifestFile, manifest.ToJson());
+}
+
+}  // namespace
+
+void WriteNative(const ConvertSpec& spec, const WriteContext& context) {
+  WriteCheckpoint(spec, context, spec.layout != "unscanned", context.source.state());
+}
+
+void WriteNativeParams(const ConvertSpec& spec, const WriteContext& context) {
+  WriteCheckpoint(spec, context, /*stacked=*/false, /*state=*/nullptr);
 }
 
 std::unique_ptr<ModelSource> OpenNative(const ConvertSpec& spec, const fs::path& target) {

@@ -12,7 +12,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "convert/formats.h"
 #include "convert/gguf_config.h"
 #include "convert/open_tensors.h"
 #include "convert/peft_numbers.h"

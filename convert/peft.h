@@ -1,8 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "convert/model_source.h"
+#include "convert/spec.h"
+#include "convert/write_context.h"
 
 namespace tandem::convert {
 
@@ -30,5 +36,9 @@ struct PeftReport {
   // "module", "relative_change", "relative_error".
   std::string Json() const;
 };
+
+// The format peft: the adapter that turns spec.base into the source.
+void WritePeft(const ConvertSpec& spec, const WriteContext& context);
+std::unique_ptr<ModelSource> OpenPeft(const ConvertSpec& spec, const std::filesystem::path& target);
 
 }  // namespace tandem::convert

@@ -56,15 +56,4 @@ struct ConvertSpec {
 std::string ConvertSpecJson(const ConvertSpec& spec);
 ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source);
 
-std::string FormatNames();  // "hf, native, …": of those that are written
-// What a target of that format is called: the name, ending as the format's files do.
-std::string TargetName(std::string_view format, const std::string& name);
-
-// All that can be told without reading weights. Throws, with the field of the spec as param:
-// kInvalidArgument for a format (unsupported_value), dtype or layout that is not served, a rank
-// or base that is missing or needless, a target that holds the source; kNotFound (path_not_found);
-// kUnsupported for a source of no known kind; kAlreadyExists for a target that is there and may not
-// be replaced.
-void CheckConvertSpec(const ConvertSpec& spec);
-
 }  // namespace tandem::convert

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "convert/crew.h"
-#include "convert/formats.h"
 #include "convert/journal.h"
+#include "convert/write_context.h"
 
 namespace tandem::convert {
 

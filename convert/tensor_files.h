@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/formats.h"
+#include "convert/write_context.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/sha256.h"
 

@@ -11,7 +11,7 @@
 #include "server/app.h"
 #include "server/handlers/fine_tuning_checkpoints.h"
 #include "server/handlers/fine_tuning_object.h"
-#include "server/model_provenance.h"
+#include "server/handlers/fine_tuning_provenance.h"
 
 namespace tandem::server {
 namespace {

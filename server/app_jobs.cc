@@ -14,9 +14,9 @@
 #include "server/handlers/fine_tuning_checkpoints.h"
 #include "server/handlers/fine_tuning_events.h"
 #include "server/handlers/fine_tuning_object.h"
+#include "server/handlers/fine_tuning_provenance.h"
 #include "server/handlers/job_spec.h"
 #include "server/jobs/job_files.h"
-#include "server/model_provenance.h"
 #include "server/pipeline/run.h"
 
 namespace tandem::server {

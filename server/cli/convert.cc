@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "convert/check_spec.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
 #include "engine/io/atomic_write.h"

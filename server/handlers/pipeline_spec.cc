@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "convert/spec.h"
+#include "convert/check_spec.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_spec.h"
 #include "server/pipeline/run.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "convert/spec.h"
+#include "convert/check_spec.h"
 #include "engine/base/edit_distance.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"

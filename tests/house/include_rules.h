@@ -84,9 +84,10 @@ inline constexpr std::array kHandlers{
     Names("engine/sampling/sampling_params.h"), Names("engine/chat"), Names("engine/tokenizer"),
     Names("engine/constraint"), Names("training/spec.h"),
     // /v1/render shows what training would learn, by the one that knows.
-    Names("training/data/sample_encoder.h"), Names("convert/spec.h"), Names("server/http"),
-    Names("server/wire"), Names("server/respond"), Names("server/database"), Names("server/jobs"),
-    Names("server/files"), Names("server/metrics.h"), Names("server/pipeline")};
+    Names("training/data/sample_encoder.h"), Names("convert/spec.h"), Names("convert/check_spec.h"),
+    Names("convert/provenance.h"), Names("server/http"), Names("server/wire"),
+    Names("server/respond"), Names("server/database"), Names("server/jobs"), Names("server/files"),
+    Names("server/metrics.h"), Names("server/pipeline")};
 inline constexpr std::array kBench{
     Names("engine"),          Names("engine/base"),       Names("engine/tensor"),
     Names("engine/io"),       Names("engine/quant"),      Names("engine/kernels"),
