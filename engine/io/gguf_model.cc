@@ -1,3 +1,5 @@
+#include "engine/io/gguf_model.h"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -10,7 +12,6 @@
 
 #include "engine/base/check.h"
 #include "engine/base/quoted.h"
-#include "engine/io/foreign_model.h"
 #include "engine/io/gguf_names.h"
 #include "engine/io/gguf_words.h"
 

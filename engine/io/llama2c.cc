@@ -1,3 +1,5 @@
+#include "engine/io/llama2c.h"
+
 #include <simdjson.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/model_limits.h"
-#include "engine/io/foreign_model.h"
 #include "engine/io/sentencepiece_text.h"
 
 // The files of karpathy's llama2.c: a header of seven sizes, then every tensor of one kind for all

@@ -8,8 +8,9 @@
 #include "engine/io/atomic_write.h"
 #include "engine/io/checkpoint_manifest.h"
 #include "engine/io/content_hash.h"
-#include "engine/io/foreign_model.h"
+#include "engine/io/gguf_model.h"
 #include "engine/io/json.h"
+#include "engine/io/llama2c.h"
 #include "engine/io/stacked_tensors.h"
 
 namespace tandem::engine {
