@@ -111,7 +111,7 @@ struct GenerationRequest {
   // The answer goes on with the prompt's text, so a space it begins with is text even where the
   // tokenizer begins every text with one.
   bool continues_text = false;
-  int priority = 0;  // lower first
+  int priority = 0;  // lower first, among requests of one client
   // What the base model is adapted with, from the first token of the prompt on; null: nothing. The
   // request holds it as long as it runs. REQUIRES: opened for this engine's model.
   std::shared_ptr<const Adapter> adapter = {};

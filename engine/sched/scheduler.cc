@@ -54,17 +54,17 @@ void Scheduler::Add(Request request) {
   const auto [where, is_new] = groups_.try_emplace(request.id);
   TANDEM_CHECK(is_new);
   Group& group = where->second;
-  group.client = request.client;
-  const uint64_t arrival = arrivals_++;
-  const uint64_t turn = turns_.Queue(request.priority, request.client, request.n);
+  group.entry = {.request = request.id,
+                 .client = request.client,
+                 .priority = request.priority,
+                 .arrival = arrivals_++,
+                 .n = request.n};
   group.choices.reserve(static_cast<size_t>(request.n));
   for (int choice = 0; choice < request.n; ++choice) {
     auto sequence = std::make_unique<Sequence>();
     sequence->request = request.id;
     sequence->choice = choice;
-    sequence->priority = request.priority;
-    sequence->turn = turn;
-    sequence->arrival = arrival;
+    sequence->arrival = group.entry.arrival;
     sequence->prompt_len = static_cast<int64_t>(request.prompt.size());
     sequence->adapter = request.adapter;
     sequence->uses_prefix_cache = options_.prefix_cache && !request.scores_prompt;
@@ -73,7 +73,7 @@ void Scheduler::Add(Request request) {
     group.choices.push_back(std::move(sequence));
   }
   group.choices[0]->tokens = std::move(request.prompt);
-  waiting_.insert(group.choices[0].get());
+  queue_.Queue(group.entry);
   ++queued_requests_;
 }
 
@@ -137,10 +137,29 @@ void Scheduler::ReserveInLineOrder() {
   }
 }
 
-// Gives places to whoever is first in line and fits.
+// Sequences of requests that had a place go before all requests that never had one.
+Sequence* Scheduler::NextInLine() const {
+  if (!waiting_.empty()) return *waiting_.begin();
+  const std::optional<RequestId> next = queue_.Next();
+  return next ? groups_.at(*next).choices[0].get() : nullptr;
+}
+
+// The sequence waits for a place. REQUIRES: its phase is kWaiting and it is in no line.
+void Scheduler::Enqueue(Sequence& sequence) {
+  const Group& group = GroupOf(sequence);
+  if (group.queued) {
+    queue_.Queue(group.entry);
+  } else {
+    waiting_.insert(&sequence);
+  }
+}
+
+// Gives a place to the first in line as long as it fits.
 void Scheduler::Admit() {
-  while (!waiting_.empty() && num_running() < options_.max_seqs) {
-    Sequence& sequence = **waiting_.begin();
+  while (num_running() < options_.max_seqs) {
+    Sequence* const next = NextInLine();
+    if (next == nullptr) return;
+    Sequence& sequence = *next;
     std::vector<BlockId> matched;
     if (sequence.blocks.empty() && sequence.uses_prefix_cache) {
       matched = index_.Match(sequence.tokens, sequence.adapter);
@@ -178,9 +197,12 @@ void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
   Group& group = GroupOf(sequence);
   if (group.queued) {
     LeaveQueue(group);
-    turns_.Admitted(sequence.priority, sequence.turn);
+    queue_.Admit();
+    for (const auto& choice : group.choices) choice->turn = turns_;
+    ++turns_;
+  } else {
+    waiting_.erase(&sequence);
   }
-  waiting_.erase(&sequence);
   if (sequence.blocks.empty()) {
     if (sequence.uses_prefix_cache) {
       FindLeader(sequence, static_cast<int64_t>(matched.size()) * kTokensPerBlock);
@@ -194,7 +216,7 @@ void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
 void Scheduler::LeaveQueue(Group& group) {
   group.queued = false;
   --queued_requests_;
-  left_queue_.push_back(group.client);
+  left_queue_.push_back(group.entry.client);
 }
 
 // Four requests with one long system prompt that arrive together compute it once. Only someone
@@ -410,10 +432,7 @@ bool Scheduler::Cancel(RequestId request) {
     Leave(*choice);
     ReleaseBlocks(*choice);
   }
-  if (found->second.queued) {
-    LeaveQueue(found->second);
-    turns_.Left(found->second.choices[0]->priority);
-  }
+  if (found->second.queued) LeaveQueue(found->second);
   groups_.erase(found);
   return true;
 }
@@ -427,14 +446,22 @@ void Scheduler::SetPaused(RequestId request, bool paused) {
     if (!sequence.live() || sequence.phase == SequencePhase::kAwaitingFork) continue;
     Leave(sequence);
     sequence.phase = paused ? SequencePhase::kPaused : SequencePhase::kWaiting;
-    (paused ? paused_ : waiting_).insert(&sequence);
+    if (paused) {
+      paused_.insert(&sequence);
+    } else {
+      Enqueue(sequence);
+    }
   }
 }
 
 void Scheduler::Leave(Sequence& sequence) {
   switch (sequence.phase) {
     case SequencePhase::kWaiting:
-      waiting_.erase(&sequence);
+      if (const Group& group = GroupOf(sequence); group.queued) {
+        queue_.Leave(group.entry);
+      } else {
+        waiting_.erase(&sequence);
+      }
       break;
     case SequencePhase::kPaused:
       paused_.erase(&sequence);
@@ -487,6 +514,7 @@ void Scheduler::CheckInvariants() const {
   size_t n_running = 0;
   size_t n_paused = 0;
   size_t n_holders = 0;
+  size_t n_in_queue = 0;
   int64_t n_queued = 0;
   for (const auto& [id, group] : groups_) {
     bool any_live = false;
@@ -498,7 +526,10 @@ void Scheduler::CheckInvariants() const {
       n_running += running_.count(sequence);
       n_paused += paused_.count(sequence);
       n_holders += holders_.count(sequence);
-      TANDEM_CHECK(waiting_.count(sequence) == (sequence->phase == SequencePhase::kWaiting));
+      const bool waits = sequence->phase == SequencePhase::kWaiting;
+      n_in_queue += waits && group.queued ? 1 : 0;
+      TANDEM_CHECK(waiting_.count(sequence) == (waits && !group.queued));
+      TANDEM_CHECK((sequence->turn == kNoTurn) == group.queued);
       TANDEM_CHECK(running_.count(sequence) == (sequence->phase == SequencePhase::kRunning));
       TANDEM_CHECK(paused_.count(sequence) == (sequence->phase == SequencePhase::kPaused));
       TANDEM_CHECK(holders_.count(sequence) == !sequence->blocks.empty());
@@ -512,7 +543,7 @@ void Scheduler::CheckInvariants() const {
   }
   TANDEM_CHECK(n_waiting == waiting_.size() && n_running == running_.size());
   TANDEM_CHECK(n_paused == paused_.size() && n_holders == holders_.size());
-  TANDEM_CHECK(n_queued == queued_requests_);
+  TANDEM_CHECK(n_queued == queued_requests_ && n_in_queue == queue_.size());
   TANDEM_CHECK(num_running() <= options_.max_seqs);
   for (int64_t i = 0; i < pool_.capacity_blocks(); ++i) {
     const BlockId block{static_cast<uint32_t>(i)};

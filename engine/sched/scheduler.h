@@ -37,9 +37,9 @@ struct SchedulerOptions {
 // recomputed later: its generated tokens are then part of what is prefilled. The first in line
 // therefore always advances, and nobody starves.
 //
-// Within a priority the clients that wait take turns, and each one's requests go in the order of
-// their coming (TurnTaking): a client that sends a thousand requests delays another's single one by
-// one request, not by a thousand. A place once given is never taken for somebody else's turn.
+// Clients that wait take turns, and a client's own requests go by priority, then by arrival
+// (TurnTaking). A client that sends a thousand requests delays another's single one by one request,
+// whatever priority it names. A request that has a place keeps its position in line to its end.
 //
 // One step: Plan -> (the loop computes) -> Commit -> Append or Finish for each sampled choice.
 class Scheduler {
@@ -48,10 +48,10 @@ class Scheduler {
     RequestId id;
     std::vector<TokenId> prompt;  // not empty, shorter than max_model_len
     int n = 1;                    // choices
-    int priority = 0;
-    uint64_t client = 0;         // clients of one priority take turns
-    bool scores_prompt = false;  // skips the prefix-cache look-up
-    std::string adapter = {};    // names what else than tokens its keys and values depend on
+    int priority = 0;             // lower first, among requests of one client
+    uint64_t client = 0;          // clients take turns
+    bool scores_prompt = false;   // skips the prefix-cache look-up
+    std::string adapter = {};     // names what else than tokens its keys and values depend on
   };
 
   // Borrows the pool and the index for its lifetime. Throws kFailedPrecondition when the pool
@@ -82,9 +82,9 @@ class Scheduler {
   // A paused request yields its place until resumed. Idempotent; unknown requests are ignored.
   void SetPaused(RequestId request, bool paused);
 
-  bool idle() const { return running_.empty() && waiting_.empty(); }
+  bool idle() const { return running_.empty() && num_waiting() == 0; }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
-  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size() + queue_.size()); }
   // Requests that never had a place yet.
   int64_t num_queued_requests() const { return queued_requests_; }
   // Clients of requests that got a place, or ended without one, since the last call: one entry
@@ -108,11 +108,13 @@ class Scheduler {
     std::vector<std::unique_ptr<Sequence>> choices;
     bool paused = false;
     bool queued = true;  // never had a place
-    uint64_t client = 0;
+    TurnTaking::Entry entry;
   };
   using Line = std::set<Sequence*, GoesFirst>;
 
   void Admit();
+  Sequence* NextInLine() const;
+  void Enqueue(Sequence& sequence);
   bool MakeRoom(const Sequence& sequence, std::span<const BlockId> matched);
   void Start(Sequence& sequence, std::span<const BlockId> matched);
   void FindLeader(Sequence& sequence, int64_t matched_tokens);
@@ -139,12 +141,13 @@ class Scheduler {
   PrefixIndex& index_;
 
   std::unordered_map<RequestId, Group> groups_;
-  Line waiting_;
+  TurnTaking queue_;  // requests that never had a place, without the paused ones
+  Line waiting_;      // sequences that wait for another place, or for one beside their request's
   Line running_;
   Line paused_;
   Line holders_;  // whoever holds blocks, in whatever phase
   uint64_t arrivals_ = 0;
-  TurnTaking turns_;
+  uint64_t turns_ = 0;  // given
   int64_t queued_requests_ = 0;
   std::vector<uint64_t> left_queue_;
 

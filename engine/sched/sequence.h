@@ -16,14 +16,16 @@ enum class SequencePhase : uint8_t {
   kFinished,
 };
 
+// The turn of a sequence whose request never had a place.
+inline constexpr uint64_t kNoTurn = ~uint64_t{0};
+
 // One choice of one request, as far as scheduling goes. Owned by the scheduler; `tokens`,
 // `computed_len` and `blocks` are read by whoever builds the batch.
 struct Sequence {
   RequestId request;
   int choice = 0;
-  int priority = 0;
-  uint64_t turn = 0;     // see TurnTaking; kept over preemption, like arrival
-  uint64_t arrival = 0;  // order of Add
+  uint64_t turn = kNoTurn;  // order of first places; kept over preemption
+  uint64_t arrival = 0;     // order of Add
 
   std::vector<TokenId> tokens;  // the prompt, then what was generated
   int64_t prompt_len = 0;
@@ -47,10 +49,9 @@ struct Sequence {
   bool live() const { return phase != SequencePhase::kFinished; }
 };
 
-// Who goes first: lower priority value, then the earlier turn, then first come, then lower choice.
+// Orders sequences by the earlier turn, then the earlier arrival, then the lower choice.
 struct GoesFirst {
   bool operator()(const Sequence* a, const Sequence* b) const {
-    if (a->priority != b->priority) return a->priority < b->priority;
     if (a->turn != b->turn) return a->turn < b->turn;
     if (a->arrival != b->arrival) return a->arrival < b->arrival;
     return a->choice < b->choice;

@@ -1,38 +1,62 @@
 #include "engine/sched/turn_taking.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/check.h"
 
 namespace tandem::engine {
 
-uint64_t TurnTaking::Queue(int priority, uint64_t client, int n) {
-  const auto [where, is_new] = lines_.try_emplace(priority);
-  Line& line = where->second;
-  if (is_new) line.now = highest_;
-  ++line.n_queued;
-  uint64_t& next = line.next[client];
-  const uint64_t turn = std::max(line.now, next);
-  next = turn + static_cast<uint64_t>(n);
-  highest_ = std::max(highest_, turn);
-  return turn;
+void TurnTaking::Queue(const Entry& entry) {
+  Client& client = clients_[entry.client];
+  // Both sets allocate before either changes what Next sees.
+  std::set<Turn> new_turn;
+  if (client.queue.empty()) {
+    client.start = std::max(client.start, now_);
+    client.since = turns_given_++;
+    new_turn.insert(TurnOf(entry.client, client));
+  }
+  TANDEM_CHECK(client.queue.insert(entry).second);
+  turns_.merge(new_turn);
+  ++size_;
 }
 
-void TurnTaking::Admitted(int priority, uint64_t turn) {
-  const auto line = lines_.find(priority);
-  TANDEM_CHECK(line != lines_.end());
-  line->second.now = std::max(line->second.now, turn);
-  Leave(line);
+void TurnTaking::Leave(const Entry& entry) {
+  const auto client = clients_.find(entry.client);
+  TANDEM_CHECK(client != clients_.end());
+  TANDEM_CHECK(client->second.queue.erase(entry) == 1);
+  if (client->second.queue.empty()) turns_.erase(TurnOf(entry.client, client->second));
+  --size_;
+  ForgetWhenEmpty();
 }
 
-void TurnTaking::Left(int priority) {
-  const auto line = lines_.find(priority);
-  TANDEM_CHECK(line != lines_.end());
-  Leave(line);
+std::optional<RequestId> TurnTaking::Next() const {
+  if (turns_.empty()) return std::nullopt;
+  return clients_.at(turns_.begin()->client).queue.begin()->request;
 }
 
-void TurnTaking::Leave(std::map<int, Line>::iterator line) {
-  if (--line->second.n_queued == 0) lines_.erase(line);
+void TurnTaking::Admit() {
+  TANDEM_CHECK(!turns_.empty());
+  auto turn = turns_.extract(turns_.begin());
+  const uint64_t id = turn.value().client;
+  Client& client = clients_.at(id);
+  const auto first = client.queue.begin();
+  now_ = client.start;
+  client.start += static_cast<uint64_t>(first->n);
+  client.queue.erase(first);
+  --size_;
+  if (!client.queue.empty()) {
+    client.since = turns_given_++;
+    turn.value() = TurnOf(id, client);
+    turns_.insert(std::move(turn));
+  }
+  ForgetWhenEmpty();
+}
+
+// A client that is absent while others wait keeps its start number: coming back does not bring its
+// turn forward. An empty queue makes all clients equal, so none is remembered.
+void TurnTaking::ForgetWhenEmpty() {
+  if (size_ == 0) clients_.clear();
 }
 
 }  // namespace tandem::engine

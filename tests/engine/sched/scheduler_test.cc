@@ -308,6 +308,23 @@ TEST(Scheduler, LowerPriorityValueGoesFirst) {
   EXPECT_EQ(World::Rows(world.Step(), 2), 5);
 }
 
+TEST(Scheduler, ARequestPausedInTheQueueKeepsItsPlaceThere) {
+  World world(Options(1), 64);
+  world.Add(1, Prompt(5));
+  world.Add(2, Prompt(5, 500));
+  world.Add(3, Prompt(5, 900));
+  world.scheduler.SetPaused(RequestId{1}, true);
+  world.scheduler.SetPaused(RequestId{2}, true);
+  world.scheduler.CheckInvariants();
+  EXPECT_EQ(world.scheduler.num_waiting(), 1);
+  world.scheduler.SetPaused(RequestId{2}, false);
+  world.scheduler.SetPaused(RequestId{1}, false);
+
+  EXPECT_EQ(World::Rows(world.Step(), 1), 5);
+  world.scheduler.Cancel(RequestId{1});
+  EXPECT_EQ(World::Rows(world.Step(), 2), 5);
+}
+
 TEST(Scheduler, PausedRequestYieldsItsPlaceAndKeepsItsBlocks) {
   World world(Options(1), 64);
   world.Add(1, Prompt(20));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
@@ -16,58 +17,116 @@
 namespace tandem::engine {
 namespace {
 
-TEST(TurnTaking, OneClientKeepsTheOrderOfItsRequests) {
-  TurnTaking turns;
-  uint64_t last = turns.Queue(0, 7, 1);
-  for (int i = 0; i < 100; ++i) {
-    const uint64_t next = turns.Queue(0, 7, 1 + i % 3);
-    EXPECT_GT(next, last);
-    last = next;
+// A queue whose entries are numbered in the order of arrival.
+struct Numbered {
+  uint64_t Add(uint64_t client, int priority = 0, int n = 1) {
+    const uint64_t id = entries.size();
+    entries.push_back(
+        {.request = RequestId{id}, .client = client, .priority = priority, .arrival = id, .n = n});
+    queue.Queue(entries.back());
+    return id;
   }
+  uint64_t Admit() {
+    const uint64_t id = queue.Next().value().value;
+    queue.Admit();
+    return id;
+  }
+  uint64_t AdmitClient() { return entries[Admit()].client; }
+
+  TurnTaking queue;
+  std::vector<TurnTaking::Entry> entries;
+};
+
+TEST(TurnTaking, OneClientKeepsTheOrderOfItsRequests) {
+  Numbered line;
+  for (int i = 0; i < 100; ++i) line.Add(7, 0, 1 + i % 3);
+  for (uint64_t i = 0; i < 100; ++i) EXPECT_EQ(line.Admit(), i);
+  EXPECT_FALSE(line.queue.Next());
 }
 
 TEST(TurnTaking, ANewcomerStandsBehindOneRequestOfABacklogAndNotBehindAll) {
-  TurnTaking turns;
-  std::vector<uint64_t> backlog;
-  for (int i = 0; i < 50; ++i) backlog.push_back(turns.Queue(0, 1, 1));
-  turns.Admitted(0, backlog[0]);
-  turns.Admitted(0, backlog[1]);
+  Numbered line;
+  for (int i = 0; i < 50; ++i) line.Add(1);
+  line.Admit();
+  line.Admit();
+  const uint64_t newcomer = line.Add(2);
 
-  const uint64_t newcomer = turns.Queue(0, 2, 1);
-
-  EXPECT_GE(newcomer, backlog[1]);
-  EXPECT_LT(newcomer, backlog[2]);
+  const uint64_t first = line.Admit();
+  EXPECT_TRUE(first == newcomer || line.Admit() == newcomer);
 }
 
 TEST(TurnTaking, AnIdleClientSavesNothingUp) {
-  TurnTaking turns;
-  std::vector<uint64_t> backlog;
-  for (int i = 0; i < 20; ++i) backlog.push_back(turns.Queue(0, 1, 1));
-  for (int i = 0; i < 10; ++i) turns.Admitted(0, backlog[static_cast<size_t>(i)]);
+  Numbered line;
+  for (int i = 0; i < 20; ++i) line.Add(1);
+  for (int i = 0; i < 10; ++i) line.Admit();
+  line.Add(2);
+  line.Add(2);
+  line.Add(2);
 
-  // Two requests of the newcomer are not both before the next one of the other.
-  turns.Queue(0, 2, 1);
-  EXPECT_GE(turns.Queue(0, 2, 1), backlog[10]);
+  std::map<uint64_t, int> went;
+  for (int i = 0; i < 4; ++i) ++went[line.AdmitClient()];
+  EXPECT_EQ(went[1], 2);
+  EXPECT_EQ(went[2], 2);
+}
+
+TEST(TurnTaking, AClientThatSendsOneAtATimeGainsNothingOverOneWithABacklog) {
+  Numbered line;
+  for (int i = 0; i < 100; ++i) line.Add(1);
+  std::map<uint64_t, int> went;
+  line.Add(2);
+  for (int i = 0; i < 100; ++i) {
+    const uint64_t client = line.AdmitClient();
+    ++went[client];
+    if (client == 2) line.Add(2);
+  }
+  EXPECT_EQ(went[1], 50);
+  EXPECT_EQ(went[2], 50);
 }
 
 TEST(TurnTaking, ARequestOfManyChoicesIsThatManyTurns) {
-  TurnTaking turns;
-  turns.Queue(0, 1, 1);
-  turns.Queue(0, 2, 4);
-  const uint64_t of_one = turns.Queue(0, 1, 1);
-  const uint64_t of_two = turns.Queue(0, 2, 1);
+  Numbered line;
+  line.Add(2, 0, 4);
+  line.Add(2);
+  for (int i = 0; i < 9; ++i) line.Add(1);
 
-  EXPECT_EQ(of_two - of_one, 3u);
+  std::vector<uint64_t> clients;
+  for (int i = 0; i < 6; ++i) clients.push_back(line.AdmitClient());
+  EXPECT_EQ(clients, (std::vector<uint64_t>{2, 1, 1, 1, 1, 2}));
 }
 
-TEST(TurnTaking, PrioritiesThatNobodyWaitsAtAreForgotten) {
-  TurnTaking turns;
-  for (int priority = -1000; priority < 1000; ++priority) {
-    const uint64_t turn = turns.Queue(priority, 1, 1);
-    EXPECT_EQ(turns.num_lines(), 1u);
-    priority % 2 == 0 ? turns.Admitted(priority, turn) : turns.Left(priority);
+TEST(TurnTaking, APriorityReordersItsOwnClientOnly) {
+  Numbered line;
+  const uint64_t ordinary = line.Add(1);
+  const uint64_t other = line.Add(2);
+  const uint64_t late = line.Add(1, 5);
+  const uint64_t urgent = line.Add(1, std::numeric_limits<int>::min());
+
+  std::vector<uint64_t> order;
+  for (int i = 0; i < 4; ++i) order.push_back(line.Admit());
+  EXPECT_EQ(order, (std::vector<uint64_t>{urgent, other, ordinary, late}));
+}
+
+TEST(TurnTaking, ARequestThatLeavesCostsItsClientNoTurn) {
+  Numbered line;
+  for (int i = 0; i < 50; ++i) line.Add(1);
+  const uint64_t last = line.Add(1);
+  for (int i = 0; i < 3; ++i) line.Add(2);
+  for (uint64_t i = 0; i < 50; ++i) line.queue.Leave(line.entries[i]);
+
+  EXPECT_EQ(line.Admit(), last);
+}
+
+TEST(TurnTaking, ClientsAreForgottenWhenNobodyWaits) {
+  Numbered line;
+  for (uint64_t client = 0; client < 1000; ++client) {
+    const uint64_t id = line.Add(client);
+    if (client % 2 == 0) {
+      line.Admit();
+    } else {
+      line.queue.Leave(line.entries[id]);
+    }
+    EXPECT_EQ(line.queue.num_clients(), 0u);
   }
-  EXPECT_EQ(turns.num_lines(), 0u);
 }
 
 // ---- The scheduler as a whole: random traffic of several clients, seeds printed on failure.
@@ -239,15 +298,39 @@ TEST(Fairness, KeysThatAlwaysWaitGetEqualShares) {
   }
 }
 
-TEST(Fairness, PriorityGoesBeforeTurns) {
+// Key 1 asks for the most urgent priority again and again; key 2 asks for the least urgent.
+TEST(Fairness, NoPriorityOfOneKeyDelaysAnotherByMoreThanItsTurn) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE(seed);
+    Traffic traffic(seed);
+    for (int i = 0; i < 20; ++i) traffic.Add(1, std::numeric_limits<int>::min(), 1);
+    for (int64_t i = traffic.Pick(0, 10); i > 0; --i) traffic.Step([](RequestId) {});
+    const uint64_t waiting = traffic.Add(2, std::numeric_limits<int>::max(), 1);
+    int overtaken = 0;
+    bool has_started = false;
+    for (int step = 0; step < 1000 && !has_started; ++step) {
+      traffic.Add(1, std::numeric_limits<int>::min(), 1);
+      traffic.Step([&](RequestId id) {
+        has_started = has_started || id.value == waiting;
+        overtaken += has_started ? 0 : 1;
+      });
+      ASSERT_LE(overtaken, 1);
+    }
+    ASSERT_TRUE(has_started) << "the other key starved";
+  }
+}
+
+TEST(Fairness, PriorityOrdersAKeysOwnRequests) {
   Traffic traffic(1);
   for (int i = 0; i < 20; ++i) traffic.Add(1, 0, 1);
-  const uint64_t low = traffic.Add(2, 5, 1);
+  const uint64_t low = traffic.Add(1, 5, 1);
+  const uint64_t high = traffic.Add(1, -5, 1);
   std::vector<uint64_t> order;
   for (int step = 0; step < 4000 && !traffic.sent.empty(); ++step) {
     traffic.Step([&](RequestId id) { order.push_back(id.value); });
   }
-  ASSERT_EQ(order.size(), 21u);
+  ASSERT_EQ(order.size(), 22u);
+  EXPECT_EQ(order.front(), high);
   EXPECT_EQ(order.back(), low);
 }
 
