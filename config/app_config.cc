@@ -91,6 +91,9 @@ const ConfigKey kKeys[] = {
      .effect = "waiting requests of one API key, then 429 with Retry-After; 0: 3/4 of max-queue "
                "where there are several keys",
      .min = 0, .max = 1 << 20},
+    {.name = "share-prefix-cache", .member = &AppConfig::share_prefix_cache, .unit = "",
+     .effect = "let API keys reuse each other's cached prompt beginnings; timing and cached_tokens "
+               "then tell one key what another sent"},
     {.name = "prefill-chunk", .member = &AppConfig::prefill_chunk, .unit = "tokens",
      .effect = "prompt tokens computed in one step, all sequences together; 0: by the model's size, "
                "256 to 1024",

@@ -116,7 +116,8 @@ struct GenerationRequest {
   // request holds it as long as it runs. REQUIRES: opened for this engine's model.
   std::shared_ptr<const Adapter> adapter = {};
   std::string adapter_name = {};  // what EngineStats calls it
-  uint64_t client = 0;            // whose it is: clients take turns, each first come first served
+  uint64_t client = 0;            // whose it is: clients take turns
+  uint64_t prefix_tenant = 0;     // cached prefixes are shared within one tenant only
   std::optional<std::chrono::steady_clock::time_point> deadline;
   std::optional<std::chrono::steady_clock::time_point> queue_deadline;  // to have a place by
   std::optional<std::chrono::steady_clock::time_point> arrival;  // for timings; unset: Submit

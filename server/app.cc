@@ -93,6 +93,7 @@ App::App(AppOptions options)
           .is_draining = is_draining_,
           .request_timeout = options_.request_timeout,
           .queue_timeout = options_.queue_timeout,
+          .share_prefix_cache = options_.share_prefix_cache,
           .admission = &admission_,
           .metrics = &metrics_,
           .open_connections = [this] { return http_->open_connections(); },

@@ -51,6 +51,8 @@ struct AppOptions {
   // Requests of one API key that may wait for a model; 0: three quarters of engine.max_queue where
   // there are several keys, else no bound of their own.
   int64_t max_queue_per_key = 0;
+  // Whether requests of different API keys reuse each other's cached prefixes.
+  bool share_prefix_cache = false;
   std::string metrics_namespace = "tandem";
   // What time-outs of keys and `/health` take for now.
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;

@@ -11,12 +11,12 @@
 
 namespace tandem::engine {
 
-// Which full blocks hold the keys and values of which token prefix. The key of block i is
-// SHA-256(key of block i-1, tokens of block i); the chain begins with a salt that names model
-// bytes, KV dtype, ISA key and tenant, joined with a variant, the content of the adapter that made
-// the keys and values (empty: none): another variant's blocks are never found. Forgetting a block
-// in the middle of a chain leaves its followers indexed but unreachable until that prefix is
-// inserted again; their content stays true. Engine thread only.
+// Knows which full blocks hold the keys and values of which token prefix. The key of block i is
+// SHA-256(key of block i-1, tokens of block i). The chain begins with a salt that names model
+// bytes, KV dtype and ISA key, joined with a variant. The variant names the adapter that made the
+// keys and values, and the tenant that asked for them. Another variant's blocks are never found.
+// Forgetting a block in the middle of a chain leaves its followers indexed but unreachable until
+// that prefix is inserted again; their content stays true. Engine thread only.
 class PrefixIndex {
  public:
   explicit PrefixIndex(Sha256Digest salt);

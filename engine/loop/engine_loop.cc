@@ -135,7 +135,8 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
                    .priority = request.priority,
                    .client = request.client,
                    .scores_prompt = request.prompt_logprobs >= 0,
-                   .adapter = request.adapter ? request.adapter->fingerprint() : ""});
+                   .adapter = request.adapter ? request.adapter->fingerprint() : "",
+                   .tenant = request.prefix_tenant});
   const bool has_deadline = request.deadline || request.queue_deadline;
   const bool has_adapter = request.adapter != nullptr;
   active_.emplace(id, std::move(active));

@@ -31,6 +31,12 @@ int64_t CommonPrefix(const std::vector<TokenId>& a, const std::vector<TokenId>& 
          a.begin();
 }
 
+// An adapter's name holds no slash, so no two pairs of adapter and tenant share a variant.
+std::string PrefixVariant(const Scheduler::Request& request) {
+  if (request.tenant == 0) return request.adapter;
+  return request.adapter + "/" + std::to_string(request.tenant);
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixIndex& index)
@@ -59,6 +65,7 @@ void Scheduler::Add(Request request) {
                  .priority = request.priority,
                  .arrival = arrivals_++,
                  .n = request.n};
+  const std::string variant = PrefixVariant(request);
   group.choices.reserve(static_cast<size_t>(request.n));
   for (int choice = 0; choice < request.n; ++choice) {
     auto sequence = std::make_unique<Sequence>();
@@ -66,7 +73,7 @@ void Scheduler::Add(Request request) {
     sequence->choice = choice;
     sequence->arrival = group.entry.arrival;
     sequence->prompt_len = static_cast<int64_t>(request.prompt.size());
-    sequence->adapter = request.adapter;
+    sequence->prefix_variant = variant;
     sequence->uses_prefix_cache = options_.prefix_cache && !request.scores_prompt;
     sequence->scores_prompt = request.scores_prompt && choice == 0;
     sequence->phase = choice == 0 ? SequencePhase::kWaiting : SequencePhase::kAwaitingFork;
@@ -162,7 +169,7 @@ void Scheduler::Admit() {
     Sequence& sequence = *next;
     std::vector<BlockId> matched;
     if (sequence.blocks.empty() && sequence.uses_prefix_cache) {
-      matched = index_.Match(sequence.tokens, sequence.adapter);
+      matched = index_.Match(sequence.tokens, sequence.prefix_variant);
     }
     if (!MakeRoom(sequence, matched)) return;
     Start(sequence, matched);
@@ -225,7 +232,7 @@ void Scheduler::FindLeader(Sequence& sequence, int64_t matched_tokens) {
   int64_t best = matched_tokens;
   for (Sequence* other : running_) {
     if (!GoesFirst()(other, &sequence)) break;
-    if (other->uncomputed() <= 1 || other->adapter != sequence.adapter) continue;
+    if (other->uncomputed() <= 1 || other->prefix_variant != sequence.prefix_variant) continue;
     const int64_t common =
         std::min(CommonPrefix(other->tokens, sequence.tokens), sequence.length() - 1) /
         kTokensPerBlock * kTokensPerBlock;
@@ -242,7 +249,7 @@ void Scheduler::FollowLeaders() {
     if (sequence->leader == nullptr) continue;
     if (sequence->leader->computed_len < sequence->shared_len) continue;
     sequence->leader = nullptr;
-    TakeCached(*sequence, index_.Match(sequence->tokens, sequence->adapter));
+    TakeCached(*sequence, index_.Match(sequence->tokens, sequence->prefix_variant));
   }
 }
 
@@ -383,7 +390,7 @@ void Scheduler::Publish(Sequence& sequence, int64_t computed_before) {
   const std::span<const BlockId> blocks(sequence.blocks);
   for (const BlockId block :
        index_.Insert(tokens.first(static_cast<size_t>(full * kTokensPerBlock)),
-                     blocks.first(static_cast<size_t>(full)), sequence.adapter)) {
+                     blocks.first(static_cast<size_t>(full)), sequence.prefix_variant)) {
     pool_.SetCached(block, true);
   }
 }
@@ -473,7 +480,7 @@ void Scheduler::Leave(Sequence& sequence) {
         if (other->leader != &sequence) continue;
         // What the leader did compute is in the index: take that and compute the rest.
         other->leader = nullptr;
-        TakeCached(*other, index_.Match(other->tokens, other->adapter));
+        TakeCached(*other, index_.Match(other->tokens, other->prefix_variant));
       }
       break;
     case SequencePhase::kAwaitingFork:

@@ -52,6 +52,7 @@ class Scheduler {
     uint64_t client = 0;          // clients take turns
     bool scores_prompt = false;   // skips the prefix-cache look-up
     std::string adapter = {};     // names what else than tokens its keys and values depend on
+    uint64_t tenant = 0;          // cached prefixes are shared within one tenant and adapter
   };
 
   // Borrows the pool and the index for its lifetime. Throws kFailedPrecondition when the pool

@@ -35,7 +35,7 @@ struct Sequence {
 
   SequencePhase phase = SequencePhase::kWaiting;
   bool uses_prefix_cache = true;
-  std::string adapter;         // its content's name; empty: none. Prefixes are shared within one
+  std::string prefix_variant;  // names adapter and tenant; prefixes are shared within one variant
   bool scores_prompt = false;  // every prompt row's logits are wanted
 
   // While an older sequence computes a prefix that this one shares, this one waits for the blocks

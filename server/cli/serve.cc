@@ -93,6 +93,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.queue_timeout = Milliseconds(config.queue_timeout);
   options.max_queue_per_key = config.max_queue_per_key;
   options.rate_limits = {config.rate_limit_rpm, config.rate_limit_tpm};
+  options.share_prefix_cache = config.share_prefix_cache;
   options.metrics_namespace = config.metrics_namespace;
   options.data_dir =
       config.data_dir.empty() ? DefaultDataDir() : std::filesystem::path(config.data_dir);

@@ -140,6 +140,7 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
   std::vector<engine::EventSink> sinks;
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i].client = request.client;
+    requests[i].prefix_tenant = context.share_prefix_cache ? 0 : request.client;
     requests[i].arrival = request.received;
     if (context.request_timeout.count() > 0) {
       requests[i].deadline = request.received + context.request_timeout;

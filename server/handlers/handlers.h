@@ -54,6 +54,7 @@ struct HandlerContext {
   std::atomic<bool>& is_draining;
   std::chrono::milliseconds request_timeout{0};  // 0: none
   std::chrono::milliseconds queue_timeout{0};    // to have a place in the batch by; 0: none
+  bool share_prefix_cache = false;               // between API keys
   Admission* admission = nullptr;                // these two: never null while requests run
   Metrics* metrics = nullptr;
   std::function<size_t()> open_connections = {};

@@ -278,6 +278,34 @@ TEST_F(AppTest, KeysOpenWhatTheyShould) {
   EXPECT_EQ(Get("/v1/nothing").status, 404);  // routes come before keys
 }
 
+TEST_F(AppTest, AKeySeesNothingOfWhatAnotherOneSentInCachedTokens) {
+  for (const bool shared : {false, true}) {
+    SCOPED_TRACE(shared);
+    AppOptions options = Defaults();
+    options.api_keys = {"k1", "k2"};
+    options.admin_key = "root";
+    options.share_prefix_cache = shared;
+    StartApp(std::move(options));
+    const auto cached_of = [&](const std::string& key) {
+      const std::string body =
+          Chat(
+              "A secret of several blocks of tokens, that nobody else could guess by chance, and "
+              "that one key alone has sent to this server.")
+              .dump();
+      const auto reply =
+          Ask(Post("/v1/chat/completions", body, "Authorization: Bearer " + key + "\r\n"));
+      EXPECT_EQ(reply.status, 200) << reply.body;
+      return Json::parse(reply.body)["usage"]["prompt_tokens_details"]["cached_tokens"]
+          .get<int64_t>();
+    };
+    EXPECT_EQ(cached_of("k1"), 0);
+    EXPECT_EQ(cached_of("k2") > 0, shared);
+    EXPECT_EQ(cached_of("root") > 0, shared);
+    EXPECT_GT(cached_of("k1"), 0);
+    app_.reset();
+  }
+}
+
 TEST_F(AppTest, AnOpenServerIsNotForOtherMachines) {
   AppOptions options = Defaults();
   options.http.host = "0.0.0.0";

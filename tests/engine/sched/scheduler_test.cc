@@ -102,6 +102,30 @@ TEST(Scheduler, SequencesOfDifferentAdaptersShareNoPrefix) {
   EXPECT_EQ(World::Rows(later, 6), 65);
 }
 
+TEST(Scheduler, ATenantFindsAndFollowsItsOwnPrefixesOnly) {
+  World world(Options(8, 256), 64);
+  const auto add = [&](uint64_t id, uint64_t tenant) {
+    world.scheduler.Add({.id = RequestId{id}, .prompt = Prompt(65), .tenant = tenant});
+  };
+  add(1, 7);
+  add(2, 8);
+  add(3, 7);  // follows the first
+  const BatchPlan plan = world.Step();
+  EXPECT_EQ(World::Rows(plan, 1), 65);
+  EXPECT_EQ(World::Rows(plan, 2), 65);
+  EXPECT_EQ(World::Rows(plan, 3), 0);
+
+  add(4, 7);
+  add(5, 8);
+  add(6, 9);
+  add(7, 0);
+  world.Step();
+  EXPECT_EQ(world.Choice(4).cached_len, 64);
+  EXPECT_EQ(world.Choice(5).cached_len, 64);
+  EXPECT_EQ(world.Choice(6).cached_len, 0);
+  EXPECT_EQ(world.Choice(7).cached_len, 0);
+}
+
 TEST(Scheduler, DecodesSharetheStepWithPromptChunks) {
   World world(Options(), 64);
   world.Add(1, Prompt(10));
