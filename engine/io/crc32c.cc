@@ -29,10 +29,26 @@ constexpr Tables MakeTables() {
 
 constexpr Tables kTables = MakeTables();
 
-}  // namespace
+// The processor's own instruction: three cycles per eight bytes, about 6 GB/s.
+__attribute__((target("sse4.2"))) uint32_t ByInstruction(uint32_t crc,
+                                                         std::span<const std::byte> bytes) {
+  uint64_t state = ~crc;
+  const std::byte* at = bytes.data();
+  size_t left = bytes.size();
+  for (; left >= 8; at += 8, left -= 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, at, 8);
+    state = __builtin_ia32_crc32di(state, word);
+  }
+  auto narrow = static_cast<uint32_t>(state);
+  for (; left > 0; ++at, --left) {
+    narrow = __builtin_ia32_crc32qi(narrow, static_cast<unsigned char>(*at));
+  }
+  return ~narrow;
+}
 
-// Eight bytes at a time (Kounavis and Berry): about 1.5 GB/s, as fast as a file is read.
-uint32_t Crc32c(uint32_t crc, std::span<const std::byte> bytes) {
+// Eight bytes at a time (Kounavis and Berry): about 1.5 GB/s.
+uint32_t ByTables(uint32_t crc, std::span<const std::byte> bytes) {
   crc = ~crc;
   const std::byte* at = bytes.data();
   size_t left = bytes.size();
@@ -47,6 +63,17 @@ uint32_t Crc32c(uint32_t crc, std::span<const std::byte> bytes) {
     crc = (crc >> 8) ^ kTables[0][(crc ^ static_cast<uint32_t>(*at)) & 0xFF];
   }
   return ~crc;
+}
+
+}  // namespace
+
+uint32_t Crc32c(uint32_t crc, std::span<const std::byte> bytes) {
+  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+  return has_instruction ? ByInstruction(crc, bytes) : ByTables(crc, bytes);
+}
+
+uint32_t PortableCrc32c(uint32_t crc, std::span<const std::byte> bytes) {
+  return ByTables(crc, bytes);
 }
 
 }  // namespace tandem::engine
