@@ -129,6 +129,9 @@ std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests
                                              : impl_->closed_because)
         .WithReason("shutting_down");
   }
+  if (const std::string failure = impl_->status->failure(); !failure.empty()) {
+    throw Error(ErrorCode::kUnavailable, failure).WithReason("model_damaged");
+  }
   for (GenerationRequest& request : requests) {
     if (!request.arrival) request.arrival = std::chrono::steady_clock::now();
   }
@@ -170,6 +173,8 @@ void Engine::SetPaused(RequestId request, bool paused) {
 }
 
 EngineStats Engine::stats() const { return impl_->status->Stats(); }
+
+bool Engine::has_failed() const { return !impl_->status->failure().empty(); }
 
 EngineFigures Engine::figures() const { return EngineFigures(impl_->status); }
 

@@ -274,6 +274,9 @@ class Engine {
 
   EngineStats stats() const;
   EngineFigures figures() const;
+  // Whether the model's weights could not be read while it ran. Then every request that was there
+  // ended with kUnavailable (reason model_damaged), and Submit throws the same.
+  bool has_failed() const;
   // How many requests Submit would take now; 0 when the queue is full.
   int64_t queue_room() const;
   // How many more requests of one client there is room for if it may keep `max_waiting` waiting.

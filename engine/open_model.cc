@@ -98,7 +98,10 @@ std::shared_ptr<const Adapter> OpenAdapter(const std::filesystem::path& dir,
                                            const LoadedModel& base, const EngineOptions& options) {
   ThreadPool pool(options.threads);
   OpsContext ops(options.kernels != nullptr ? *options.kernels : Kernels(), pool);
-  return Adapter::Load(LoraAdapter::Open(dir), base.model, ops);
+  const LoraAdapter files = LoraAdapter::Open(dir);
+  std::shared_ptr<const Adapter> adapter = Adapter::Load(files, base.model, ops);
+  files.CheckUnchanged();
+  return adapter;
 }
 
 MemoryClaim PlanAdapter(const std::filesystem::path& dir, const ModelDir& base,

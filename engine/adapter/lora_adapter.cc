@@ -289,6 +289,10 @@ float LoraScale(double alpha, int64_t rank, bool rank_stabilized) {
   return static_cast<float>(alpha / (rank_stabilized ? std::sqrt(divisor) : divisor));
 }
 
+void LoraAdapter::CheckUnchanged() const {
+  if (file_->file() != nullptr) file_->file()->CheckUnchanged();
+}
+
 LoraAdapter LoraAdapter::Open(const fs::path& dir) {
   if (!fs::is_directory(dir)) {
     throw Error(ErrorCode::kNotFound, "adapter '" + dir.string() + "' is not a directory");

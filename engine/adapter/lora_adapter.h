@@ -65,6 +65,8 @@ class LoraAdapter {
     return targets_without_tensors_;
   }
   const LoraOrigin& origin() const { return origin_; }
+  // Throws kDataLoss when the file of the weights was changed in place since Open.
+  void CheckUnchanged() const;
   // SHA-256 (hex) over both files.
   const std::string& content_hash() const { return content_hash_; }
 

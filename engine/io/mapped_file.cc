@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -44,32 +45,53 @@ void* MapAligned(int file, size_t bytes) {
   return at;
 }
 
+FileIdentity IdentityOf(const struct stat& status) {
+  return {.device = status.st_dev,
+          .inode = status.st_ino,
+          .bytes = status.st_size,
+          .modified_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
 }  // namespace
 
 std::shared_ptr<const MappedFile> MappedFile::Open(const std::filesystem::path& path) {
   struct stat status {};
   const FileDescriptor file = OpenRegularFile(path, status);
-  const FileIdentity identity{
-      .device = status.st_dev,
-      .inode = status.st_ino,
-      .bytes = status.st_size,
-      .modified_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+  const FileIdentity identity = IdentityOf(status);
   const auto bytes = static_cast<size_t>(status.st_size);
   if (bytes == 0) return std::shared_ptr<const MappedFile>(new MappedFile(path, {}, identity));
 
   void* at = MapAligned(file.get(), bytes);
   if (at == MAP_FAILED) ThrowSystemError("map", path, errno);
-  return std::shared_ptr<const MappedFile>(
+  const std::shared_ptr<MappedFile> mapped(
       new MappedFile(path, {static_cast<const std::byte*>(at), bytes}, identity));
+  mapped->watch_.emplace(
+      std::span(static_cast<const std::byte*>(at), RoundUp<size_t>(bytes, kPageBytes)));
+  return mapped;
 }
 
 FileIdentity MappedFile::CurrentIdentity() const {
   struct stat status {};
   if (stat(path_.c_str(), &status) != 0) ThrowSystemError("inspect", path_, errno);
-  return {.device = status.st_dev,
-          .inode = status.st_ino,
-          .bytes = status.st_size,
-          .modified_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+  return IdentityOf(status);
+}
+
+void MappedFile::CheckUnchanged() const {
+  const std::string advice =
+      "; copy model files under another name, rename them when they are complete, and load again";
+  if (is_damaged()) {
+    throw Error(ErrorCode::kDataLoss, path_.string() +
+                                          " was cut short or could not be read while it "
+                                          "was in use" +
+                                          advice);
+  }
+  struct stat status {};
+  if (stat(path_.c_str(), &status) != 0) return;  // removed: the mapping keeps the bytes
+  const FileIdentity now = IdentityOf(status);
+  if (now.device != identity_.device || now.inode != identity_.inode || now == identity_) return;
+  throw Error(ErrorCode::kDataLoss, path_.string() + " changed while it was in use (it had " +
+                                        std::to_string(identity_.bytes) + " bytes, now " +
+                                        std::to_string(now.bytes) + ")" + advice);
 }
 
 void MappedFile::LetGo(std::span<const std::byte> part) const {
@@ -88,6 +110,7 @@ MappedFile::MappedFile(std::filesystem::path path, std::span<const std::byte> by
     : path_(std::move(path)), bytes_(bytes), identity_(identity) {}
 
 MappedFile::~MappedFile() {
+  watch_.reset();  // before the addresses belong to somebody else
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 

@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
+
+#include "engine/io/mapping_faults.h"
 
 namespace tandem::engine {
 
@@ -19,8 +22,9 @@ struct FileIdentity {
 
 // A whole file mapped read-only and shared: two processes that open the same file share its pages.
 // Immutable and safe to read from any thread. The bytes live as long as the object,
-// even if the name is replaced or removed; a file must never be truncated in place while it is
-// mapped (writers publish by rename, see atomic_write.h).
+// even if the name is replaced or removed. A file that is truncated in place while it is mapped
+// ends the process, or is damaged after SurviveMappingFaults (mapping_faults.h). Our own writers
+// publish by rename (atomic_write.h).
 class MappedFile {
  public:
   // Throws kNotFound, kIo (naming the path and errno's text; a pipe or a directory is kIo). An
@@ -35,6 +39,11 @@ class MappedFile {
   // As it was when the file was opened, and as it is now under the same path (throws kNotFound).
   const FileIdentity& identity() const { return identity_; }
   FileIdentity CurrentIdentity() const;
+  // Whether a page could not be read; zeros stand there then.
+  bool is_damaged() const { return watch_ && watch_->is_damaged(); }
+  // Throws kDataLoss when the file was changed in place since Open, or is damaged: the bytes read
+  // so far may be of two files. A file whose name was replaced or removed is unchanged.
+  void CheckUnchanged() const;
   // Takes these bytes out of the process's memory until they are read again; they stay in the
   // system's page cache. What is not within bytes() is left alone.
   void LetGo(std::span<const std::byte> part) const;
@@ -46,6 +55,7 @@ class MappedFile {
   std::filesystem::path path_;
   std::span<const std::byte> bytes_;
   FileIdentity identity_;
+  std::optional<MappingWatch> watch_;  // of bytes_; nothing for an empty file
 };
 
 }  // namespace tandem::engine

@@ -269,6 +269,12 @@ void ModelDir::LetGo(std::span<const std::byte> bytes) const {
   }
 }
 
+void ModelDir::CheckUnchanged() const {
+  for (const WeightFile& file : weight_files_) {
+    if (file.file != nullptr) file.file->CheckUnchanged();
+  }
+}
+
 std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir,
                                   const std::function<void()>& between_pieces,
                                   const FileHashes& known) const {

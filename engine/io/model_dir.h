@@ -62,6 +62,9 @@ class ModelDir {
   // lie in a mapped file.
   void LetGo(const StoredTensor& tensor) const;
   void LetGo(std::span<const std::byte> bytes) const;  // the same for a part of one
+  // Throws kDataLoss when a weight file was changed in place since Open
+  // (MappedFile::CheckUnchanged).
+  void CheckUnchanged() const;
   // The identity of the weights (content_hash.h): their files in the order of their names.
   std::string ContentHash(const std::filesystem::path& memo_dir,
                           const std::function<void()>& between_pieces = {},

@@ -154,7 +154,7 @@ void EngineLoop::Handle(const EndAllCommand& command) {
     End(active_.begin()->first, {.outcome = RequestFinished::Outcome::kFailed,
                                  .code = ErrorCode::kUnavailable,
                                  .message = command.message,
-                                 .reason = "shutting_down"});
+                                 .reason = command.reason});
   }
 }
 
@@ -220,6 +220,10 @@ bool EngineLoop::Step() {
     histograms_.step_tokens.Observe(static_cast<double>(plan.rows));
     CollectSlices(plan);
     runner_->Forward(plan.copies, slices_);
+    if (model_.model->is_damaged()) {
+      FailModel();
+      return true;
+    }
     ScorePrompts();
     scheduler_->Commit();
     SampleAndTake();
@@ -433,6 +437,19 @@ void EngineLoop::FailStep(ErrorCode code, const std::string& message) {
     if (Find(id) == nullptr) continue;
     End(id, {.outcome = RequestFinished::Outcome::kFailed, .code = code, .message = message});
   }
+}
+
+// Zeros stood in place of weights: nothing that this step computed may leave, nor any later step's.
+void EngineLoop::FailModel() {
+  spdlog::error(
+      "model_damaged requests={} reason=\"the packed file was cut short or "
+      "could not be read while it was mapped\" path={}",
+      active_.size(), model_.model->packed_path().string());
+  const std::string message =
+      "the model's weights could not be read from disk; it is being unloaded and must be loaded "
+      "again";
+  status_.SetFailed(message);
+  Handle(EndAllCommand{message, "model_damaged"});
 }
 
 // ---- Events

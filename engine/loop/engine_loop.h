@@ -39,6 +39,7 @@ struct PauseCommand {
 };
 struct EndAllCommand {
   std::string message;
+  std::string reason = "shutting_down";
 };
 struct StopCommand {};
 using LoopCommand =
@@ -104,6 +105,7 @@ class EngineLoop {
   void TakeToken(Active& active, Sampled who, StepRunner::Job& job);
   void FinishChoice(Active& active, Sequence& sequence, ChoiceOutput::End end);
   void FailStep(ErrorCode code, const std::string& message);
+  void FailModel();
 
   static std::optional<Clock::time_point> EndsBy(const Active& active);
   void CountToken(Active& active, Choice& choice);

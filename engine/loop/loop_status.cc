@@ -44,6 +44,16 @@ LoopStatus::Entry LoopStatus::TryEnqueue(uint64_t client, int64_t n_requests, in
   return Entry::kTaken;
 }
 
+void LoopStatus::SetFailed(const std::string& message) {
+  const std::lock_guard lock(mutex_);
+  failure_ = message;
+}
+
+std::string LoopStatus::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
 void LoopStatus::Publish(const EngineStats& stats, const EngineHistograms& histograms,
                          int64_t queued_requests, int64_t n_taken,
                          std::span<const uint64_t> left_queue) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <string>
 #include <unordered_map>
 
 #include "engine/engine.h"
@@ -29,6 +30,10 @@ class LoopStatus {
   void Publish(const EngineStats& stats, const EngineHistograms& histograms,
                int64_t queued_requests, int64_t n_taken, std::span<const uint64_t> left_queue);
   void Beat();
+  // The model can serve no more: Later requests get `message`.
+  void SetFailed(const std::string& message);
+  // Empty while the model can serve.
+  std::string failure() const;
 
   EngineStats Stats() const;
   EngineHistograms Histograms() const;
@@ -39,7 +44,8 @@ class LoopStatus {
   int64_t RoomOfLocked(uint64_t client, int64_t max_waiting, int64_t max_seqs) const;
   int64_t FreePlaces(int64_t max_seqs) const;
 
-  mutable std::mutex mutex_;  // guards the next five
+  mutable std::mutex mutex_;  // guards the next six
+  std::string failure_;
   EngineStats stats_;
   EngineHistograms histograms_;
   int64_t in_inbox_ = 0;

@@ -251,6 +251,7 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
                   model->family_->write_config(model->config_).dump());
   model->fingerprint_ = ToHex(identity.Finish()).substr(0, 32);
 
+  dir.CheckUnchanged();
   const PackedLayout layout = LayOutWeights(model->specs_, types, model->content_hash_);
   PackedWeights packed =
       LoadPackedWeights(dir, model->specs_, types, layout,
@@ -263,6 +264,8 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
   model->ropes_ = MakeRopeTables(*model->family_, model->config_, model->config_.max_context_len);
   return model;
 }
+
+bool Model::is_damaged() const { return mapped_ != nullptr && mapped_->is_damaged(); }
 
 std::filesystem::path Model::packed_path() const {
   return mapped_ == nullptr ? std::filesystem::path() : mapped_->path();

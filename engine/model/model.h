@@ -76,6 +76,8 @@ class Model {
   int64_t rope_bytes() const { return rope_bytes_; }
   bool is_mapped() const { return mapped_ != nullptr; }  // packed file shared between processes
   std::filesystem::path packed_path() const;             // of that file; empty: in memory
+  // Whether a mapped weight could not be read, so that zeros were computed with. Any thread.
+  bool is_damaged() const;
 
  private:
   Model() = default;

@@ -196,6 +196,7 @@ AlignedBuffer PackInMemory(const ModelDir& dir, const std::vector<WeightSpec>& s
     packer.Pack(i, bytes.data() + layout.offsets[i]);
     progress.Add(RoundUp(layout.sizes[i], kSectionAlignment));
   }
+  dir.CheckUnchanged();
   packer.ReportError();
   return bytes;
 }
@@ -223,6 +224,7 @@ void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
     progress.Add(static_cast<int64_t>(bytes.size()));
   }
   file.Finish();
+  dir.CheckUnchanged();
   packer.ReportError();
 }
 

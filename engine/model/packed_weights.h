@@ -74,7 +74,8 @@ struct PackedWeights {
 // Finds the packed file or makes it. REQUIRES: every tensor of `specs` is in `dir` with its shape
 // and a floating-point type; `specs` outlive the result. A cache that cannot be written costs one
 // warning, and the weights are packed in memory, where jobs cannot share them. What rounding to
-// blocks lost is logged while packing: per weight (debug), by type of the file, and in all.
+// blocks lost is logged while packing: per weight (debug), by type of the file, and in all. Throws
+// kDataLoss when a file of `dir` was changed in place since it was opened.
 PackedWeights LoadPackedWeights(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                                 const PackedTypes& types, const PackedLayout& layout,
                                 const PackOptions& options, OpsContext& ops);

@@ -10,6 +10,7 @@
 #include "config/app_config.h"
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
+#include "engine/io/mapping_faults.h"
 #include "engine/kernels/kernels.h"
 #include "server/app.h"
 #include "server/cli/model_options.h"
@@ -119,6 +120,8 @@ int Serve(const ServeFlags& flags) {
     return sigpending(&pending) == 0 &&
            (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1);
   };
+  // Loads and the engine check every mapped weight for damage, so a truncated file costs one model.
+  engine::SurviveMappingFaults();
   App app(std::move(options));
   app.Start();
   std::printf("listening on %s\n", app.base_url().c_str());

@@ -15,6 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxFailed = 16;
+constexpr auto kLookForFailuresEvery = std::chrono::seconds(1);
 constexpr auto kFailedAreListedFor = std::chrono::hours(1);
 // How often a load's progress is written down.
 constexpr auto kProgressInterval = std::chrono::milliseconds(500);
@@ -358,10 +359,24 @@ void ModelHost::WatchIdle() {
   NameThisThread("tandem-idle");
   std::unique_lock lock(mutex_);
   while (!stops_loading_) {
-    if (const std::optional<Clock::time_point> again = UnloadIdle()) {
-      wake_.wait_until(lock, *again);
-    } else {
-      wake_.wait(lock);
+    UnloadFailed();
+    const Clock::time_point look_again = Clock::now() + kLookForFailuresEvery;
+    wake_.wait_until(lock, std::min(UnloadIdle().value_or(look_again), look_again));
+  }
+}
+
+// A model whose weights cannot be read answers every request with 503 already. Unloading it gives
+// its name and memory back, so that it can be loaded again.
+void ModelHost::UnloadFailed() {
+  for (const auto& [name, model] : registry_.List()) {
+    if (name != model->id || model->base || !model->engine->has_failed()) continue;
+    const Json request = {{"id", model->id}, {"reason", "damaged"}};
+    try {
+      BeginUnload(*model, request.dump(), "it was unloaded because its weights could not be read",
+                  nullptr, std::nullopt);
+    } catch (const Error& error) {
+      // Most likely a full disk. The model keeps answering 503, and the next look tries again.
+      spdlog::debug("damaged model stays loaded model={} reason=\"{}\"", model->id, error.what());
     }
   }
 }

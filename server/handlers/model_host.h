@@ -133,6 +133,7 @@ class ModelHost {
   NameClaim ClaimName(const std::string& id);
   void ForgetOldFailures();
   std::optional<Clock::time_point> UnloadIdle();  // when to look again
+  void UnloadFailed();
   // The new job; an ended one if the model has left already or, with `idle_since`, is used again.
   Job BeginUnload(const ServedModel& model, const std::string& request_json, const std::string& why,
                   const OnEnd& on_end, std::optional<Clock::time_point> idle_since);

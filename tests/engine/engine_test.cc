@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <latch>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "engine/chat/chat_template.h"
+#include "engine/io/mapping_faults.h"
 #include "engine/io/model_dir.h"
 #include "engine/model/model.h"
 #include "engine/model/random_model.h"
@@ -574,6 +576,41 @@ TEST_F(EngineTest, EndAllEndsEveryRequestOnceAndTakesNoMore) {
   std::string reason;
   EXPECT_EQ(SubmitError(engine, Simple(), &reason), ErrorCode::kUnavailable);
   EXPECT_EQ(reason, "shutting_down");
+}
+
+TEST_F(EngineTest, PackedWeightsThatAreCutShortEndTheModelsRequestsAndNotTheProcess) {
+  SurviveMappingFaults();
+  options_.cache_dir = dir_.path() / "cache";
+  options_.max_seqs = 2;  // some run, some wait
+  LoadedModel loaded = Open();
+  const std::filesystem::path packed = loaded.model->packed_path();
+  ASSERT_FALSE(packed.empty());
+  Engine engine(std::move(loaded), options_);
+  EXPECT_FALSE(engine.has_failed());
+  Gate gate;
+  std::vector<std::shared_ptr<tests::PendingAnswer>> pending = {
+      gate.Start(engine, Simple(20, 200))};
+  for (int i = 0; i < 5; ++i) pending.push_back(Start(engine, Simple(20, 200)));
+
+  std::filesystem::resize_file(packed, 4096);
+  gate.Open();
+
+  for (const auto& each : pending) {
+    const Answer answer = each->Wait();
+    EXPECT_EQ(answer.terminal_events, 1);
+    EXPECT_EQ(answer.end.outcome, RequestFinished::Outcome::kFailed);
+    EXPECT_EQ(answer.end.code, ErrorCode::kUnavailable);
+    EXPECT_EQ(answer.end.reason, "model_damaged");
+    if (each == pending.front()) {
+      EXPECT_LE(answer.only().token_ids.size(), 1u) << "computed with zeros";
+    } else {
+      EXPECT_TRUE(answer.choices.empty()) << "computed with zeros";
+    }
+  }
+  EXPECT_TRUE(engine.has_failed());
+  std::string reason;
+  EXPECT_EQ(SubmitError(engine, Simple(), &reason), ErrorCode::kUnavailable);
+  EXPECT_EQ(reason, "model_damaged");
 }
 
 }  // namespace

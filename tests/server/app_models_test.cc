@@ -5,8 +5,10 @@
 #include <thread>
 #include <vector>
 
+#include "engine/io/mapping_faults.h"
 #include "engine/io/model_dir.h"
 #include "engine/model/adapter.h"
+#include "engine/model/model.h"
 #include "tests/server/app_fixture.h"
 #include "tests/support/paths.h"
 
@@ -310,6 +312,29 @@ TEST_F(AppModelsTest, MetricsSayWhetherPrefixesAreCached) {
     EXPECT_NE(Get("/metrics").body.find(says), std::string::npos) << says;
     app_.reset();
   }
+}
+
+TEST_F(AppModelsTest, AModelWhoseWeightsAreLostAnswers503AndGoesWhileOthersServe) {
+  engine::SurviveMappingFaults();
+  AppOptions options = WithAdmin();
+  options.engine.cache_dir = directory_->path() / "lost-cache";
+  StartApp(options);
+  // Another dtype than the first model's, so another packed file.
+  const Json load = {{"path", "tiny"}, {"id", "m"}, {"dtype", "bf16"}, {"wait", true}};
+  ASSERT_EQ(Admin("/admin/models/load", load).status, 200);
+  ASSERT_EQ(Ask(Post("/v1/chat/completions", ChatWith("m").dump())).status, 200);
+  std::filesystem::resize_file(app_->models().Find("m")->loaded().model->packed_path(), 4096);
+
+  const auto reply = Ask(Post("/v1/chat/completions", ChatWith("m").dump()));
+  EXPECT_EQ(reply.status, 503) << reply.body;
+  EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "model_damaged");
+  for (int status = 503; status != 404;) {
+    status = Ask(Post("/v1/chat/completions", ChatWith("m").dump())).status;
+    ASSERT_TRUE(status == 503 || status == 404) << status;
+  }
+  EXPECT_EQ(Ask(Post("/v1/chat/completions", Chat("hi").dump())).status, 200);
+  ASSERT_EQ(Admin("/admin/models/load", load).status, 200);
+  EXPECT_EQ(Ask(Post("/v1/chat/completions", ChatWith("m").dump())).status, 200);
 }
 
 // For the thread sanitizer above all.

@@ -1,7 +1,10 @@
 #include "engine/io/mapped_file.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <string>
 
@@ -87,6 +90,63 @@ TEST(MappedFile, RefusesAPipeWithoutWaiting) {
 
   ExpectError(ErrorCode::kIo, {"pipe", "not a regular file"},
               [&] { MappedFile::Open(dir / "pipe"); });
+}
+
+TEST(MappedFile, AFileThatIsCutShortReadsAsZerosAndSaysSo) {
+  SurviveMappingFaults();
+  constexpr size_t kPage = 4096;
+  for (const size_t bytes : {3 * kPage, 3 * kPage - 1, size_t{9} << 20}) {
+    SCOPED_TRACE(bytes);
+    const TemporaryDir dir;
+    WriteFile(dir / "a", std::string(bytes, 'x'));
+    const auto file = MappedFile::Open(dir / "a");
+    EXPECT_EQ(file->bytes().back(), std::byte{'x'});
+
+    std::filesystem::resize_file(dir / "a", kPage);
+
+    EXPECT_EQ(file->bytes()[2 * kPage], std::byte{0});
+    EXPECT_EQ(file->bytes().back(), std::byte{0});
+    EXPECT_EQ(file->bytes()[kPage], std::byte{0});
+    EXPECT_EQ(file->bytes()[0], std::byte{'x'});
+    EXPECT_TRUE(file->is_damaged());
+    ExpectError(ErrorCode::kDataLoss, {(dir / "a").string(), "cut short"},
+                [&] { file->CheckUnchanged(); });
+    WriteFile(dir / "b", "whole");
+    EXPECT_FALSE(MappedFile::Open(dir / "b")->is_damaged());
+  }
+}
+
+TEST(MappedFile, AFaultOutsideOfWatchedFilesStillEndsTheProcess) {
+  SurviveMappingFaults();
+  const TemporaryDir dir;
+  WriteFile(dir / "a", std::string(3 * 4096, 'x'));
+  EXPECT_DEATH(
+      {
+        const int fd = open((dir / "a").c_str(), O_RDONLY);
+        void* at = mmap(nullptr, 3 * 4096, PROT_READ, MAP_SHARED, fd, 0);
+        std::filesystem::resize_file(dir / "a", 4096);
+        const volatile char* bytes = static_cast<const char*>(at);
+        std::exit(bytes[2 * 4096]);
+      },
+      "");
+}
+
+TEST(MappedFile, AFileThatIsWrittenInPlaceIsChangedAndOneThatIsReplacedIsNot) {
+  const TemporaryDir dir;
+  WriteFile(dir / "a", "old");
+  const auto file = MappedFile::Open(dir / "a");
+  EXPECT_NO_THROW(file->CheckUnchanged());
+  WriteFile(dir / "b", "another");
+  std::filesystem::rename(dir / "b", dir / "a");
+  EXPECT_NO_THROW(file->CheckUnchanged());
+  std::filesystem::remove(dir / "a");
+  EXPECT_NO_THROW(file->CheckUnchanged());
+
+  WriteFile(dir / "c", "old");
+  const auto written = MappedFile::Open(dir / "c");
+  WriteFile(dir / "c", "longer than before");
+  ExpectError(ErrorCode::kDataLoss, {(dir / "c").string(), "3 bytes", "18", "rename"},
+              [&] { written->CheckUnchanged(); });
 }
 
 }  // namespace

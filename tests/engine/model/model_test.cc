@@ -15,6 +15,7 @@
 
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
+#include "engine/io/mapping_faults.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/random_model.h"
 #include "tests/support/golden.h"
@@ -334,6 +335,42 @@ TEST_F(ModelLoad, ADamagedFileIsMadeAgain) {
     damage(bad);
     EXPECT_TRUE(Load(model, options)->is_mapped());
     EXPECT_EQ(ReadWholeFile(packed, 1 << 24), good);
+  }
+}
+
+TEST_F(ModelLoad, ACheckpointThatChangesWhileItIsPackedIsRefusedAndLeavesNothing) {
+  for (const bool is_cached : {true, false}) {
+    SCOPED_TRACE(is_cached);
+    const fs::path model = WriteTiny(is_cached ? "m" : "n", {.config = TinyLlamaConfig()});
+    LoadOptions options;
+    if (is_cached) options.cache_dir = path("cache");
+    options.progress = [&](double packed) {
+      if (packed > 0.5) std::ofstream(model / "model.safetensors", std::ios::app) << "more";
+    };
+    try {
+      Load(model, options);
+      FAIL() << "loaded";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+      EXPECT_NE(std::string(error.what()).find("model.safetensors changed"), std::string::npos)
+          << error.what();
+    }
+    EXPECT_TRUE(PackedFiles().empty());
+  }
+}
+
+TEST_F(ModelLoad, ACheckpointThatIsCutShortWhileItIsPackedIsRefused) {
+  SurviveMappingFaults();
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  LoadOptions options;
+  options.progress = [&](double packed) {
+    if (packed > 0) fs::resize_file(model / "model.safetensors", 100);
+  };
+  try {
+    Load(model, options);
+    FAIL() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDataLoss) << error.what();
   }
 }
 
