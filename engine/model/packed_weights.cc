@@ -16,6 +16,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/io/block_writer.h"
 #include "engine/io/sha256.h"
+#include "engine/model/packed_sums.h"
 #include "engine/model/stored_weights.h"
 
 namespace tandem::engine {
@@ -23,12 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMagic = "TANDEMPW";
-constexpr uint32_t kFormatVersion = 1;
-constexpr uint32_t kPanelLayoutVersion = 1;
 constexpr int64_t kSectionAlignment = 64;
-constexpr size_t kFixedHeaderBytes = 64;
-constexpr const char* kFileName = "weights";
 
 template <class Int>
 void Append(std::string& bytes, Int value) {
@@ -56,8 +52,8 @@ const char* KindName(WeightKind kind) {
 }
 
 std::string TableText(const std::vector<WeightSpec>& specs, const PackedTypes& types,
-                      const std::string& content_hash, const PackedLayout& layout) {
-  std::string table = "content " + content_hash + " dtype " + types.name + "\n";
+                      const std::string& tensor_hash, const PackedLayout& layout) {
+  std::string table = "content " + tensor_hash + " dtype " + types.name + "\n";
   for (size_t i = 0; i < specs.size(); ++i) {
     table += specs[i].name + " " + KindName(specs[i].kind) + " " + std::to_string(specs[i].n) +
              " " + std::to_string(specs[i].k) + " " + std::to_string(layout.offsets[i]) + " " +
@@ -201,10 +197,11 @@ AlignedBuffer PackInMemory(const ModelDir& dir, const std::vector<WeightSpec>& s
   return bytes;
 }
 
-// One section at a time: peak memory is the largest weight, not the model.
+// The packed file and its checksums. One section at a time: peak memory is the largest weight, not
+// the model.
 void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                   const PackedTypes& types, const PackedLayout& layout, const PackOptions& options,
-                  OpsContext& ops, const fs::path& path) {
+                  OpsContext& ops, const fs::path& entry) {
   const auto section_bytes = [&](size_t i) {
     return static_cast<size_t>(RoundUp(layout.sizes[i], kSectionAlignment));
   };
@@ -212,33 +209,52 @@ void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
   for (size_t i = 0; i < specs.size(); ++i) largest = std::max(largest, section_bytes(i));
   AlignedBuffer section(largest);
 
-  BlockWriter file(path);
-  file.Write(std::as_bytes(std::span(layout.header)));
+  BlockWriter file(entry / kPackedFileName);
+  PackedSums sums;
+  const auto write = [&](std::span<const std::byte> bytes) {
+    file.Write(bytes);
+    sums.Add(bytes);
+  };
+  write(std::as_bytes(std::span(layout.header)));
   Progress progress(options, layout.file_bytes);
   Packer packer(dir, specs, types, ops);
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::span<std::byte> bytes = section.span().first(section_bytes(i));
     std::memset(bytes.data(), 0, bytes.size());
     packer.Pack(i, bytes.data());
-    file.Write(bytes);
+    write(bytes);
     progress.Add(static_cast<int64_t>(bytes.size()));
   }
   file.Finish();
+  WriteFileAtomically(entry / kPackedSumsName, sums.Finish());
   dir.CheckUnchanged();
   packer.ReportError();
 }
 
-// The packed file, if it is there and exactly what we would have written; one that is something
-// else is removed. Where there is none, nothing is: another process may be about to publish it.
-std::shared_ptr<const MappedFile> OpenPacked(const fs::path& entry, const PackedLayout& layout) {
+// Why the entry is not what we would have written, as half a sentence; nothing when it is.
+std::optional<std::string> WhatIsWrong(const fs::path& entry, const MappedFile& file,
+                                       const PackedLayout& layout, ThreadPool& pool) {
+  const std::span<const std::byte> bytes = file.bytes();
+  if (static_cast<int64_t>(bytes.size()) != layout.file_bytes) return "its size is wrong";
+  if (std::memcmp(bytes.data(), layout.header.data(), layout.header.size()) != 0) {
+    return "its header is of another model or damaged";
+  }
+  const std::optional<std::string> sums = ReadPackedSums(entry / kPackedSumsName);
+  if (!sums) return "it has no checksums";
+  return FindDamage(file, *sums, pool);
+}
+
+// The packed file, if it is there and exactly what we would have written. Any other file is
+// removed. A missing file is no reason to remove anything: another process may be about to publish
+// it.
+std::shared_ptr<const MappedFile> OpenPacked(const fs::path& entry, const PackedLayout& layout,
+                                             ThreadPool& pool) {
   std::error_code error;
-  if (!fs::is_regular_file(entry / kFileName, error)) return nullptr;
-  std::shared_ptr<const MappedFile> file = MappedFile::Open(entry / kFileName);
-  const std::span<const std::byte> bytes = file->bytes();
-  if (static_cast<int64_t>(bytes.size()) != layout.file_bytes ||
-      std::memcmp(bytes.data(), layout.header.data(), layout.header.size()) != 0) {
-    spdlog::warn("packed weights are damaged and will be made again path={}",
-                 (entry / kFileName).string());
+  if (!fs::is_regular_file(entry / kPackedFileName, error)) return nullptr;
+  std::shared_ptr<const MappedFile> file = MappedFile::Open(entry / kPackedFileName);
+  if (const std::optional<std::string> wrong = WhatIsWrong(entry, *file, layout, pool)) {
+    spdlog::warn("packed weights are made again path={} reason=\"{}\"",
+                 (entry / kPackedFileName).string(), *wrong);
     fs::remove_all(entry, error);
     return nullptr;
   }
@@ -261,7 +277,7 @@ void MakeRoom(const fs::path& packed_dir, int64_t limit_bytes, int64_t incoming_
   for (fs::directory_iterator at(packed_dir, error), end; !error && at != end;
        at.increment(error)) {
     std::error_code gone;  // another process may be evicting too
-    const auto bytes = fs::file_size(at->path() / kFileName, gone);
+    const auto bytes = fs::file_size(at->path() / kPackedFileName, gone);
     if (gone) continue;
     const auto used = fs::last_write_time(at->path(), gone);
     if (gone) continue;
@@ -297,15 +313,17 @@ std::shared_ptr<const MappedFile> FindOrMakePacked(const ModelDir& dir,
                    std::to_string(options.cache_limit_bytes));
   }
   try {
-    if (auto file = OpenPacked(entry, layout)) return file;
+    if (auto file = OpenPacked(entry, layout, ops.pool())) return file;
     std::error_code error;
     fs::create_directories(packed_dir, error);
     if (error) return give_up("could not create " + packed_dir.string() + ": " + error.message());
     RemoveStaleTemporaries(packed_dir);
-    fs::remove(entry, error);  // at most an empty directory, from a removal that was cut short
+    // A removal that was cut short leaves at most checksums without a packed file.
+    if (!fs::exists(entry / kPackedFileName, error)) fs::remove(entry / kPackedSumsName, error);
+    fs::remove(entry, error);
     MakeRoom(packed_dir, options.cache_limit_bytes, layout.file_bytes);
     PublishDirectory(entry, [&](const fs::path& temporary) {
-      PackIntoFile(dir, specs, types, layout, options, ops, temporary / kFileName);
+      PackIntoFile(dir, specs, types, layout, options, ops, temporary);
     });
   } catch (const Error& error) {
     // kAlreadyExists: another process was faster, and its file serves as well. A disk that refuses
@@ -316,27 +334,27 @@ std::shared_ptr<const MappedFile> FindOrMakePacked(const ModelDir& dir,
     }
     if (error.code() != ErrorCode::kAlreadyExists) return give_up(error.what());
   }
-  auto file = OpenPacked(entry, layout);
+  auto file = OpenPacked(entry, layout, ops.pool());
   return file != nullptr ? file : give_up("could not open " + entry.string());
 }
 
 }  // namespace
 
 PackedLayout LayOutWeights(const std::vector<WeightSpec>& specs, const PackedTypes& types,
-                           const std::string& content_hash) {
+                           const std::string& tensor_hash) {
   TANDEM_CHECK(types.blocks.size() == specs.size());
   PackedLayout layout;
   // Offsets are printed in the table that precedes them: repeat until its length settles.
   int64_t header_bytes = 0;
   std::string table;
   do {
-    header_bytes = static_cast<int64_t>(kFixedHeaderBytes + table.size());
+    header_bytes = static_cast<int64_t>(kPackedHeaderBytes + table.size());
     PlaceSections(specs, types, header_bytes, layout);
-    table = TableText(specs, types, content_hash, layout);
-  } while (static_cast<int64_t>(kFixedHeaderBytes + table.size()) > layout.offsets.at(0));
+    table = TableText(specs, types, tensor_hash, layout);
+  } while (static_cast<int64_t>(kPackedHeaderBytes + table.size()) > layout.offsets.at(0));
 
-  std::string header(kMagic);
-  Append(header, kFormatVersion);
+  std::string header(kPackedMagic);
+  Append(header, kPackedFormatVersion);
   Append(header, kPanelLayoutVersion);
   Append(header, static_cast<uint64_t>(table.size()));
   Append(header, static_cast<uint64_t>(layout.file_bytes));

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/aligned_buffer.h"
@@ -30,8 +32,16 @@ namespace tandem::engine {
 //                 where the model's file has it in another way than families ask for
 //   then one section per weight, each at a multiple of 64, zero-padded: panels, blocks, or f32
 //   vectors.
-// A file is used only if its header is byte for byte the one we would write and its size is right;
-// anything else is made again. It lies in <cache_dir>/packed/<types>-<hash of the header>/weights.
+// A file is used only if its header is byte for byte the one we would write, its size is right and
+// every piece has its checksum (packed_sums.h); anything else is made again. It lies in
+// <cache_dir>/packed/<types>-<hash of the header>/weights, the checksums beside it in
+// weights.crc32c.
+inline constexpr std::string_view kPackedMagic = "TANDEMPW";
+inline constexpr uint32_t kPackedFormatVersion = 1;
+inline constexpr uint32_t kPanelLayoutVersion = 1;
+inline constexpr size_t kPackedHeaderBytes = 64;  // before the table
+inline constexpr const char* kPackedFileName = "weights";
+inline constexpr const char* kPackedSumsName = "weights.crc32c";
 
 // In what each weight is stored.
 struct PackedTypes {
@@ -56,7 +66,7 @@ struct PackedLayout {
   std::string key;  // directory name in the cache
 };
 PackedLayout LayOutWeights(const std::vector<WeightSpec>& specs, const PackedTypes& types,
-                           const std::string& content_hash);
+                           const std::string& tensor_hash);
 
 struct PackOptions {
   std::filesystem::path cache_dir;  // empty: in memory

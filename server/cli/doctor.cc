@@ -2,11 +2,17 @@
 #include <sys/sysinfo.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <vector>
 
 #include "config/embedded_models.h"
 #include "engine/base/thread_pool.h"
 #include "engine/kernels/kernels.h"
+#include "engine/model/packed_cache.h"
+#include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
 #include "server/handlers/version.h"
 
@@ -43,8 +49,55 @@ void Doctor() {
   std::printf("embedded      %s\n", names.empty() ? "none" : names.c_str());
 }
 
+const char* StateText(engine::PackedEntry::State state) {
+  switch (state) {
+    case engine::PackedEntry::State::kSound:
+      return "sound";
+    case engine::PackedEntry::State::kDamaged:
+      return "damaged";
+    case engine::PackedEntry::State::kStale:
+      return "stale";
+  }
+  return "";
+}
+
+// One line per entry of the cache of packed weights; 1 when one is damaged.
+int DoctorCache() {
+  using engine::PackedEntry;
+  ThreadPool pool(0);
+  const std::filesystem::path dir = CacheDir();
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<PackedEntry> entries = engine::InspectPackedCache(dir, pool);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  std::printf("cache         %s, %zu packed models\n", dir.c_str(), entries.size());
+  int64_t bytes = 0;
+  bool any_damaged = false;
+  for (const PackedEntry& entry : entries) {
+    bytes += entry.bytes;
+    any_damaged = any_damaged || entry.state == PackedEntry::State::kDamaged;
+    std::printf("%-13s %s (%lld bytes)%s%s\n", StateText(entry.state),
+                entry.path.filename().c_str(), static_cast<long long>(entry.bytes),
+                entry.reason.empty() ? "" : ": ", entry.reason.c_str());
+  }
+  std::printf("read          %.2f GB in %.2f s\n", static_cast<double>(bytes) / 1e9, took.count());
+  if (any_damaged) std::printf("the next load of a damaged model packs it again\n");
+  return any_damaged ? 1 : 0;
+}
+
 }  // namespace
 
-void AddDoctor(CLI::App& command, int&) { command.callback(Doctor); }
+void AddDoctor(CLI::App& command, int& exit_code) {
+  const auto cache = std::make_shared<bool>(false);
+  command.add_flag("--cache", *cache,
+                   "read all packed weights and say which are sound, damaged or stale; exit 1 if "
+                   "any is damaged");
+  command.callback([cache, &exit_code] {
+    if (*cache) {
+      exit_code = DoctorCache();
+    } else {
+      Doctor();
+    }
+  });
+}
 
 }  // namespace tandem::server

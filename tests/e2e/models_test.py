@@ -422,6 +422,51 @@ class Failing(ModelsCase):
             self.assert_over(server, job_id)
 
 
+class PackedCache(Case):
+    """The packed weights on disk, seen by `doctor --cache` and by the next start."""
+
+    def doctor(self):
+        done = subprocess.run([harness.BINARY, "doctor", "--cache"], capture_output=True, text=True,
+                              env={**os.environ, "XDG_CACHE_HOME": str(self.path / "cache")})
+        return done.returncode, done.stdout
+
+    def test_a_flipped_byte_is_found_by_doctor_and_packed_again_by_the_next_start(self):
+        self.assertEqual(self.doctor()[0], 0, "no cache is no fault")
+        self.assertEqual(self.serve().stop(), 0)
+        code, text = self.doctor()
+        self.assertEqual(code, 0, text)
+        self.assertRegex(text, r"(?m)^sound +\S+ \(\d+ bytes\)$")
+        weights, = (self.path / "cache/tandem/packed").glob("*/weights")
+        with open(weights, "r+b") as file:
+            file.seek(weights.stat().st_size // 2)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 1]))
+        code, text = self.doctor()
+        self.assertEqual(code, 1, text)
+        self.assertRegex(text, r"(?m)^damaged +\S+ \(\d+ bytes\): a byte between \d+ and \d+ changed$")
+        server = self.serve()
+        self.assertIn("packed weights are made again", server.log_path.read_text())
+        self.assertEqual(server.stop(), 0)
+        self.assertEqual(self.doctor()[0], 0)
+
+    def test_weights_cut_short_end_their_model_and_not_the_server(self):
+        server = self.serve()
+        weights, = (self.path / "cache/tandem/packed").glob("*/weights")
+        self.assertEqual(server.request("POST", CHAT, chat(STORIES))[0], 200)
+        os.truncate(weights, 4096)
+        status, _, answer = server.request("POST", CHAT, chat(STORIES))
+        self.assertEqual((status, answer["error"]["code"]), (503, "model_damaged"))
+        self.wait_until("unloaded", lambda: server.request("POST", CHAT, chat(STORIES))[0] == 404)
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        self.assertIn("model_damaged", server.log_path.read_text())
+        status, _, answer = server.request(
+            "POST", LOAD, {"path": STORIES, "id": STORIES, "wait": True}, admin=True)
+        self.assertEqual(status, 200, answer)
+        self.assertEqual(server.request("POST", CHAT, chat(STORIES))[0], 200)
+        self.assertEqual(server.stop(), 0)
+
+
 class Unloading(ModelsCase):
     def test_streams_that_run_end_first(self):
         server = self.serve()

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -17,6 +18,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/io/mapping_faults.h"
 #include "engine/kernels/kernels.h"
+#include "engine/model/packed_cache.h"
 #include "engine/model/random_model.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
@@ -336,6 +338,56 @@ TEST_F(ModelLoad, ADamagedFileIsMadeAgain) {
     EXPECT_TRUE(Load(model, options)->is_mapped());
     EXPECT_EQ(ReadWholeFile(packed, 1 << 24), good);
   }
+}
+
+TEST_F(ModelLoad, AnyFlippedByteOfTheCacheIsFoundAndPackedAgain) {
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const LoadOptions options{.cache_dir = path("cache")};
+  Load(model, options);
+  const fs::path packed = PackedFiles().at(0);
+  for (const fs::path& file : {packed, packed.parent_path() / "weights.crc32c"}) {
+    const std::string good = ReadWholeFile(file, 1 << 24);
+    for (size_t at = 0; at < good.size(); at += std::max<size_t>(1, good.size() / 16)) {
+      SCOPED_TRACE(file.string() + " " + std::to_string(at));
+      std::string flipped = good;
+      flipped[at] ^= 1;
+      std::ofstream(file, std::ios::binary | std::ios::trunc) << flipped;
+      EXPECT_TRUE(Load(model, options)->is_mapped());
+      EXPECT_EQ(ReadWholeFile(file, 1 << 24), good);
+    }
+    fs::remove(file);
+    EXPECT_TRUE(Load(model, options)->is_mapped());
+    EXPECT_EQ(ReadWholeFile(file, 1 << 24), good);
+  }
+}
+
+TEST_F(ModelLoad, TheCacheTellsSoundDamagedAndStaleEntriesApart) {
+  EXPECT_TRUE(InspectPackedCache(path("cache"), pool_).empty());
+  using State = PackedEntry::State;
+  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  Load(model, {.cache_dir = path("cache")});
+  const fs::path packed = PackedFiles().at(0);
+  const auto state = [&] { return InspectPackedCache(path("cache"), pool_).at(0).state; };
+  EXPECT_EQ(state(), State::kSound);
+  const std::string good = ReadWholeFile(packed, 1 << 24);
+  const auto with = [&](size_t at) {
+    std::string bytes = good;
+    bytes[at] ^= 1;
+    std::ofstream(packed, std::ios::binary | std::ios::trunc) << bytes;
+    return state();
+  };
+  EXPECT_EQ(with(good.size() - 1), State::kDamaged);
+  EXPECT_EQ(with(70), State::kDamaged) << "the table";
+  EXPECT_EQ(with(0), State::kDamaged) << "the magic";
+  EXPECT_EQ(with(8), State::kStale) << "the version";
+  fs::resize_file(packed, 30);
+  EXPECT_EQ(state(), State::kDamaged);
+  std::ofstream(packed, std::ios::binary | std::ios::trunc) << good;
+  EXPECT_EQ(state(), State::kSound);
+  fs::remove(packed.parent_path() / "weights.crc32c");
+  EXPECT_EQ(state(), State::kStale);
+  fs::remove(packed);
+  EXPECT_EQ(state(), State::kStale);
 }
 
 TEST_F(ModelLoad, ACheckpointThatChangesWhileItIsPackedIsRefusedAndLeavesNothing) {
