@@ -55,8 +55,9 @@ bool SettledLongAgo(const MappedFiles& mapped) {
   });
 }
 
-std::filesystem::path MemoPath(const std::filesystem::path& memo_dir, const Json& files) {
-  std::string paths;
+std::filesystem::path MemoPath(const std::filesystem::path& memo_dir, const Json& files,
+                               std::string_view part) {
+  std::string paths(part);
   for (const Json& file : files) paths += file["path"].get<std::string>() + '\n';
   const std::string key = ToHex(Sha256Of(std::as_bytes(std::span(paths)))).substr(0, 32);
   return memo_dir / ("content-hash-" + key + ".json");
@@ -115,7 +116,8 @@ Sha256Digest KnownDigestOf(const WeightFile& file, const FileHashes& known,
 }  // namespace
 
 std::string ContentHashOf(std::span<const WeightFile> files, const std::filesystem::path& memo_dir,
-                          const std::function<void()>& between_pieces, const FileHashes& known) {
+                          const std::function<void()>& between_pieces, const FileHashes& known,
+                          std::string_view part) {
   MappedFiles mapped;
   for (const WeightFile& file : files) {
     if (file.file != nullptr) mapped.push_back(file.file.get());
@@ -124,7 +126,7 @@ std::string ContentHashOf(std::span<const WeightFile> files, const std::filesyst
       mapped.size() == files.size() && !memo_dir.empty() && SettledLongAgo(mapped);
   const Json identity = use_memo ? IdentityJson(mapped) : Json();
   if (use_memo && UnchangedSinceOpen(mapped)) {
-    if (auto hash = ReadMemo(MemoPath(memo_dir, identity), identity)) return *hash;
+    if (auto hash = ReadMemo(MemoPath(memo_dir, identity, part), identity)) return *hash;
   }
 
   std::vector<Sha256Digest> digests;
@@ -134,7 +136,7 @@ std::string ContentHashOf(std::span<const WeightFile> files, const std::filesyst
   std::string hash =
       ToHex(digests.size() == 1 ? digests.front() : Sha256Of(std::as_bytes(std::span(digests))));
   if (use_memo && UnchangedSinceOpen(mapped)) {
-    WriteMemo(MemoPath(memo_dir, identity), identity, hash);
+    WriteMemo(MemoPath(memo_dir, identity, part), identity, hash);
   }
   return hash;
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/io/mapped_file.h"
@@ -31,7 +32,9 @@ using FileHashes = std::map<std::string, Sha256Digest>;
 // two seconds are not remembered. A memo that cannot be read or written only costs time.
 // `between_pieces` is called now and then while bytes are read, and may throw to give up. Any
 // thread.
+// Where `files` are parts of files, `part` names which parts, so that each part has its own memo.
 std::string ContentHashOf(std::span<const WeightFile> files, const std::filesystem::path& memo_dir,
-                          const std::function<void()>& between_pieces, const FileHashes& known);
+                          const std::function<void()>& between_pieces, const FileHashes& known,
+                          std::string_view part = {});
 
 }  // namespace tandem::engine

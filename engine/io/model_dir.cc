@@ -1,6 +1,7 @@
 #include "engine/io/model_dir.h"
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
@@ -279,6 +280,45 @@ std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir,
                                   const std::function<void()>& between_pieces,
                                   const FileHashes& known) const {
   return ContentHashOf(weight_files_, memo_dir, between_pieces, known);
+}
+
+std::string ModelDir::TensorHash(const std::filesystem::path& memo_dir,
+                                 const std::function<void()>& between_pieces) const {
+  if (format_ != "gguf") return ContentHash(memo_dir, between_pieces);
+  // The part of each file that tensors lie in, and where each tensor lies in that part.
+  std::vector<WeightFile> parts;
+  std::string places;
+  for (const WeightFile& file : weight_files_) {
+    const std::byte* const file_end = file.bytes.data() + file.bytes.size();
+    const std::byte* begin = file_end;
+    const std::byte* end = file.bytes.data();
+    const auto lies_here = [&](std::span<const std::byte> bytes) {
+      return !std::less<>()(bytes.data(), file.bytes.data()) &&
+             std::less<>()(bytes.data(), file_end);
+    };
+    for (const auto& [name, tensor] : tensors_) {
+      const std::span<const std::byte> bytes = tensor.bytes();
+      if (!lies_here(bytes)) continue;
+      begin = std::min(begin, bytes.data());
+      end = std::max(end, bytes.data() + bytes.size());
+    }
+    if (begin >= end) continue;
+    for (const auto& [name, tensor] : tensors_) {
+      const std::span<const std::byte> bytes = tensor.bytes();
+      if (!lies_here(bytes)) continue;
+      places += std::to_string(name.size()) + " " + name + " " + std::to_string(parts.size()) +
+                " " + std::to_string(bytes.data() - begin) + " " + std::to_string(bytes.size()) +
+                " " + std::string(DTypeName(tensor.view.dtype));
+      if (!tensor.IsAsAsked()) places += " " + DecodingOf(tensor);
+      for (const int64_t extent : tensor.view.shape) places += " " + std::to_string(extent);
+      places += "\n";
+    }
+    parts.push_back({file.file, {begin, end}});
+  }
+  const std::string bytes_hash =
+      ContentHashOf(parts, memo_dir, between_pieces, {}, "tensors of a GGUF");
+  const std::string identity = bytes_hash + "\n" + places;
+  return ToHex(Sha256Of(std::as_bytes(std::span(identity))));
 }
 
 }  // namespace tandem::engine

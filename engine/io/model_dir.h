@@ -69,6 +69,10 @@ class ModelDir {
   std::string ContentHash(const std::filesystem::path& memo_dir,
                           const std::function<void()>& between_pieces = {},
                           const FileHashes& known = {}) const;
+  // The identity of the tensors alone: their names, types, places and bytes. Other
+  // metadata of a GGUF do not change it. All other formats have their ContentHash.
+  std::string TensorHash(const std::filesystem::path& memo_dir,
+                         const std::function<void()>& between_pieces = {}) const;
 
  private:
   ModelDir() = default;

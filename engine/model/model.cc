@@ -234,10 +234,12 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
   const PackedTypes& types = outline.types;
 
   const std::shared_ptr<Model> model(new Model());
-  model->content_hash_ = dir.ContentHash(
-      options.cache_dir.empty() ? std::filesystem::path() : options.cache_dir / "hashes", [&] {
-        if (options.progress) options.progress(0);
-      });
+  const std::filesystem::path memo_dir =
+      options.cache_dir.empty() ? std::filesystem::path() : options.cache_dir / "hashes";
+  const auto keep_alive = [&] {
+    if (options.progress) options.progress(0);
+  };
+  model->content_hash_ = dir.ContentHash(memo_dir, keep_alive);
   TANDEM_CHECK(model->content_hash_.size() == kContentHashLength);
   model->family_ = outline.family;
   model->config_ = std::move(outline.config);
@@ -251,8 +253,9 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
                   model->family_->write_config(model->config_).dump());
   model->fingerprint_ = ToHex(identity.Finish()).substr(0, 32);
 
+  const std::string tensor_hash = dir.TensorHash(memo_dir, keep_alive);
   dir.CheckUnchanged();
-  const PackedLayout layout = LayOutWeights(model->specs_, types, model->content_hash_);
+  const PackedLayout layout = LayOutWeights(model->specs_, types, tensor_hash);
   PackedWeights packed =
       LoadPackedWeights(dir, model->specs_, types, layout,
                         {options.cache_dir, options.cache_limit_bytes, options.progress}, ops);

@@ -57,6 +57,40 @@ TEST_P(GgufOfFamily, ComputesTheBitsOfTheDirectoryItWasConvertedFrom) {
   }
 }
 
+TEST(GgufModel, OtherMetadataPackNothingAgainAndOtherTensorsDo) {
+  const tests::Golden golden = tests::LoadGolden("qwen2-tiny");
+  const tests::TemporaryDir dir;
+  const fs::path cache = dir.path() / "cache";
+  const auto load = [&](const std::string& note, const std::string& name) {
+    tests::GgufWriter writer = tests::ConvertToGguf(golden.dir, {});
+    if (!note.empty()) writer.Add("test.note", note);
+    const fs::path file = dir.path() / (name + ".gguf");
+    writer.Write(file);
+    ThreadPool pool(1);
+    OpsContext ops(Kernels(), pool);
+    return Model::Load(ModelDir::Open(file), {.cache_dir = cache}, ops);
+  };
+  const auto n_packed = [&] {
+    return std::distance(fs::directory_iterator(cache / "packed"), fs::directory_iterator());
+  };
+  const auto first = load("", "a");
+  const auto second = load("a longer description, which moves the tensors in the file", "b");
+  EXPECT_NE(first->content_hash(), second->content_hash());
+  EXPECT_EQ(first->packed_path(), second->packed_path());
+  EXPECT_EQ(n_packed(), 1);
+
+  // One byte of the last tensor.
+  std::string bytes = ReadWholeFile(dir.path() / "a.gguf", 1 << 26);
+  const std::string tail = bytes.substr(bytes.size() - 256);
+  const size_t at = bytes.size() - 256 + tail.find_last_not_of('\0');
+  bytes[at] ^= 0x10;
+  WriteFileAtomically(dir.path() / "c.gguf", bytes);
+  ThreadPool pool(1);
+  OpsContext ops(Kernels(), pool);
+  Model::Load(ModelDir::Open(dir.path() / "c.gguf"), {.cache_dir = cache}, ops);
+  EXPECT_EQ(n_packed(), 2);
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, GgufOfFamily,
                          ::testing::Values("llama2-tiny-two-shards", "llama3-tiny-rope-scaling",
                                            "mistral-tiny", "qwen2-tiny", "qwen3-tiny",
