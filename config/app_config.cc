@@ -94,6 +94,10 @@ const ConfigKey kKeys[] = {
     {.name = "share-prefix-cache", .member = &AppConfig::share_prefix_cache, .unit = "",
      .effect = "let API keys reuse each other's cached prompt beginnings; timing and cached_tokens "
                "then tell one key what another sent"},
+    {.name = "idle-release", .member = &AppConfig::idle_release, .unit = "s",
+     .effect = "time without a request after which a model forgets cached prompt beginnings and "
+               "returns the memory of its KV cache; 0: never",
+     .min = 0, .max = 86400},
     {.name = "prefill-chunk", .member = &AppConfig::prefill_chunk, .unit = "tokens",
      .effect = "prompt tokens computed in one step, all sequences together; 0: by the model's size, "
                "256 to 1024",

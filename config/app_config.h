@@ -51,6 +51,7 @@ struct AppConfig {
   int64_t max_queue = 1024;
   int64_t max_queue_per_key = 0;
   bool share_prefix_cache = false;
+  Seconds idle_release{300};
   int64_t prefill_chunk = 0;
   Bytes max_body{32 << 20};
   Bytes max_file{512 << 20};

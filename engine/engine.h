@@ -197,6 +197,7 @@ struct EngineStats {
   int64_t prefix_hit_tokens_total = 0;
   int64_t preemptions_total = 0;
   int64_t steps_total = 0;
+  int64_t idle_releases_total = 0;  // how often memory was returned (EngineOptions::idle_release)
   int64_t kv_bytes = 0;
   int64_t scratch_bytes = 0;
   int64_t max_adapters = 0;  // different ones in one batch

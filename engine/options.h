@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -27,6 +28,9 @@ struct EngineOptions {
   int64_t prefill_chunk_tokens = 0;
   int64_t max_queue = 1024;  // waiting requests; beyond: kUnavailable
   bool prefix_cache = true;
+  // So long after its last step an engine without requests forgets cached prefixes and returns the
+  // memory of keys and values. 0: never.
+  std::chrono::milliseconds idle_release{300'000};
   const KernelTable* kernels = nullptr;  // null: the best this CPU runs; tests choose
 };
 

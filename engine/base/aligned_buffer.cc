@@ -30,6 +30,13 @@ void AlignedBuffer::Release::operator()(std::byte* bytes) const {
   }
 }
 
+void AlignedBuffer::Discard() {
+  const size_t mapped = data_.get_deleter().mapped_bytes;
+  // The kernel refuses for locked pages only; then zeroing is what is left.
+  if (mapped > 0 && madvise(data_.get(), mapped, MADV_DONTNEED) == 0) return;
+  if (size_ > 0) std::memset(data_.get(), 0, size_);
+}
+
 AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   if (bytes > static_cast<size_t>(PTRDIFF_MAX) - 4096) ThrowOutOfMemory(bytes);

@@ -27,6 +27,10 @@ class AlignedBuffer {
   size_t size() const { return size_; }
   std::span<std::byte> span() { return {data_.get(), size_}; }
 
+  // Zeroes the bytes and gives their memory back to the system until they are written again. A
+  // small buffer, which has no mapping of its own, is only zeroed.
+  void Discard();
+
   template <class T>
   T* as() {
     return reinterpret_cast<T*>(data_.get());

@@ -26,6 +26,9 @@ class KvCache {
   int64_t block_stride_bytes() const { return shape_.n_kv_heads * shape_.head_block_bytes; }
   int64_t bytes() const;
 
+  // Zeroes every block and gives the memory back to the system until blocks are written again.
+  void Discard() { bytes_.Discard(); }
+
   // Copies one block in every layer (n > 1 copies the last partial block).
   void CopyBlock(BlockId from, BlockId to);
 

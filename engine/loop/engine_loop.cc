@@ -1,5 +1,7 @@
 #include "engine/loop/engine_loop.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <exception>
 #include <functional>
@@ -69,6 +71,11 @@ void EngineLoop::Run() {
     Drain();
     ExpireDeadlines();
     const bool worked = Step();
+    if (worked) {
+      has_released_ = false;
+    } else if (!has_released_ && active_.empty()) {
+      ReleaseIdleMemory();
+    }
     PublishStatus();
     SendEvents();
     if (!worked && !stopping_) inbox_.WaitFor(TimeToSleep());
@@ -78,6 +85,20 @@ void EngineLoop::Run() {
   }
   PublishStatus();
   SendEvents();
+}
+
+// A burst leaves keys and values in every block it used, and its texts in the allocator's arenas.
+// An idle loop wakes every second; only such an idle wake-up asks for this.
+void EngineLoop::ReleaseIdleMemory() {
+  if (options_.idle_release.count() <= 0 || Clock::now() - step_began_ < options_.idle_release) {
+    return;
+  }
+  has_released_ = true;
+  scheduler_->ForgetPrefixes();
+  kv_->Discard();
+  ::malloc_trim(0);
+  ++stats_.idle_releases_total;
+  spdlog::debug("idle engine returned the memory of keys and values bytes={}", kv_->bytes());
 }
 
 void EngineLoop::Drain() {

@@ -99,6 +99,7 @@ class EngineLoop {
   std::chrono::milliseconds TimeToSleep() const;
 
   bool Step();
+  void ReleaseIdleMemory();
   void CollectSlices(const BatchPlan& plan);
   void ScorePrompts();
   void SampleAndTake();
@@ -136,7 +137,8 @@ class EngineLoop {
   int64_t n_deadlines_ = 0;  // active requests that have one
   int64_t n_adapted_ = 0;    // active requests with an adapter
   bool stopping_ = false;
-  int64_t n_taken_ = 0;  // submissions taken from the inbox since the last publication
+  bool has_released_ = true;  // nothing was computed since memory was returned
+  int64_t n_taken_ = 0;       // submissions taken from the inbox since the last publication
   std::vector<uint64_t> never_queued_;  // since then: clients whose request could not be set up
   EngineStats stats_;
   EngineHistograms histograms_;

@@ -413,6 +413,15 @@ void Scheduler::Fork(Sequence& first) {
   }
 }
 
+void Scheduler::ForgetPrefixes() {
+  TANDEM_CHECK(groups_.empty());
+  for (int64_t i = 0; i < pool_.capacity_blocks(); ++i) {
+    const BlockId block{static_cast<uint32_t>(i)};
+    index_.Forget(block);
+    pool_.SetCached(block, false);
+  }
+}
+
 void Scheduler::Append(Sequence& sequence, TokenId token) {
   TANDEM_CHECK(sequence.live() && sequence.uncomputed() == 0);
   TANDEM_CHECK(sequence.length() < options_.max_model_len);

@@ -83,6 +83,9 @@ class Scheduler {
   // A paused request yields its place until resumed. Idempotent; unknown requests are ignored.
   void SetPaused(RequestId request, bool paused);
 
+  // Forgets every cached prefix. REQUIRES: there are no requests.
+  void ForgetPrefixes();
+
   bool idle() const { return running_.empty() && num_waiting() == 0; }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size() + queue_.size()); }

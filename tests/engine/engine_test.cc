@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <latch>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -611,6 +613,53 @@ TEST_F(EngineTest, PackedWeightsThatAreCutShortEndTheModelsRequestsAndNotTheProc
   std::string reason;
   EXPECT_EQ(SubmitError(engine, Simple(), &reason), ErrorCode::kUnavailable);
   EXPECT_EQ(reason, "model_damaged");
+}
+
+int64_t AnonymousKilobytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssAnon:")) return std::stoll(line.substr(8));
+  }
+  return -1;
+}
+
+TEST_F(EngineTest, AnIdleEngineReturnsTheMemoryOfABurstAndAnswersTheSameAfterwards) {
+  options_.idle_release = std::chrono::milliseconds(1);
+  options_.max_seqs = 64;
+  options_.kv_cache_bytes = 64 << 20;
+  Engine engine(Open(), options_);
+  std::vector<std::shared_ptr<tests::PendingAnswer>> pending;
+  for (int i = 0; i < 64; ++i) {
+    GenerationRequest request = Simple(100, 20);
+    request.prompt[0] = static_cast<TokenId>('A' + i % 26);
+    request.prompt[1] = static_cast<TokenId>('A' + i / 26);
+    pending.push_back(Start(engine, std::move(request)));
+  }
+  // The engine beats at least every second, and the burst leaves nothing to do then.
+  std::string first;
+  for (const auto& each : pending) first += Bits(each->Wait());
+  while (engine.stats().idle_releases_total == 0) std::this_thread::yield();
+  const int64_t released = engine.stats().idle_releases_total;
+  const int64_t hits = engine.stats().prefix_hit_tokens_total;
+  const int64_t after = AnonymousKilobytes();
+
+  // A second burst takes the memory again, so the first one had it.
+  std::string second;
+  int64_t most = 0;
+  for (int i = 0; i < 64; ++i) {
+    GenerationRequest request = Simple(100, 20);
+    request.prompt[0] = static_cast<TokenId>('A' + i % 26);
+    request.prompt[1] = static_cast<TokenId>('A' + i / 26);
+    pending[static_cast<size_t>(i)] = Start(engine, std::move(request));
+  }
+  for (const auto& each : pending) {
+    second += Bits(each->Wait());
+    most = std::max(most, AnonymousKilobytes());
+  }
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(engine.stats().prefix_hit_tokens_total, hits) << "prefixes outlived the release";
+  EXPECT_GE(released, 1);
+  EXPECT_GT(most, after);
 }
 
 }  // namespace

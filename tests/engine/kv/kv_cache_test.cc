@@ -34,6 +34,17 @@ TEST(KvCache, CopyBlockCopiesEveryLayerAndNothingElse) {
   }
 }
 
+TEST(KvCache, DiscardedBlocksAreZeroAndCanBeWrittenAgain) {
+  for (const int64_t n_blocks : {4, 1 << 16}) {  // 1 KiB and 16 MiB
+    KvCache kv({.n_layers = 2, .n_kv_heads = 1, .head_block_bytes = 64, .n_blocks = n_blocks});
+    std::memset(kv.keys(0), 7, static_cast<size_t>(kv.bytes()));
+    kv.Discard();
+    for (int64_t i = 0; i < kv.bytes(); i += 64) ASSERT_EQ(kv.keys(0)[i], std::byte{0}) << i;
+    kv.values(1)[0] = std::byte{9};
+    EXPECT_EQ(kv.values(1)[0], std::byte{9});
+  }
+}
+
 TEST(KvCache, AnImpossibleSizeIsAnErrorNotAnAllocation) {
   const KvCache::Shape shape{
       .n_layers = 1 << 20, .n_kv_heads = 1 << 20, .head_block_bytes = 1 << 20, .n_blocks = 1 << 20};

@@ -166,6 +166,20 @@ TEST(Scheduler, CachedPrefixIsNotComputedAgain) {
   EXPECT_EQ(world.Choice(2).cached_len, 32);
 }
 
+TEST(Scheduler, ForgottenPrefixesAreComputedAgain) {
+  World world(Options(8, 256), 64);
+  world.Add(1, Prompt(65));
+  world.Step();
+  world.scheduler.Cancel(RequestId{1});
+  EXPECT_GT(world.index.size(), 0);
+
+  world.scheduler.ForgetPrefixes();
+  world.scheduler.CheckInvariants();
+  EXPECT_EQ(world.index.size(), 0);
+  world.Add(2, Prompt(65));
+  EXPECT_EQ(World::Rows(world.Step(), 2), 65);
+}
+
 TEST(Scheduler, WholePromptInCacheStillComputesOneToken) {
   World world(Options(), 64);
   world.Add(1, Prompt(32));
