@@ -2,6 +2,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
@@ -80,8 +81,12 @@ const ConfigKey kKeys[] = {
     {.name = "tls-key", .member = &AppConfig::tls_key, .unit = "FILE",
      .effect = "PEM file with the certificate's key; read again on SIGHUP",
      .default_text = "none", .must_exist = true},
+    {.name = "allowed-host", .member = &AppConfig::allowed_host, .unit = "NAME",
+     .effect = "name in the Host header that this server answers to, beside localhost and its "
+               "address; others get 421; * is every name; repeatable",
+     .default_text = "none; every name with an API key"},
     {.name = "cors-origin", .member = &AppConfig::cors_origin, .unit = "ORIGIN",
-     .effect = "the one web origin that may use this server",
+     .effect = "the one web origin whose pages may use this server; others get 403; * is every one",
      .default_text = "pages of this machine; any with an API key"},
     {.name = "max-seqs", .member = &AppConfig::max_seqs, .unit = "sequences",
      .effect = "sequences running at once; further ones wait", .min = 1, .max = 4096},
@@ -201,12 +206,29 @@ bool IsMetricPrefix(std::string_view text) {
   return true;
 }
 
+// What a Host header holds before its port: a name or an address, or `*` for every one.
+bool IsHostPattern(std::string_view text) {
+  if (text == "*") return true;
+  const auto is_of = [&](std::string_view more) {
+    return std::all_of(text.begin(), text.end(), [&](char c) {
+      return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+             more.find(c) != std::string_view::npos;
+    });
+  };
+  // One colon is a port; an IPv6 address has more.
+  return std::count(text.begin(), text.end(), ':') >= 2 ? is_of(":[].") : is_of("-._");
+}
+
 void CheckText(const ConfigKey& key, const std::string& text) {
   if (!key.choices.empty() && !IsChoice(key.choices, text)) {
     throw Unusable{"must be one of " + std::string(key.choices) + Quoted(key, text)};
   }
   if (key.name == "metrics-namespace" && !IsMetricPrefix(text)) {
     throw Unusable{"must be letters, digits and underscores, not beginning with a digit" +
+                   Quoted(key, text)};
+  }
+  if (key.name == "allowed-host" && !IsHostPattern(text)) {
+    throw Unusable{"must be a host name or an address, without scheme and port, or *" +
                    Quoted(key, text)};
   }
   if (key.must_exist && !text.empty() && !std::filesystem::exists(text)) {
@@ -246,6 +268,7 @@ class Setter {
   void operator()(std::vector<std::string> AppConfig::*member) const {
     for (const std::string& word : words_) {
       if (word.empty()) throw Unusable{"must not be empty"};
+      CheckText(key_, word);
     }
     config_.*member = words_;
   }

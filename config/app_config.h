@@ -45,6 +45,7 @@ struct AppConfig {
   std::string metrics_key;
   std::string tls_cert;
   std::string tls_key;
+  std::vector<std::string> allowed_host;
   std::string cors_origin;
 
   int64_t max_seqs = 64;

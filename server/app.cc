@@ -14,6 +14,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
 #include "server/examine_training_data.h"
+#include "server/http/allowed_hosts.h"
 #include "server/respond/error_response.h"
 #include "server/routes.h"
 #include "server/service_notify.h"
@@ -22,10 +23,6 @@
 
 namespace tandem::server {
 namespace {
-
-bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host.starts_with("127.") || host == "::1";
-}
 
 // What /v6 addresses look like in a URL, and a name a client can actually connect to.
 std::string UrlHost(const std::string& host) {
@@ -109,7 +106,8 @@ App::App(AppOptions options)
           .drain = &drain_,
           .base_url = "",
           .now = options_.clock} {
-  if (!IsLoopback(options_.http.host) && !keys_.requires_key() && !options_.insecure) {
+  if (!ParseListenHost(options_.http.host).is_loopback && !keys_.requires_key() &&
+      !options_.insecure) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--host " + options_.http.host +
                     " lets other machines in: set --api-key, or --insecure to serve anyone");

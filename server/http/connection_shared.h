@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/http/allowed_hosts.h"
 #include "server/http/http_server.h"
 #include "server/http/net.h"
 #include "server/http/request_pool.h"
@@ -23,11 +24,15 @@ class Connection;
 // What all connections of one server share. Outlives them.
 struct ConnectionShared {
   ConnectionShared(HttpOptions the_options, std::vector<Route> routes, HttpPolicy the_policy)
-      : options(std::move(the_options)), router(std::move(routes)), policy(std::move(the_policy)) {
+      : options(std::move(the_options)),
+        allowed_hosts(options),
+        router(std::move(routes)),
+        policy(std::move(the_policy)) {
     if (options.tls) tls = std::make_shared<const TlsContext>(*options.tls);
   }
 
   const HttpOptions options;
+  const AllowedHosts allowed_hosts;
   const Router router;
   const HttpPolicy policy;
   std::atomic<bool> draining{false};

@@ -34,10 +34,16 @@ void RunChannelTasks(const HttpPolicy& policy, const Request& head, ResponseChan
 
 std::optional<Response> CheckHead(const ConnectionShared& shared, const Request& head,
                                   Router::Match& match) {
+  const HttpPolicy& policy = shared.policy;
+  if (const std::string* host = head.FindHeader("host");
+      host != nullptr && !shared.allowed_hosts.Allows(*host)) {
+    return policy.refusal(421, "host_not_allowed",
+                          "this server does not answer to the name '" + host->substr(0, 200) +
+                              "'; use its address, or start it with --allowed-host NAME");
+  }
   if (head.method == "OPTIONS" && head.path == "*") {
     return PreflightAnswer("GET, HEAD, POST, PUT, DELETE, OPTIONS");
   }
-  const HttpPolicy& policy = shared.policy;
   match = shared.router.Find(head.method, head.path);
   if (match.allow.empty()) {
     return policy.refusal(404, "unknown_url",
@@ -55,11 +61,11 @@ std::optional<Response> CheckHead(const ConnectionShared& shared, const Request&
   if (policy.gate) {
     if (std::optional<Response> refused = policy.gate(head, access)) return refused;
   }
-  // JSON is asked about first (a preflight), because of its content type; what has a sink is a
-  // form.
-  if (match.route->open_body && IsFromForeignPage(shared.options, head)) {
-    return policy.refusal(403, "insufficient_permissions",
-                          "pages of this origin may not send forms here");
+  // Of every method: a browser asks by preflight before some requests only.
+  if (IsFromForeignPage(shared.options, head)) {
+    return policy.refusal(403, "origin_not_allowed",
+                          "pages of the origin '" + head.FindHeader("origin")->substr(0, 200) +
+                              "' may not use this server; --cors-origin permits one");
   }
   if (shared.draining && (access == Access::kApiKey || access == Access::kAdminKey)) {
     return policy.refusal(503, "shutting_down", "the server is shutting down");

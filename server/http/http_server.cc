@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
+#include "server/http/allowed_hosts.h"
 #include "server/http/connection.h"
 #include "server/http/net.h"
 
@@ -19,15 +20,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-tcp::endpoint ParseEndpoint(const HttpOptions& options) {
-  const std::string host = options.host == "localhost" ? "127.0.0.1" : options.host;
-  boost::system::error_code error;
-  const net::ip::address address = net::ip::make_address(host, error);
-  if (error) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--host must be an IP address or 'localhost', got '" + options.host + "'");
-  }
-  return {address, options.port};
+tcp::endpoint ListenEndpoint(const HttpOptions& options) {
+  return {net::ip::make_address(ParseListenHost(options.host).address), options.port};
 }
 
 // A client that vanished without a word is found by the kernel: unacknowledged bytes and silent
@@ -147,7 +141,7 @@ std::vector<std::shared_ptr<Connection>> HttpServer::State::Connections() {
 HttpServer::HttpServer(HttpOptions options, std::vector<Route> routes, HttpPolicy policy)
     : state_(std::make_unique<State>(std::move(options), std::move(routes), std::move(policy))) {
   const HttpOptions& limits = state_->shared->options;
-  const tcp::endpoint endpoint = ParseEndpoint(limits);
+  const tcp::endpoint endpoint = ListenEndpoint(limits);
   boost::system::error_code error;
   state_->acceptor.open(endpoint.protocol(), error);
   if (!error) state_->acceptor.set_option(net::socket_base::reuse_address(true), error);

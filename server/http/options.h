@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tandem::server {
 
@@ -45,8 +46,10 @@ struct HttpOptions {
 
   std::optional<TlsPair> tls;  // absent: plain HTTP
 
-  // Cross-origin answers (CONTRACT §3): a fixed origin wins; else `*` when every caller needs a
-  // key; else only pages from this machine are let in.
+  // Names this server answers to beside localhost and `host`; "*" is every name. See AllowedHosts.
+  std::vector<std::string> allowed_hosts;
+  // The web origin whose pages may use this server; "*" is every one. Empty: every origin where
+  // every caller needs a key, else the pages of this machine.
   std::string cors_origin;
   bool requires_key = false;
 };

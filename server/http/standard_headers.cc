@@ -9,6 +9,8 @@
 #include <random>
 #include <string_view>
 
+#include "server/http/header_text.h"
+
 namespace tandem::server {
 namespace {
 
@@ -50,6 +52,15 @@ bool IsLocalOrigin(std::string_view origin) {
   return host == "localhost" || host == "127.0.0.1";
 }
 
+// Browsers send an Origin with POST to a page's own server too. The scheme is not compared: behind
+// a proxy that ends TLS the page has https and this server sees http.
+bool IsSameHost(std::string_view origin, const Request& request) {
+  const std::string* host = request.FindHeader("host");
+  const size_t scheme = origin.find("://");
+  if (host == nullptr || host->empty() || scheme == std::string_view::npos) return false;
+  return LowerCase(origin.substr(scheme + 3)) == LowerCase(*host);
+}
+
 std::string_view ReasonPhrase(int status) {
   switch (status) {
     case 200:
@@ -84,6 +95,8 @@ std::string_view ReasonPhrase(int status) {
       return "Range Not Satisfiable";
     case 417:
       return "Expectation Failed";
+    case 421:
+      return "Misdirected Request";
     case 429:
       return "Too Many Requests";
     case 431:
@@ -128,8 +141,10 @@ std::string NewRequestId() {
 
 bool IsFromForeignPage(const HttpOptions& options, const Request& request) {
   const std::string* origin = request.FindHeader("origin");
-  if (origin == nullptr) return false;
-  if (!options.cors_origin.empty()) return *origin != options.cors_origin;
+  if (origin == nullptr || IsSameHost(*origin, request)) return false;
+  if (!options.cors_origin.empty()) {
+    return options.cors_origin != "*" && *origin != options.cors_origin;
+  }
   return !options.requires_key && !IsLocalOrigin(*origin);
 }
 

@@ -10,8 +10,8 @@ namespace tandem::server {
 // A new `req_…` id, unique with overwhelming probability.
 std::string NewRequestId();
 
-// Whether the request comes from a web page that may not use this server: CORS alone keeps such
-// pages from reading answers, not from sending what browsers send without asking (forms).
+// Whether a page of another origin sent the request and HttpOptions::cors_origin does not permit
+// it. CORS alone keeps such a page from reading the answer; it does not keep it from sending.
 bool IsFromForeignPage(const HttpOptions& options, const Request& request);
 
 // Adds what every answer carries (CONTRACT §3): x-request-id, server, CORS, retry-after on 429 and

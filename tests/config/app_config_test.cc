@@ -59,6 +59,17 @@ TEST_F(AppConfigTest, EveryFieldHasOneKeyAndEveryKeyOneField) {
   }
 }
 
+TEST_F(AppConfigTest, AnAllowedHostIsANameWithoutSchemeAndPort) {
+  for (const char* bad : {"http://a.example", "a.example:80", "a b", "a/b", "*.example", ""}) {
+    ConfigSources sources;
+    sources.flags["allowed-host"] = {"good.example", bad};
+    EXPECT_NE(FaultsOf(sources).find("--allowed-host must"), std::string::npos) << bad;
+  }
+  ConfigSources sources;
+  sources.flags["allowed-host"] = {"a-1.example", "10.0.0.1", "[2001:db8::1]", "::1", "*"};
+  EXPECT_EQ(FaultsOf(sources), "");
+}
+
 TEST_F(AppConfigTest, TheReadmeShowsTheTable) {
   std::ifstream file(tests::SourceDir() / "config" / "README.md");
   std::ostringstream text;

@@ -200,7 +200,7 @@ class EmbeddedModel(Case):
     def test_half_of_many_clients_vanish_and_nobody_else_notices(self):
         server = self.serve()
         body = json.dumps(story(stream=True, max_tokens=200, ignore_eos=True, temperature=0))
-        request = ("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
+        request = ("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
                    f"\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}").encode()
         want = server.post("/v1/chat/completions",
                            story(max_tokens=200, ignore_eos=True, temperature=0))

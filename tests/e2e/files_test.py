@@ -223,7 +223,7 @@ class Uploads(FilesCase):
         self.refused(server, [PURPOSE, file_part("x" * (3 << 20)), END], None,
                      "request_too_large", 413)
         connection = socket.create_connection(server.address, timeout=PATIENCE_S)
-        connection.sendall(f"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: {TYPE}\r\n"
+        connection.sendall(f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TYPE}\r\n"
                            "Transfer-Encoding: chunked\r\n\r\n".encode())
         piece = b"x" * 65536
         for _ in range(40):
@@ -269,7 +269,7 @@ class Uploads(FilesCase):
 
     def test_what_breaks_off_leaves_nothing(self):
         server = self.serve()
-        begun = (f"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: {TYPE}\r\n"
+        begun = (f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TYPE}\r\n"
                  "Content-Length: 1000000\r\n\r\n").encode() + PURPOSE + file_part("x" * 5000)
         connection = socket.create_connection(server.address, timeout=PATIENCE_S)
         connection.sendall(begun)
@@ -389,7 +389,7 @@ class Contents(FilesCase):
         slow = []
         for _ in range(8):
             slow.append(socket.create_connection(server.address, timeout=PATIENCE_S))
-            slow[-1].sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            slow[-1].sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         self.assertEqual(len(self.ask(server, "GET", path)[2]), 16 << 20)
         self.upload(server, "more")
         for connection in slow:

@@ -29,7 +29,7 @@ FULL = os.environ.get("TANDEM_E2E_FULL") == "1"
 # What the contract sets 100 ms for: busy machines need longer, and a request that runs on would
 # need many times as long.
 PROMPT_S = 5
-HOST = "Host: x\r\n"
+HOST = "Host: localhost\r\n"
 
 
 class Reply:
@@ -364,7 +364,7 @@ class Framing(Http):
                       "Host: a, b\r\n"):
             yield f"hosts {hosts!r}", f"GET /health HTTP/1.1\r\n{hosts}\r\n"
         for line in ("GET /health HTTP/1.1\nHost: x\n\n", "GET /health HTTP/1.1\r\nHost: x\n\r\n",
-                     "GET /health HTTP/1.1\rHost: x\r\r", "GET  /health HTTP/1.1\r\n" + HOST + "\r\n",
+                     "GET /health HTTP/1.1\rHost: localhost\r\r", "GET  /health HTTP/1.1\r\n" + HOST + "\r\n",
                      " GET /health HTTP/1.1\r\n" + HOST + "\r\n", "GET /health HTTP/1.1 \r\n" + HOST + "\r\n",
                      "GET\t/health HTTP/1.1\r\n" + HOST + "\r\n", "GET /hea\x00lth HTTP/1.1\r\n" + HOST + "\r\n",
                      "GET /hea lth HTTP/1.1\r\n" + HOST + "\r\n", "GET /health HTTP/1.2\r\n" + HOST + "\r\n",
@@ -1131,8 +1131,10 @@ class HeadersOfAnswers(Http):
 
     def test_a_configured_origin_replaces_both(self):
         server = self.serve("--cors-origin", "https://app.example")
-        for origin in ("https://app.example", "http://localhost", "https://evil.example"):
+        for origin, status in (("https://app.example", 200), ("http://localhost", 403),
+                               ("https://evil.example", 403)):
             reply = self.ask(server, get("/v1/models", f"Origin: {origin}"))
+            self.assertEqual(reply.status, status)
             self.assertEqual(reply.headers["access-control-allow-origin"], "https://app.example")
 
 

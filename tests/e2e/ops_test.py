@@ -140,7 +140,7 @@ def raw_post(address, path, body, key=None):
     """The bytes of a POST."""
     body = json.dumps(body)
     authorization = f"Authorization: Bearer {key}\r\n" if key else ""
-    return (f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{authorization}"
+    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{authorization}"
             f"Content-Length: {len(body)}\r\n\r\n{body}").encode()
 
 
@@ -620,7 +620,7 @@ class Logs(Case):
         paths = [b"/%22,%22admin%22:%22yes%E2%80%A8x", b"/a%20status=200", b"/%FF%0A%1B[31mx"]
         for request_id, hostile in zip((b'x"\\y', b"good-1", b"\xff\xfe"), paths):
             with socket.create_connection(server.address, PATIENCE_S) as connection:
-                connection.sendall(b"GET " + hostile + b" HTTP/1.1\r\nHost: x\r\nConnection: close"
+                connection.sendall(b"GET " + hostile + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close"
                                    b"\r\nX-Request-Id: " + request_id + b"\r\n\r\n")
                 while connection.recv(4096):
                     pass

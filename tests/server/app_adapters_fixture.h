@@ -38,7 +38,7 @@ class AppAdaptersTest : public AppTest {
     return Ask(Post(path, body.dump(), kAdmin));
   }
   RawClient::Reply AdminWithout(const std::string& method, const std::string& path) {
-    return Ask(method + " " + path + " HTTP/1.1\r\nHost: x\r\n" + kAdmin + "\r\n");
+    return Ask(method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" + kAdmin + "\r\n");
   }
   RawClient::Reply Put(const std::string& path, const Json& body) {
     std::string text = Post(path, body.dump(), kAdmin);

@@ -52,8 +52,8 @@ class AppTest : public testing::Test {
 
   static std::string Post(const std::string& path, const std::string& body,
                           const std::string& headers = "") {
-    return "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + headers +
-           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+    return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+           headers + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
   }
   RawClient::Reply Ask(const std::string& bytes) {
     RawClient client(app_->port());
@@ -61,7 +61,7 @@ class AppTest : public testing::Test {
     return client.Read();
   }
   RawClient::Reply Get(const std::string& path, const std::string& headers = "") {
-    return Ask("GET " + path + " HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n");
+    return Ask("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
   }
   Json PostJson(const std::string& path, const Json& body, int status = 200) {
     const auto reply = Ask(Post(path, body.dump()));

@@ -44,7 +44,7 @@ class AppJobsTest : public AppTest {
             {"model", {{"tokenizer_path", "text.txt"}}}};
   }
   RawClient::Reply AskAdmin(const std::string& method, const std::string& path) {
-    return Ask(method + " " + path + " HTTP/1.1\r\nHost: x\r\n" + kAdmin + "\r\n");
+    return Ask(method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" + kAdmin + "\r\n");
   }
   RawClient::Reply Create(const Json& body) {
     return Ask(Post("/admin/jobs", body.dump(), kAdmin));
@@ -155,7 +155,7 @@ TEST_F(AppJobsTest, ADeletedModelLetsItsRequestsEndAndDoesNotComeBack) {
   ASSERT_TRUE(running.ReadUntil("data: "));
 
   const auto ask = [](const char* id) {
-    return "DELETE /v1/models/" + std::string(id) + " HTTP/1.1\r\nHost: x\r\n\r\n";
+    return "DELETE /v1/models/" + std::string(id) + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
   };
   const auto base = Ask(ask("tiny"));
   EXPECT_EQ(base.status, 403);
@@ -241,8 +241,8 @@ TEST_F(AppJobsTest, ARunningJobCanBeCancelled) {
   StartApp(JobDefaults("echo begun\nexec sleep 1000\n"));
   const std::string id = Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"];
   RawClient follower(app_->port());
-  follower.Send("GET /admin/jobs/" + id + "/log?follow=true HTTP/1.1\r\nHost: x\r\n" + kAdmin +
-                "\r\n");
+  follower.Send("GET /admin/jobs/" + id + "/log?follow=true HTTP/1.1\r\nHost: localhost\r\n" +
+                kAdmin + "\r\n");
   ASSERT_TRUE(follower.ReadUntil("begun"));
 
   EXPECT_EQ(AskAdmin("POST", "/admin/jobs/" + id + "/cancel").status, 200);
@@ -257,8 +257,8 @@ TEST_F(AppJobsTest, AServerThatStopsEndsItsFollowers) {
   StartApp(JobDefaults("echo begun\nexec sleep 1000\n"));
   const std::string id = Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"];
   RawClient follower(app_->port());
-  follower.Send("GET /admin/jobs/" + id + "/log?follow=true HTTP/1.1\r\nHost: x\r\n" + kAdmin +
-                "\r\n");
+  follower.Send("GET /admin/jobs/" + id + "/log?follow=true HTTP/1.1\r\nHost: localhost\r\n" +
+                kAdmin + "\r\n");
   ASSERT_TRUE(follower.ReadUntil("begun"));
 
   std::thread stopper([&] { app_->Stop(); });

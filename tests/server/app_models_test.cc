@@ -48,7 +48,8 @@ class AppModelsTest : public AppTest {
   }
   Json AdminModels() {
     return Json::parse(
-        Ask(std::string("GET /admin/models HTTP/1.1\r\nHost: x\r\n") + kAdmin + "\r\n").body);
+        Ask(std::string("GET /admin/models HTTP/1.1\r\nHost: localhost\r\n") + kAdmin + "\r\n")
+            .body);
   }
   static void ExpectStartIsRefused(const AppOptions& options,
                                    const std::vector<std::string>& words) {

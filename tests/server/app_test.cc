@@ -166,7 +166,8 @@ TEST_F(AppTest, RefusalsHaveTheirStatusParamAndCode) {
     EXPECT_EQ(body["code"], c.code);
     EXPECT_EQ(body.size(), 4u);
   }
-  const auto no_type = Ask("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}");
+  const auto no_type =
+      Ask("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}");
   EXPECT_EQ(no_type.status, 415);
 }
 

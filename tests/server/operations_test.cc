@@ -38,7 +38,7 @@ class OperationsTest : public testing::Test {
     return client.Read();
   }
   RawClient::Reply Get(const std::string& path) {
-    return Ask("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+    return Ask("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
   }
   RawClient::Reply Complete(int max_tokens, const std::string& key) {
     const nlohmann::json body = {{"model", "tiny"},
@@ -48,7 +48,7 @@ class OperationsTest : public testing::Test {
                                  {"ignore_eos", true}};
     const std::string text = body.dump();
     return Ask(
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         "Authorization: Bearer " +
         key + "\r\nContent-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text);
   }

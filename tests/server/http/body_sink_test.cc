@@ -75,7 +75,7 @@ class BodySinkTest : public HttpServerTest {
     server_->Start();
   }
   static std::string Head(const std::string& path, size_t n, const std::string& more = "") {
-    return "POST " + path + " HTTP/1.1\r\nHost: x\r\n" + more +
+    return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + more +
            "Content-Length: " + std::to_string(n) + "\r\n\r\n";
   }
   std::string TakenBytes() {
@@ -103,7 +103,7 @@ TEST_F(BodySinkTest, TakesChunks) {
   RawClient client(server_->port());
 
   client.Send(
-      "POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "POST /upload HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
       "3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n" +
       Head("/echo", 2) + "ok");
 
@@ -123,7 +123,7 @@ TEST_F(BodySinkTest, LimitsAreTheRoutesOwn) {
 
   EXPECT_EQ(Ask(Head("/upload", (1 << 20) + 1)).status, 413);
   EXPECT_EQ(Ask(Head("/echo", 1001)).status, 413);
-  EXPECT_EQ(Ask("POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+  EXPECT_EQ(Ask("POST /upload HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
                 "100001\r\n")
                 .status,
             413);
@@ -200,7 +200,6 @@ TEST_F(BodySinkTest, FormsOfForeignPagesAreRefused) {
 
   EXPECT_EQ(Ask(Head("/upload", 1, "Origin: https://evil.example\r\n") + "x").status, 403);
   EXPECT_EQ(Ask(Head("/upload", 1, "Origin: http://localhost:3000\r\n") + "x").status, 200);
-  EXPECT_EQ(Ask(Head("/echo", 1, "Origin: https://evil.example\r\n") + "x").status, 200);
 }
 
 TEST_F(BodySinkTest, LeaveToSendIsGivenOrRefusedAtOnce) {

@@ -24,7 +24,7 @@ class BodyStreamTest : public HttpServerTest {
     server_ = std::make_unique<HttpServer>(options, std::move(routes), TestPolicy());
     server_->Start();
   }
-  static constexpr std::string_view kGet = "GET /body HTTP/1.1\r\nHost: x\r\n\r\n";
+  static constexpr std::string_view kGet = "GET /body HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
   std::promise<BodyStream> body_;
 };
@@ -99,7 +99,7 @@ TEST_F(BodyStreamTest, TheProducerIsPausedAndHearsOfClientsThatLeave) {
 TEST_F(BodyStreamTest, HeadGetsTheSameHeadAndTheProducerIsToldThatNobodyListens) {
   StartBodies(6);
   RawClient client(server_->port());
-  client.Send("HEAD /body HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("HEAD /body HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const BodyStream body = body_.get_future().get();
   body_ = {};
 

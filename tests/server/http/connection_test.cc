@@ -13,8 +13,9 @@ TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
   std::string bytes;
   for (int i = 0; i < 60; ++i) {
     const std::string body = std::to_string(i);
-    bytes += "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
-             "\r\n\r\n" + body;
+    bytes +=
+        "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
+        "\r\n\r\n" + body;
   }
 
   client.Send(bytes);
@@ -27,7 +28,7 @@ TEST_F(HttpServerTest, ClosesWhenAskedAndForHttp10) {
   RawClient asked(server_->port());
   RawClient old(server_->port());
 
-  asked.Send("GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  asked.Send("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   old.Send("GET /health HTTP/1.0\r\n\r\n");
 
   EXPECT_EQ(asked.Read().headers.at("connection"), "close");
@@ -39,10 +40,10 @@ TEST_F(HttpServerTest, ClosesWhenAskedAndForHttp10) {
 TEST_F(HttpServerTest, BytesThatArriveWhileARequestRunsAreItsSuccessors) {
   StartServer();
   RawClient client(server_->port());
-  client.Send("GET /held HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const ResponseWriter writer = held_.get_future().get();
 
-  client.Send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   writer.Json(200, "\"first\"");
 
   EXPECT_EQ(client.Read().body, "\"first\"");
@@ -52,7 +53,7 @@ TEST_F(HttpServerTest, BytesThatArriveWhileARequestRunsAreItsSuccessors) {
 TEST_F(HttpServerTest, NoticesAClientThatLeavesWhileItsRequestRuns) {
   StartServer();
   auto client = std::make_unique<RawClient>(server_->port());
-  client->Send("GET /held HTTP/1.1\r\nHost: x\r\n\r\n");
+  client->Send("GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const ResponseWriter writer = held_.get_future().get();
   EXPECT_EQ(server_->running_requests(), 1u);
 
@@ -66,7 +67,7 @@ TEST_F(HttpServerTest, NoticesAClientThatLeavesWhileItsRequestRuns) {
 TEST_F(HttpServerTest, EndOfFileAloneCountsAsLeaving) {
   StartServer();
   RawClient client(server_->port());
-  client.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EventStream stream = stream_.get_future().get();
 
   client.ShutdownSend();
@@ -80,11 +81,11 @@ TEST_F(HttpServerTest, NoticesAClientThatLeavesBehindMoreRequestsThanAreRead) {
   options.leave_poll_interval = 5ms;
   StartServer(options);
   RawClient client(server_->port());
-  client.Send("GET /held HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const ResponseWriter writer = held_.get_future().get();
   // More than is kept, and more than is read at once.
   std::string bytes;
-  for (int i = 0; i < 2000; ++i) bytes += "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+  for (int i = 0; i < 2000; ++i) bytes += "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
   client.Send(bytes);
 
   client.ShutdownSend();
@@ -100,10 +101,10 @@ TEST_F(HttpServerTest, WaitsWithoutATimeoutForRequestsThatItDoesNotRead) {
   options.max_pipelined_requests = 2;
   StartServer(options);
   RawClient client(server_->port());
-  client.Send("GET /held HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const ResponseWriter writer = held_.get_future().get();
   std::string bytes;
-  for (int i = 0; i < 2; ++i) bytes += "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+  for (int i = 0; i < 2; ++i) bytes += "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
   client.Send(bytes + "GET /health HTTP/1.1\r\nHo");
   EXPECT_FALSE(left_.try_acquire_for(60ms));  // a handful of timeouts
@@ -123,9 +124,10 @@ TEST_F(HttpServerTest, TimesOutSlowHeadsSlowBodiesAndIdleConnections) {
   RawClient used(server_->port());
 
   EXPECT_EQ(Ask("GET /health HT").status, 408);
-  EXPECT_EQ(Ask("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab").status, 408);
+  EXPECT_EQ(Ask("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nab").status,
+            408);
   EXPECT_TRUE(idle.IsClosedByServer());
-  used.Send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  used.Send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   used.Read();
   EXPECT_TRUE(used.IsClosedByServer());
 }
@@ -136,7 +138,7 @@ TEST_F(HttpServerTest, ARunningRequestIsNotIdle) {
   options.header_timeout = 10ms;
   StartServer(options);
   RawClient client(server_->port());
-  client.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EventStream stream = stream_.get_future().get();
 
   EXPECT_FALSE(left_.try_acquire_for(60ms));  // a handful of timeouts
@@ -148,10 +150,10 @@ TEST_F(HttpServerTest, ARunningRequestIsNotIdle) {
 TEST_F(HttpServerTest, DrainsRunningRequestsAndRefusesNewOnes) {
   StartServer();
   RawClient idle(server_->port());
-  idle.Send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  idle.Send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   idle.Read();
   RawClient client(server_->port());
-  client.Send("GET /held HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const ResponseWriter writer = held_.get_future().get();
 
   server_->Drain();
@@ -168,11 +170,11 @@ TEST_F(HttpServerTest, DrainsRunningRequestsAndRefusesNewOnes) {
 TEST_F(HttpServerTest, RequestsBehindARunningOneAreRefusedWhileDraining) {
   StartServer();
   RawClient client(server_->port());
-  client.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EventStream stream = stream_.get_future().get();
   // The bytes of the second are there before the drain begins: health has answered behind them.
-  client.Send("GET /v1/models/m HTTP/1.1\r\nHost: x\r\n\r\n");
-  EXPECT_EQ(Ask("GET /health HTTP/1.1\r\nHost: x\r\n\r\n").status, 200);
+  client.Send("GET /v1/models/m HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_EQ(Ask("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
 
   server_->Drain();
   stream.Close();
@@ -188,10 +190,10 @@ TEST_F(HttpServerTest, RequestsBehindARunningOneAreRefusedWhileDraining) {
 TEST_F(HttpServerTest, StopEndsWhatTheDrainCouldNotWaitFor) {
   StartServer();
   RawClient held(server_->port());
-  held.Send("GET /held HTTP/1.1\r\nHost: x\r\n\r\n");
+  held.Send("GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const ResponseWriter writer = held_.get_future().get();
   RawClient streaming(server_->port());
-  streaming.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  streaming.Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const EventStream stream = stream_.get_future().get();
   stream.Send("one");
 

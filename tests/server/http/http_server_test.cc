@@ -12,7 +12,7 @@ namespace {
 TEST_F(HttpServerTest, AnswersWithTheHeadersOfTheContract) {
   StartServer();
 
-  const auto reply = Ask("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto reply = Ask("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
 
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(reply.body, "{\"status\":\"ok\"}");
@@ -25,8 +25,9 @@ TEST_F(HttpServerTest, AnswersWithTheHeadersOfTheContract) {
 TEST_F(HttpServerTest, KeepsAClientsRequestIdOnlyIfItIsHarmless) {
   StartServer();
 
-  const auto good = Ask("GET /health HTTP/1.1\r\nHost: x\r\nX-Request-Id: job-7.a_B\r\n\r\n");
-  const auto bad = Ask("GET /health HTTP/1.1\r\nHost: x\r\nX-Request-Id: a b\r\n\r\n");
+  const auto good =
+      Ask("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: job-7.a_B\r\n\r\n");
+  const auto bad = Ask("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a b\r\n\r\n");
 
   EXPECT_EQ(good.headers.at("x-request-id"), "job-7.a_B");
   EXPECT_TRUE(bad.headers.at("x-request-id").starts_with("req_"));
@@ -34,8 +35,8 @@ TEST_F(HttpServerTest, KeepsAClientsRequestIdOnlyIfItIsHarmless) {
 
 TEST_F(HttpServerTest, RefusesMessagesThatCouldBeReadInTwoWays) {
   StartServer();
-  const std::string tail = "\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\n\r\n";
-  const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\n";
+  const std::string tail = "\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: localhost\r\n";
   const std::string cases[] = {
       head + "Content-Length: 3\r\nTransfer-Encoding: chunked" + tail,
       head + "Transfer-Encoding: chunked\r\nContent-Length: 3" + tail,
@@ -59,7 +60,7 @@ TEST_F(HttpServerTest, RefusesMessagesThatCouldBeReadInTwoWays) {
       head + "Transfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n",
       head + "Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n",
       "POST /echo HTTP/1.1\r\nContent-Length: 2" + tail,
-      "POST /echo HTTP/1.1\r\nHost: x\r\nHost: y\r\nContent-Length: 2" + tail,
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nHost: y\r\nContent-Length: 2" + tail,
       "GET /health HTTP/1.1\nHost: x\n\n",
       "GET  /health HTTP/1.1\r\nHost: x" + tail,
       "GET /health HTTP/2.0\r\nHost: x" + tail,
@@ -85,14 +86,14 @@ TEST_F(HttpServerTest, RefusesMessagesThatCouldBeReadInTwoWays) {
     client.ShutdownSend();
     EXPECT_TRUE(client.IsClosedByServer()) << "something followed: " << client.input();
   }
-  EXPECT_EQ(Ask("GET /health HTTP/1.1\r\nHost: x\r\n\r\n").status, 200);
+  EXPECT_EQ(Ask("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
 }
 
 TEST_F(HttpServerTest, RefusesWhatIsTooBigBeforeReadingIt) {
   HttpOptions options;
   options.max_body_bytes = 1000;
   StartServer(options);
-  const std::string host = " HTTP/1.1\r\nHost: x\r\n";
+  const std::string host = " HTTP/1.1\r\nHost: localhost\r\n";
   std::string many = "GET /health" + host;
   for (int i = 0; i < 101; ++i) many += std::string("h") + std::to_string(i) + ": v\r\n";
 
@@ -110,9 +111,9 @@ TEST_F(HttpServerTest, RefusesWhatIsTooBigBeforeReadingIt) {
 TEST_F(HttpServerTest, ReadsBodiesHoweverTheyAreCut) {
   StartServer();
   const std::string bytes =
-      "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: Chunked\r\n\r\n"
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: Chunked\r\n\r\n"
       "3;ext=\"a\"\r\nabc\r\n00a\r\n0123456789\r\n0\r\nTrailer: t\r\n\r\n"
-      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nwxyz";
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nwxyz";
   RawClient whole(server_->port());
   RawClient single(server_->port());
 
@@ -130,9 +131,9 @@ TEST_F(HttpServerTest, AnswersGoodRequestsBeforeABadOneAndThenCloses) {
   RawClient client(server_->port());
 
   client.Send(
-      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\na"
-      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n"
-      "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\na"
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n"
+      "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
 
   EXPECT_EQ(client.Read().body, "a");
   EXPECT_EQ(client.Read().status, 400);
@@ -141,7 +142,7 @@ TEST_F(HttpServerTest, AnswersGoodRequestsBeforeABadOneAndThenCloses) {
 
 TEST_F(HttpServerTest, KnowsRoutesMethodsHeadAndOptions) {
   StartServer();
-  const std::string rest = " HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string rest = " HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
   EXPECT_EQ(Ask("GET /nowhere" + rest).status, 404);
   EXPECT_EQ(Ask("GET /health/" + rest).status, 404);
@@ -154,7 +155,7 @@ TEST_F(HttpServerTest, KnowsRoutesMethodsHeadAndOptions) {
   EXPECT_EQ(options.headers.at("allow"), "POST, OPTIONS");
   EXPECT_FALSE(options.headers.contains("content-length"));
   EXPECT_EQ(Ask("OPTIONS /secret" + rest).status, 204);
-  EXPECT_EQ(Ask("OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n").status, 204);
+  EXPECT_EQ(Ask("OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 204);
   const auto head = Ask("HEAD /health" + rest);
   EXPECT_EQ(head.status, 200);
   EXPECT_EQ(head.headers.at("content-length"), "15");
@@ -167,7 +168,9 @@ TEST_F(HttpServerTest, AHeadAnswerLeavesTheConnectionInStep) {
   StartServer();
   RawClient client(server_->port());
 
-  client.Send("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send(
+      "HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\nHost: "
+      "localhost\r\n\r\n");
 
   EXPECT_EQ(client.Read(true).status, 200);
   EXPECT_EQ(client.Read().body, "{\"status\":\"ok\"}");
@@ -177,8 +180,9 @@ TEST_F(HttpServerTest, GateComesAfterTheRouteAndBeforeTheBody) {
   StartServer();
 
   const auto refused =
-      Ask("POST /secret HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
-  const auto wrong_method = Ask("GET /secret HTTP/1.1\r\nHost: x\r\n\r\n");
+      Ask("POST /secret HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: "
+          "100-continue\r\n\r\n");
+  const auto wrong_method = Ask("GET /secret HTTP/1.1\r\nHost: localhost\r\n\r\n");
 
   EXPECT_EQ(refused.status, 401);
   EXPECT_EQ(wrong_method.status, 405);
@@ -189,9 +193,9 @@ TEST_F(HttpServerTest, ARefusedBodyIsReadPastAndTheConnectionGoesOn) {
   RawClient client(server_->port());
   const std::string body(1 << 20, 'b');
 
-  client.Send("POST /secret HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n");
+  client.Send("POST /secret HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n");
   client.Send(body);
-  client.Send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
 
   EXPECT_EQ(client.Read().status, 401);
   EXPECT_EQ(client.Read().status, 200);
@@ -200,11 +204,11 @@ TEST_F(HttpServerTest, ARefusedBodyIsReadPastAndTheConnectionGoesOn) {
 TEST_F(HttpServerTest, RefusedHeadsKeepTheirIdAndOrigin) {
   StartServer();
 
-  const auto too_large =
-      Ask("POST /v1/x HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nOrigin: http://localhost\r\n"
-          "Content-Length: 99999999999\r\n\r\n");
+  const auto too_large = Ask(
+      "POST /v1/x HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine\r\nOrigin: http://localhost\r\n"
+      "Content-Length: 99999999999\r\n\r\n");
   const auto two_hosts =
-      Ask("POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nHost: y\r\n\r\n");
+      Ask("POST /echo HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine\r\nHost: y\r\n\r\n");
 
   EXPECT_EQ(too_large.status, 413);
   EXPECT_EQ(too_large.headers.at("x-request-id"), "mine");
@@ -218,12 +222,13 @@ TEST_F(HttpServerTest, ContinuesOnlyAcceptedHeads) {
   RawClient client(server_->port());
 
   client.Send(
-      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n");
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nExpect: "
+      "100-Continue\r\n\r\n");
   EXPECT_EQ(client.Read().status, 100);
   client.Send("ok");
 
   EXPECT_EQ(client.Read().body, "ok");
-  EXPECT_EQ(Ask("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n"
+  EXPECT_EQ(Ask("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n"
                 "Expect: 100-continue\r\n\r\n")
                 .status,
             413);
@@ -231,7 +236,7 @@ TEST_F(HttpServerTest, ContinuesOnlyAcceptedHeads) {
 
 TEST_F(HttpServerTest, TurnsExceptionsAndForgottenRequestsIntoInternalErrors) {
   StartServer();
-  const std::string rest = " HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
+  const std::string rest = " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
 
   const auto thrown = Ask("POST /throw" + rest);
   const auto forgotten = Ask("POST /forget" + rest);
@@ -261,11 +266,11 @@ TEST_F(HttpServerTest, HealthAnswersWhileEveryRequestThreadIsBusy) {
   HttpServer server(options, std::move(routes), TestPolicy());
   server.Start();
   RawClient busy(server.port());
-  busy.Send("GET /busy HTTP/1.1\r\nHost: x\r\n\r\n");
+  busy.Send("GET /busy HTTP/1.1\r\nHost: localhost\r\n\r\n");
   entered.wait();
 
   RawClient client(server.port());
-  client.Send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(client.Read().status, 200);
 
   release.count_down();
@@ -293,11 +298,11 @@ TEST_F(HttpServerTest, HealthAnswersWhileAnAnswerIsBeingShaped) {
   HttpServer server(options, std::move(routes), TestPolicy());
   server.Start();
   RawClient busy(server.port());
-  busy.Send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+  busy.Send("GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n");
   entered.wait();
 
   RawClient client(server.port());
-  client.Send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(client.Read().status, 200);
 
   release.count_down();
@@ -325,9 +330,9 @@ TEST_F(HttpServerTest, WhatATaskWithTheLastWriterThrowsIsTheAnswer) {
   HttpServer server(options, std::move(routes), TestPolicy());
   server.Start();
   RawClient later(server.port());
-  later.Send("GET /later HTTP/1.1\r\nHost: x\r\n\r\n");
+  later.Send("GET /later HTTP/1.1\r\nHost: localhost\r\n\r\n");
   RawClient next(server.port());
-  next.Send("GET /next HTTP/1.1\r\nHost: x\r\n\r\n");
+  next.Send("GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(next.Read().status, 200);  // the handler's own writer has gone
 
   release.count_down();
@@ -341,7 +346,7 @@ TEST_F(HttpServerTest, RefusesWhenTheRequestQueueIsFull) {
   options.max_queued_requests = 0;
   StartServer(options);
 
-  const auto reply = Ask("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+  const auto reply = Ask("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
 
   EXPECT_EQ(reply.status, 503);
   EXPECT_EQ(reply.headers.at("retry-after"), "1");
@@ -353,7 +358,7 @@ TEST_F(HttpServerTest, RefusesConnectionsBeyondTheLimit) {
   options.max_connections = 1;
   StartServer(options);
   RawClient first(server_->port());
-  first.Send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  first.Send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(first.Read().status, 200);
 
   RawClient second(server_->port());
@@ -363,7 +368,7 @@ TEST_F(HttpServerTest, RefusesConnectionsBeyondTheLimit) {
 
 TEST_F(HttpServerTest, EchoesOnlyLocalOriginsWhileNoKeyIsNeeded) {
   StartServer();
-  const std::string head = "GET /health HTTP/1.1\r\nHost: x\r\nOrigin: ";
+  const std::string head = "GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: ";
 
   const auto local = Ask(head + "http://localhost:3000\r\n\r\n");
   const auto foreign = Ask(head + "https://localhost.evil.example\r\n\r\n");

@@ -120,9 +120,9 @@ class PolicyHooksTest : public testing::Test {
 };
 
 TEST_F(PolicyHooksTest, EveryRequestIsReportedOnceWithItsRouteAndNotes) {
-  Ask("GET /things/5 HTTP/1.1\r\nHost: x\r\n\r\n");
-  Ask("GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n");
-  Ask("GET /things/6 HTTP/1.1\r\nHost: x\r\nX-Stranger: 1\r\n\r\n");
+  Ask("GET /things/5 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  Ask("GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  Ask("GET /things/6 HTTP/1.1\r\nHost: localhost\r\nX-Stranger: 1\r\n\r\n");
   Ask("broken\r\n\r\n");
 
   ASSERT_TRUE(Wait([&] { return ended_.size() == 4; }));
@@ -139,9 +139,9 @@ TEST_F(PolicyHooksTest, EveryRequestIsReportedOnceWithItsRouteAndNotes) {
 
 TEST_F(PolicyHooksTest, AdmissionRefusesBeforeTheHandlerAndItsHeadersStay) {
   const auto refused =
-      Ask("POST /heavy HTTP/1.1\r\nHost: x\r\nX-Too-Much: 1\r\n"
+      Ask("POST /heavy HTTP/1.1\r\nHost: localhost\r\nX-Too-Much: 1\r\n"
           "Content-Length: 0\r\n\r\n");
-  const auto admitted = Ask("POST /heavy HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+  const auto admitted = Ask("POST /heavy HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
 
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(refused.headers.at("x-admitted"), "yes");
@@ -153,7 +153,7 @@ TEST_F(PolicyHooksTest, AdmissionRefusesBeforeTheHandlerAndItsHeadersStay) {
 TEST_F(PolicyHooksTest, AClientThatLeavesIsReportedAs499WithWhatWasNotedThen) {
   {
     RawClient client(server_->port());
-    client.Send("GET /held HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.Send("GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n");
     ASSERT_TRUE(Wait([&] { return held_ != nullptr; }));
   }
 

@@ -15,7 +15,7 @@ TEST_F(HttpServerTest, StreamsEventsAndKeepsTheConnection) {
   StartServer();
   RawClient client(server_->port());
 
-  client.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EventStream stream = stream_.get_future().get();
   stream.Send("one");
   ASSERT_TRUE(client.ReadUntil("data: one\n\n"));
@@ -28,7 +28,7 @@ TEST_F(HttpServerTest, StreamsEventsAndKeepsTheConnection) {
   EXPECT_EQ(reply.headers.at("content-type"), "text/event-stream; charset=utf-8");
   EXPECT_EQ(reply.headers.at("cache-control"), "no-cache");
   EXPECT_EQ(reply.headers.at("x-accel-buffering"), "no");
-  client.Send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(client.Read().status, 200);
 }
 
@@ -50,7 +50,7 @@ TEST_F(HttpServerTest, ADroppedStreamEndsWithAnErrorEvent) {
   StartServer();
   RawClient client(server_->port());
 
-  client.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   { const EventStream dropped = stream_.get_future().get(); }
   stream_ = {};  // the promise's own copy
 
@@ -66,7 +66,7 @@ TEST_F(HttpServerTest, PingsASilentStream) {
   StartServer(options);
   RawClient client(server_->port());
 
-  client.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EventStream stream = stream_.get_future().get();
 
   EXPECT_TRUE(client.ReadUntil(": ping\n\n"));
@@ -77,7 +77,7 @@ TEST_F(HttpServerTest, TellsTheProducerToPauseForASlowReaderAndToGoOn) {
   options.max_output_bytes = 64 << 10;
   StartServer(options);
   RawClient client(server_->port(), 4096);
-  client.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EventStream stream = stream_.get_future().get();
   std::atomic<bool> paused{false};
   std::binary_semaphore resumed(0);
@@ -106,7 +106,7 @@ TEST_F(HttpServerTest, ResetsAReaderThatMakesNoProgress) {
   options.write_timeout = 30ms;
   StartServer(options);
   RawClient client(server_->port(), 4096);
-  client.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EventStream stream = stream_.get_future().get();
   std::atomic<bool> paused{false};
   stream.OnBackpressure([&](bool is_paused) { paused = is_paused; });
@@ -129,7 +129,7 @@ TEST_F(HttpServerTest, GivesUpAProducerThatCannotPause) {
   options.max_output_bytes = 64 << 10;
   StartServer(options);
   RawClient client(server_->port(), 4096);
-  client.Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EventStream stream = stream_.get_future().get();
 
   const std::string line(8000, 'x');
@@ -161,7 +161,7 @@ TEST_F(HttpServerTest, HalfOfManyStreamingClientsVanishAndNothingRemains) {
   std::vector<std::unique_ptr<RawClient>> clients;
   for (int i = 0; i < 200; ++i) {
     clients.push_back(std::make_unique<RawClient>(server.port()));
-    clients.back()->Send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+    clients.back()->Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   }
   for (int seen = n_started; seen < 200; seen = n_started) n_started.wait(seen);
 

@@ -152,7 +152,7 @@ TEST(TlsSession, NoticesHttpWithoutTlsAndGarbage) {
   const TlsContext context(MakeCertificate("here"));
   std::string plain;
   TlsSession http(context);
-  EXPECT_EQ(http.Receive("GET /health HTTP/1.1\r\nHost: x\r\n\r\n", plain),
+  EXPECT_EQ(http.Receive("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", plain),
             TlsSession::State::kPlainHttp);
 
   for (uint32_t seed = 0; seed < 300; ++seed) {
@@ -254,7 +254,8 @@ TEST_F(TlsServerTest, AnswersAndSaysGoodbye) {
   const std::string body(400'000, 'b');
 
   client.Write(
-      "POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 400000\r\n\r\n");
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
+      "400000\r\n\r\n");
   client.Write(body);
   raw.Send(client.TakeOutput());
   std::string answer;
@@ -282,7 +283,7 @@ TEST_F(TlsServerTest, TellsPlainHttpWhatIsWrong) {
   StartServer();
   RawClient client(server_->port());
 
-  client.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n");
 
   EXPECT_EQ(client.Read().status, 400);
   EXPECT_TRUE(client.IsClosedByServer());
