@@ -109,6 +109,9 @@ const ConfigKey kKeys[] = {
      .min = 0, .max = 1 << 16},
     {.name = "max-body", .member = &AppConfig::max_body, .unit = "bytes",
      .effect = "largest JSON body; larger ones get 413"},
+    {.name = "body-memory", .member = &AppConfig::body_memory, .unit = "bytes",
+     .effect = "memory of the JSON bodies of all requests together; a body beyond it gets 503 with "
+               "Retry-After"},
     {.name = "max-file", .member = &AppConfig::max_file, .unit = "bytes",
      .effect = "largest file that may be uploaded; larger ones get 413"},
     {.name = "max-connections", .member = &AppConfig::max_connections, .unit = "connections",

@@ -55,6 +55,7 @@ struct AppConfig {
   Seconds idle_release{300};
   int64_t prefill_chunk = 0;
   Bytes max_body{32 << 20};
+  Bytes body_memory{512 << 20};
   Bytes max_file{512 << 20};
   int64_t max_connections = 4096;
   Seconds header_timeout{10};

@@ -210,6 +210,12 @@ HttpOptions App::MakeHttpOptions() const {
   HttpOptions http = options_.http;
   http.requires_key = keys_.requires_key();
   http.max_connections = ConnectionsWithinDescriptors(http.max_connections);
+  if (http.body_memory_bytes < http.max_body_bytes) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--body-memory " + std::to_string(http.body_memory_bytes) +
+                    " must be at least --max-body " + std::to_string(http.max_body_bytes) +
+                    ", or no body of that size is ever accepted");
+  }
   if (options_.tls_cert.empty() != options_.tls_key.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "--tls-cert and --tls-key need each other");
   }

@@ -62,6 +62,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.http.host = config.host;
   options.http.port = static_cast<uint16_t>(config.port);
   options.http.max_body_bytes = static_cast<size_t>(config.max_body.n);
+  options.http.body_memory_bytes = static_cast<size_t>(config.body_memory.n);
   options.http.allowed_hosts = config.allowed_host;
   options.http.cors_origin = config.cors_origin;
   options.http.max_connections = static_cast<size_t>(config.max_connections);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/http/allowed_hosts.h"
+#include "server/http/body_budget.h"
 #include "server/http/http_server.h"
 #include "server/http/net.h"
 #include "server/http/request_pool.h"
@@ -27,7 +28,8 @@ struct ConnectionShared {
       : options(std::move(the_options)),
         allowed_hosts(options),
         router(std::move(routes)),
-        policy(std::move(the_policy)) {
+        policy(std::move(the_policy)),
+        body_budget(std::make_shared<BodyBudget>(options.body_memory_bytes)) {
     if (options.tls) tls = std::make_shared<const TlsContext>(*options.tls);
   }
 
@@ -42,6 +44,8 @@ struct ConnectionShared {
   // reading, writing and answering /health.
   net::io_context answer_io;
   std::unique_ptr<RequestPool> pool;
+
+  const std::shared_ptr<BodyBudget> body_budget;  // shared: a request may outlive this
 
   std::mutex mutex;  // guards the rest
   std::condition_variable changed;

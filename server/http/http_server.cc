@@ -1,5 +1,6 @@
 #include "server/http/http_server.h"
 
+#include <malloc.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
@@ -19,6 +20,8 @@ namespace tandem::server {
 namespace {
 
 using namespace std::chrono_literals;
+
+constexpr auto kTrimInterval = 1s;
 
 tcp::endpoint ListenEndpoint(const HttpOptions& options) {
   return {net::ip::make_address(ParseListenHost(options.host).address), options.port};
@@ -73,10 +76,12 @@ struct HttpServer::State {
         strand(net::make_strand(shared->io)),
         acceptor(strand),
         retry_timer(strand),
+        trim_timer(strand),
         work(net::make_work_guard(shared->io)),
         answer_work(net::make_work_guard(shared->answer_io)) {}
 
   void Accept();
+  void WatchMemory();
   void OnAccepted(StrandSocket socket);
   std::vector<std::shared_ptr<Connection>> Connections();
 
@@ -84,12 +89,25 @@ struct HttpServer::State {
   Strand strand;  // of the acceptor
   net::basic_socket_acceptor<tcp, Strand> acceptor;
   StrandTimer retry_timer;
+  StrandTimer trim_timer;
   net::executor_work_guard<net::io_context::executor_type> work;
   net::executor_work_guard<net::io_context::executor_type> answer_work;
   std::vector<std::thread> threads;
   uint16_t port = 0;
   bool stopped = false;
+  bool is_closing = false;  // on the strand: no timer starts again
 };
+
+// After a burst of large bodies the allocator would keep their memory, and that of the JSON made
+// from them, for good: malloc_trim returns it. It takes milliseconds, so a request thread does it.
+void HttpServer::State::WatchMemory() {
+  trim_timer.expires_after(kTrimInterval);
+  trim_timer.async_wait([this](const boost::system::error_code& cancelled) {
+    if (cancelled || is_closing) return;
+    if (shared->body_budget->TakeBurst()) shared->pool->TryPost([] { malloc_trim(0); });
+    WatchMemory();
+  });
+}
 
 void HttpServer::State::Accept() {
   acceptor.async_accept(net::make_strand(shared->io), [this](const boost::system::error_code& error,
@@ -163,7 +181,10 @@ void HttpServer::Start() {
   ConnectionShared& shared = *state_->shared;
   shared.pool = std::make_unique<RequestPool>(shared.options.n_request_threads,
                                               shared.options.max_queued_requests);
-  net::post(state_->strand, [state = state_.get()] { state->Accept(); });
+  net::post(state_->strand, [state = state_.get()] {
+    state->Accept();
+    state->WatchMemory();
+  });
   for (int i = 0; i < std::max(1, shared.options.n_io_threads); ++i) {
     state_->threads.emplace_back([&shared, i] {
       NameThisThread("tandem-io-" + std::to_string(i));
@@ -205,6 +226,10 @@ void HttpServer::Stop() {
   ConnectionShared& shared = *state_->shared;
   if (state_->threads.empty()) return;
   Drain();
+  net::post(state_->strand, [state = state_.get()] {
+    state->is_closing = true;
+    state->trim_timer.cancel();
+  });
   for (const auto& connection : state_->Connections()) connection->AbortRequests();
   WaitDrained(1s);
   {

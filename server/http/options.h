@@ -29,6 +29,7 @@ struct HttpOptions {
   size_t max_header_bytes = 32 << 10;
   size_t max_headers = 100;
   size_t max_body_bytes = 32 << 20;
+  size_t body_memory_bytes = 512 << 20;  // of all bodies in memory together; beyond it 503
   size_t max_pipelined_requests = 16;
   size_t max_output_bytes = 1 << 20;  // of one connection; beyond it the producer is told to pause
   // Of the kernel, behind those: without a bound it takes megabytes before a slow reader shows.

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/http/body_budget.h"
 #include "server/http/body_sink.h"
 
 namespace tandem::server {
@@ -55,6 +56,7 @@ struct Request {
   std::vector<std::pair<std::string, std::string>> query;
   Headers headers;
   std::string body;
+  std::shared_ptr<BodyShare> body_share;  // counts `body` while the request lives; null: small
   // Has taken the body, as the route wants it; null: the body came with the head and is `body`.
   std::shared_ptr<BodySink> body_sink;
   std::string remote;                              // "127.0.0.1:41234", for logs

@@ -55,13 +55,19 @@ void RequestParser::Stop() {
   input_.shrink_to_fit();
   consumed_ = 0;
   is_sink_full_ = false;
-  request_.body = {};
+  FreeBody();
   request_.body_sink.reset();
 }
 
 void RequestParser::DropBody() {
   drops_body_ = true;
-  request_.body = {};
+  FreeBody();
+}
+
+// Assigning an empty string would keep the memory.
+void RequestParser::FreeBody() {
+  std::string().swap(request_.body);
+  request_.body_share.reset();
 }
 
 size_t RequestParser::MaxBodyBytes() const {
@@ -70,11 +76,30 @@ size_t RequestParser::MaxBodyBytes() const {
 
 void RequestParser::TakeBody(std::string_view bytes) {
   if (drops_body_ || bytes.empty()) return;
-  if (!request_.body_sink) {
+  if (request_.body_sink) {
+    is_sink_full_ = !request_.body_sink->Write(bytes);
+  } else if (MakeRoomFor(bytes.size())) {
     request_.body.append(bytes);
-  } else if (!request_.body_sink->Write(bytes)) {
-    is_sink_full_ = true;
+  } else {
+    is_over_budget_ = true;
+    DropBody();
   }
+}
+
+// Memory grows with what arrives, not with what is announced, and never beyond the announced
+// length. False if the budget has no room.
+bool RequestParser::MakeRoomFor(size_t n_bytes) {
+  std::string& body = request_.body;
+  const size_t needed = body.size() + n_bytes;
+  if (needed <= body.capacity()) return true;
+  const size_t most = chunked_ ? max_body_bytes_ : body.size() + remaining_bytes_;
+  const size_t capacity = std::max(needed, std::min(most, 2 * body.capacity()));
+  if (budget_ && capacity > BodyBudget::kFreeBytes) {
+    if (!request_.body_share) request_.body_share = std::make_shared<BodyShare>(budget_);
+    if (!request_.body_share->GrowTo(capacity)) return false;
+  }
+  body.reserve(capacity);
+  return true;
 }
 
 RequestParser::Result RequestParser::Refuse(Refusal refusal) {
@@ -160,6 +185,7 @@ std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
 
   awaits_continue_ = false;
   drops_body_ = false;
+  is_over_budget_ = false;
   chunked_.reset();
   remaining_bytes_ = 0;
   request_.received = std::chrono::steady_clock::now();
@@ -254,10 +280,9 @@ RequestParser::Result RequestParser::ReadBody() {
   if (chunked_) {
     const size_t before = rest.size();
     std::string piece;
-    std::string* body = request_.body_sink ? &piece : &request_.body;
-    const ChunkedDecoder::Status status = chunked_->Consume(rest, drops_body_ ? nullptr : body);
+    const ChunkedDecoder::Status status = chunked_->Consume(rest, drops_body_ ? nullptr : &piece);
     consumed_ += before - rest.size();
-    if (status != ChunkedDecoder::Status::kBad && request_.body_sink) TakeBody(piece);
+    if (status != ChunkedDecoder::Status::kBad) TakeBody(piece);
     if (status == ChunkedDecoder::Status::kBad) {
       return Refuse(BadRequest("the chunked body is malformed"));
     }

@@ -32,8 +32,10 @@ class RequestParser {
   // matters.
   using BodyLimit = std::function<size_t(const Request& head)>;
 
-  explicit RequestParser(const HttpOptions& options, BodyLimit body_limit = {})
-      : options_(options), body_limit_(std::move(body_limit)) {}
+  // Without a budget only the limit of each body counts.
+  explicit RequestParser(const HttpOptions& options, BodyLimit body_limit = {},
+                         std::shared_ptr<BodyBudget> budget = nullptr)
+      : options_(options), body_limit_(std::move(body_limit)), budget_(std::move(budget)) {}
 
   struct NeedMore {};
   // A head has been accepted and its body is still on the way: the chance to refuse the request
@@ -55,6 +57,11 @@ class RequestParser {
   const Request& head() const { return request_; }
   // The body of the current request is read to its end and thrown away.
   void DropBody();
+  // The budget had no room for the body of the current request, or of the one that Next returned
+  // last: it was dropped.
+  bool is_over_budget() const { return is_over_budget_; }
+  // The announced bytes of the current body that have not arrived; 0 if nobody announced them.
+  size_t announced_bytes() const { return chunked_ ? 0 : remaining_bytes_; }
   // Or goes there. REQUIRES: the answer was HeadReady, and no call of Next since.
   void SendBodyTo(std::shared_ptr<BodySink> sink) { request_.body_sink = std::move(sink); }
   // The sink has enough for now: Next answers NeedMore until SinkHasRoom.
@@ -76,9 +83,12 @@ class RequestParser {
 
   size_t MaxBodyBytes() const;
   void TakeBody(std::string_view bytes);
+  bool MakeRoomFor(size_t n_bytes);
+  void FreeBody();
 
   const HttpOptions options_;
   const BodyLimit body_limit_;
+  const std::shared_ptr<BodyBudget> budget_;
   Phase phase_ = Phase::kIdle;
   std::string input_;
   size_t consumed_ = 0;    // bytes of input_ that are done with
@@ -90,6 +100,7 @@ class RequestParser {
   Request request_;
   bool awaits_continue_ = false;
   bool drops_body_ = false;
+  bool is_over_budget_ = false;
   bool is_sink_full_ = false;
   size_t max_body_bytes_ = 0;   // of the current request
   size_t remaining_bytes_ = 0;  // of a body with a length

@@ -11,11 +11,14 @@ RequestQueue::RequestQueue(const ConnectionShared& shared,
                            std::function<std::function<void()>()> room_callback)
     : shared_(shared),
       room_callback_(std::move(room_callback)),
-      parser_(shared.options, [&shared](const Request& head) {
-        const Router::Match match = shared.router.Find(head.method, head.path);
-        const size_t limit = match.route == nullptr ? 0 : match.route->max_body_bytes;
-        return limit == 0 ? shared.options.max_body_bytes : limit;
-      }) {}
+      parser_(
+          shared.options,
+          [&shared](const Request& head) {
+            const Router::Match match = shared.router.Find(head.method, head.path);
+            const size_t limit = match.route == nullptr ? 0 : match.route->max_body_bytes;
+            return limit == 0 ? shared.options.max_body_bytes : limit;
+          },
+          shared.body_budget) {}
 
 bool RequestQueue::is_full() const {
   return parser_.is_sink_full() || entries_.size() >= shared_.options.max_pipelined_requests ||
@@ -32,6 +35,7 @@ bool RequestQueue::Parse() {
     } else if (Request* request = std::get_if<Request>(&result)) {
       has_completed = true;
       owes_continue_ = false;
+      if (parser_.is_over_budget()) early_refusal_ = RefuseForMemory();
       if (early_refusal_) {
         entries_.push_back(EarlyAnswer{std::move(*request), std::move(*early_refusal_), false});
         early_refusal_.reset();
@@ -56,6 +60,8 @@ void RequestQueue::OnHeadReady(bool awaits_continue) {
     OpenedBody body = OpenBodyOf(shared_, *match.route, parser_.head(), room_callback_());
     refused = std::move(body.refused);
     if (!refused) parser_.SendBodyTo(std::move(body.sink));
+  } else if (!refused && !shared_.body_budget->HasRoomFor(parser_.announced_bytes())) {
+    refused = RefuseForMemory();
   }
   if (!refused) {
     owes_continue_ = awaits_continue;
@@ -67,6 +73,14 @@ void RequestQueue::OnHeadReady(bool awaits_continue) {
     parser_.DropBody();
     early_refusal_ = std::move(*refused);
   }
+}
+
+Response RequestQueue::RefuseForMemory() const {
+  return shared_.policy.refusal(
+      503, "server_overloaded",
+      "the bodies of all requests together may take " +
+          std::to_string(shared_.options.body_memory_bytes) +
+          " bytes, and others have them now; try again later (--body-memory)");
 }
 
 void RequestQueue::Refuse(const Refusal& refusal) {

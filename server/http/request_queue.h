@@ -59,6 +59,7 @@ class RequestQueue {
 
  private:
   void OnHeadReady(bool awaits_continue);
+  Response RefuseForMemory() const;
 
   const ConnectionShared& shared_;
   const std::function<std::function<void()>()> room_callback_;

@@ -1139,6 +1139,27 @@ class HeadersOfAnswers(Http):
 
 
 class Limits(Http):
+    def memory(self, server, field):
+        """Bytes of the server's process: VmRSS now, VmHWM at most."""
+        with open(f"/proc/{server.process.pid}/status", encoding="ascii") as file:
+            return int(re.search(field + r":\s+(\d+) kB", file.read())[1]) << 10
+
+    def test_unfinished_bodies_share_one_budget_and_their_memory_returns(self):
+        server = self.serve("--body-memory", "64M")
+        before = self.memory(server, "VmRSS")
+        head = "POST /tokenize HTTP/1.1\r\n" + HOST + f"Content-Length: {31 << 20}\r\n\r\n"
+        connections = [Raw(server).send(head) for _ in range(12)]
+        for _ in range(30):
+            for connection in connections:
+                connection.send(b" " * (1 << 20))
+        self.assert_healthy(server)
+        # Without the budget they hold 360 MiB; a body that grows is there twice for a moment.
+        self.assertLess(self.memory(server, "VmHWM") - before, 160 << 20)
+        for connection in connections:
+            connection.close()
+        self.wait_until("memory returned",
+                        lambda: self.memory(server, "VmRSS") - before < 24 << 20)
+
     def test_announced_bodies_are_refused_unread(self):
         server = self.serve("--max-body", "1M")
         head = "POST /tokenize HTTP/1.1\r\n" + HOST + "Content-Type: application/json\r\n"
