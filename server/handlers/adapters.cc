@@ -76,8 +76,7 @@ AdapterHost::OnEnd Answer(const ResponseWriter& writer, const Request& request,
 
 void CheckName(const std::string& name, const std::string& param) {
   if (IsModelName(name)) return;
-  throw BadValue(param, param + " must be 1 to 128 characters of [A-Za-z0-9._:/-], got " +
-                            ShortForm(Json(name)));
+  throw BadValue(param, param + " must be " + kModelNameRule + ", got " + ShortForm(Json(name)));
 }
 
 }  // namespace

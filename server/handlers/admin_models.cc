@@ -156,7 +156,7 @@ void LoadModel(const HandlerContext& context, Request request, ResponseWriter wr
   FindSource(context, path, spec);
   spec.id = id ? *id : std::filesystem::path(spec.source).filename().string();
   if (!IsModelName(spec.id)) {
-    throw BadValue("id", "id must be 1 to 128 characters of [A-Za-z0-9._:/-], got " +
+    throw BadValue("id", std::string("id must be ") + kModelNameRule + ", got " +
                              ShortForm(Json(spec.id)) + (id ? "" : " (from path)"));
   }
   ModelHost& host = RequireHost(context);

@@ -29,7 +29,7 @@ std::string AliasName(const Request& request) {
   const std::string& name = request.path_params.at("name");
   if (IsModelName(name)) return name;
   throw BadValue(
-      "name", "an alias is 1 to 128 characters of [A-Za-z0-9._:/-], got " + ShortForm(Json(name)));
+      "name", std::string("an alias must be ") + kModelNameRule + ", got " + ShortForm(Json(name)));
 }
 
 Error AliasNotFound(const std::string& name) {

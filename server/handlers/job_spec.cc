@@ -81,7 +81,9 @@ void MakePathsAbsolute(Json& object, const SpecPaths& paths, const fs::path& roo
   }
 }
 
-bool IsModelName(std::string_view name) {
+// A run_name names a directory and a model.
+bool IsRunName(std::string_view name) {
+  if (name == "." || name == "..") return false;
   return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
            c == '_' || c == '-';
@@ -142,10 +144,10 @@ Json CheckTrainSpec(Json spec, const fs::path& model_root) {
         .WithParam(param)
         .WithReason("invalid_value");
   }
-  if (spec.contains("run_name") && !IsModelName(parsed.run_name)) {
+  if (spec.contains("run_name") && !IsRunName(parsed.run_name)) {
     throw BadValue("spec.run_name",
-                   "spec.run_name must be 1 to 128 characters of [A-Za-z0-9._-], since it names "
-                   "the model");
+                   "spec.run_name must be 1 to 128 characters of [A-Za-z0-9._-] and not '.' or "
+                   "'..', since it names the model");
   }
   MakePathsAbsolute(spec, FindPaths(parsed), model_root, "spec");
   return spec;
@@ -155,7 +157,7 @@ std::string ModelIdOfJob(const std::string& spec_json, const std::string& job_id
   const Json spec = Json::parse(spec_json, nullptr, false);
   if (!spec.is_object()) return job_id;
   const auto name = spec.find("run_name");
-  if (name == spec.end() || !name->is_string() || !IsModelName(name->get<std::string>())) {
+  if (name == spec.end() || !name->is_string() || !IsRunName(name->get<std::string>())) {
     return job_id;
   }
   return name->get<std::string>();

@@ -14,10 +14,20 @@ constexpr size_t kMaxDeparted = 64;
 }  // namespace
 
 bool IsModelName(std::string_view name) {
-  return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-           std::string_view("._:/-").find(c) != std::string_view::npos;
-  });
+  const bool is_plain = name.size() <= 128 && std::all_of(name.begin(), name.end(), [](char c) {
+                          return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+                                 (c >= 'A' && c <= 'Z') ||
+                                 std::string_view("._:/-").find(c) != std::string_view::npos;
+                        });
+  if (!is_plain) return false;
+  // A segment that a path of a URL or of a file would resolve away names nothing.
+  for (size_t begin = 0;;) {
+    const size_t slash = std::min(name.find('/', begin), name.size());
+    const std::string_view segment = name.substr(begin, slash - begin);
+    if (segment.empty() || segment == "." || segment == "..") return false;
+    if (slash == name.size()) return true;
+    begin = slash + 1;
+  }
 }
 
 NameClaim::NameClaim(NameClaim&& other) noexcept

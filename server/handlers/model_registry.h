@@ -50,9 +50,10 @@ struct ServedModel {
   bool is_tuned() const { return owned_by == "user"; }
 };
 
-// What a request may call a model, an adapter or an alias that it brings: 1 to 128 characters of
-// [A-Za-z0-9._:/-].
+// Whether a request may give this name to a model, an adapter or an alias: kModelNameRule.
 bool IsModelName(std::string_view name);
+inline constexpr const char* kModelNameRule =
+    "1 to 128 characters of [A-Za-z0-9._:/-] without an empty, '.' or '..' segment";
 
 class ModelRegistry;
 

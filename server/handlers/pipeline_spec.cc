@@ -224,8 +224,7 @@ void CheckLoads(const HandlerContext& context, const PipelineSpec& spec) {
     const std::string id = job.Text("id", spec.name);
     if (!IsModelName(id)) {
       throw BadValue(where + ".id",
-                     where + ".id must be 1 to 128 characters of [A-Za-z0-9._:/-], got " +
-                         ShortForm(Json(id)));
+                     where + ".id must be " + kModelNameRule + ", got " + ShortForm(Json(id)));
     }
     if (job.Text("replace") != "true" && context.models.Contains(id)) {
       throw Error(ErrorCode::kAlreadyExists,

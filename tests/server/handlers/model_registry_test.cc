@@ -44,6 +44,18 @@ bool IsTaken(ModelRegistry& registry, const std::string& name) {
   }
 }
 
+TEST(ModelName, NoSegmentOfANameIsEmptyOrMeansADirectory) {
+  for (const char* good : {"a", "...", ".a", "a.b", "org/model:tag", "a/.b/c-1_2", "a:.."}) {
+    EXPECT_TRUE(IsModelName(good)) << good;
+  }
+  for (const char* bad : {"", ".", "..", "../x", "x/..", "a/../b", "a/./b", "/a", "a/", "a//b",
+                          "a b", "a\\b", "\xc3\xa4"}) {
+    EXPECT_FALSE(IsModelName(bad)) << bad;
+  }
+  EXPECT_TRUE(IsModelName(std::string(128, 'a')));
+  EXPECT_FALSE(IsModelName(std::string(129, 'a')));
+}
+
 TEST(ModelRegistry, ANameIsGivenAwayOnce) {
   ModelRegistry registry(false);
   {
