@@ -94,6 +94,10 @@ App::App(AppOptions options)
           .admission = &admission_,
           .metrics = &metrics_,
           .open_connections = [this] { return http_->open_connections(); },
+          .may_see_models =
+              [this](const Request& request) {
+                return !keys_.requires_key() || keys_.HasAnyKey(request);
+              },
           .reasoning_parser = options_.reasoning_parser,
           .max_file_bytes = options_.max_file_bytes,
           .memory = &memory_,

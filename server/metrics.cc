@@ -112,14 +112,15 @@ struct Totals {
   engine::EngineStats stats;
   engine::EngineHistograms histograms;
 
-  void Add(const engine::EngineFigures& figures) {
-    const engine::EngineStats more = figures.stats();
+  void Add(const engine::EngineFigures& figures) { Add({figures.stats(), figures.histograms()}); }
+  void Add(const Totals& other) {
+    const engine::EngineStats& more = other.stats;
     stats.prompt_tokens_total += more.prompt_tokens_total;
     stats.generation_tokens_total += more.generation_tokens_total;
     stats.prefix_query_tokens_total += more.prefix_query_tokens_total;
     stats.prefix_hit_tokens_total += more.prefix_hit_tokens_total;
     stats.preemptions_total += more.preemptions_total;
-    histograms.Add(figures.histograms());
+    histograms.Add(other.histograms);
   }
 };
 
@@ -164,31 +165,39 @@ std::string Joined(const std::set<std::string>& names) {
   return text;
 }
 
-// Of the engines that a name has at the moment, the newest last.
-void AddAdapters(Families& families, const std::vector<Metrics::Model>& engines) {
+// The name under which a snapshot's reader sees a model.
+std::string ShownName(const Metrics::Snapshot& snapshot, const std::string& name) {
+  const bool is_visible = !snapshot.visible || snapshot.visible->contains(name);
+  return is_visible ? name : std::string(Metrics::kOtherModels);
+}
+
+// `engines` are those of one shown name, the newest last.
+void AddAdapters(Families& families, const Metrics::Snapshot& snapshot, const std::string& name,
+                 const std::vector<Metrics::Model>& engines) {
   std::set<std::string> running, waiting;
   int64_t max_adapters = 0;
   for (const Metrics::Model& one : engines) {
     const engine::EngineStats stats = one.figures.stats();
     max_adapters = stats.max_adapters;
-    running.insert(stats.running_adapters.begin(), stats.running_adapters.end());
-    waiting.insert(stats.waiting_adapters.begin(), stats.waiting_adapters.end());
+    for (const std::string& id : stats.running_adapters) running.insert(ShownName(snapshot, id));
+    for (const std::string& id : stats.waiting_adapters) waiting.insert(ShownName(snapshot, id));
   }
   // vLLM's value is the time at which the labels were true.
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   families.Gauge("lora_requests_info", "Adapters that requests run or wait with.",
                  {{"max_lora", std::to_string(max_adapters)},
-                  {"model_name", engines.back().name},
+                  {"model_name", name},
                   {"running_lora_adapters", Joined(running)},
                   {"waiting_lora_adapters", Joined(waiting)}},
                  std::floor(now));
 }
 
-// The same.
-void AddGauges(Families& families, const std::vector<Metrics::Model>& engines) {
+// `engines` as in AddAdapters.
+void AddGauges(Families& families, const Metrics::Snapshot& snapshot, const std::string& name,
+               const std::vector<Metrics::Model>& engines) {
   const Metrics::Model& model = engines.back();
-  const Labels labels{{"model_name", model.name}};
+  const Labels labels{{"model_name", name}};
   engine::EngineStats stats;
   for (const Metrics::Model& one : engines) {
     const engine::EngineStats more = one.figures.stats();
@@ -205,13 +214,13 @@ void AddGauges(Families& families, const std::vector<Metrics::Model>& engines) {
                  stats.kv_blocks_total == 0 ? 0.0
                                             : static_cast<double>(stats.kv_blocks_used) /
                                                   static_cast<double>(stats.kv_blocks_total));
-  AddAdapters(families, engines);
+  AddAdapters(families, snapshot, name, engines);
   // Dashboards know the number of blocks by this name, whatever memory holds them.
   families.Gauge("cache_config_info", "How the KV cache is laid out.",
                  {{"block_size", std::to_string(engine::kTokensPerBlock)},
                   {"cache_dtype", model.kv_dtype},
                   {"enable_prefix_caching", model.prefix_cache ? "True" : "False"},
-                  {"model_name", model.name},
+                  {"model_name", name},
                   {"num_gpu_blocks", std::to_string(stats.kv_blocks_total)}},
                  1);
 }
@@ -221,7 +230,7 @@ void AddMemory(Families& families, const Metrics::Snapshot& snapshot) {
   std::map<std::string, MemoryClaim> by_model;
   int64_t used = 0;
   for (const auto& [name, claim] : snapshot.memory) {
-    MemoryClaim& sum = by_model[name];
+    MemoryClaim& sum = by_model[ShownName(snapshot, name)];
     sum.weights += claim.weights;
     sum.kv += claim.kv;
     sum.scratch += claim.scratch;
@@ -307,7 +316,33 @@ struct Metrics::State {
   std::map<std::tuple<std::string_view, std::string, int>, int64_t> http;
   std::map<std::string, std::shared_ptr<RequestEnds>> ends;
   std::map<std::string, History> histories;
+  std::map<std::string, std::chrono::steady_clock::time_point> departed;  // when first missed
+
+  void ForgetDeparted(const Snapshot& snapshot);
 };
+
+// A model that neither answers nor has an engine keeps its series for kKeepDeparted: unloaded
+// models must not leave series behind for as long as the server runs. One that returns later
+// begins at zero, which Prometheus takes for a restart.
+void Metrics::State::ForgetDeparted(const Snapshot& snapshot) {
+  std::set<std::string> gone;
+  for (auto& [name, history] : histories) {
+    history.FoldEnded();
+    if (history.engines.empty()) gone.insert(name);
+  }
+  for (const auto& [name, counts] : ends) {
+    if (!histories.contains(name)) gone.insert(name);
+  }
+  for (const std::string& name : snapshot.served) gone.erase(name);
+  std::erase_if(departed, [&](const auto& entry) { return !gone.contains(entry.first); });
+  for (const std::string& name : gone) {
+    const auto since = departed.try_emplace(name, snapshot.now).first;
+    if (snapshot.now - since->second < kKeepDeparted) continue;
+    histories.erase(name);
+    ends.erase(name);
+    departed.erase(since);
+  }
+}
 
 Metrics::Metrics(std::string prefix) : state_(std::make_unique<State>(std::move(prefix))) {}
 
@@ -340,21 +375,30 @@ void Metrics::Track(Model model) {
 std::string Metrics::Text(const Snapshot& snapshot) {
   Families families(state_->prefix);
   const std::lock_guard lock(state_->mutex);
-  for (auto& [name, history] : state_->histories) {
-    history.FoldEnded();
-    if (!history.engines.empty()) AddGauges(families, history.engines);
-  }
-  AddMemory(families, snapshot);
+  state_->ForgetDeparted(snapshot);
+  std::map<std::string, std::vector<Model>> engines;
+  std::map<std::string, Totals> totals;
   for (const auto& [name, history] : state_->histories) {
-    Totals totals = history.ended;
-    for (const Model& model : history.engines) totals.Add(model.figures);
-    AddCounters(families, name, totals);
+    const std::string shown = ShownName(snapshot, name);
+    totals[shown].Add(history.ended);
+    for (const Model& model : history.engines) {
+      totals[shown].Add(model.figures);
+      engines[shown].push_back(model);
+    }
   }
-  for (const auto& [name, ends] : state_->ends) {
+  for (const auto& [name, models] : engines) AddGauges(families, snapshot, name, models);
+  AddMemory(families, snapshot);
+  for (const auto& [name, sum] : totals) AddCounters(families, name, sum);
+  std::map<std::string, std::array<int64_t, kReasons.size()>> ends;
+  for (const auto& [name, counters] : state_->ends) {
+    auto& sums = ends[ShownName(snapshot, name)];
+    for (size_t i = 0; i < kReasons.size(); ++i) sums[i] += counters->counts[i];
+  }
+  for (const auto& [name, sums] : ends) {
     for (size_t i = 0; i < kReasons.size(); ++i) {
       families.Counter("request_success_total", "Requests that ended, by how they did.",
                        {{"finished_reason", std::string(kReasons[i])}, {"model_name", name}},
-                       static_cast<double>(ends->counts[i].load()));
+                       static_cast<double>(sums[i]));
     }
   }
   for (const auto& [key, count] : state_->http) {

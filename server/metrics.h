@@ -1,11 +1,13 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -48,6 +50,10 @@ class Metrics {
 
   // What only others know.
   struct Snapshot {
+    std::chrono::steady_clock::time_point now{};
+    std::set<std::string> served;  // ids of all models and adapters that answer
+    // Ids that the reader may see; all others are shown as one model, kOtherModels. Unset: all.
+    std::optional<std::set<std::string>> visible;
     std::vector<MemoryLedger::Entry> memory;  // of all models, those that come and go too
     int64_t memory_budget_bytes = 0;
     size_t http_connections = 0;
@@ -59,7 +65,11 @@ class Metrics {
     bool is_healthy = false;                                      // what GET /health says
     std::optional<std::filesystem::space_info> data_disk;         // unset: no data directory
   };
-  // The exposition text, version 0.0.4. Counters of models that have ended stay what they were.
+  static constexpr std::string_view kOtherModels = "other";
+  // How long the series of a model outlive it, so that every scraper reads their last values.
+  static constexpr std::chrono::minutes kKeepDeparted{5};
+
+  // The exposition text, version 0.0.4.
   std::string Text(const Snapshot& snapshot);
 
  private:

@@ -58,6 +58,8 @@ struct HandlerContext {
   Admission* admission = nullptr;                // these two: never null while requests run
   Metrics* metrics = nullptr;
   std::function<size_t()> open_connections = {};
+  // Whether a request to an open route may learn the names of users' models. Unset: it may.
+  std::function<bool(const Request&)> may_see_models = {};
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
   std::atomic<JobSupervisor*> jobs{nullptr};        // null: no data directory, or still starting
   std::atomic<ModelHost*> model_host{nullptr};      // null when `jobs` is

@@ -7,8 +7,16 @@
 namespace tandem::server {
 
 // GET /metrics
-void GetMetrics(const HandlerContext& context, Request, ResponseWriter writer) {
+void GetMetrics(const HandlerContext& context, Request request, ResponseWriter writer) {
   Metrics::Snapshot snapshot;
+  snapshot.now = context.now();
+  const bool sees_all = !context.may_see_models || context.may_see_models(request);
+  if (!sees_all) snapshot.visible.emplace();
+  for (const auto& [name, model] : context.models.List()) {
+    snapshot.served.insert(model->id);
+    // The operator's own models; the names of fine-tunes and adapters are their users'.
+    if (!sees_all && !model->base && !model->is_tuned()) snapshot.visible->insert(model->id);
+  }
   snapshot.memory = context.memory->Entries();
   snapshot.memory_budget_bytes = context.memory->budget_bytes();
   snapshot.http_connections = context.open_connections();

@@ -96,6 +96,16 @@ bool ApiKeys::IsAdmin(const Request& request) const {
   return token && Contains(admin_key_, DigestOf(*token));
 }
 
+bool ApiKeys::HasAnyKey(const Request& request) const {
+  const std::optional<std::string_view> token = BearerToken(request);
+  if (!token) return false;
+  const Digest digest = DigestOf(*token);
+  const bool is_api_key = Contains(*api_keys(), digest);
+  const bool is_admin_key = Contains(admin_key_, digest);
+  const bool is_metrics_key = Contains(metrics_key_, digest);
+  return is_api_key || is_admin_key || is_metrics_key;
+}
+
 std::optional<Error> ApiKeys::Check(const Request& request, Access access) const {
   if (access == Access::kOpen || (access == Access::kMetricsKey && metrics_key_.empty())) {
     return std::nullopt;

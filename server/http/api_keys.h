@@ -33,6 +33,8 @@ class ApiKeys {
   // key is needed or the request's is none of ours.
   uint64_t ClientOf(const Request& request) const;
   bool IsAdmin(const Request& request) const;
+  // Whether the request carries one of our keys, whatever it opens.
+  bool HasAnyKey(const Request& request) const;
 
   // Why the request is refused; nullopt lets it in.
   std::optional<Error> Check(const Request& request, Access access) const;

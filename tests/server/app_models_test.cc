@@ -210,6 +210,26 @@ TEST_F(AppModelsTest, NamesAreCheckedBeforeAnythingIsOpened) {
   EXPECT_EQ(app_->models().List().size(), 2u);
 }
 
+TEST_F(AppModelsTest, MetricsNameNoAdapterToAReaderWithoutAKey) {
+  const std::filesystem::path base = tests::SourceDir() / "tests/golden/gemma2-tiny";
+  AppOptions options = WithAdmin();
+  options.api_keys = {"k"};
+  options.models = {{"base", base.string()}};
+  options.adapters = {{"secret-tune", (base / "lora").string()}};
+  StartApp(options);
+  const auto metrics = [&](const std::string& header) {
+    return Ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + header + "\r\n");
+  };
+
+  const auto open = metrics("");
+  EXPECT_EQ(open.status, 200);
+  EXPECT_EQ(open.body.find("secret-tune"), std::string::npos) << open.body;
+  EXPECT_NE(open.body.find("model_name=\"base\""), std::string::npos);
+  EXPECT_NE(open.body.find("model_name=\"other\""), std::string::npos);
+  EXPECT_EQ(metrics("Authorization: Bearer wrong\r\n").body.find("secret-tune"), std::string::npos);
+  EXPECT_NE(metrics("Authorization: Bearer k\r\n").body.find("secret-tune"), std::string::npos);
+}
+
 TEST_F(AppModelsTest, AdaptersTakeFromTheBudget) {
   const std::filesystem::path base = tests::SourceDir() / "tests/golden/gemma2-tiny";
   AppOptions options = WithAdmin();

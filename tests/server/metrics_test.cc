@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -83,6 +84,66 @@ TEST_F(MetricsTest, AModelIsMeasuredUntilItHasEnded) {
   fresh.reset();
   EXPECT_EQ(ValueOf("num_requests_running"), std::nullopt);
   EXPECT_EQ(ValueOf("generation_tokens_total"), 0);
+}
+
+TEST_F(MetricsTest, SeriesOfADepartedModelEndFiveMinutesAfterIt) {
+  StartEngine().reset();
+  metrics_.EndsOf("adapter-of-m");
+  Metrics::Snapshot snapshot;
+  snapshot.now = std::chrono::steady_clock::time_point(std::chrono::hours(1));
+  const auto shows = [&](const char* name) {
+    return metrics_.Text(snapshot).find("model_name=\"" + std::string(name) + "\"") !=
+           std::string::npos;
+  };
+  snapshot.served = {"m", "adapter-of-m"};
+  EXPECT_TRUE(shows("m"));
+
+  snapshot.served = {};
+  EXPECT_TRUE(shows("m")) << "its last values are read";
+  snapshot.now += std::chrono::minutes(4);
+  EXPECT_TRUE(shows("adapter-of-m"));
+  snapshot.served = {"m"};  // back again
+  snapshot.now += std::chrono::minutes(2);
+  EXPECT_FALSE(shows("adapter-of-m"));
+  EXPECT_TRUE(shows("m"));
+
+  snapshot.served = {};
+  EXPECT_TRUE(shows("m"));
+  snapshot.now += std::chrono::minutes(6);
+  EXPECT_FALSE(shows("m"));
+}
+
+TEST_F(MetricsTest, ModelsThatAReaderMayNotSeeAreOneModelWithoutTheirNames) {
+  auto visible = StartEngine();
+  auto first = std::make_unique<engine::Engine>(loaded_, options_);
+  auto second = std::make_unique<engine::Engine>(loaded_, options_);
+  metrics_.Track({.name = "secret-1", .figures = first->figures(), .kv_dtype = "f32"});
+  metrics_.Track({.name = "secret-2", .figures = second->figures(), .kv_dtype = "f32"});
+  Generate(*visible, 3);
+  Generate(*first, 5);
+  Generate(*second, 7);
+  Metrics::Count(*metrics_.EndsOf("secret-1"), FinishedReason::kStop);
+  Metrics::Count(*metrics_.EndsOf("secret-2"), FinishedReason::kStop);
+  first.reset();
+  second.reset();
+  visible.reset();
+  Metrics::Snapshot snapshot;
+  snapshot.visible = {"m"};
+  snapshot.memory.push_back({"secret-1", {}});
+
+  const std::string text = metrics_.Text(snapshot);
+
+  EXPECT_EQ(text.find("secret"), std::string::npos) << text;
+  for (const char* line : {
+           "tandem:generation_tokens_total{model_name=\"m\"} 3\n",
+           "tandem:generation_tokens_total{model_name=\"other\"} 12\n",
+           "tandem:request_success_total{finished_reason=\"stop\",model_name=\"other\"} 2\n",
+           "tandem:model_memory_bytes{kind=\"kv\",model_name=\"other\"} 0\n",
+       }) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  }
+  snapshot.visible.reset();
+  EXPECT_NE(metrics_.Text(snapshot).find("secret-2"), std::string::npos);
 }
 
 TEST_F(MetricsTest, JobsHaveALineForEveryStatusBeforeThereIsOne) {
