@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/base/log.h"
+#include "server/http/header_text.h"
 #include "server/http/response_writer.h"
 #include "server/http/sse.h"
 #include "server/http/standard_headers.h"
@@ -66,6 +67,14 @@ std::optional<Response> CheckHead(const ConnectionShared& shared, const Request&
     return policy.refusal(403, "origin_not_allowed",
                           "pages of the origin '" + head.FindHeader("origin")->substr(0, 200) +
                               "' may not use this server; --cors-origin permits one");
+  }
+  if (const std::string* coding = head.FindHeader("content-encoding");
+      coding != nullptr && !coding->empty() && LowerCase(*coding) != "identity") {
+    Response response = policy.refusal(
+        415, "unsupported_media_type",
+        "send the body without Content-Encoding, got '" + coding->substr(0, 60) + "'");
+    response.headers.emplace_back("accept-encoding", "identity");
+    return response;
   }
   if (shared.draining && (access == Access::kApiKey || access == Access::kAdminKey)) {
     return policy.refusal(503, "shutting_down", "the server is shutting down");

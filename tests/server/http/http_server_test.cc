@@ -201,6 +201,18 @@ TEST_F(HttpServerTest, ARefusedBodyIsReadPastAndTheConnectionGoesOn) {
   EXPECT_EQ(client.Read().status, 200);
 }
 
+TEST_F(HttpServerTest, ACompressedBodyIsRefusedAndPlainOnesAreAskedFor) {
+  StartServer();
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n";
+  for (const char* coding : {"gzip", "GZip", "deflate", "br", "gzip, identity"}) {
+    const auto reply = Ask(head + "Content-Encoding: " + coding + "\r\n\r\n{}");
+    EXPECT_EQ(reply.status, 415) << coding;
+    EXPECT_EQ(reply.headers.at("accept-encoding"), "identity");
+    EXPECT_NE(reply.body.find("unsupported_media_type"), std::string::npos);
+  }
+  EXPECT_EQ(Ask(head + "Content-Encoding: identity\r\n\r\n{}").status, 200);
+}
+
 TEST_F(HttpServerTest, RefusedHeadsKeepTheirIdAndOrigin) {
   StartServer();
 
