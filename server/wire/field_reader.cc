@@ -57,6 +57,10 @@ std::string IntegerIn(int64_t min, int64_t max) {
 }  // namespace
 
 Json ParseJsonObject(std::string_view text) {
+  // The library takes a NUL for the end of its input and would ignore what follows.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    throw InvalidJson("the body is not valid JSON (at byte " + std::to_string(nul + 1) + ")");
+  }
   if (IsTooDeep(text)) {
     throw InvalidJson("the body is nested deeper than " + std::to_string(kMaxDepth) + " levels");
   }

@@ -344,6 +344,10 @@ TEST(JsonBody, RefusesWhatIsNotOneObject) {
       "{\"a\": 1,}",
       "{\"a\": " + std::string(70, '[') + std::string(70, ']') + "}",
       std::string(1 << 20, '['),
+      std::string("{}\0", 3),
+      std::string("{}\0garbage", 10),
+      std::string("{\"a\": \"\0\"}", 10),
+      std::string("\0{}", 3),
   };
   for (const std::string& text : cases) {
     SCOPED_TRACE(text.substr(0, 40));
