@@ -42,6 +42,7 @@ struct AppConfig {
   std::vector<std::string> api_key;
   std::string api_key_file;
   std::string admin_key;
+  std::string admin_key_file;
   std::string metrics_key;
   std::string tls_cert;
   std::string tls_key;

@@ -1,13 +1,17 @@
 #include <CLI/CLI.hpp>
+#include <cctype>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "config/app_config.h"
+#include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/mapping_faults.h"
@@ -22,6 +26,8 @@ namespace {
 
 using config::AppConfig;
 using config::ConfigKey;
+
+constexpr size_t kMaxAdminKeyBytes = 4096;
 
 struct ServeFlags {
   config::ConfigSources sources;
@@ -57,6 +63,39 @@ engine::EngineOptions ToEngineOptions(const AppConfig& config) {
   return options;
 }
 
+// The admin key of either source; empty: none.
+std::string AdminKey(const AppConfig& config) {
+  if (config.admin_key_file.empty()) return config.admin_key;
+  if (!config.admin_key.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "give --admin-key-file or --admin-key (TANDEM_ADMIN_KEY), not both");
+  }
+  std::string key = engine::ReadWholeFile(config.admin_key_file, kMaxAdminKeyBytes);
+  while (!key.empty() && std::isspace(static_cast<unsigned char>(key.back())) != 0) key.pop_back();
+  if (key.empty() || key.find_first_of(std::string(" \t\r\n\0", 5)) != std::string::npos) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--admin-key-file " + config.admin_key_file + " must hold one key on one line");
+  }
+  return key;
+}
+
+// A key that other users of this machine can read protects nothing from them.
+void WarnOfExposedAdminKey(const config::LoadedConfig& loaded) {
+  const auto origin = loaded.origins.find("admin-key");
+  if (origin != loaded.origins.end() && origin->second == "--admin-key") {
+    LogEvent(spdlog::level::warn, "admin_key_in_process_list",
+             {{"use", "--admin-key-file or TANDEM_ADMIN_KEY"}});
+  }
+  const std::string& path = loaded.values.admin_key_file;
+  std::error_code ignored;
+  const std::filesystem::perms rights = std::filesystem::status(path, ignored).permissions();
+  const auto of_others = std::filesystem::perms::others_read | std::filesystem::perms::others_write;
+  if (!path.empty() && (rights & of_others) != std::filesystem::perms::none) {
+    LogEvent(spdlog::level::warn, "admin_key_file_open_to_all",
+             {{"path", path}, {"use", "chmod 600"}});
+  }
+}
+
 AppOptions ToAppOptions(const AppConfig& config) {
   AppOptions options;
   options.http.host = config.host;
@@ -84,7 +123,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   }
   options.api_keys = config.api_key;
   options.api_key_file = config.api_key_file;
-  if (!config.admin_key.empty()) options.admin_key = config.admin_key;
+  if (std::string key = AdminKey(config); !key.empty()) options.admin_key = std::move(key);
   if (!config.metrics_key.empty()) options.metrics_key = config.metrics_key;
   options.tls_cert = config.tls_cert;
   options.tls_key = config.tls_key;
@@ -116,6 +155,7 @@ int Serve(const ServeFlags& flags) {
   }
   BlockServerSignals();
   ConfigureLog(config.log_level, config.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
+  WarnOfExposedAdminKey(loaded);
   AppOptions options = ToAppOptions(config);
   // They are blocked until RunUntilSignal takes them; loading, which may take minutes, ends early.
   options.is_interrupted = [] {

@@ -371,6 +371,36 @@ class Configuration(Case):
         self.assertNotIn("marker", got.stdout + got.stderr)
         self.assertIn('api-key: ["(redacted)"]  # TANDEM_API_KEY', got.stdout)
 
+    def test_the_admin_key_comes_from_a_file_and_a_flag_is_warned_about(self):
+        file = self.path / "admin.key"
+        file.write_text("from-file\n")
+        file.chmod(0o600)
+        no_key = {"TANDEM_ADMIN_KEY": ""}
+        server = self.serve("--admin-key-file", str(file), env=no_key)
+        for key, status in (("from-file", 200), ("wrong", 401)):
+            connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
+            connection.request("GET", "/admin/models", headers={"Authorization": f"Bearer {key}"})
+            self.assertEqual(connection.getresponse().status, status)
+            connection.close()
+        self.assertEqual(server.stop(), 0)
+        log = server.log_path.read_text()
+        self.assertNotIn("from-file", log)
+        self.assertNotIn("admin_key", log)
+
+        file.chmod(0o644)
+        self.assertEqual(self.serve("--admin-key-file", str(file), env=no_key).stop(), 0)
+        self.assertIn("admin_key_file_open_to_all", server.log_path.read_text())
+        self.assertEqual(self.serve("--admin-key", "k", env=no_key).stop(), 0)
+        self.assertIn("admin_key_in_process_list", server.log_path.read_text())
+
+        for text in ("", "two words", "two\nlines"):
+            file.write_text(text)
+            got = self.run_serve("--port", "0", "--admin-key-file", str(file))
+            self.assertNotEqual(got.returncode, 0)
+            self.assertIn("must hold one key on one line", got.stderr)
+        got = self.run_serve("--port", "0", "--admin-key-file", str(file), "--admin-key", "k")
+        self.assertIn("not both", got.stderr)
+
     def test_help_names_every_key_with_its_default(self):
         text = self.run_serve("--help").stdout
         rows = re.findall(r"^\| `([a-z-]+)` \| (.*?) \| (.*?) \| (.*?) \|$",
