@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -206,11 +207,6 @@ void HttpServer::ReplaceCertificate(const TlsPair& pair) {
 
 void HttpServer::Drain() {
   if (state_->shared->draining.exchange(true)) return;
-  net::post(state_->strand, [state = state_.get()] {
-    boost::system::error_code ignored;
-    state->acceptor.close(ignored);
-    state->retry_timer.cancel();
-  });
   for (const auto& connection : state_->Connections()) connection->CloseIfIdle();
 }
 
@@ -226,10 +222,17 @@ void HttpServer::Stop() {
   ConnectionShared& shared = *state_->shared;
   if (state_->threads.empty()) return;
   Drain();
-  net::post(state_->strand, [state = state_.get()] {
+  // Connections accepted after the lists below were made would never be closed.
+  std::promise<void> closed;
+  net::post(state_->strand, [state = state_.get(), &closed] {
+    boost::system::error_code ignored;
+    state->acceptor.close(ignored);
     state->is_closing = true;
+    state->retry_timer.cancel();
     state->trim_timer.cancel();
+    closed.set_value();
   });
+  closed.get_future().wait();
   for (const auto& connection : state_->Connections()) connection->AbortRequests();
   WaitDrained(1s);
   {

@@ -65,13 +65,13 @@ class HttpServer {
   // pair cannot be used. REQUIRES: the server was built with TLS.
   void ReplaceCertificate(const TlsPair& pair);
 
-  // Stops accepting, closes idle connections; requests that still arrive on open connections get
-  // 503 `shutting_down`, except on the routes that watch the server.
+  // Closes idle connections. Requests that arrive from now on get 503 `shutting_down` and a close,
+  // except on the open routes: a load balancer must see /ready change while requests end.
   void Drain();
   // True when every accepted request has been answered and sent within the time.
   bool WaitDrained(std::chrono::milliseconds timeout);
-  // Ends what is left: an error event in streams, 503 elsewhere; then closes everything and joins
-  // the threads. Handlers still running are waited for.
+  // Stops accepting and ends what is left: an error event in streams, 503 elsewhere. Then closes
+  // everything and joins the threads. Handlers still running are waited for.
   void Stop();
 
   size_t open_connections() const;

@@ -109,7 +109,7 @@ TEST_F(HttpServerTest, WaitsWithoutATimeoutForRequestsThatItDoesNotRead) {
   client.Send(bytes + "GET /health HTTP/1.1\r\nHo");
   EXPECT_FALSE(left_.try_acquire_for(60ms));  // a handful of timeouts
   writer.Json(200, "{}");
-  client.Send("st: x\r\n\r\n");
+  client.Send("st: localhost\r\n\r\n");
 
   for (int i = 0; i < 4; ++i) EXPECT_EQ(client.Read().status, 200) << i;
 }
@@ -165,6 +165,25 @@ TEST_F(HttpServerTest, DrainsRunningRequestsAndRefusesNewOnes) {
   const auto reply = client.Read();
   EXPECT_EQ(reply.body, "\"done\"");
   EXPECT_EQ(reply.headers.at("connection"), "close");
+}
+
+TEST_F(HttpServerTest, NewConnectionsAreAnsweredWhileDraining) {
+  StartServer();
+  RawClient client(server_->port());
+  client.Send("GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  const ResponseWriter writer = held_.get_future().get();
+
+  server_->Drain();
+
+  const auto watched = Ask("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_EQ(watched.status, 200);
+  EXPECT_EQ(watched.headers.at("connection"), "close");
+  const auto refused = Ask("GET /v1/models/m HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.body.find("shutting_down"), std::string::npos);
+
+  writer.Json(200, "1");
+  EXPECT_EQ(client.Read().body, "1");
 }
 
 TEST_F(HttpServerTest, RequestsBehindARunningOneAreRefusedWhileDraining) {
