@@ -267,6 +267,7 @@ void Connection::StartNext() {
     Begin(std::move(*request));
   } else {
     auto& early = std::get<RequestQueue::EarlyAnswer>(next);
+    early.head.remote = remote_;
     Activate(early.head);
     AnswerDirectly(std::move(early.response), early.close);
   }

@@ -27,6 +27,7 @@ Request HeadOf(const Request& request) {
   if (const std::string* origin = request.FindHeader("origin")) {
     head.headers.emplace_back("origin", *origin);
   }
+  head.remote = request.remote;
   head.received = request.received;
   head.http_1_0 = request.http_1_0;
   return head;
@@ -52,6 +53,7 @@ void Exchange::LeaveRunning() {
 
 void Exchange::SendWhole(Response response, OutputQueue& out) {
   status_ = response.status;
+  error_code_ = response.error_code;
   AddStandardHeaders(shared_->options, head_, response);
   const auto body_bytes = static_cast<long long>(response.body.size());
   std::string bytes = SerializeHead(response, body_bytes, true, keep_alive_);
@@ -110,7 +112,9 @@ void Exchange::Report(int status) {
   summary.method = head_.method;
   if (route_ != nullptr) summary.route = route_->pattern;
   summary.path = head_.path;
+  summary.remote = head_.remote;
   summary.status = status;
+  summary.error_code = error_code_;
   summary.elapsed = std::chrono::steady_clock::now() - head_.received;
   summary.notes = channel_->TakeNotes();
   shared_->policy.on_end(summary);

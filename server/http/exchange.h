@@ -59,6 +59,7 @@ class Exchange {
   bool is_stream_ = false;
   bool is_chunked_ = false;
   int status_ = 0;  // 0: the answer has not begun
+  std::string error_code_;
   std::chrono::steady_clock::time_point last_stream_write_;
 };
 

@@ -21,10 +21,12 @@ namespace tandem::server {
 // A request that is over: answered to the last byte handed to the socket, or left by its client.
 struct RequestSummary {
   std::string_view request_id;
-  std::string_view method;  // as sent, so any bytes
-  std::string_view route;   // the pattern; empty: none was found
-  std::string_view path;    // as sent, percent-decoded
-  int status = 0;           // 499: the client left before its answer was complete
+  std::string_view method;      // as sent, so any bytes
+  std::string_view route;       // the pattern; empty: none was found
+  std::string_view path;        // as sent, percent-decoded
+  std::string_view remote;      // address and port of the client
+  int status = 0;               // 499: the client left before its answer was complete
+  std::string_view error_code;  // Response::error_code of the answer
   std::chrono::steady_clock::duration elapsed;
   LogFields notes;  // what handlers noted through ResponseWriter::Note
 };

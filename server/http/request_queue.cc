@@ -84,6 +84,7 @@ Response RequestQueue::RefuseForMemory() const {
 }
 
 void RequestQueue::Refuse(const Refusal& refusal) {
+  parser_.Stop();  // first: the head is kept, its body need not be copied
   EarlyAnswer answer{parser_.head(), {}};
   answer.head.received = std::chrono::steady_clock::now();
   // Who may not come in is not told how much would be too much.
@@ -92,7 +93,6 @@ void RequestQueue::Refuse(const Refusal& refusal) {
                         : shared_.policy.refusal(refusal.status, refusal.code, refusal.message);
   early_refusal_.reset();
   entries_.push_back(std::move(answer));
-  parser_.Stop();
 }
 
 RequestQueue::Entry RequestQueue::Pop() {

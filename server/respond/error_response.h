@@ -13,6 +13,7 @@ inline Response ToResponse(ErrorReply reply) {
   response.status = reply.status;
   response.body = std::move(reply.body);
   response.headers = std::move(reply.headers);
+  response.error_code = std::move(reply.code);
   return response;
 }
 

@@ -77,6 +77,7 @@ ErrorReply MakeErrorReply(int status, std::string_view code, std::string_view me
                           std::string_view param) {
   ErrorReply reply;
   reply.status = status;
+  reply.code = code;
   size_t n_message = std::min(message.size(), kMaxMessageBytes);
   do {
     nlohmann::ordered_json error;

@@ -15,6 +15,7 @@ namespace tandem::server {
 // null.
 struct ErrorReply {
   int status = 500;
+  std::string code;  // the body's; empty for null
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;
 };

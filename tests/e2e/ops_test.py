@@ -620,6 +620,27 @@ class Logs(Case):
             self.assertGreaterEqual(first[name], 0, name)
         self.assertEqual(second["completion_tokens"], 4)
         self.assertEqual((third["status"], "model" in third), (400, False))
+        self.assertEqual(third["error"], "missing_required_parameter")
+        self.assertRegex(third["client"], r"^127\.0\.0\.1:\d+$")
+        self.assertNotIn("client", first)
+
+    def test_every_refusal_says_why_and_to_whom(self):
+        server = self.serve("--log-format", "json", "--api-key", "k")
+        host = "Host: localhost\r\n"
+        for data, status, error in (
+                (f"GET /v1/models HTTP/1.1\r\n{host}\r\n", 401, "invalid_api_key"),
+                (f"GET /nowhere HTTP/1.1\r\n{host}\r\n", 404, "unknown_url"),
+                (f"PUT /health HTTP/1.1\r\n{host}\r\n", 405, "method_not_allowed"),
+                ("nonsense\r\n\r\n", 400, "invalid_request"),
+                (f"POST /tokenize HTTP/1.1\r\n{host}Content-Length: 99999999\r\n\r\n", 413,
+                 "request_too_large")):
+            with socket.create_connection(server.address, PATIENCE_S) as connection:
+                connection.sendall(data.encode())
+                client = "%s:%d" % connection.getsockname()
+                self.assertIn(b"HTTP/1.1 %d " % status, connection.recv(4096))
+            self.wait_until(error, lambda: any(
+                (line["status"], line.get("error"), line.get("client")) == (status, error, client)
+                for line in self.requests(server)))
 
     def test_neither_text_nor_keys_are_ever_logged(self):
         for log_format in ("json", "text"):

@@ -22,6 +22,8 @@ struct Ended {
   std::string path;
   int status = 0;
   std::map<std::string_view, LogValue> notes;
+  std::string remote = {};
+  std::string error_code = {};
 };
 
 // What passes through HttpPolicy::admit and on_end.
@@ -33,6 +35,7 @@ class PolicyHooksTest : public testing::Test {
       Response response;
       response.status = status;
       response.body = code;
+      response.error_code = code;
       return response;
     };
     policy.exception = [](std::exception_ptr, const Request&) {
@@ -62,6 +65,8 @@ class PolicyHooksTest : public testing::Test {
                   std::string(summary.path),
                   summary.status,
                   {}};
+      ended.remote = summary.remote;
+      ended.error_code = summary.error_code;
       ended.notes.insert(summary.notes.begin(), summary.notes.end());
       const std::lock_guard lock(mutex_);
       ended_.push_back(std::move(ended));
@@ -135,6 +140,10 @@ TEST_F(PolicyHooksTest, EveryRequestIsReportedOnceWithItsRouteAndNotes) {
   EXPECT_EQ(ended_[2].status, 401);
   EXPECT_EQ(ended_[2].route, "/things/{id}");
   EXPECT_EQ(ended_[3].status, 400);
+  for (const Ended& ended : ended_) EXPECT_TRUE(ended.remote.starts_with("127.0.0.1:"));
+  EXPECT_EQ(ended_[0].error_code, "");
+  EXPECT_EQ(ended_[1].error_code, "unknown_url");
+  EXPECT_EQ(ended_[3].error_code, "invalid_request");
 }
 
 TEST_F(PolicyHooksTest, AdmissionRefusesBeforeTheHandlerAndItsHeadersStay) {
