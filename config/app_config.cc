@@ -213,7 +213,7 @@ bool IsMetricPrefix(std::string_view text) {
   return true;
 }
 
-// What a Host header holds before its port: a name or an address, or `*` for every one.
+// Whether the text is a host name or an address without a port, or `*` for every name.
 bool IsHostPattern(std::string_view text) {
   if (text == "*") return true;
   const auto is_of = [&](std::string_view more) {

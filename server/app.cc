@@ -179,7 +179,7 @@ void App::OnRequestEnd(const RequestSummary& summary) {
                       {"ms", std::chrono::duration<double, std::milli>(summary.elapsed).count()}};
   // A route's parameters can be long, and what no route matches can be anything.
   if (summary.route.empty()) fields.emplace_back("path", std::string(summary.path.substr(0, 120)));
-  // Who was refused, and why. Answers that succeed name no client: the log needs no addresses then.
+  // A refusal names its reason and its client; other lines need no address.
   if (summary.status >= 400) {
     if (!summary.error_code.empty()) fields.emplace_back("error", std::string(summary.error_code));
     fields.emplace_back("client", std::string(summary.remote));

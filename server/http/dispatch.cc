@@ -62,7 +62,7 @@ std::optional<Response> CheckHead(const ConnectionShared& shared, const Request&
   if (policy.gate) {
     if (std::optional<Response> refused = policy.gate(head, access)) return refused;
   }
-  // Of every method: a browser asks by preflight before some requests only.
+  // The method does not matter: browsers send a preflight before some requests only.
   if (IsFromForeignPage(shared.options, head)) {
     return policy.refusal(403, "origin_not_allowed",
                           "pages of the origin '" + head.FindHeader("origin")->substr(0, 200) +

@@ -67,8 +67,8 @@ class HttpServer {
   // pair cannot be used. REQUIRES: the server was built with TLS.
   void ReplaceCertificate(const TlsPair& pair);
 
-  // Closes idle connections. Requests that arrive from now on get 503 `shutting_down` and a close,
-  // except on the open routes: a load balancer must see /ready change while requests end.
+  // Closes idle connections. Later requests get 503 `shutting_down` and their connections close.
+  // The open routes still answer, so that a load balancer sees /ready change.
   void Drain();
   // True when every accepted request has been answered and sent within the time.
   bool WaitDrained(std::chrono::milliseconds timeout);

@@ -86,8 +86,8 @@ void RequestParser::TakeBody(std::string_view bytes) {
   }
 }
 
-// Memory grows with what arrives, not with what is announced, and never beyond the announced
-// length. False if the budget has no room.
+// The buffer grows as bytes arrive, never beyond the announced length: a mere announcement takes no
+// memory. False if the budget has no room.
 bool RequestParser::MakeRoomFor(size_t n_bytes) {
   std::string& body = request_.body;
   const size_t needed = body.size() + n_bytes;

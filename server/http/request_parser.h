@@ -60,7 +60,7 @@ class RequestParser {
   // The budget had no room for the body of the current request, or of the one that Next returned
   // last: it was dropped.
   bool is_over_budget() const { return is_over_budget_; }
-  // The announced bytes of the current body that have not arrived; 0 if nobody announced them.
+  // Bytes of the current body still to arrive; 0 for a chunked body.
   size_t announced_bytes() const { return chunked_ ? 0 : remaining_bytes_; }
   // Or goes there. REQUIRES: the answer was HeadReady, and no call of Next since.
   void SendBodyTo(std::shared_ptr<BodySink> sink) { request_.body_sink = std::move(sink); }

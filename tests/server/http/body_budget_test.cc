@@ -122,7 +122,7 @@ TEST_F(BodyBudgetServerTest, ARefusedBodyLeavesTheConnectionUsable) {
   EXPECT_EQ(client.Read().status, 503);
   EXPECT_EQ(client.Read().body, "ok");
 
-  // Who waits for leave to send is refused without sending.
+  // A client that waits for 100 Continue is refused at once.
   RawClient asking(server_->port());
   asking.Send(Head(kBody, "Expect: 100-continue\r\n"));
   EXPECT_EQ(asking.Read().status, 503);
