@@ -16,9 +16,9 @@ namespace tandem::server {
 // From a request to the handler that answers it. Knows no connection: what is answered goes through
 // a channel, and whoever reads that is woken.
 
-// Answers the requests that reach no handler: those with a foreign Host or Origin, an unknown
-// route, a wrong method, no key or a coded body, preflights, and all while the server stops.
-// Otherwise `match` is the handler. Needs the head only.
+// Answers a request that must not reach a handler. Reasons are a foreign Host or Origin, an unknown
+// route, a wrong method, a missing key, a coded body, or a server that stops. Preflights end here
+// too. For all other requests `match` is the handler. Needs the head only.
 std::optional<Response> CheckHead(const ConnectionShared& shared, const Request& head,
                                   Router::Match& match);
 
