@@ -316,6 +316,23 @@ TEST_F(AppTest, AnOpenServerIsNotForOtherMachines) {
   EXPECT_NO_THROW(App{options});
 }
 
+TEST_F(AppTest, WhatCannotWorkIsRefusedBeforeTheServerStarts) {
+  const auto fault = [](const AppOptions& options) -> std::string {
+    try {
+      App app(options);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  AppOptions options = Defaults();
+  options.http.host = "300.1.1.1";
+  EXPECT_NE(fault(options).find("must be an IP address"), std::string::npos) << fault(options);
+  options = Defaults();
+  options.http.body_memory_bytes = options.http.max_body_bytes - 1;
+  EXPECT_NE(fault(options).find("--body-memory"), std::string::npos) << fault(options);
+}
+
 TEST_F(AppTest, AClientThatLeavesLeavesNothingBehind) {
   StartApp();
   Json request = Chat("hello");
