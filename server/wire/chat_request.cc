@@ -213,7 +213,7 @@ ChatRequest ParseChatRequest(const Json& body, const ModelLimits& limits) {
   ReadStreamFields(reader, request.generation);
   ReadTemplateFields(reader, request.prompt);
   ReadOutputFields(reader, request.generation);
-  ReadFieldsWithoutEffect(reader);
+  ReadFieldsWithoutEffect(reader, GenerationRoute::kChat);
   request.ignored = reader.unknown();
   return request;
 }

@@ -87,7 +87,7 @@ CompletionRequest ParseCompletionRequest(const Json& body, const ModelLimits& li
   }
   request.add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
   ReadOutputFields(reader, request.generation);
-  ReadFieldsWithoutEffect(reader);
+  ReadFieldsWithoutEffect(reader, GenerationRoute::kCompletions);
   request.ignored = reader.unknown();
   return request;
 }

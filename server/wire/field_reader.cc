@@ -208,10 +208,6 @@ void FieldReader::Accept(std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names) asked_.emplace(name);
 }
 
-void FieldReader::Refuse(std::string_view name, const std::string& why) {
-  if (Any(name) != nullptr) throw UnsupportedField(ParamName(name), ParamName(name) + " " + why);
-}
-
 std::vector<std::string> FieldReader::unknown() const {
   std::vector<std::string> out;
   for (const auto& [name, value] : object_.items()) {

@@ -48,8 +48,6 @@ class FieldReader {
 
   // Fields that are known and have no effect.
   void Accept(std::initializer_list<std::string_view> names);
-  // Throws kUnsupported when the field is given: it would change the meaning and is not served.
-  void Refuse(std::string_view name, const std::string& why);
 
   // Given fields that were never asked for.
   std::vector<std::string> unknown() const;

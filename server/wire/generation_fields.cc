@@ -153,12 +153,10 @@ void ReadOutputFields(FieldReader& reader, GenerationFields& fields) {
       priority, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
 }
 
-void ReadFieldsWithoutEffect(FieldReader& reader) {
+void ReadFieldsWithoutEffect(FieldReader& reader, GenerationRoute route) {
   reader.Accept({"metadata", "store", "user", "safety_identifier", "service_tier", "verbosity",
                  "prediction", "prompt_cache_key", "prompt_cache_retention"});
-  for (const char* field : {"functions", "function_call", "audio", "web_search_options"}) {
-    reader.Refuse(field, "is not served");
-  }
+  RefuseUnservedFields(reader, route);
   if (const Json* modalities = reader.Any("modalities")) {
     if (*modalities != Json::array({"text"})) {
       throw UnsupportedField("modalities", "modalities other than [\"text\"] are not served");

@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "server/wire/field_reader.h"
+#include "server/wire/unserved_fields.h"
 
 namespace tandem::server {
 
@@ -53,8 +54,9 @@ void ReadPromptLogprobs(FieldReader& reader, GenerationFields& fields);
 void ReadStreamFields(FieldReader& reader, GenerationFields& fields);
 // From `skip_special_tokens` to `priority`.
 void ReadOutputFields(FieldReader& reader, GenerationFields& fields);
-// Accepts what has no effect and refuses what would change the meaning and is not served.
-void ReadFieldsWithoutEffect(FieldReader& reader);
+// Accepts the documented fields without effect, and refuses the fields that change an answer and
+// that this server does not implement.
+void ReadFieldsWithoutEffect(FieldReader& reader, GenerationRoute route);
 
 // The model's defaults with the request's values over them. A missing seed is drawn at random.
 engine::SamplingParams MakeSamplingParams(const GenerationFields& fields,

@@ -356,6 +356,13 @@ class EveryField(ApiCase):
                              ("response_format", {"type": "json_schema",
                                                   "json_schema": {"name": "a", "schema": {}}})):
             self.refused(CHAT, chat(**{field: value}), field, "unsupported_parameter")
+        for field, value in (("guided_json", {"type": "object"}), ("guided_regex", "a+"),
+                             ("guided_choice", ["a", "b"]), ("guided_grammar", "start: 'a'"),
+                             ("structured_outputs", {"choice": ["a"]}), ("grammar", "root ::= \"a\""),
+                             ("json_schema", {"type": "object"}), ("bad_words", ["dog"]),
+                             ("truncate_prompt_tokens", 4), ("mirostat", 2)):
+            self.refused(CHAT, chat(**{field: value}), field, "unsupported_parameter")
+            self.refused(COMPLETIONS, completion(**{field: value}), field, "unsupported_parameter")
         self.refused(CHAT, chat(tool_choice="required"), "tool_choice", "invalid_value")
         self.refused(COMPLETIONS, completion(suffix="x"), "suffix", "unsupported_parameter")
         self.refused(COMPLETIONS, completion(response_format={"type": "json_object"}),

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "server/routes.h"
+#include "server/wire/unserved_fields.h"
 
 // GET /openapi.json is written by hand, so something must notice when it and the routes part.
 
@@ -77,6 +79,19 @@ TEST(OpenApi, EveryOperationHasANameAndItsPathParameters) {
       EXPECT_EQ(item["parameters"][0]["name"], "id") << path;
     }
   }
+}
+
+TEST(OpenApi, ListsExactlyTheFieldsThatEachGenerationRouteRefuses) {
+  const Json schemas = Document()["components"]["schemas"];
+  std::vector<std::string> chat;
+  std::vector<std::string> completions;
+  for (const UnservedField& field : UnservedFields()) {
+    if (field.in_chat) chat.emplace_back(field.name);
+    if (field.in_completions) completions.emplace_back(field.name);
+  }
+
+  EXPECT_EQ(schemas["ChatCompletionRequest"]["x-unsupported-parameters"], Json(chat));
+  EXPECT_EQ(schemas["CompletionRequest"]["x-unsupported-parameters"], Json(completions));
 }
 
 }  // namespace
