@@ -71,7 +71,7 @@ Json FineTuningEvents::Event(const char* kind, int64_t number, int64_t created_a
   event["level"] = "info";
   event["message"] = "";
   event["type"] = "message";
-  event["data"] = nullptr;
+  event["data"] = Json::object();
   return event;
 }
 

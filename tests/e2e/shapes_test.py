@@ -128,7 +128,7 @@ SHAPES = {
     "FineTuningJobEvent": (
         {"id": prefixed("ftevent-"), "object": one_of("fine_tuning.job.event"),
          "created_at": moment, "level": one_of("info", "warn", "error"), "message": text},
-        {"type": one_of("message", "metrics"), "data": anything}),
+        {"type": one_of("message", "metrics"), "data": lambda value: isinstance(value, dict)}),
     "FineTuningJobEventList": (page("FineTuningJobEvent"),
                                {"first_id": either(text, null), "last_id": either(text, null)}),
     "FineTuningJobCheckpoint": (
