@@ -933,6 +933,23 @@ class Keys(Http):
             self.assertEqual(self.ask(server, post(path, {})).status, 401)
             self.assertEqual(self.ask(server, post(path, {}, bearer("one"))).status, 400)
 
+    def test_every_route_but_the_public_ones_refuses_without_a_key(self):
+        server = self.serve("--api-key", "one", "--metrics-key", "two")
+        document = self.ask(server, get("/openapi.json")).json()
+        public = {"/", "/health", "/ready", "/version", "/openapi.json"}
+        asked = set()
+        for path, item in document["paths"].items():
+            for method in {"get", "put", "post", "delete"} & set(item):
+                target = re.sub(r"\{\w+\}", "x", path)
+                reply = self.ask(server, get(target, method=method.upper()))
+                if path in public:
+                    self.assertEqual(reply.status, 200, (method, path))
+                else:
+                    self.assertEqual((reply.status, reply.code()), (401, "invalid_api_key"),
+                                     (method, path))
+                asked.add((method, path))
+        self.assertGreater(len(asked), 40)
+
     def test_without_keys(self):
         server = self.serve(env={"TANDEM_ADMIN_KEY": ""})
         self.assertEqual(self.ask(server, get("/v1/models")).status, 200)

@@ -81,6 +81,8 @@ TEST(OpenApi, EveryOperationHasANameAndItsPathParameters) {
   }
 }
 
+TEST(OpenApi, NoRouteAnswersHtml) { EXPECT_EQ(Document().dump().find("html"), std::string::npos); }
+
 TEST(OpenApi, ListsExactlyTheFieldsThatEachGenerationRouteRefuses) {
   const Json schemas = Document()["components"]["schemas"];
   std::vector<std::string> chat;

@@ -1,0 +1,82 @@
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/support/paths.h"
+
+// What the program's sources must not do, whatever they include: tests/SECURITY.md says why.
+
+namespace tandem::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Calls `visit` with each line of the program's sources, without its comment.
+void ForEachLine(
+    const std::function<void(const std::string& file, const std::string& line)>& visit) {
+  for (const char* room : {"engine", "server", "training", "convert", "config"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(SourceDir() / room)) {
+      const std::string extension = entry.path().extension();
+      if (extension != ".cc" && extension != ".h" && extension != ".inc") continue;
+      const std::string name = fs::relative(entry.path(), SourceDir());
+      std::ifstream file(entry.path());
+      for (std::string line; std::getline(file, line);) {
+        const size_t comment = line.find("//");
+        visit(name, comment == std::string::npos ? line : line.substr(0, comment));
+      }
+    }
+  }
+}
+
+bool IsWordCharacter(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
+
+// Whether the line calls a function of this name: "name(", but not as the end of a longer name.
+bool Calls(const std::string& line, const std::string& name) {
+  const std::string call = name + "(";
+  for (size_t at = line.find(call); at != std::string::npos; at = line.find(call, at + 1)) {
+    if (at == 0 || !IsWordCharacter(line[at - 1])) return true;
+  }
+  return false;
+}
+
+// The file names in which a line calls one of the functions.
+std::set<std::string> CallersOf(const std::vector<std::string>& functions) {
+  std::set<std::string> files;
+  ForEachLine([&](const std::string& file, const std::string& line) {
+    for (const std::string& function : functions) {
+      if (Calls(line, function)) files.insert(fs::path(file).filename());
+    }
+  });
+  return files;
+}
+
+using Names = std::set<std::string>;
+
+TEST(SourceRules, NoSourceRunsACommandOrLoadsCode) {
+  EXPECT_EQ(CallersOf({"system", "popen", "dlopen", "execl", "execle", "execlp", "execv", "execve",
+                       "execvp", "execvpe", "fexecve", "fork", "vfork"}),
+            Names());
+  // Jobs are this program again, started without a shell.
+  EXPECT_EQ(CallersOf({"posix_spawn", "posix_spawnp"}), Names({"child_process.cc"}));
+}
+
+TEST(SourceRules, NoCheckIsAnAssert) { EXPECT_EQ(CallersOf({"assert"}), Names()); }
+
+TEST(SourceRules, OnlyTheHubOpensConnections) {
+  EXPECT_EQ(CallersOf({"connect", "async_connect"}), Names({"net_stream.cc"}));
+}
+
+TEST(SourceRules, OnlyTheHttpServerListens) {
+  EXPECT_EQ(CallersOf({"listen"}), Names({"http_server.cc"}));
+}
+
+}  // namespace
+}  // namespace tandem::tests
