@@ -49,8 +49,6 @@ constexpr std::array kCertificateFields = {
     Field{"mean_kl", Kind::kNumber},
     Field{"max_kl", Kind::kNumber},
     Field{"same_first_choice", Kind::kNumber},
-    Field{"reference_perplexity", Kind::kNumber},
-    Field{"perplexity", Kind::kNumber},
 };
 constexpr std::array kMergeFields = {
     Field{"dtype", Kind::kText},

@@ -119,13 +119,16 @@ int Quantize(const QuantizeFlags& flags) {
       {"mean_kl", distance.mean_kl},
       {"max_kl", distance.max_kl},
       {"same_first_choice", distance.same_first_choice},
-      {"reference_perplexity", distance.reference_perplexity},
-      {"perplexity", distance.perplexity},
-      {"perplexity_ratio", distance.perplexity / distance.reference_perplexity},
       {"text", !flags.text_file.empty() ? flags.text_file
                : reference.tokenizer    ? "built in"
                                         : "random ids"},
       {"packed_file", rounded.model->packed_path().string()}};
+  // Random ids are no text: every model predicts them badly, which says nothing.
+  if (reference.tokenizer || !flags.text_file.empty()) {
+    report["reference_perplexity"] = distance.reference_perplexity;
+    report["perplexity"] = distance.perplexity;
+    report["perplexity_ratio"] = distance.perplexity / distance.reference_perplexity;
+  }
   const std::string text = report.dump(2) + "\n";
   std::fputs(text.c_str(), stdout);
   if (!flags.report_file.empty()) engine::WriteFileAtomically(flags.report_file, text);

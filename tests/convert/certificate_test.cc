@@ -92,8 +92,8 @@ TEST_F(CertificateTest, ACopyOfEveryFamilySaysExactlyTheSame) {
     EXPECT_EQ(certificate["mean_kl"], 0);
     EXPECT_EQ(certificate["max_kl"], 0);
     EXPECT_EQ(certificate["same_first_choice"], 1);
-    EXPECT_EQ(certificate["perplexity"], certificate["reference_perplexity"]);
-    EXPECT_GT(certificate["perplexity"], 1);
+    EXPECT_FALSE(certificate.contains("perplexity")) << "the ids are no text";
+    EXPECT_FALSE(certificate.contains("reference_perplexity"));
   }
 }
 

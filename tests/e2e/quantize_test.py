@@ -58,6 +58,7 @@ class Quantize(unittest.TestCase):
         report = self.run_it("-m", GOLDEN / "llama2-tiny-two-shards", "--dtype", "int8",
                              "--window", 64)
         self.assertEqual((report["text"], report["positions"]), ("random ids", 512))
+        self.assertNotIn("perplexity", report)
 
     def test_faults_are_named(self):
         self.assertIn("int8", self.run_it("--dtype", "int2", code=2))
