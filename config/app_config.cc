@@ -42,7 +42,8 @@ const ConfigKey kKeys[] = {
                "GGUF file",
      .choices = "auto|f32|bf16|int8|int4"},
     {.name = "max-model-len", .member = &AppConfig::max_model_len, .unit = "tokens",
-     .effect = "context bound; 0: the model's own", .min = 0, .max = 1 << 30},
+     .effect = "longest context; a model that supports less keeps its own, with a warning; "
+               "0: the model's own", .min = 0, .max = 1 << 30},
     {.name = "chat-template", .member = &AppConfig::chat_template, .unit = "FILE",
      .effect = "Jinja chat template to use instead of the model's",
      .default_text = "the model's own", .must_exist = true},

@@ -250,6 +250,13 @@ std::shared_ptr<const ServedModel> App::MakeModel(OpenedModel opened,
                   .figures = model->engine->figures(),
                   .prefix_cache = options.prefix_cache,
                   .kv_dtype = model->loaded().kv_dtype});
+  if (options.max_model_len > model->loaded().max_model_len) {
+    LogEvent(spdlog::level::warn, "max_model_len_lowered",
+             {{"model", model->id},
+              {"requested", options.max_model_len},
+              {"used", model->loaded().max_model_len},
+              {"reason", std::string("the limit of the model is smaller")}});
+  }
   return model;
 }
 
