@@ -17,6 +17,7 @@
 #include "engine/io/mapping_faults.h"
 #include "engine/kernels/kernels.h"
 #include "server/app.h"
+#include "server/cli/example_request.h"
 #include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
 #include "server/service_notify.h"
@@ -145,6 +146,18 @@ AppOptions ToAppOptions(const AppConfig& config) {
   return options;
 }
 
+// The first line is for programs that wait for the server, the rest for people.
+void Announce(App& app, bool needs_key) {
+  std::printf("listening on %s\n", app.base_url().c_str());
+  const std::vector<ModelRegistry::Entry> models = app.models().List();
+  if (!models.empty()) {
+    std::printf("\nTry it:\n  %s\n\n", ExampleRequest(app.base_url(), *models.front().model,
+                                                      needs_key ? "TANDEM_API_KEY" : "")
+                                           .c_str());
+  }
+  std::fflush(stdout);
+}
+
 int Serve(const ServeFlags& flags) {
   const config::LoadedConfig loaded = config::LoadConfig(flags.sources);
   const AppConfig& config = loaded.values;
@@ -165,10 +178,10 @@ int Serve(const ServeFlags& flags) {
   };
   // Loads and the engine check every mapped weight for damage, so a truncated file costs one model.
   engine::SurviveMappingFaults();
+  const bool needs_key = !config.api_key.empty() || !config.api_key_file.empty();
   App app(std::move(options));
   app.Start();
-  std::printf("listening on %s\n", app.base_url().c_str());
-  std::fflush(stdout);
+  Announce(app, needs_key);
   NotifyService("READY=1");
   RunUntilSignal(app);
   return 0;

@@ -1,0 +1,43 @@
+#include "server/cli/example_request.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tandem::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// In single quotes, so that the shell changes nothing.
+std::string ShellQuoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string(R"('\'')") : std::string(1, c);
+  return out + "'";
+}
+
+}  // namespace
+
+std::string ExampleRequest(const std::string& base_url, const ServedModel& model,
+                           const std::string& key_variable) {
+  const bool has_tokenizer = model.loaded().tokenizer != nullptr;
+  const bool can_chat = has_tokenizer && model.loaded().chat_template != nullptr;
+  Json body;
+  body["model"] = model.id;
+  body["stream"] = true;
+  body["temperature"] = 0.7;
+  if (can_chat) {
+    body["messages"] =
+        Json::array({{{"role", "user"}, {"content", "Tell me a story about a dog."}}});
+  } else {
+    body["max_tokens"] = 60;
+    body["prompt"] = has_tokenizer ? Json("Once upon a time") : Json::array({1});
+    if (!has_tokenizer) body["return_token_ids"] = true;
+  }
+  std::string command = "curl -N " + base_url;
+  command += can_chat ? "/v1/chat/completions" : "/v1/completions";
+  command += " -H 'Content-Type: application/json' \\\n";
+  if (!key_variable.empty())
+    command += "    -H \"Authorization: Bearer $" + key_variable + "\" \\\n";
+  return command + "    -d " + ShellQuoted(body.dump());
+}
+
+}  // namespace tandem::server
