@@ -3,8 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "engine/base/error.h"
+#include "server/cli/usage.h"
 #include "server/cli/verbs.h"
 
 namespace tandem::server {
@@ -25,18 +28,37 @@ int ExitCodeOf(const Error& error) {
   }
 }
 
+constexpr const char* kExitCodes =
+    "Exit codes: 0 done; 1 failed; 2 wrong usage, configuration or spec; 65 damaged data;\n"
+    "74 file or network error; 75 interrupted, run the same command again to resume;\n"
+    "130 cancelled.";
+
+// Throws the errors that CLI11 would report without saying what the user may have meant.
+void Parse(CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> words;
+  for (int i = 1; i < argc; ++i) words.emplace_back(argv[i]);
+  FindVerb(app, words);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ExtrasError&) {
+    throw Error(ErrorCode::kInvalidArgument, UnknownWordMessage(app));
+  }
+}
+
 }  // namespace
 
 int RunCli(int argc, char** argv) {
   try {
     CLI::App app("Tandem trains and serves language models on one engine.", "tandem");
     app.require_subcommand(1);
+    app.set_version_flag("--version", VersionLine);
+    app.footer(kExitCodes);
     int exit_code = 0;
     for (const Verb& verb : Verbs()) {
       verb.add(*app.add_subcommand(verb.name, verb.description), exit_code);
     }
     try {
-      app.parse(argc, argv);
+      Parse(app, argc, argv);
     } catch (const CLI::ParseError& error) {
       // CLI11 prints help and version requests as "errors" with code 0.
       return app.exit(error) == 0 ? 0 : 2;

@@ -22,6 +22,7 @@ constexpr Verb kVerbs[] = {
     {"doctor", "say what this machine offers and what would be used", AddDoctor},
     {"bench", "measure this machine and what the program reaches on it", AddBench},
     {"version", "print version, commit and build", AddVersion},
+    {"help", "explain a verb and its flags", AddHelp},
 };
 
 }  // namespace

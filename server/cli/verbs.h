@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 namespace CLI {
 class App;
@@ -37,5 +38,9 @@ void AddTokenizer(CLI::App& command, int& exit_code);
 void AddDoctor(CLI::App& command, int& exit_code);
 void AddBench(CLI::App& command, int& exit_code);
 void AddVersion(CLI::App& command, int& exit_code);
+void AddHelp(CLI::App& command, int& exit_code);
+
+// Version, commit and build in one line: what `tandem version` and `tandem --version` print.
+std::string VersionLine();
 
 }  // namespace tandem::server

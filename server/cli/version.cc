@@ -7,11 +7,12 @@
 
 namespace tandem::server {
 
+std::string VersionLine() {
+  return "tandem " + VersionNumber() + " (commit " + VersionCommit() + ", " + VersionBuild() + ")";
+}
+
 void AddVersion(CLI::App& command, int&) {
-  command.callback([] {
-    std::printf("tandem %s (commit %s, %s)\n", VersionNumber().c_str(), VersionCommit().c_str(),
-                VersionBuild().c_str());
-  });
+  command.callback([] { std::printf("%s\n", VersionLine().c_str()); });
 }
 
 }  // namespace tandem::server
