@@ -9,10 +9,6 @@ import http.client
 import json
 import math
 import pathlib
-import re
-import shlex
-import struct
-import socket
 import tempfile
 import threading
 import time
@@ -20,7 +16,7 @@ import unittest
 import urllib.parse
 
 import harness
-from harness import ADMIN_KEY, PATIENCE_S, ROOT, Case, Server
+from harness import PATIENCE_S, ROOT, Case, Server
 
 MODEL = "tandem-stories"
 MODEL_FILES = ROOT / "config" / "models" / MODEL
@@ -1305,133 +1301,7 @@ class Determinism(ApiCase):
 
 # ---- The documentation
 
-def write_adapter(model, directory, rank=2):
-    """A PEFT directory for one layer of a Llama: A of ones, B of zeros."""
-    config = json.loads((model / "config.json").read_text())
-    module = "base_model.model.model.layers.0.mlp.down_proj"
-    shapes = {f"{module}.lora_A.weight": (rank, config["intermediate_size"]),
-              f"{module}.lora_B.weight": (config["hidden_size"], rank)}
-    header, data = {}, b""
-    for name, (rows, columns) in shapes.items():
-        values = struct.pack("<f", 1.0 if "lora_A" in name else 0.0) * (rows * columns)
-        header[name] = {"dtype": "F32", "shape": [rows, columns],
-                        "data_offsets": [len(data), len(data) + len(values)]}
-        data += values
-    text = json.dumps(header).encode()
-    directory.mkdir(parents=True)
-    (directory / "adapter_model.safetensors").write_bytes(
-        struct.pack("<Q", len(text)) + text + data)
-    (directory / "adapter_config.json").write_text(json.dumps({
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": rank,
-        "target_modules": ["down_proj"], "base_model_name_or_path": model.name}))
-
-
 class Documentation(Case):
-    def prepare(self):
-        root = self.path / "root"
-        model = root / "config" / "models" / MODEL
-        model.mkdir(parents=True)
-        for file in MODEL_FILES.iterdir():
-            if file.suffix in (".json", ".safetensors"):
-                (model / file.name).write_bytes(file.read_bytes())
-        (root / "my.txt").write_text("\n<|endoftext|>\n".join(
-            f"Once there was a {animal} who liked to {verb} all day." for animal in
-            ("dog", "cat", "bird", "frog") for verb in ("run", "sing", "sleep")))
-        (root / "chats.jsonl").write_text("".join(json.dumps({"messages": [
-            {"role": "user", "content": f"Tell me a story about a {animal}."},
-            {"role": "assistant", "content": f"Once there was a {animal}."}]}) + "\n"
-            for animal in ("dog", "cat", "bird", "frog", "fox", "hen", "cow", "pig", "ant", "bee")))
-        write_adapter(model, root / "adapters" / "pirate")
-        return root
-
-    def form_body(self, fields):
-        """As curl's -F makes it: (body, content type)."""
-        body = b""
-        for name, value in fields:
-            disposition = f'form-data; name="{name}"'
-            if value.startswith("@"):
-                disposition += f'; filename="{value[1:]}"'
-                value = (self.path / "root" / value[1:]).read_text()
-            body += f"--b0undary\r\nContent-Disposition: {disposition}\r\n\r\n{value}\r\n".encode()
-        return body + b"--b0undary--\r\n", "multipart/form-data; boundary=b0undary"
-
-    def run_example(self, server, command, variables):
-        """Plays curl: (method, path, status, body)."""
-        for name, value in variables.items():
-            command = command.replace(f"${name}", value)
-        words = shlex.split(command.replace("\\\n", " "))
-        self.assertEqual(words.pop(0), "curl")
-        method, data, headers, url, form = None, None, {}, None, []
-        while words:
-            word = words.pop(0)
-            if word == "-X":
-                method = words.pop(0)
-            elif word == "-H":
-                name, value = words.pop(0).split(": ", 1)
-                headers[name] = value
-            elif word == "-d":
-                data = words.pop(0)
-            elif word == "-F":
-                form.append(words.pop(0).split("=", 1))
-            elif word != "-N":
-                self.assertIsNone(url, command)
-                url = word
-        if form:
-            data, headers["Content-Type"] = self.form_body(form)
-        method = method or ("GET" if data is None else "POST")
-        path = url.split(":0", 1)[1]
-        connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
-        connection.request(method, path, data, headers)
-        response = connection.getresponse()
-        body = response.read().decode()
-        connection.close()
-        return method, path, response.status, body
-
-    def test_every_endpoint_has_an_example_that_works(self):
-        server = self.serve("--model-root", str(self.prepare()))
-        text = (ROOT / "server" / "API.md").read_text()
-        commands = [block for block in re.findall(r"```sh\n(.*?)```", text, re.S)
-                    if block.startswith("curl")]
-        variables = {"TANDEM": "http://host:0", "ADMIN_KEY": ADMIN_KEY}
-        ran = set()
-        document = server.request("GET", "/openapi.json")[2]
-        patterns = {(method.upper(), re.compile(re.sub(r"\\\{\w+\\\}", ".+", re.escape(path)))):
-                    f"{method.upper()} {path}"
-                    for path, item in document["paths"].items()
-                    for method in item if method in ("get", "post", "put", "delete", "patch")}
-        for command in commands:
-            method, path, status, body = self.run_example(server, command, variables)
-            want = {"/admin/jobs": (200, 202), "/admin/convert": (202,)}.get(path, (200,))
-            if path.endswith(("/cancel", "/pause", "/resume")):
-                want = (400,)
-            self.assertIn(status, want, (command, body))
-            if (method, path, status) == ("POST", "/admin/jobs", 202):
-                variables["JOB"] = json.loads(body)["id"]
-            if (method, path) == ("POST", "/v1/files"):
-                variables["FILE"] = json.loads(body)["id"]
-            if (method, path) == ("POST", "/v1/fine_tuning/jobs"):
-                variables["FTJOB"] = json.loads(body)["id"]
-            if path.endswith("events?stream=true"):
-                self.assertIn("successfully completed", body)
-            if "follow" in path:
-                self.assertIn('"status":"succeeded"', body)
-            plain = path.split("?")[0]
-            matching = [name for (verb, pattern), name in patterns.items()
-                        if verb == method and pattern.fullmatch(plain)]
-            self.assertTrue(matching, (method, plain))
-            ran.add(max(matching, key=len) if len(matching) > 1 else matching[0])
-
-        self.assertEqual(set(patterns.values()) - ran, set(), "endpoints without an example")
-
-        # The last of them deleted a model; it stays away.
-        self.assertEqual(server.request("GET", "/v1/models/my-stories")[0], 404)
-        self.assertEqual(server.stop(), 0)
-        server = self.serve("--model-root", str(self.path / "root"))
-        ids = [m["id"] for m in server.request("GET", "/v1/models")[2]["data"]]
-        # What was fine-tuned, and nobody has deleted, is back.
-        self.assertEqual([name.split(":")[0] for name in ids], [MODEL, "ft"])
-        self.assertEqual(server.stop(), 0)
-
     def test_answers_have_the_keys_that_the_description_requires(self):
         server = Shared.start("plain")
         document = server.request("GET", "/openapi.json")[2]

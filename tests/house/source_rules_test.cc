@@ -10,7 +10,7 @@
 
 #include "tests/support/paths.h"
 
-// What the program's sources must not do, whatever they include: tests/SECURITY.md says why.
+// Functions that the program's sources must not call; tests/SECURITY.md gives the reasons.
 
 namespace tandem::tests {
 namespace {

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""The shell examples of the documentation, pasted in order into one shell beside a fresh server.
+
+A comment `<!-- test: … -->` on the line before a block changes what is expected of it:
+`400 CODE` is a refusal with that code, `not run, REASON` leaves the block out.
+
+`docs_test.py BINARY [unittest arguments]`.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import harness
+from harness import ADMIN_KEY, PATIENCE_S, ROOT, Case
+
+BLOCK = re.compile(r"(?m)^(?:<!-- test: (?P<mark>[^\n]+) -->\n)?```sh\n(?P<text>.*?)^```$", re.S)
+END = "@@@ end of block"
+# Refusals must stop the script, and nothing may hang.
+PRELUDE = f"""
+set -euo pipefail
+curl() {{ command curl -sS --max-time {PATIENCE_S} --fail-with-body "$@"; }}
+"""
+# Stands for ./serve, which builds first and then serves until it is stopped: starts the program
+# with the same arguments on a free port, waits until it listens, and stops it.
+SERVE = """#!/usr/bin/env bash
+set -euo pipefail
+here=$(dirname "$0")
+coproc server { exec "$here/build/release/tandem" serve --port 0 --data-dir "$here/second" "$@"; }
+pid=$server_PID
+read -r line <&"${server[0]}" || { wait "$pid"; exit 1; }
+case "$line" in "listening on "*) kill -TERM "$pid"; wait "$pid" ;; *) kill "$pid"; exit 1 ;; esac
+"""
+
+
+class Block:
+    def __init__(self, match):
+        self.text = match["text"]
+        self.mark = match["mark"] or ""
+        self.refusal = self.mark[len("400 "):] if self.mark.startswith("400 ") else None
+        self.is_run = not self.mark.startswith("not run, ")
+
+    def script(self):
+        if self.refusal is None:
+            return f"{self.text}\necho; echo '{END}'\n"
+        return f"code=0; {{ {self.text} }} || code=$?\n[ $code = 22 ]\necho; echo '{END}'\n"
+
+
+def blocks_of(file):
+    return [Block(match) for match in BLOCK.finditer((ROOT / file).read_text())]
+
+
+class Documentation(Case):
+    def setUp(self):
+        super().setUp()
+        self.root = self.path / "root"
+        (self.root / "build" / "release").mkdir(parents=True)
+        (self.root / "build" / "release" / "tandem").symlink_to(pathlib.Path(harness.BINARY).resolve())
+        shutil.copytree(ROOT / "config", self.root / "config")
+        (self.root / "serve").write_text(SERVE)
+        (self.root / "serve").chmod(0o755)
+        keys = self.path / "home" / ".local" / "share" / "tandem"
+        keys.mkdir(parents=True)
+        (keys / "admin.key").write_text(ADMIN_KEY)
+        self.server = self.serve("--model-root", str(self.root), "--log-format", "json",
+                                 "--log-level", "debug")
+
+    def run_blocks(self, file):
+        """What each block that is run has printed."""
+        blocks = [block for block in blocks_of(file) if block.is_run]
+        address = "http://{}:{}".format(*self.server.address)
+        script = PRELUDE + "".join(block.script() for block in blocks)
+        script = script.replace("http://127.0.0.1:8080", address)
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self.path / "home"),
+                       "XDG_CACHE_HOME": str(self.path / "cache"), "LANG": "C.UTF-8"}
+        done = subprocess.run(["bash", "-c", script], cwd=self.root, env=environment, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        outputs = done.stdout.split(END + "\n")
+        failed = blocks[min(len(outputs), len(blocks)) - 1]
+        self.assertEqual(done.returncode, 0,
+                         f"{failed.text}{outputs[-1][-2000:]}{done.stderr[-2000:]}")
+        self.assertEqual(len(outputs), len(blocks) + 1)
+        for block, output in zip(blocks, outputs):
+            if block.refusal:
+                self.assertEqual(json.loads(output)["error"]["code"], block.refusal, block.text)
+        return dict(zip((block.text for block in blocks), outputs))
+
+    def routes_asked(self):
+        asked = set()
+        for line in self.server.log_path.read_text().splitlines():
+            row = json.loads(line)
+            if row.get("event") == "request" or "route" in row:
+                asked.add(f"{row['method']} {row['route'].replace('+', '')}")
+        return asked
+
+    def test_the_api_by_example(self):
+        outputs = self.run_blocks("server/API.md")
+
+        events = next(output for text, output in outputs.items() if "events?stream=true" in text)
+        self.assertIn("successfully completed", events)
+        logs = [output for text, output in outputs.items() if "follow=true" in text]
+        self.assertEqual(len(logs), 3)
+        for log in logs:
+            self.assertIn('"status":"succeeded"', log)
+        document = self.server.request("GET", "/openapi.json")[2]
+        described = {f"{method.upper()} {path}" for path, item in document["paths"].items()
+                     for method in item if method in ("get", "post", "put", "delete", "patch")}
+        self.assertEqual(described - self.routes_asked(), set(), "endpoints without an example")
+
+        # The last blocks deleted a model, which stays away; the fine-tuned one comes back.
+        self.assertEqual(self.server.request("GET", "/v1/models/my-stories")[0], 404)
+        self.assertEqual(self.server.stop(), 0)
+        server = self.serve("--model-root", str(self.root))
+        ids = [model["id"] for model in server.request("GET", "/v1/models")[2]["data"]]
+        self.assertEqual([name.split(":")[0] for name in ids], ["tandem-stories", "ft"])
+
+    def test_the_readme(self):
+        outputs = self.run_blocks("README.md")
+        diff = next(output for text, output in outputs.items() if "checkpoint diff" in text)
+        self.assertIn(" 0 differences", diff)
+        self.assertIn('"mean_kl": 0.0,', diff)
+        self.assertIn('"state": "not_measured"', diff)
+
+    def test_hardly_a_block_is_left_out_and_each_says_why(self):
+        for file, most in (("server/API.md", 0), ("README.md", 1)):
+            blocks = blocks_of(file)
+            self.assertEqual(len(blocks), (ROOT / file).read_text().count("```sh\n"), file)
+            self.assertLessEqual(sum(not block.is_run for block in blocks), most, file)
+            for block in blocks:
+                self.assertRegex(block.mark, r"^(|400 [a-z_]+|not run, \w.{10,})$")
+
+
+if __name__ == "__main__":
+    harness.main()
