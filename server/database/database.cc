@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "server/database/disk_full.h"
 
 namespace tandem::server {
 namespace {
@@ -69,9 +70,11 @@ constexpr int kSchemaVersion = kSteps.size();
     throw Error(ErrorCode::kDataLoss, "database " + path.string() + " is corrupt: " + why +
                                           "; move it away to start with an empty one");
   }
-  if ((rc & 0xFF) == SQLITE_FULL) {
-    throw Error(ErrorCode::kUnavailable, "the disk of the server is full")
-        .WithReason("insufficient_storage");
+  // SQLite reports only ENOSPC as SQLITE_FULL; an exhausted quota is one of its I/O errors.
+  const bool is_io = (rc & 0xFF) == SQLITE_IOERR || (rc & 0xFF) == SQLITE_CANTOPEN;
+  if ((rc & 0xFF) == SQLITE_FULL ||
+      (is_io && handle != nullptr && IsDiskFull(sqlite3_system_errno(handle)))) {
+    ThrowDiskFull();
   }
   throw Error(ErrorCode::kIo, "database " + path.string() + ": " + why);
 }

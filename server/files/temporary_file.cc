@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "server/database/disk_full.h"
 
 namespace tandem::server {
 namespace {
@@ -16,10 +17,7 @@ namespace {
 constexpr int64_t kFlushBytes = int64_t{8} << 20;
 
 [[noreturn]] void Throw(const char* what, const std::filesystem::path& path, int error_number) {
-  if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG) {
-    throw Error(ErrorCode::kUnavailable, "the disk of the server is full")
-        .WithReason("insufficient_storage");
-  }
+  if (IsDiskFull(error_number)) ThrowDiskFull();
   throw Error(ErrorCode::kIo, std::string("could not ") + what + " " + path.string() + ": " +
                                   std::generic_category().message(error_number));
 }

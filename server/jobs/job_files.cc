@@ -14,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/base/lasting_names.h"
 #include "engine/base/utf8.h"
+#include "server/database/disk_full.h"
 
 namespace tandem::server {
 namespace {
@@ -118,6 +119,7 @@ JobResult Invalid(const std::filesystem::path& path, const std::string& why) {
 }  // namespace
 
 void ThrowIo(const char* what, const std::filesystem::path& path, int error_number) {
+  if (IsDiskFull(error_number)) ThrowDiskFull();
   throw Error(ErrorCode::kIo, std::string("could not ") + what + " " + path.string() + ": " +
                                   std::generic_category().message(error_number));
 }

@@ -23,10 +23,11 @@ namespace tandem::server {
 inline constexpr size_t kMaxLineBytes = 64 * 1024;
 inline constexpr size_t kMaxResultBytes = 1024 * 1024;
 
-// "could not <what> <path>: <errno's text>" as kIo.
+// "could not <what> <path>: <errno's text>" as kIo; kUnavailable (insufficient_storage) when the
+// disk is full.
 [[noreturn]] void ThrowIo(const char* what, const std::filesystem::path& path, int error_number);
 
-// Temporary name, fsync, rename, fsync of the directory. Throws kIo.
+// Temporary name, fsync, rename, fsync of the directory. Throws as ThrowIo.
 void WriteJobFile(const std::filesystem::path& path, std::string_view text);
 // Adds one line to a log that a child may be appending to as well; failures are ignored, since a
 // full disk must not stop the bookkeeping.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/server/jobs/job_supervisor_fixture.h"
+#include "tests/support/full_disk.h"
 
 namespace tandem::server {
 namespace {
@@ -398,6 +399,21 @@ TEST_F(JobSupervisorTest, BadSubmissionsLeaveNothingBehind) {
 
   EXPECT_TRUE(supervisor_->List({}).jobs.empty());
   EXPECT_TRUE(engine::NamesIn(data_dir() / "jobs").empty());
+}
+
+TEST_F(JobSupervisorTest, ASubmissionOnAFullDiskIsInsufficientStorageAndLeavesNothing) {
+  StartSupervisor();
+  std::string reason;
+  {
+    const tests::FullDisk full;
+    try {
+      Submit();
+    } catch (const Error& error) {
+      reason = error.reason();
+    }
+  }
+  EXPECT_EQ(reason, "insufficient_storage");
+  EXPECT_TRUE(std::filesystem::is_empty(data_dir() / "jobs"));
 }
 
 TEST_F(JobSupervisorTest, ManyThreadsMaySubmitCancelAndReadAtOnce) {
