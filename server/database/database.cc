@@ -1,12 +1,18 @@
 #include "server/database/database.h"
 
+#include <fcntl.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "server/database/disk_full.h"
+#include "server/database/owner_only.h"
 
 namespace tandem::server {
 namespace {
@@ -148,9 +154,25 @@ void Database::Closer::operator()(sqlite3* handle) const { sqlite3_close(handle)
 void Database::Closer::operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
 
 Database::Database(std::filesystem::path file) : path_(std::move(file)) {
+  CreateForOwner();
   Open();
   Configure();
   BringUpToDate();
+}
+
+// Makes an empty file with mode 0600, which SQLite gives -wal and -shm too. O_EXCL, because closing
+// a descriptor of an existing database would drop the locks of this process's other connections.
+void Database::CreateForOwner() const {
+  const int fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (fd >= 0) {
+    ::close(fd);
+    return;
+  }
+  if (errno == EEXIST) return;
+  const int error_number = errno;
+  if (IsDiskFull(error_number)) ThrowDiskFull();
+  throw Error(ErrorCode::kIo, "could not create database " + path_.string() + ": " +
+                                  std::generic_category().message(error_number));
 }
 
 void Database::Open() {
@@ -194,6 +216,7 @@ void Database::Configure() {
   sqlite3_busy_timeout(handle_.get(), kBusyTimeoutMs);
   Run("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA foreign_keys = ON;");
   Check();
+  for (const char* suffix : {"", "-wal", "-shm"}) RestrictToOwner(path_.string() + suffix);
   Run("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;");
 }
 

@@ -61,9 +61,9 @@ class Query {
 // full, and kDataLoss when the file turns out corrupt.
 class Database {
  public:
-  // Creates the file where missing and brings its tables up to date. Throws kFailedPrecondition if
-  // a newer program has written it, and kDataLoss if it is corrupt or another program's; a file
-  // that is refused is left as it was.
+  // Creates the file where missing and brings its tables up to date. Restricts the file, its -wal
+  // and its -shm to mode 0600. Throws kFailedPrecondition if a newer program wrote it, and
+  // kDataLoss if it is corrupt or another program's. Refusing a file does not change its contents.
   explicit Database(std::filesystem::path file);
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
@@ -80,6 +80,7 @@ class Database {
     void operator()(sqlite3_stmt* statement) const;
   };
 
+  void CreateForOwner() const;
   void Open();
   void Configure();
   void Check();

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/lasting_names.h"
 #include "server/database/database.h"
+#include "server/database/owner_only.h"
 #include "server/jobs/job_files.h"
 
 namespace tandem::server {
@@ -123,13 +124,16 @@ void BindSupervision(Query& query, const JobRecord& record) {
 
 JobStore JobStore::Open(const std::filesystem::path& data_dir) {
   std::error_code error;
-  // Specs may name private things: the directory is its owner's alone, if it is ours to make.
-  if (!std::filesystem::exists(data_dir, error)) {
-    MakeDirectories(data_dir);
-    std::filesystem::permissions(data_dir, std::filesystem::perms::owner_all, error);
+  // Uploads and specs may be private: only the owner may enter these directories.
+  for (const std::filesystem::path& dir : {data_dir, data_dir / "jobs"}) {
+    if (std::filesystem::exists(dir, error)) {
+      RestrictToOwner(dir);
+      continue;
+    }
+    MakeDirectories(dir);
+    std::filesystem::permissions(dir, std::filesystem::perms::owner_all, error);
+    if (error) ThrowIo("create", dir, error.value());
   }
-  if (error) ThrowIo("create", data_dir, error.value());
-  MakeDirectories(data_dir / "jobs");
 
   UniqueFd lock = LockDataDir(data_dir);
   auto database = std::make_unique<Database>(data_dir / "tandem.db");

@@ -177,6 +177,33 @@ TEST(JobStore, SecondServerOnADataDirIsRefusedWithThePidOfTheFirst) {
               [&] { JobStore::Open(dir.path()); });
 }
 
+TEST(JobStore, NobodyElseMayEnterTheDataDir) {
+  const TemporaryDir dir;
+  const std::filesystem::path old = dir / "old";
+  std::filesystem::create_directories(old / "jobs");
+  for (const std::filesystem::path& path : {old, old / "jobs"}) {
+    std::filesystem::permissions(path, std::filesystem::perms(0755));
+  }
+  for (const std::filesystem::path& data_dir : {dir / "new", old}) {
+    const JobStore store = JobStore::Open(data_dir);
+    for (const std::filesystem::path& path : {data_dir, data_dir / "jobs"}) {
+      EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms::owner_all)
+          << path;
+    }
+    EXPECT_EQ(std::filesystem::status(data_dir / "tandem.db").permissions(),
+              std::filesystem::perms(0600));
+  }
+}
+
+TEST(JobStore, ASharedDirectoryStaysShared) {
+  const TemporaryDir dir;
+  std::filesystem::permissions(dir.path(), std::filesystem::perms(01777));
+
+  const JobStore store = JobStore::Open(dir.path());
+
+  EXPECT_EQ(std::filesystem::status(dir.path()).permissions(), std::filesystem::perms(01777));
+}
+
 TEST(JobStore, NewerSchemaIsRefusedAndLeftAlone) {
   const TemporaryDir dir;
   { JobStore::Open(dir.path()); }
