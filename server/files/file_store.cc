@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/lasting_names.h"
 #include "engine/base/log.h"
+#include "server/database/owner_only.h"
 
 namespace tandem::server {
 namespace {
@@ -22,6 +23,8 @@ namespace {
 constexpr const char* kColumns = "id, bytes, created_at, filename, purpose, expires_at";
 constexpr std::string_view kIdPrefix = "file-";
 constexpr std::string_view kTemporarySuffix = ".part";
+constexpr std::string_view kDeletedSuffix = ".deleted";
+constexpr const char* kUnknownDir = "unknown";
 constexpr size_t kMaxNameBytes = 255;
 constexpr int kThreads = 2;
 // One task at a time for each connection that uploads or downloads, which are bounded elsewhere.
@@ -122,7 +125,7 @@ FileStore::FileStore(Options options)
       database_(options_.data_dir / "tandem.db"),
       threads_(kThreads, kMaxTasks, "tandem-file") {
   const std::lock_guard lock(mutex_);
-  RemoveLeftovers();
+  Recover();
   RemoveExpired();
 }
 
@@ -133,19 +136,58 @@ int64_t FileStore::Now() const {
       .count();
 }
 
-// What an earlier server was killed over: uploads, and files that are not, or no more, in the
-// table.
-void FileStore::RemoveLeftovers() {
-  std::set<std::string> known;
-  Query query = database_.Prepare("SELECT id FROM files");
-  while (query.Next()) known.insert(query.Text());
+std::filesystem::path FileStore::TombstoneOf(const std::string& id) const {
+  return dir_ / (id + std::string(kDeletedSuffix));
+}
+
+// Compares the directory with the table after a kill or a restored backup.
+void FileStore::Recover() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(dir_)) {
+    std::string name = entry.path().filename();
+    if (name.starts_with(kIdPrefix)) names.push_back(std::move(name));
+  }
+  std::set<std::string> without_bytes;
+  {
+    Query query = database_.Prepare("SELECT id FROM files");
+    while (query.Next()) without_bytes.insert(query.Text());
+  }
+  for (const std::string& name : names) {
+    if (name.ends_with(kTemporarySuffix)) {
+      std::error_code ignored;
+      std::filesystem::remove(dir_ / name, ignored);
+      spdlog::info("file_upload_removed name={}", name);
+    } else if (name.ends_with(kDeletedSuffix)) {
+      const std::string id = name.substr(0, name.size() - kDeletedSuffix.size());
+      FinishRemoval(id);
+      without_bytes.erase(id);
+      spdlog::info("file_removal_finished id={}", id);
+    } else if (without_bytes.erase(name) > 0) {
+      RestrictToOwner(dir_ / name);
+    } else {
+      SetAside(name);
+    }
+  }
+  for (const std::string& id : without_bytes) {
+    spdlog::warn("file_bytes_missing id={} path={}", id, PathOf(id).string());
+  }
+}
+
+// Moves a file that the table does not list to files/unknown/, under a free name.
+void FileStore::SetAside(const std::string& name) {
+  const std::filesystem::path unknown = dir_ / kUnknownDir;
+  std::filesystem::path to = unknown / name;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(dir_, error)) {
-    const std::string name = entry.path().filename();
-    if (!name.starts_with(kIdPrefix) || known.contains(name)) continue;  // not ours, or not left
-    std::error_code ignored;
-    std::filesystem::remove(entry.path(), ignored);
-    spdlog::info("file_leftover_removed name={}", name);
+  std::filesystem::create_directory(unknown, error);
+  for (int i = 2; !error && std::filesystem::exists(to, error); ++i) {
+    to = unknown / (name + "." + std::to_string(i));
+  }
+  if (!error) std::filesystem::rename(dir_ / name, to, error);
+  if (error) {
+    spdlog::error("file_unknown name={} kept_at={} reason=\"{}\"", name, (dir_ / name).string(),
+                  error.message());
+  } else {
+    spdlog::warn("file_unknown name={} moved_to={}", name, to.string());
   }
 }
 
@@ -188,7 +230,7 @@ std::optional<StoredFile> FileStore::FindLocked(const std::string& id) {
                                   " FROM files WHERE id = ? AND (expires_at IS NULL OR "
                                   "expires_at > ?)");
   query.Bind(std::string_view(id)).Bind(Now());
-  if (!query.Next()) return std::nullopt;
+  if (tombstones_.contains(id) || !query.Next()) return std::nullopt;
   return ReadFile(query);
 }
 
@@ -226,29 +268,66 @@ FilePage FileStore::List(const FileFilter& filter) {
       (filter.oldest_first ? "ASC" : "DESC") + " LIMIT ?4");
   query.Bind(beyond);
   filter.purpose ? query.Bind(std::string_view(*filter.purpose)) : query.BindNull();
-  query.Bind(Now()).Bind(static_cast<int64_t>(filter.limit) + 1);  // one more: are there more?
+  // One more row tells whether there are more.
+  query.Bind(Now()).Bind(static_cast<int64_t>(filter.limit + tombstones_.size()) + 1);
   FilePage page;
   while (query.Next()) {
+    StoredFile file = ReadFile(query);
+    if (tombstones_.contains(file.id)) continue;
     if (page.files.size() == filter.limit) {
       page.has_more = true;
       break;
     }
-    page.files.push_back(ReadFile(query));
+    page.files.push_back(std::move(file));
   }
   return page;
 }
 
-void FileStore::Remove(const std::string& id) {
-  Query query = database_.Prepare("DELETE FROM files WHERE id = ?");
-  query.Bind(std::string_view(id));
-  query.Next();
+// The rename decides: from here on the file is deleted, whatever the database says. A file without
+// bytes has nothing to rename.
+std::error_code FileStore::Remove(const std::string& id) {
   std::error_code error;
-  std::filesystem::remove(PathOf(id), error);
-  if (error) spdlog::warn("file_not_removed id={} reason=\"{}\"", id, error.message());
+  std::filesystem::rename(PathOf(id), TombstoneOf(id), error);
+  if (error && error != std::errc::no_such_file_or_directory) return error;
+  SyncNamesIn(dir_);
+  FinishRemoval(id);
+  return {};
+}
+
+// Removes the row, then the tombstone. Without room for the database the bytes go first, and an
+// empty tombstone keeps the decision for the next start.
+void FileStore::FinishRemoval(const std::string& id) {
+  const std::filesystem::path tombstone = TombstoneOf(id);
+  std::error_code ignored;
+  if (!ForgetRow(id)) {
+    std::filesystem::remove(tombstone, ignored);
+    const UniqueFd empty(::open(tombstone.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    if (!ForgetRow(id)) {
+      tombstones_.insert(id);
+      return;
+    }
+  }
+  std::filesystem::remove(tombstone, ignored);
+  tombstones_.erase(id);
+}
+
+// False when the database refuses, for example on a full disk.
+bool FileStore::ForgetRow(const std::string& id) {
+  try {
+    Query query = database_.Prepare("DELETE FROM files WHERE id = ?");
+    query.Bind(std::string_view(id));
+    query.Next();
+    return true;
+  } catch (const Error& error) {
+    spdlog::warn("file_row_kept id={} reason=\"{}\"", id, error.what());
+    return false;
+  }
 }
 
 void FileStore::Delete(const std::string& id) {
   const std::lock_guard lock(mutex_);
+  // The database may have room again.
+  for (const std::string& kept : std::set<std::string>(tombstones_)) FinishRemoval(kept);
   Require(id);
   if (options_.is_in_use && options_.is_in_use(id)) {
     throw Error(ErrorCode::kAlreadyExists,
@@ -256,7 +335,9 @@ void FileStore::Delete(const std::string& id) {
         .WithParam("id")
         .WithReason("in_use");
   }
-  Remove(id);
+  if (const std::error_code error = Remove(id)) {
+    throw Error(ErrorCode::kIo, "could not delete " + PathOf(id).string() + ": " + error.message());
+  }
   spdlog::info("file_deleted id={}", id);
 }
 
@@ -285,7 +366,11 @@ void FileStore::RemoveExpired() {
       next_expiry_ = now;  // look again
       continue;
     }
-    Remove(id);
+    if (const std::error_code error = Remove(id)) {
+      spdlog::warn("file_not_removed id={} reason=\"{}\"", id, error.message());
+      next_expiry_ = now;  // look again
+      continue;
+    }
     spdlog::info("file_expired id={}", id);
   }
 }

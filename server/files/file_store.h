@@ -5,8 +5,10 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "server/database/database.h"
@@ -50,9 +52,13 @@ struct FilePage {
 std::optional<std::string> SafeFileName(std::string_view name);
 
 // The uploaded files: their bytes in DATA_DIR/files, named by our ids, and a table of them in
-// DATA_DIR/tandem.db. Any thread. A file is in the table when its bytes are safely on disk, and
-// leaves the table before its bytes; what a killed server has left in between is removed by the
-// next. Locks are taken in the order files, jobs.
+// DATA_DIR/tandem.db. Any thread. Locks are taken in the order files, jobs.
+//
+// Add() syncs the bytes before the table lists the file. Delete() renames the bytes to
+// `ID.deleted`, which decides the deletion, and needs no room on the disk; the row follows. The
+// constructor finishes the deletions and removes the unfinished uploads (`ID.part`) of a killed
+// server. It moves files that the table does not list to files/unknown/ and never deletes them:
+// the database may be new or restored from a backup.
 class FileStore {
  public:
   struct Options {
@@ -77,7 +83,8 @@ class FileStore {
   std::optional<StoredFile> Find(const std::string& id);
   // An unknown `after` is behind everything.
   FilePage List(const FileFilter& filter);
-  // Throws kNotFound (file_not_found), and kAlreadyExists (in_use).
+  // Works on a full disk. Throws kNotFound (file_not_found), kAlreadyExists (in_use), and kIo when
+  // the directory refuses the rename.
   void Delete(const std::string& id);
   // Where the bytes of a file are.
   std::filesystem::path PathOf(const std::string& id) const { return dir_ / id; }
@@ -106,15 +113,21 @@ class FileStore {
   std::optional<StoredFile> FindLocked(const std::string& id);
   StoredFile Require(const std::string& id);
   void Insert(const StoredFile& file);
-  void Remove(const std::string& id);
+  std::error_code Remove(const std::string& id);
+  void FinishRemoval(const std::string& id);
+  bool ForgetRow(const std::string& id);
   void RemoveExpired();
-  void RemoveLeftovers();
+  void Recover();
+  void SetAside(const std::string& name);
+
+  std::filesystem::path TombstoneOf(const std::string& id) const;
 
   const Options options_;
   const std::filesystem::path dir_;
-  std::mutex mutex_;  // guards the next two
+  std::mutex mutex_;  // guards the next three
   Database database_;
-  int64_t next_expiry_ = 0;  // no file expires before
+  int64_t next_expiry_ = 0;           // no file expires before
+  std::set<std::string> tombstones_;  // deleted files whose rows the database could not remove yet
   RequestPool threads_;
 };
 

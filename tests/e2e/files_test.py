@@ -307,6 +307,21 @@ class Uploads(FilesCase):
         resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
         self.upload(server, "x" * 300000)
 
+    def test_a_full_disk_still_deletes(self):
+        server = self.serve()
+        kept, file = self.upload(server, "x" * 3000)["id"], self.upload(server, "y" * 3000)["id"]
+        limits = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1, limits[1]))
+        status, _, body = self.ask(server, "DELETE", f"/v1/files/{file}")
+        self.assertEqual((status, json.loads(body)["deleted"]), (200, True), body)
+        self.assertEqual(self.ask(server, "GET", f"/v1/files/{file}")[0], 404)
+        self.assertEqual([one["id"] for one in self.listed(server)["data"]], [kept])
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, limits)
+        server.stop()
+        server = self.serve()
+        self.assertEqual([one["id"] for one in self.listed(server)["data"]], [kept])
+        self.assertEqual(self.on_disk(), [kept])
+
     def test_many_at_once(self):
         server = self.serve()
         contents = [os.urandom(200000 + i) for i in range(16)]

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "tests/support/full_disk.h"
 #include "tests/support/temporary_dir.h"
 
 namespace tandem::server {
@@ -34,6 +35,13 @@ class FileStoreTest : public testing::Test {
       names.push_back(entry.path().filename());
     }
     return names;
+  }
+  std::filesystem::path Files() const { return dir_.path() / "files"; }
+  static std::string Text(const std::filesystem::path& path) {
+    std::string text;
+    std::ifstream in(path);
+    std::getline(in, text);
+    return text;
   }
   static std::vector<std::string> Ids(const FilePage& page) {
     std::vector<std::string> ids;
@@ -69,10 +77,7 @@ TEST_F(FileStoreTest, AFileIsTheSameAfterARestart) {
   EXPECT_EQ(found->filename, "x.jsonl");
   EXPECT_EQ(found->purpose, "batch");
   EXPECT_EQ(found->expires_at, 4600);
-  std::string text;
-  std::ifstream in(store_->PathOf(added.id));
-  std::getline(in, text);
-  EXPECT_EQ(text, "hello");
+  EXPECT_EQ(Text(store_->PathOf(added.id)), "hello");
   bool is_used = false;
   store_->Use({added.id}, [&] { is_used = true; });
   EXPECT_TRUE(is_used);
@@ -90,20 +95,118 @@ TEST_F(FileStoreTest, AnUploadThatIsDroppedLeavesNothing) {
   EXPECT_TRUE(OnDisk().empty());
 }
 
-TEST_F(FileStoreTest, WhatAKilledServerLeftIsRemovedAndNothingElse) {
+TEST_F(FileStoreTest, AStartRemovesUnfinishedUploadsAndFinishesDeletions) {
   Open();
   const StoredFile kept = Add("kept");
+  const StoredFile deleted = Add("deleted");
   store_.reset();
-  const std::filesystem::path files = dir_.path() / "files";
-  std::ofstream(files / "file-0123456789abcdef01234567.part") << "half";
-  std::ofstream(files / "file-0123456789abcdef01234568") << "renamed, not in the table";
-  std::ofstream(files / "README") << "somebody's";
+  std::ofstream(Files() / "file-0123456789abcdef01234567.part") << "half";
+  std::ofstream(Files() / "README") << "somebody's";
+  std::filesystem::rename(Files() / deleted.id, Files() / (deleted.id + ".deleted"));
 
   Open();
 
   EXPECT_EQ(OnDisk().size(), 2u);
-  EXPECT_TRUE(std::filesystem::exists(files / kept.id));
-  EXPECT_TRUE(std::filesystem::exists(files / "README"));
+  EXPECT_TRUE(std::filesystem::exists(Files() / kept.id));
+  EXPECT_TRUE(std::filesystem::exists(Files() / "README"));
+  EXPECT_FALSE(store_->Find(deleted.id));
+  EXPECT_TRUE(store_->Find(kept.id));
+}
+
+TEST_F(FileStoreTest, AnEmptyOrOlderDatabaseDeletesNoFile) {
+  Open();
+  const std::string older = Add("in the backup").id;
+  store_.reset();
+  const std::filesystem::path backup = dir_.path() / "tandem.db.backup";
+  std::filesystem::copy_file(dir_.path() / "tandem.db", backup);
+  Open();
+  const std::string newer = Add("newer than the backup").id;
+  store_.reset();
+
+  std::filesystem::copy_file(backup, dir_.path() / "tandem.db",
+                             std::filesystem::copy_options::overwrite_existing);
+  Open();
+  EXPECT_TRUE(store_->Find(older));
+  EXPECT_EQ(Text(Files() / "unknown" / newer), "newer than the backup");
+
+  store_.reset();
+  std::filesystem::remove(dir_.path() / "tandem.db");
+  Open();
+  EXPECT_EQ(Text(Files() / "unknown" / older), "in the backup");
+  EXPECT_EQ(Text(Files() / "unknown" / newer), "newer than the backup");
+}
+
+TEST_F(FileStoreTest, AFileSetAsideReplacesNoneOfTheSameName) {
+  Open();
+  store_.reset();
+  const std::string name = "file-0123456789abcdef01234567";
+  std::filesystem::create_directory(Files() / "unknown");
+  std::ofstream(Files() / "unknown" / name) << "first";
+  std::ofstream(Files() / name) << "second";
+
+  Open();
+
+  EXPECT_EQ(Text(Files() / "unknown" / name), "first");
+  EXPECT_EQ(Text(Files() / "unknown" / (name + ".2")), "second");
+}
+
+TEST_F(FileStoreTest, FilesComeBackWhenTheDatabaseOfTheirBackupDoes) {
+  Open();
+  const std::string id = Add("hello").id;
+  store_.reset();
+  const std::filesystem::path backup = dir_.path() / "tandem.db.backup";
+  std::filesystem::rename(dir_.path() / "tandem.db", backup);
+  Open();
+  EXPECT_FALSE(store_->Find(id));
+  store_.reset();
+
+  // The restore of server/README.md.
+  std::filesystem::rename(backup, dir_.path() / "tandem.db");
+  std::filesystem::rename(Files() / "unknown" / id, Files() / id);
+  Open();
+
+  EXPECT_TRUE(store_->Find(id));
+  EXPECT_EQ(Text(store_->PathOf(id)), "hello");
+}
+
+TEST_F(FileStoreTest, ADeletionSucceedsWhileTheDatabaseHasNoRoom) {
+  Open();
+  const std::string id = Add("hello").id;
+  const std::string other = Add("other").id;
+  {
+    const tests::FullDisk full;
+    store_->Delete(id);
+    EXPECT_FALSE(store_->Find(id));
+    EXPECT_EQ(Ids(store_->List({})), std::vector<std::string>{other});
+    EXPECT_EQ(ReasonOf([&] { store_->Delete(id); }), "file_not_found");
+  }
+  Open();
+  EXPECT_FALSE(store_->Find(id));
+  EXPECT_EQ(Ids(store_->List({})), std::vector<std::string>{other});
+  EXPECT_EQ(OnDisk(), std::vector<std::string>{other});
+}
+
+TEST_F(FileStoreTest, NobodyElseMayReadTheDatabaseOrAFile) {
+  Open();
+  const std::string id = Add("hello").id;
+  const auto mode = [](const std::filesystem::path& path) {
+    return static_cast<int>(std::filesystem::status(path).permissions());
+  };
+  for (const char* name : {"tandem.db", "tandem.db-wal", "tandem.db-shm"}) {
+    EXPECT_EQ(mode(dir_.path() / name), 0600) << name;
+  }
+  store_.reset();
+  for (const std::filesystem::path& path : {dir_.path() / "tandem.db", Files() / id}) {
+    std::filesystem::permissions(path, std::filesystem::perms(0644));
+  }
+
+  Open();
+
+  for (const char* name : {"tandem.db", "tandem.db-wal", "tandem.db-shm"}) {
+    EXPECT_EQ(mode(dir_.path() / name), 0600) << name;
+  }
+  EXPECT_EQ(mode(Files() / id), 0600);
+  EXPECT_EQ(mode(Files()), 0700);
 }
 
 TEST_F(FileStoreTest, ListsInPagesBothWays) {
