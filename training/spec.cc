@@ -81,7 +81,7 @@ class SpecReader {
         node[word.substr(0, equals)] = YAML::Load(value);
         Walk(node, "");
       } catch (const YAML::Exception& error) {
-        Fault(word + ": " + error.what());
+        Fault(word.substr(0, equals) + ": " + error.what());
       }
       return;
     }
@@ -186,25 +186,43 @@ class SpecReader {
     }
   }
 
-  // ${VAR} and ${VAR:-default}; nothing else is special. A variable that was read is named in
-  // `origin`.
-  static std::string Expand(const std::string& text, std::string* origin) {
+  // The directory of the file that is read now.
+  std::string SpecDir() const {
+    if (files_.empty()) throw BadValue("${SPEC_DIR} has a value only in a spec file");
+    return files_.back().parent_path().string();
+  }
+
+  // Index of the "}" that closes the "${" at `begin`; npos without one.
+  static size_t FindEnd(const std::string& text, size_t begin) {
+    int depth = 0;
+    for (size_t i = begin; i < text.size(); ++i) {
+      if (text.compare(i, 2, "${") == 0) ++depth;
+      if (text[i] == '}' && --depth == 0) return i;
+    }
+    return std::string::npos;
+  }
+
+  // Replaces ${VAR}, ${VAR:-default} and ${SPEC_DIR}; a default may hold more of them. Adds the
+  // variables that were read to `origin`.
+  std::string Expand(const std::string& text, std::string* origin) const {
     std::string out;
     size_t from = 0;
     while (true) {
       const size_t begin = text.find("${", from);
       if (begin == std::string::npos) break;
-      const size_t end = text.find('}', begin);
+      const size_t end = FindEnd(text, begin);
       if (end == std::string::npos) throw BadValue("\"${\" without \"}\"");
       out.append(text, from, begin - from);
       const std::string inside = text.substr(begin + 2, end - begin - 2);
       const size_t split = inside.find(":-");
       const std::string name = inside.substr(0, split);
-      if (const char* value = std::getenv(name.c_str())) {
+      if (name == "SPEC_DIR") {
+        out += SpecDir();
+      } else if (const char* value = std::getenv(name.c_str())) {
         out += value;
         *origin += ", environment variable " + name;
       } else if (split != std::string::npos) {
-        out += inside.substr(split + 2);
+        out += Expand(inside.substr(split + 2), origin);
       } else {
         throw BadValue("environment variable " + name + " is not set");
       }
@@ -256,6 +274,13 @@ class SpecReader {
     }
     if (spec.train.early_stopping_patience > 0 && spec.train.eval_interval == 0) {
       Fault("train.eval_interval: must be set for early_stopping_patience");
+    }
+    const OptimizerSpec& optimizer = spec.train.optimizer;
+    if (optimizer.kind != OptimizerKind::kSgd && static_cast<float>(optimizer.eps) == 0 &&
+        static_cast<float>(optimizer.eps_root) == 0) {
+      Fault(
+          "train.optimizer.eps: must be above 0 where eps_root is 0: a weight without gradient "
+          "would become NaN");
     }
     CheckPreference();
     CheckSchedule(spec.train.schedule);
@@ -364,6 +389,11 @@ TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
   SpecReader reader;
   reader.ReadYaml(text, source, nullptr);
   for (const std::string& word : overrides) reader.ReadOverride(word);
+  if (!reader.spec.hub_token.empty()) {
+    reader.Fault(
+        "hf_access_token: requests and pipelines are recorded and may not hold a token: "
+        "set HF_TOKEN in the environment instead");
+  }
   return reader.Finish(source);
 }
 

@@ -171,6 +171,8 @@ struct TrainSpec {
   ResourceSection resources;
   engine::DType compute = engine::DType::kBF16;
   int64_t log_period = 1;
+  // Secret: for fetching models from the hub. Never shown, logged, recorded or exported.
+  std::string hub_token;
   std::vector<std::string> notes;  // keys that were accepted and have no effect here
   // Where values came from ("spec.yaml:3", "base.yaml:7", "command line"), by the key's first name;
   // others are defaults.
@@ -188,7 +190,8 @@ struct TrainSpec {
 // `${VAR:-default}` are replaced. Throws kInvalidArgument with every fault, one a line; an unknown
 // key comes with the nearest known one. A file may build on another one (base_config), whose values
 // it changes; a text cannot. A `path` that is itself a word (`kind=train.sft`) stands for a spec of
-// words alone.
+// words alone. In a file `${SPEC_DIR}` is the directory of that file. A text cannot hold a hub
+// token: texts come from requests and pipelines, which are recorded.
 TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
                          std::span<const std::string> overrides);
 TrainSpec LoadTrainSpec(const std::filesystem::path& path, std::span<const std::string> overrides);

@@ -10,6 +10,9 @@ constexpr const char* kOff = "|false|False|0|-1|none|None|null";  // nothing at 
 
 constexpr const char* kBackend = "of MaxText's backend";
 constexpr const char* kDevices = "there is one device here";
+constexpr const char* kMesh =
+    "one device trains, so leave it out or at 1; for the same global batch multiply "
+    "train.gradient_accumulation_steps instead";
 constexpr const char* kExport = "of Orbax files, which are not written here";
 constexpr const char* kF32 = "sums, logits and softmax are always f32";
 constexpr const char* kGoodput = "goodput is always measured: perf/goodput in metrics.jsonl";
@@ -28,7 +31,8 @@ constexpr Row kRows[] = {
     {"use_tokamax_*", kAny, kBackend}, {"colocated_*", kAny, kBackend},
     {"elastic_*", kAny, kBackend}, {"attention", kAny, "there is one kernel of attention"},
     {"logical_axis_rules", kAny, kBackend}, {"mesh_axes", kAny, kDevices},
-    {"ici_*", kAny, kDevices}, {"dcn_*", kAny, kDevices},
+    {"ici_*", "|1|-1", kMesh}, {"dcn_*", "|1|-1", kMesh}, {"mesh*", "|1|-1|none|None|null", kMesh},
+    {"enable_single_controller", kAny, kBackend}, {"skip_jax_distributed_system", kAny, kBackend},
     {"shard_optimizer_over_data", kAny, kDevices},
     {"enable_single_replica_ckpt_restoring", kAny, kDevices},
     {"scan_layers", kAny, "layers are always looped over"},
@@ -67,7 +71,6 @@ constexpr Row kRows[] = {
 
     {"hf_name", kOff, "name the directory of the subset with hf_path"},
     {"hf_data_dir", kOff, "name the directory itself with hf_path"},
-    {"hf_access_token", kOff, "a token stands in HF_TOKEN, or in the file that HF_TOKEN_PATH names"},
     {"grain_train_files", kOff, "use data.train: a pattern or a list of files, without weights"},
     {"enable_wandb", kOff, "use metrics.tensorboard or metrics.csv"},
     {"load_full_state_path", kOff, "a run resumes from the checkpoints below its own run_name"},

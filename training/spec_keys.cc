@@ -48,6 +48,12 @@ std::vector<SpecKey> RunKeys() {
     {{"run_name"}, Text(FIELD(run_name)),
      "the run works in `base_output_directory`/`run_name` and resumes from the checkpoints there"},
     {{"base_output_directory"}, Path(FIELD(base_output_directory)), "see `run_name`"},
+    {{"hf_access_token"},
+     {[](TrainSpec& spec, const GivenValue& given) { spec.hub_token = Scalar(given); }, nullptr,
+      "text"},
+     "token for models of the hub, never shown or recorded; better in HF_TOKEN, since other "
+     "processes can read command lines",
+     "HF_TOKEN"},
   };
 }
 
@@ -356,9 +362,9 @@ std::vector<SpecKey> OptimizerKeys() {
      "moments; `8bit`: a quarter of the memory, but for embeddings, norms and small matrices"},
     {{"train.optimizer.momentum"}, Number(FIELD(train.optimizer.momentum), 0, 1),
      "of sgd; 0: plain gradient descent, as MaxText's"},
-    {{"train.optimizer.b1", "adam_b1"}, Number(FIELD(train.optimizer.b1), 0, 1),
+    {{"train.optimizer.b1", "adam_b1"}, BelowOne(FIELD(train.optimizer.b1)),
      "decay of the first moment"},
-    {{"train.optimizer.b2", "adam_b2"}, Number(FIELD(train.optimizer.b2), 0, 1),
+    {{"train.optimizer.b2", "adam_b2"}, BelowOne(FIELD(train.optimizer.b2)),
      "decay of the second moment"},
     {{"train.optimizer.eps", "adam_eps"}, Number(FIELD(train.optimizer.eps), 0, 1),
      "added to the root of the second moment"},

@@ -82,6 +82,20 @@ SpecValue Number(Field field, double min, double max) {
           ShowRange("a number", min, max)};
 }
 
+// From 0 up to, not including, 1, as f32 too: what computes with it divides by its distance to 1.
+template <class Field>
+SpecValue BelowOne(Field field) {
+  return {[=](TrainSpec& spec, const GivenValue& given) {
+            const double value = ParseNumber(Scalar(given));
+            if (value < 0 || static_cast<float>(value) >= 1) {
+              throw BadValue("must be at least 0 and below 1, got " + Scalar(given));
+            }
+            field(spec) = value;
+          },
+          [=](const TrainSpec& spec) { return ShowNumber(field(spec)); },
+          "a number from 0 to 1, without 1 itself"};
+}
+
 template <class Field>
 SpecValue Bool(Field field) {
   return {[=](TrainSpec& spec, const GivenValue& given) { field(spec) = ParseBool(Scalar(given)); },

@@ -120,7 +120,7 @@ ordered_json Summary(const PipelineSpec& spec, const fs::path& dir,
 int Run(const PipelineFlags& flags) {
   const PipelineSpec spec = Load(flags);
   PipelineOptions options = OptionsOf(flags, spec);
-  options.find = {PulledPath, FindSpecPaths};
+  options.find = {[](const std::string& path) { return PulledPath(path); }, FindSpecPaths};
   // Standard output is the summary's, if one was asked for.
   std::FILE* const lines = flags.json ? stderr : stdout;
   const StopOnSignal stop;

@@ -30,8 +30,9 @@ fs::path CachedDataSet(const fs::path& path) {
 }  // namespace
 
 void FindSpecPaths(training::TrainSpec& spec) {
-  spec.model.load_parameters_path = PulledPath(spec.model.load_parameters_path.string());
-  spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string());
+  spec.model.load_parameters_path =
+      PulledPath(spec.model.load_parameters_path.string(), spec.hub_token);
+  spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string(), spec.hub_token);
   spec.data.train = CachedDataSet(spec.data.train);
   spec.data.eval = CachedDataSet(spec.data.eval);
 }

@@ -347,15 +347,17 @@ PullReport StoppingOnSignals(PullReport report, std::stop_source stop) {
   };
 }
 
-std::string PulledPath(const std::string& path) {
+std::string PulledPath(const std::string& path, const std::string& token) {
   std::error_code absent;
   if (path.empty() || fs::exists(path, absent)) return path;
   const std::optional<HubReference> reference = ParseHubReference(path);
   if (!reference) return path;
   try {
     std::stop_source stop;
-    return PullModel(*reference, HubOptionsFromEnvironment(),
-                     StoppingOnSignals(ShowPullProgress(), stop), stop.get_token())
+    HubOptions options = HubOptionsFromEnvironment();
+    if (!token.empty()) options.token = token;
+    return PullModel(*reference, options, StoppingOnSignals(ShowPullProgress(), stop),
+                     stop.get_token())
         .string();
   } catch (const Error& error) {
     throw Error(error.code(), "model '" + path + "' is no path here, and: " + error.what());

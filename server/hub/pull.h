@@ -48,8 +48,9 @@ std::string DescribeProgress(const PullStatus& status);
 // The same, and requests the stop when SIGINT or SIGTERM is pending: for programs that block them.
 PullReport StoppingOnSignals(PullReport report, std::stop_source stop);
 
-// What `--model` and specs mean by a path: an existing path stays itself, ORG/NAME is pulled with
-// progress, and everything else stays what it is, for others to find or miss.
-std::string PulledPath(const std::string& path);
+// Resolves a path of `--model` or a spec: pulls ORG/NAME with progress, unless the path exists, and
+// returns every other path unchanged. `token` replaces HF_TOKEN unless it is empty. Throws as
+// PullModel.
+std::string PulledPath(const std::string& path, const std::string& token = "");
 
 }  // namespace tandem::server

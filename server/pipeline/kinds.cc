@@ -242,6 +242,10 @@ class Maker {
     const fs::path file = TrainingFile();
     Json keys = {{"kind", job_.kind}};
     keys.update(TrainingKeys(kind));
+    if (const auto token = keys.find("hf_access_token"); token != keys.end() && *token != "") {
+      Fail("hf_access_token",
+           "a pipeline is recorded and may not hold a token: set HF_TOKEN in the environment");
+    }
     training::TrainSpec spec = ParseTraining(file, keys, {});
     order_.identity = Identity(spec);
     AddInputs(spec);

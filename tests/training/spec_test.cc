@@ -142,7 +142,74 @@ TEST(TrainSpec, KeysThatCannotBeFollowedAreRefusedUnlessTheyAreOff) {
             std::string::npos);
   EXPECT_NE(FaultsOf(kMinimal + "z_loss_multiplier: 1e-4\n").find("cannot be followed"),
             std::string::npos);
-  EXPECT_NE(FaultsOf(kMinimal + "enable_dropout: false\n").find("dropout_rate"), std::string::npos);
+}
+
+// The words of the seed that name its back end, its mesh of one and its token.
+TEST(TrainSpec, SeedBsCommandIsAcceptedAsWritten) {
+  const TrainSpec spec = LoadTrainSpec(
+      "kind=train.sft",
+      std::vector<std::string>{"load_parameters_path=m", "dataset_path=d.jsonl", "steps=10",
+                               "hf_access_token=hf_secret", "enable_single_controller=True",
+                               "skip_jax_distributed_system=True", "ici_fsdp_parallelism=-1",
+                               "dcn_data_parallelism=1"});
+
+  EXPECT_EQ(spec.hub_token, "hf_secret");
+  EXPECT_EQ(spec.notes.size(), 4u);
+}
+
+TEST(TrainSpec, ATokenIsNeverShown) {
+  const std::vector<std::string> words = {"load_parameters_path=m", "dataset_path=d.jsonl",
+                                          "steps=10", "hf_access_token=hf_secret"};
+  const TrainSpec spec = LoadTrainSpec("kind=train.sft", words);
+
+  std::string shown = ShowSpec(spec) + ExplainKey("hf_access_token", &spec);
+  for (const std::string& note : spec.notes) shown += note;
+  for (const auto& [key, origin] : spec.origins) shown += key + origin;
+  EXPECT_EQ(shown.find("hf_secret"), std::string::npos) << shown;
+  EXPECT_EQ(FaultsOf(kMinimal, {"hf_access_token=[hf_secret"}).find("hf_secret"),
+            std::string::npos);
+  // Requests and pipelines are recorded.
+  const std::string faults = FaultsOf(kMinimal + "hf_access_token: hf_secret\n");
+  EXPECT_NE(faults.find("HF_TOKEN"), std::string::npos) << faults;
+  EXPECT_EQ(faults.find("hf_secret"), std::string::npos) << faults;
+}
+
+TEST(TrainSpec, AMeshOfMoreThanOneIsRefusedWithTheWayOut) {
+  for (const char* word : {"dcn_data_parallelism=2", "ici_fsdp_parallelism=4", "mesh=2x2"}) {
+    const std::string faults = FaultsOf(kMinimal, {word});
+    EXPECT_NE(faults.find("train.gradient_accumulation_steps"), std::string::npos)
+        << word << ": " << faults;
+  }
+  EXPECT_EQ(Parse(kMinimal, {"dcn_data_parallelism=1", "ici_tensor_parallelism=-1"}).notes.size(),
+            2u);
+}
+
+TEST(TrainSpec, MomentsThatWouldBeNaNAreFaults) {
+  for (const char* word : {"adam_b1=1", "adam_b2=1", "adam_b2=0.99999999999", "adam_b1=-0.1",
+                           "adam_eps=-1e-8", "adam_eps=0"}) {
+    EXPECT_NE(FaultsOf(kMinimal, {word}).find(": must be "), std::string::npos) << word;
+  }
+  EXPECT_NO_THROW(Parse(kMinimal, {"adam_eps=0", "adam_eps_root=1e-8"}));
+  EXPECT_NO_THROW(Parse(kMinimal, {"adam_eps=0", "opt_type=sgd"}));
+}
+
+TEST(TrainSpec, PresetsFindTheirFilesFromAnyWorkingDirectory) {
+  const std::filesystem::path presets = tests::SourceDir() / "config/presets";
+  for (const char* name : {"continue-stories.yaml", "prefer-kind-stories.yaml"}) {
+    const TrainSpec spec = LoadTrainSpec(presets / name, std::vector<std::string>{"data.train=d"});
+    EXPECT_TRUE(spec.model.load_parameters_path.is_absolute()) << name;
+    EXPECT_TRUE(std::filesystem::exists(spec.model.load_parameters_path)) << name;
+  }
+  EXPECT_TRUE(
+      std::filesystem::exists(LoadTrainSpec(presets / "prefer-kind-stories.yaml", {}).data.train));
+  EXPECT_NE(FaultsOf(kMinimal + "run_name: ${SPEC_DIR}\n").find("SPEC_DIR"), std::string::npos);
+}
+
+TEST(TrainSpec, TheDefaultOfAVariableMayHoldAnother) {
+  setenv("TANDEM_TEST_DIR", "/data", 1);
+  EXPECT_EQ(Parse(kMinimal + "run_name: \"${NOT_SET:-${TANDEM_TEST_DIR}/x}-y\"\n").run_name,
+            "/data/x-y");
+  unsetenv("TANDEM_TEST_DIR");
 }
 
 TEST(TrainSpec, BrokenYamlIsOneFaultNotACrash) {
