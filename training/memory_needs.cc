@@ -129,7 +129,8 @@ Program RecordRun(const TrainSpec& spec, const ModelFiles& files, const RunOutli
   TrainerOptions options = TrainerOptionsOf(spec);
   options.trained = run.trained;
   options.remat = remat;
-  return Record(*files.family, files.config, RecordingOf(options, spec.compute, run.targets));
+  return Record(*files.family, TrainedConfig(files.config, options),
+                RecordingOf(options, spec.compute, run.targets));
 }
 
 RematOptions ChooseRemat(const TrainSpec& spec, const ModelFiles& files, const RunOutline& run) {

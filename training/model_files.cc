@@ -110,7 +110,7 @@ engine::ModelConfig ConfigFromFields(const TrainSpec& spec, const ModelFiles& fi
   c.attention.head_dim = OrDefault(m.head_dim, m.hidden_dim / m.n_heads);
   c.rope_theta = m.rope_theta;
   c.tied_embeddings = m.tied_embeddings;
-  c.dropout = static_cast<float>(m.dropout);
+  c.dropout = static_cast<float>(m.dropout.value_or(0));
   c.activation = minigpt ? engine::Activation::kRelu : engine::Activation::kSilu;
   if (files.eos) c.eos_tokens = {*files.eos};
   c.bos_token = spec.data.add_bos && files.bos ? *files.bos : -1;

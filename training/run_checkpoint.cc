@@ -55,6 +55,7 @@ ordered_json Settings(const RunParts& parts) {
                            {"decay_fraction", t.schedule.decay_fraction},
                            {"decay_steps", t.schedule.decay_steps},
                            {"decay_style", static_cast<int>(t.schedule.decay_style)}};
+  settings["dropout"] = parts.trainer.config().dropout;
   if (parts.is_adapter()) settings["lora_dropout"] = parts.spec.lora.dropout;
   if (parts.spec.is_dpo()) {
     settings["dpo_beta"] = parts.spec.dpo.loss.beta;

@@ -64,6 +64,8 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   options.schedule = spec.train.schedule;
   options.spikes = spec.train.spikes;
   options.dropout_seed = spec.data.seed;
+  options.dropout = spec.model.enable_dropout;
+  if (spec.model.dropout) options.model_dropout = static_cast<float>(*spec.model.dropout);
   options.lora_dropout = static_cast<float>(spec.lora.dropout);
   if (spec.is_dpo()) options.dpo = spec.dpo.loss;
   return options;

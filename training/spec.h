@@ -36,7 +36,9 @@ struct ModelSection {
   double norm_eps = 1e-5;
   double rope_theta = 10000;
   bool tied_embeddings = true;
-  double dropout = 0;
+  // Absent: the configuration's own, 0 for fresh weights by fields.
+  std::optional<double> dropout;
+  bool enable_dropout = true;  // false: no dropout at all, that of adapters included
   FreshInit init = FreshInit::kNormal;
   double init_std = 0.02;
   uint64_t init_seed = 0;

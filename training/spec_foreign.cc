@@ -83,7 +83,6 @@ constexpr Row kRows[] = {
     {"quantize_kvcache", kOff, "of serving, not of training"},
     {"enable_rampup_batch_size", kOff, "batches have one size"},
     {"z_loss_multiplier", "|0|0.0", "the loss is cross-entropy alone"},
-    {"enable_dropout", "true|True", "use dropout_rate: 0"},
     {"reuse_example_batch", kOff, "every step has its own data"},
     {"eval_start_step", kOff, "evaluations begin at the first interval"},
 };

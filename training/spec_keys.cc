@@ -57,6 +57,18 @@ std::vector<SpecKey> RunKeys() {
   };
 }
 
+SpecValue Dropout() {
+  return {[](TrainSpec& spec, const GivenValue& given) {
+            const double share = ParseNumber(Scalar(given));
+            CheckRange(share, 0, 0.99);
+            spec.model.dropout = share;
+          },
+          [](const TrainSpec& spec) {
+            return spec.model.dropout ? ShowNumber(*spec.model.dropout) : std::string();
+          },
+          ShowRange("a number", 0, 0.99)};
+}
+
 std::vector<SpecKey> ModelKeys() {
   return {
     {{"model.load_parameters_path", "load_parameters_path"},
@@ -91,8 +103,11 @@ std::vector<SpecKey> ModelKeys() {
      "base of the rotary frequencies"},
     {{"model.tied_embeddings", "logits_via_embedding"}, Bool(FIELD(model.tied_embeddings)),
      "the head is the embedding"},
-    {{"model.dropout", "dropout_rate"}, Number(FIELD(model.dropout), 0, 0.99),
-     "share of activations that is zeroed in training"},
+    {{"model.dropout", "dropout_rate"}, Dropout(),
+     "share of activations that is zeroed in training, in place of the value in a loaded configuration",
+     "the configuration's; 0 for fresh weights by fields"},
+    {{"model.enable_dropout", "enable_dropout"}, Bool(FIELD(model.enable_dropout)),
+     "false: no dropout at all, neither the model's nor `lora.dropout`"},
     {{"model.init"}, Choice<FreshInit>(FIELD(model.init), {{"normal", FreshInit::kNormal},
                                            {"xavier_uniform", FreshInit::kXavierUniform}}),
      "how fresh matrices are drawn; xavier_uniform draws embeddings with 1 / sqrt(width)"},

@@ -6,14 +6,12 @@
 #include "engine/base/check.h"
 
 namespace tandem::training {
-namespace {
 
-engine::ModelConfig ConfigOf(engine::ModelConfig config, const TrainerOptions& options) {
+engine::ModelConfig TrainedConfig(engine::ModelConfig config, const TrainerOptions& options) {
+  if (options.model_dropout) config.dropout = config.embedding_dropout = *options.model_dropout;
   if (!options.dropout) config.dropout = config.embedding_dropout = 0;
   return config;
 }
-
-}  // namespace
 
 RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
                           std::vector<LoraTarget> targets) {
@@ -33,7 +31,7 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
 Trainer::Trainer(const engine::FamilySpec& family, const engine::ModelConfig& config,
                  engine::DType dtype, const TrainerOptions& options, engine::OpsContext& ops)
     : family_(family),
-      config_(ConfigOf(config, options)),
+      config_(TrainedConfig(config, options)),
       options_(options),
       ops_(ops),
       program_(Record(family, config_, RecordingOf(options, dtype, {}))),
@@ -48,7 +46,7 @@ Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarg
     : base_(std::move(base)),
       targets_(std::move(targets)),
       family_(base_->family()),
-      config_(ConfigOf(base_->config(), options)),
+      config_(TrainedConfig(base_->config(), options)),
       options_(options),
       ops_(ops),
       program_(Record(family_, config_, RecordingOf(options, base_->dtype(), targets_))),

@@ -25,9 +25,10 @@ struct TrainerOptions {
   ScheduleSpec schedule;
   SpikeOptions spikes;
   uint64_t dropout_seed = 0;
-  bool dropout = true;        // false: as if the model's config and the adapters had none
-  float lora_dropout = 0;     // on what adapters read
-  std::vector<bool> trained;  // per weight; empty: all
+  bool dropout = true;                 // false: as if the model's config and the adapters had none
+  std::optional<float> model_dropout;  // in place of the config's, embeddings included
+  float lora_dropout = 0;              // on what adapters read
+  std::vector<bool> trained;           // per weight; empty: all
   RematOptions remat;
   std::optional<DpoOptions> dpo;  // set: batches hold pairs, the loss is theirs
 };
@@ -55,6 +56,9 @@ struct EvaluationResult {
   double accuracy = 0;
   std::optional<PreferenceFigures> preference;  // means
 };
+
+// The model's configuration as training uses it: with the dropout of the options.
+engine::ModelConfig TrainedConfig(engine::ModelConfig config, const TrainerOptions& options);
 
 // What Record is told for these options.
 RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
