@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/chat/chat_template.h"
+#include "engine/io/content_hash.h"
 #include "engine/io/sha256.h"
 #include "training/checked_rows.h"
 #include "training/data/joined_rows.h"
@@ -193,6 +194,7 @@ void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& pa
   const std::vector<std::string>& given = GivenColumns(spec, wanted.split);
   const std::vector<fs::path> shards = ListShards(path, SplitOf(spec, wanted.split));
   const std::shared_ptr<const RowFile> rows = OpenRowFile(spec, shards, given);
+  data->files = shards;
   data->format = spec.data.format == RowFormat::kAuto ? DetectFormat(*rows, given, RowKindOf(spec))
                                                       : spec.data.format;
 
@@ -278,6 +280,7 @@ OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& 
                     const OpenDataOptions& options) {
   const fs::path& path = options.split == DataSplit::kTrain ? spec.data.train : spec.data.eval;
   OpenedData data;
+  data.files = {path};
   if (TokFile::IsTokFile(path)) {
     if (spec.is_dpo()) {
       throw Error(ErrorCode::kInvalidArgument,
@@ -296,6 +299,16 @@ OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& 
   }
   data.report.samples = data.source->size();
   return data;
+}
+
+std::string HashOfFiles(const std::vector<fs::path>& files, const fs::path& memo_dir) {
+  std::vector<engine::WeightFile> contents;
+  for (const fs::path& path : files) {
+    auto file = engine::MappedFile::Open(path);
+    const std::span<const std::byte> bytes = file->bytes();
+    contents.push_back({std::move(file), bytes});
+  }
+  return engine::ContentHashOf(contents, memo_dir, {}, {});
 }
 
 std::vector<TokenId> TurnEnds(const SampleSource& source, const engine::Tokenizer& tokenizer) {

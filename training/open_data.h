@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/base/thread_pool.h"
 #include "training/data/row_source.h"
@@ -18,6 +19,7 @@ enum class DataSplit { kTrain, kEval };
 // The data of a spec, as a run sees it. Everything that can be wrong with it is found here.
 struct OpenedData {
   std::unique_ptr<SampleSource> source;
+  std::vector<std::filesystem::path> files;
   RowFormat format = RowFormat::kPlain;
   bool is_prepared = false;  // a .tok file
   bool is_known = false;     // rows that an earlier start has checked
@@ -38,6 +40,11 @@ struct OpenDataOptions {
 // something else is refused.
 OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool,
                     const OpenDataOptions& options = {});
+
+// SHA-256 of the files' contents in their order, 64 hex digits. Reads them once; a file in
+// `memo_dir` remembers the result for unchanged files. Throws kIo / kNotFound.
+std::string HashOfFiles(const std::vector<std::filesystem::path>& files,
+                        const std::filesystem::path& memo_dir);
 
 // What a prepared file must share with the spec that uses it.
 TokIdentity IdentityOf(const TrainSpec& spec, const ModelFiles& files);

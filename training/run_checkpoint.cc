@@ -83,6 +83,7 @@ ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
       {"losses", progress.losses},
       {"base", parts.trainer.base() ? parts.trainer.base()->content_hash() : ""},
       {"base_weights", parts.trainer.base() ? parts.trainer.base()->weights_type() : ""},
+      {"data_sha256", parts.data_sha256},
       {"settings", Settings(parts)}};
 }
 
@@ -124,6 +125,23 @@ void CheckSameAdapter(const RunParts& parts, const FoundCheckpoint& found,
   }
 }
 
+// Compares contents, not names: moved files are the same data. Earlier versions recorded no hash.
+void CheckSameData(const RunParts& parts, const FoundCheckpoint& found, const ordered_json& state,
+                   const std::string& source, const WarnFunction& warn) {
+  const std::string then = engine::JsonStringOr(state, "data_sha256", "", source);
+  if (then.empty() || parts.data_sha256.empty() || then == parts.data_sha256) return;
+  const std::string what = "the training data has changed: " + parts.spec.data.train.string() +
+                           " has the content hash " + parts.data_sha256.substr(0, 12) +
+                           ", the checkpoint was written with " + then.substr(0, 12);
+  if (parts.spec.checkpoint.on_changed_data == OnChangedData::kContinue) {
+    return warn(what + "; the run goes on at the same place of the new data");
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              found.dir.string() + ": " + what +
+                  "; restore the data, choose another run_name, or set "
+                  "checkpoint.resume_on_changed_data=continue");
+}
+
 // Throws when the checkpoint is of another run than this; what may differ is warned about.
 void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ordered_json& state,
                   const std::string& source, const WarnFunction& warn) {
@@ -135,6 +153,7 @@ void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ord
     throw Error(ErrorCode::kUnsupported, source + ": unknown version");
   }
   CheckSameAdapter(parts, found, state, source);
+  CheckSameData(parts, found, state, source, warn);
   if (found.isa_key != parts.ops.kernels().key) {
     warn("the checkpoint was written with arithmetic " + found.isa_key + ", this is " +
          std::string(parts.ops.kernels().key) + ": losses will differ in the last digits");

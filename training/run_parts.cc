@@ -91,6 +91,7 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context)
       ops(engine::Kernels(), pool),
       files(LoadModelFiles(spec)),
       data(OpenData(spec, files, pool, {.record = RecordIn(context.dir)})),
+      data_sha256(context.dir.empty() ? "" : HashOfFiles(data.files, context.cache_dir)),
       packer(PackerOptionsOf(spec, data.source->size()),
              [this](int64_t i) { return data.source->Make(i); }),
       adapter(spec.lora.enable ? PlanAdapter(spec.lora, *files.family, files.config)

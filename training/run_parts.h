@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "engine/base/job_context.h"
 #include "engine/base/thread_pool.h"
@@ -23,6 +24,7 @@ struct RunParts {
   engine::OpsContext ops;
   ModelFiles files;
   OpenedData data;
+  std::string data_sha256;  // of the training files; empty for parts without a run directory
   Packer packer;
   AdapterPlan adapter;  // empty without lora
   Trainer trainer;

@@ -124,11 +124,18 @@ struct TrainSection {
   SampleSection sample;
 };
 
+// Training data that changed since the checkpoint to resume from.
+enum class OnChangedData { kError, kContinue };
+// Checkpoints of which none can be read.
+enum class OnUnreadable { kError, kRestart };
+
 struct CheckpointSection {
   int64_t period = 0;  // steps; 0: only at the end or when told to stop
   int64_t keep = 3;
   bool resume = true;  // from the newest valid one, if there is any
-  bool async = true;   // written while training goes on
+  OnChangedData on_changed_data = OnChangedData::kError;
+  OnUnreadable on_unreadable = OnUnreadable::kError;
+  bool async = true;  // written while training goes on
   bool export_model = true;
   bool export_best = true;  // of the best evaluation, to best/
   // To exports/step-N, where they stay: after so many steps (0: never), and when an epoch is over.

@@ -504,6 +504,17 @@ std::vector<SpecKey> CheckpointKeys() {
      Integer(FIELD(checkpoint.keep), 1, 1 << 20), "newest ones that are kept"},
     {{"checkpoint.resume"}, Bool(FIELD(checkpoint.resume)),
      "go on from the newest valid checkpoint in the run's directory; false: put those there aside"},
+    {{"checkpoint.resume_on_changed_data", "resume_on_changed_data"},
+     Choice<OnChangedData>(FIELD(checkpoint.on_changed_data),
+                           {{"error", OnChangedData::kError},
+                            {"continue", OnChangedData::kContinue}}),
+     "training data whose content hash is not the checkpoint's ends the run before its first step, "
+     "or only warns"},
+    {{"checkpoint.on_unreadable"},
+     Choice<OnUnreadable>(FIELD(checkpoint.on_unreadable), {{"error", OnUnreadable::kError},
+                                                            {"restart", OnUnreadable::kRestart}}),
+     "no checkpoint of the run can be read: end with an error that names them, or put them aside "
+     "and begin at step 0"},
     {{"checkpoint.async", "async_checkpointing"}, Bool(FIELD(checkpoint.async)),
      "write checkpoints while training goes on, from a copy of weights and moments"},
     {{"checkpoint.export"}, Bool(FIELD(checkpoint.export_model)), "hf/ or adapter/ at the end"},
