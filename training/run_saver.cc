@@ -13,16 +13,35 @@ RunSaver::RunSaver(const RunParts& parts, const fs::path& dir, Reports reports)
       writer_(store_) {}
 
 std::optional<FoundCheckpoint> RunSaver::Begin() {
-  if (parts_.spec.checkpoint.resume) return FindNewest();
+  if (parts_.spec.checkpoint.resume) {
+    std::vector<std::string> unusable;
+    if (auto found = FindNewest(&unusable)) return found;
+    if (unusable.empty()) return std::nullopt;
+    if (parts_.spec.checkpoint.on_unreadable == OnUnreadable::kError) ThrowUnusable(unusable);
+  }
   if (const fs::path aside = store_.SetAside(); !aside.empty()) {
     reports_.warn("checkpoints of an earlier run are now in " + aside.string());
   }
   return std::nullopt;
 }
 
-std::optional<FoundCheckpoint> RunSaver::FindNewest() {
+void RunSaver::ThrowUnusable(const std::vector<std::string>& unusable) const {
+  std::string message = "no checkpoint in " + store_.dir().string() + " is usable:";
+  for (const std::string& what : unusable) message += "\n  " + what;
+  throw Error(ErrorCode::kDataLoss,
+              message +
+                  "\nrestore one of them, choose another run_name, or set "
+                  "checkpoint.on_unreadable=restart, which puts them aside and begins at step 0");
+}
+
+std::optional<FoundCheckpoint> RunSaver::FindNewest() { return FindNewest(nullptr); }
+
+std::optional<FoundCheckpoint> RunSaver::FindNewest(std::vector<std::string>* unusable) {
   Take(Wait::kYes);
-  auto found = store_.FindNewest(reports_.warn);
+  auto found = store_.FindNewest([&](const std::string& what) {
+    if (unusable != nullptr) unusable->push_back(what);
+    reports_.warn(what);
+  });
   if (found) newest_ = found->dir;
   return found;
 }

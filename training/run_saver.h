@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "training/checkpoint/checkpoint_writer.h"
@@ -40,8 +41,9 @@ class RunSaver {
 
   RunSaver(const RunParts& parts, const std::filesystem::path& dir, Reports reports);
 
-  // What the run begins with: the newest checkpoint, unless it resumes nothing; then those that are
-  // there are put aside.
+  // Returns the newest valid checkpoint. A run that resumes nothing moves those that are there
+  // aside. Throws kDataLoss naming them when none is valid, unless checkpoint.on_unreadable allows
+  // a restart.
   std::optional<FoundCheckpoint> Begin();
   // The newest, after the save in flight.
   std::optional<FoundCheckpoint> FindNewest();
@@ -56,6 +58,8 @@ class RunSaver {
   bool has_checkpoint() const { return !newest_.empty(); }
 
  private:
+  std::optional<FoundCheckpoint> FindNewest(std::vector<std::string>* unusable);
+  [[noreturn]] void ThrowUnusable(const std::vector<std::string>& unusable) const;
   void Saved(const std::filesystem::path& checkpoint);
 
   const RunParts& parts_;

@@ -105,6 +105,68 @@ TEST_F(RunTrainingTest, ASpoiledCheckpointFallsBackToTheOneBefore) {
   EXPECT_EQ(Weights("parts"), Weights("whole"));
 }
 
+TEST_F(RunTrainingTest, ARunWithoutAReadableCheckpointEndsAndNamesThem) {
+  const TrainSpec spec = Spec({"checkpoint_period=4"});
+  RunUntil(spec, "run", 8);
+  const fs::path checkpoints = dir_.path() / "run" / "checkpoints";
+  for (const char* step : {"000000000004", "000000000008", "000000000009"}) {
+    fs::resize_file(checkpoints / step / "optim.safetensors", 100);
+  }
+  try {
+    Run(spec, "run");
+    FAIL() << "the run began";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+    for (const char* part : {"000000000004", "000000000009", "checkpoint.on_unreadable=restart"}) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_TRUE(fs::exists(checkpoints / "000000000004"));
+
+  EXPECT_EQ(Run(Spec({"checkpoint_period=4", "checkpoint.on_unreadable=restart"}), "run").step, 12);
+  EXPECT_TRUE(fs::exists(checkpoints / "earlier-1" / "000000000004"));
+}
+
+TEST_F(RunTrainingTest, DataThatChangedIsAnErrorUnlessItIsAllowed) {
+  const fs::path data = dir_.path() / "train.txt";
+  const std::string text = engine::ReadWholeFile(data, 1 << 20);
+  RunUntil(Spec(), "run", 4);
+  std::string changed = text;  // as many samples, of the same size
+  changed.replace(changed.find("dog"), 3, "cow");
+  std::ofstream(data) << changed;
+  try {
+    Run(Spec(), "run");
+    FAIL() << "the run went on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    for (const char* part : {"train.txt", "has changed", "resume_on_changed_data=continue"}) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_EQ(Run(Spec({"resume_on_changed_data=continue"}), "run").step, 12);
+  EXPECT_EQ(CountEvents("warning", "the training data has changed"), 1);
+}
+
+TEST_F(RunTrainingTest, TheSameDataUnderAnotherNameResumes) {
+  RunUntil(Spec(), "run", 4);
+  fs::copy_file(dir_.path() / "train.txt", dir_.path() / "moved.txt");
+
+  EXPECT_EQ(Run(Spec({"dataset_path=" + (dir_.path() / "moved.txt").string()}), "run").step, 12);
+}
+
+TEST_F(RunTrainingTest, DropoutOfALoadedModelIsWhatTheSpecSays) {
+  const fs::path base = Run(Spec({"steps=1"}), "base-run").model_dir;
+  const auto losses = [&](const std::string& name, const std::vector<std::string>& words) {
+    std::vector<std::string> all = {"load_parameters_path=" + base.string(), "steps=4"};
+    all.insert(all.end(), words.begin(), words.end());
+    Run(Spec(all), name);
+    return Losses(name);
+  };
+  const auto off = losses("off", {"dropout_rate=0"});
+  EXPECT_NE(losses("half", {"dropout_rate=0.5"}), off);
+  EXPECT_EQ(losses("disabled", {"dropout_rate=0.5", "enable_dropout=false"}), off);
+}
+
 TEST_F(RunTrainingTest, AFullDiskDoesNotEndTheRun) {
   signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
