@@ -185,6 +185,7 @@ TrainingPlan PlanTraining(const TrainSpec& spec, const PlanOptions& options) {
     plan.parameters += elements;
     if (program.trained[i]) plan.trained += elements;
   }
+  plan.notes = spec.notes;
   plan.steps = spec.train.steps;
   const auto micro_batches = static_cast<double>(spec.train.gradient_accumulation_steps);
   plan.step_flops = static_cast<double>(program.training_flops()) * micro_batches;
@@ -230,7 +231,8 @@ std::string PlanJson(const TrainingPlan& plan) {
       {"reference_flops", plan.reference_flops},
       {"seconds", plan.seconds > 0 ? Json(plan.seconds) : Json(nullptr)},
       {"fits", plan.fits()},
-      {"changes", changes}};
+      {"changes", changes},
+      {"notes", plan.notes}};
   return json.dump();
 }
 
@@ -264,7 +266,9 @@ std::string DescribePlan(const TrainingPlan& plan) {
   if (plan.seconds > 0) {
     text += ": about " + Duration(plan.seconds) + " at half of the measured roof";
   }
-  return text + "\n";
+  text += "\n";
+  for (const std::string& note : plan.notes) text += "note: " + note + "\n";
+  return text;
 }
 
 std::string DescribePolicies(const TrainSpec& given) {
@@ -290,13 +294,25 @@ std::string DescribePolicies(const TrainSpec& given) {
 }
 
 void RefuseWhatCannotFit(const TrainSpec& spec) {
-  if (spec.resources.memory_max_bytes <= 0) return;
-  const TrainingPlan plan = PlanTraining(spec, {});
+  const bool has_ceiling = spec.resources.memory_max_bytes > 0;
+  const ModelFiles files = LoadModelFiles(spec);
+  TrainingPlan plan;
+  plan.memory = FindMemoryNeeds(spec, files);
+  plan.budget_bytes = has_ceiling ? spec.resources.memory_max_bytes : AvailableMemoryBytes();
+  if (!has_ceiling) {
+    for (const MemoryClass& one : plan.memory.classes) {
+      if (one.name == "base") plan.budget_bytes += one.bytes;
+    }
+  }
   if (plan.fits()) return;
+  plan = PlanTraining(spec, {.budget_bytes = plan.budget_bytes});
   throw Error(ErrorCode::kResourceExhausted,
-              "resources.memory_max_bytes allows " + Bytes(plan.budget_bytes) + ", the run needs " +
-                  Bytes(plan.memory.total_bytes()) +
-                  " (tandem plan lists them). What would fit:\n" + DescribeWaysOut(plan));
+              (has_ceiling ? "resources.memory_max_bytes allows " : "the machine has ") +
+                  Bytes(plan.budget_bytes) + (has_ceiling ? "" : " for this run") +
+                  ", the run needs " + Bytes(plan.memory.total_bytes()) +
+                  " (tandem plan lists them). " +
+                  (has_ceiling ? "" : "resources.memory_max_bytes sets another limit. ") +
+                  "What would fit:\n" + DescribeWaysOut(plan));
 }
 
 }  // namespace tandem::training

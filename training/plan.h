@@ -34,6 +34,8 @@ struct TrainingPlan {
   std::vector<PlannedChange> changes;  // the cheapest three that fit, when the spec does not
   PlannedChange smallest;              // the least that any of them takes
 
+  std::vector<std::string> notes;  // keys of the spec without effect here
+
   bool fits() const { return memory.total_bytes() <= budget_bytes; }
 };
 
@@ -53,8 +55,9 @@ std::string DescribePlan(const TrainingPlan& plan);
 // All policies of train.remat with their bytes and recomputation.
 std::string DescribePolicies(const TrainSpec& spec);
 
-// Throws kResourceExhausted with the numbers and the cheapest changes when the spec sets
-// resources.memory_max_bytes and does not fit.
+// Throws kResourceExhausted with the numbers and the cheapest changes when the run needs more than
+// resources.memory_max_bytes, or, without it, more than the machine has available. The weights of
+// an adapter's base do not count against what is available: they may be mapped, and shared.
 void RefuseWhatCannotFit(const TrainSpec& spec);
 
 }  // namespace tandem::training

@@ -466,6 +466,25 @@ TEST_F(RunTrainingTest, WhatDoesNotFitIsRefusedWithChangesThatDo) {
   EXPECT_FALSE(fs::exists(dir_.path() / "run"));
 }
 
+TEST_F(RunTrainingTest, ARunLargerThanTheMachineIsRefusedBeforeItBegins) {
+  try {
+    Run(Spec({"per_device_batch_size=1000000", "max_target_length=1024"}), "run");
+    FAIL() << "the run began";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+    EXPECT_NE(std::string(error.what()).find("the machine has"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("What would fit"), std::string::npos) << error.what();
+  }
+  EXPECT_FALSE(fs::exists(dir_.path() / "run"));
+}
+
+TEST_F(RunTrainingTest, ThePlanShowsKeysWithoutEffect) {
+  const TrainingPlan plan = PlanTraining(Spec({"scan_layers=true"}), {});
+
+  EXPECT_NE(DescribePlan(plan).find("note: scan_layers has no effect here"), std::string::npos);
+  EXPECT_NE(PlanJson(plan).find("scan_layers has no effect here"), std::string::npos);
+}
+
 TEST_F(RunTrainingTest, WhatNoChangeMakesFitSaysTheLeast) {
   const TrainingPlan plan = PlanTraining(Spec({"resources.memory_max_bytes=1048576"}), {});
 
