@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "server/cli/job_child.h"
 #include "server/cli/usage.h"
 #include "server/cli/verbs.h"
 
@@ -14,6 +15,7 @@ namespace tandem::server {
 namespace {
 
 int ExitCodeOf(const Error& error) {
+  if (error.reason() == "in_use") return kExitInUse;
   switch (error.code()) {
     case ErrorCode::kInvalidArgument:
       return 2;

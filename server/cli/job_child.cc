@@ -21,6 +21,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/io/posix_file.h"
 #include "server/cli/model_options.h"
+#include "server/jobs/process_lock.h"
 
 namespace tandem::server {
 namespace {
@@ -172,6 +173,7 @@ OpenJob::OpenJob(const fs::path& dir) : events_(dir) {
 }
 
 int EndInResult(const fs::path& dir, const char* out_of_memory, const std::function<int()>& work) {
+  const UniqueFd lock = LockRunDirectory(dir);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
   const auto fail = [&](std::string_view code, const char* what) {
     try {

@@ -19,6 +19,8 @@ namespace tandem::server {
 // code that asks to be started again.
 
 inline constexpr int kExitTryAgain = 75;
+// Another process works in the directory (EX_UNAVAILABLE).
+inline constexpr int kExitInUse = 69;
 
 // Turns SIGTERM and SIGINT into a stop request for as long as it lives. Handlers may do almost
 // nothing, so they write one byte into a pipe that a thread reads. One at a time.
@@ -76,8 +78,9 @@ class OpenJob {
   JobContext context_;
 };
 
-// The main of a job's process: whatever `work` throws is in result.json before it goes on;
-// `out_of_memory` is said of std::bad_alloc.
+// The main of a job's process. Locks DIR/run.lock, throws as LockRunDirectory before it touches
+// anything in the directory, then calls `work`. Writes what `work` throws into result.json and
+// rethrows it; `out_of_memory` is the message for std::bad_alloc.
 int EndInResult(const std::filesystem::path& dir, const char* out_of_memory,
                 const std::function<int()>& work);
 

@@ -10,6 +10,7 @@
 #include "server/cli/job_child.h"
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
+#include "server/jobs/process_lock.h"
 #include "training/run.h"
 
 namespace tandem::server {
@@ -54,6 +55,7 @@ int TrainSpecFile(const TrainFlags& flags) {
   // Not for jobs: what a request names must lie below the server's own directory.
   FindSpecPaths(spec);
   MakeDirectories(spec.run_dir());
+  const UniqueFd lock = LockRunDirectory(spec.run_dir());
   return RunInDirectory(spec, spec.run_dir());
 }
 

@@ -11,6 +11,7 @@ enum ExitCode {
   kExitDone = 0,
   kExitUsage = 2,
   kExitBadData = 65,
+  kExitInUse = 69,
   kExitIo = 74,
   kExitTryAgain = 75,
   kExitCancelled = 130,
@@ -52,7 +53,9 @@ std::string Describe(const ExitStatus& exit) {
              ::strsignal(exit.value) + ")";
     case ExitStatus::Kind::kCode:
       return "the job's process ended with exit code " + std::to_string(exit.value) +
-             (exit.value == kExitIo ? " (it could not read or write a file)" : "");
+             (exit.value == kExitIo      ? " (it could not read or write a file)"
+              : exit.value == kExitInUse ? " (another process works in its directory)"
+                                         : "");
   }
   return "";
 }
@@ -67,6 +70,8 @@ std::string ReasonCode(const ExitStatus& exit) {
       return "usage";
     case kExitBadData:
       return "bad_data";
+    case kExitInUse:
+      return "in_use";
     case kExitIo:
       return "io_error";
     case kExitTryAgain:

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <fstream>
 #include <map>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "server/database/database.h"
 #include "server/database/owner_only.h"
 #include "server/jobs/job_files.h"
+#include "server/jobs/process_lock.h"
 
 namespace tandem::server {
 namespace {
@@ -21,26 +21,6 @@ namespace {
 constexpr const char* kColumns =
     "id, type, status, created_at, started_at, finished_at, progress, error_message, error_code, "
     "request, result, pid, pid_start_ticks, boot_id, cancel_requested, restarts, events_offset";
-
-UniqueFd LockDataDir(const std::filesystem::path& data_dir) {
-  const std::filesystem::path path = data_dir / "lock";
-  auto lock = TryLockFile(path);
-  if (!lock) {
-    int64_t pid = 0;
-    std::ifstream(path) >> pid;
-    throw Error(ErrorCode::kFailedPrecondition,
-                "data directory " + data_dir.string() + " is in use by another server" +
-                    (pid > 0 ? " (process " + std::to_string(pid) + ")" : "") +
-                    "; stop it or choose another --data-dir");
-  }
-  // For that message only; the lock itself is the kernel's.
-  const std::string pid = std::to_string(::getpid()) + "\n";
-  if (::ftruncate(lock->get(), 0) != 0 ||
-      ::pwrite(lock->get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-    ThrowIo("write", path, errno);
-  }
-  return std::move(*lock);
-}
 
 // The column is older than pausing, hence its name.
 JobWish ToWish(int64_t number, const std::string& id) {
@@ -135,7 +115,8 @@ JobStore JobStore::Open(const std::filesystem::path& data_dir) {
     if (error) ThrowIo("create", dir, error.value());
   }
 
-  UniqueFd lock = LockDataDir(data_dir);
+  UniqueFd lock = LockForThisProcess(data_dir / "lock", "data directory " + data_dir.string(),
+                                     "stop that server, or choose another --data-dir");
   auto database = std::make_unique<Database>(data_dir / "tandem.db");
   return JobStore(data_dir, std::move(lock), std::move(database));
 }

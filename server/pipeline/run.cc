@@ -10,7 +10,7 @@
 #include "engine/base/lasting_names.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
-#include "server/jobs/job_files.h"
+#include "server/jobs/process_lock.h"
 #include "server/pipeline/job_run.h"
 #include "server/pipeline/state.h"
 
@@ -92,11 +92,9 @@ class Runner {
     const std::set<std::string> left_out = LeftOut(spec_, options_);
     CheckAll();
     MakeDirectories(dir_ / "jobs");
-    const auto lock = TryLockFile(dir_ / "pipeline.lock");
-    if (!lock) {
-      throw Error(ErrorCode::kFailedPrecondition,
-                  "another process runs the pipeline of " + dir_.string());
-    }
+    const UniqueFd lock =
+        LockForThisProcess(dir_ / "pipeline.lock", "pipeline directory " + dir_.string(),
+                           "wait until it ends, or choose another --dir");
     engine::RemoveStaleTemporaries(dir_);
     state_ = PipelineState::Open(dir_, spec_.name);
     for (size_t i = 0; i < spec_.jobs.size(); ++i) {

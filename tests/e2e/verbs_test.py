@@ -5,8 +5,11 @@ one another.
 `verbs_test.py BINARY [unittest arguments]`.
 """
 
+import fcntl
 import json
+import os
 import re
+import subprocess
 
 import harness
 from run_case import RunCase
@@ -87,6 +90,59 @@ class Training(RunCase):
         self.assertIn("orbax, ocdbt", text)
         self.assertIn("no such model directory or file",
                       self.tandem("checkpoint", "ls", self.folder / "nothing", code=1))
+
+    def test_a_second_trainer_gets_one_line_and_a_kill_frees_the_directory(self):
+        words = [str(self.spec), "run_name=shared"]
+        first = subprocess.Popen([harness.BINARY, "train", *words, "steps=100000000"], text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        try:
+            next(line for line in first.stdout if "completed step" in line)
+            refused = self.tandem("train", *words, code=69).splitlines()
+        finally:
+            first.kill()
+            first.communicate()
+        self.assertEqual(len(refused), 1, refused)
+        self.assertIn(str(self.folder / "shared"), refused[0])
+        self.assertIn(f"process {first.pid}", refused[0])
+        self.tandem("train", *words)
+
+    def test_a_job_whose_directory_is_in_use_changes_nothing_there(self):
+        job = self.folder / "job"
+        job.mkdir()
+        (job / "spec.json").write_text("{}")
+        (job / "result.json").write_text("of the first")
+        (job / "run.lock").write_text("4242\n")
+        with open(job / "run.lock", "r+", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.assertIn("process 4242", self.tandem("train", "--job", job, code=69))
+        self.assertEqual(sorted(os.listdir(job)), ["result.json", "run.lock", "spec.json"])
+        self.assertEqual((job / "result.json").read_text(), "of the first")
+
+    def test_a_token_of_the_hub_is_written_nowhere(self):
+        words = [self.spec, "run_name=secret", "hf_access_token=hf_verysecret"]
+        said = self.tandem("config", "show", *words) + self.tandem("train", *words)
+        self.assertNotIn("hf_verysecret", said)
+        for path in (self.folder / "secret").rglob("*"):
+            if path.is_file():
+                self.assertNotIn(b"hf_verysecret", path.read_bytes(), path)
+
+    def test_a_batch_beyond_the_machine_is_refused_with_the_plans_figures(self):
+        said = self.tandem("train", self.spec, "run_name=huge", "per_device_batch_size=1000000",
+                           code=1)
+        self.assertIn("What would fit", said)
+        self.assertFalse((self.folder / "huge" / "checkpoints").exists())
+
+    def test_a_preset_works_from_another_working_directory(self):
+        preset = harness.ROOT / "config" / "presets" / "continue-stories.yaml"
+        elsewhere = self.folder / "elsewhere"
+        elsewhere.mkdir()
+        done = subprocess.run(
+            [os.path.abspath(harness.BINARY), "train", os.path.relpath(preset, elsewhere),
+             f"data.train={self.folder}/text.txt", "steps=1"], text=True, check=False,
+            cwd=elsewhere, capture_output=True,
+            env={**os.environ, "XDG_CACHE_HOME": str(self.folder / "cache")})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue((elsewhere / "runs/my-stories/hf/model.safetensors").exists())
 
     def test_profile_has_a_row_for_every_value(self):
         table = self.tandem("profile", self.spec, "--sweep", "per_device_batch_size=1,2",

@@ -1,0 +1,41 @@
+#include "server/jobs/process_lock.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "server/jobs/job_files.h"
+
+namespace tandem::server {
+
+UniqueFd LockForThisProcess(const std::filesystem::path& file, const std::string& what,
+                            const std::string& advice) {
+  std::optional<UniqueFd> lock = TryLockFile(file);
+  if (!lock) {
+    int64_t pid = 0;
+    std::ifstream(file) >> pid;
+    throw Error(ErrorCode::kFailedPrecondition,
+                what + " is in use by " +
+                    (pid > 0 ? "process " + std::to_string(pid) : "another process") + ": " +
+                    advice)
+        .WithReason("in_use");
+  }
+  // For the message above only. A full disk must not keep a run from starting.
+  const std::string pid = std::to_string(::getpid()) + "\n";
+  [[maybe_unused]] const bool is_written =
+      ::ftruncate(lock->get(), 0) == 0 &&
+      ::pwrite(lock->get(), pid.data(), pid.size(), 0) == static_cast<ssize_t>(pid.size());
+  return std::move(*lock);
+}
+
+UniqueFd LockRunDirectory(const std::filesystem::path& dir) {
+  return LockForThisProcess(dir / "run.lock", "run directory " + dir.string(),
+                            "wait until it ends, or choose another run_name or directory");
+}
+
+}  // namespace tandem::server
