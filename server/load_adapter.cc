@@ -36,7 +36,6 @@ std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source
   model->provenance = ModelProvenance(model->id, source.path, "");
   model->parent = base->id;
   model->engine = base->engine;
-  model->control_tokens = base->control_tokens;
   model->memory = std::move(memory);
   model->adapter = engine::OpenAdapter(source.path, base->loaded(), options);
   model->adapter_rank = model->adapter->rank();

@@ -129,7 +129,6 @@ std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
   model->created = std::chrono::duration_cast<std::chrono::seconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();
-  if (loaded.tokenizer) model->control_tokens = engine::ControlTokens(*loaded.tokenizer);
   model->memory = std::move(settings.memory);
   MemoryClaim claim = model->memory.claim();
   if (claim.total() > 0) options.kv_cache_bytes = claim.kv;

@@ -18,6 +18,11 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 5> kReservedNames = {"messages", "tools", "bos_token",
                                                             "eos_token", "add_generation_prompt"};
 
+// The roles a message may have. Templates build control tokens of them ('<|' + role + '|>'), so
+// these words count as the template's. Any other role is a client's text.
+constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
+                                                    "tool"};
+
 // Everything a client sent is marked as the client's, object keys included.
 Value FromClientJson(Runtime& rt, const Json& json, int depth) {
   if (depth > kMaxValueDepth) {
@@ -58,6 +63,31 @@ Value FromClientJson(Runtime& rt, const Json& json, int depth) {
       break;
   }
   return Value();
+}
+
+bool IsRole(const Json& json) {
+  return json.is_string() && std::find(kRoles.begin(), kRoles.end(),
+                                       json.get_ref<const std::string&>()) != kRoles.end();
+}
+
+// REQUIRES: an array.
+Value FromMessages(Runtime& rt, const Json& messages) {
+  std::vector<Value> items;
+  items.reserve(messages.size());
+  for (const Json& message : messages) {
+    if (!message.is_object()) {
+      items.push_back(FromClientJson(rt, message, 2));
+      continue;
+    }
+    DictBuilder dict(rt);
+    for (const auto& [key, value] : message.items()) {
+      const bool is_role = key == "role" && IsRole(value);
+      dict.Set(Value::Of(Text::Make(key, true)),
+               is_role ? Value::Literal(value.get<std::string>()) : FromClientJson(rt, value, 3));
+    }
+    items.push_back(dict.Take(true));
+  }
+  return MakeList(rt, std::move(items), ListKind::kList, true);
 }
 
 // Names in the scope are views, so they must be those inside the caller's JSON.
@@ -123,7 +153,7 @@ class JinjaChatTemplate : public ChatTemplate {
     evaluator.Define("documents", Value());
     evaluator.Define("tools", Value());
     if (input.extra != nullptr && !input.extra->is_null()) DefineExtra(rt, *input.extra, evaluator);
-    evaluator.Define("messages", FromClientJson(rt, *input.messages, 1));
+    evaluator.Define("messages", FromMessages(rt, *input.messages));
     if (input.tools != nullptr && !input.tools->is_null()) {
       evaluator.Define("tools", FromClientJson(rt, *input.tools, 1));
     }
@@ -156,6 +186,16 @@ std::string JoinPieces(const std::vector<RenderedPiece>& pieces) {
   std::string text;
   for (const RenderedPiece& piece : pieces) text += piece.text;
   return text;
+}
+
+std::vector<std::pair<size_t, size_t>> ClientRanges(const std::vector<RenderedPiece>& pieces) {
+  std::vector<std::pair<size_t, size_t>> ranges;
+  size_t at = 0;
+  for (const RenderedPiece& piece : pieces) {
+    if (piece.from_client) ranges.emplace_back(at, at + piece.text.size());
+    at += piece.text.size();
+  }
+  return ranges;
 }
 
 }  // namespace tandem::engine

@@ -56,5 +56,7 @@ class ChatTemplate {
 };
 
 std::string JoinPieces(const std::vector<RenderedPiece>& pieces);
+// Where clients wrote in the text of JoinPieces: [begin, end) in bytes, in order.
+std::vector<std::pair<size_t, size_t>> ClientRanges(const std::vector<RenderedPiece>& pieces);
 
 }  // namespace tandem::engine

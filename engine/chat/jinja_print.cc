@@ -16,9 +16,10 @@ std::string Hex(const char* format, char32_t value) {
 }
 
 // Appends `text` with every code point passed through escape(std::string& out, CodePoint), which
-// appends its replacement and returns true, or returns false to keep it.
+// appends its replacement and returns true, or returns false to keep it. `client`: all of it counts
+// as a client's.
 template <class Escape>
-void AppendEscaped(TextBuilder& out, const Text& text, Escape escape) {
+void AppendEscaped(TextBuilder& out, const Text& text, bool client, Escape escape) {
   text.ForEachRun(0, text.size(), [&](std::string_view part, bool from_client) {
     std::string escaped;
     for (size_t i = 0; i < part.size();) {
@@ -26,7 +27,7 @@ void AppendEscaped(TextBuilder& out, const Text& text, Escape escape) {
       if (!escape(escaped, c)) escaped.append(part.substr(i, c.bytes));
       i += c.bytes;
     }
-    out.Append(escaped, from_client);
+    out.Append(escaped, client || from_client);
   });
 }
 
@@ -36,7 +37,7 @@ void AppendTextRepr(TextBuilder& out, const Text& text) {
   const char quote = single && bytes.find('"') == std::string_view::npos ? '"' : '\'';
   const bool client = text.any_client();
   out.Append(std::string_view(&quote, 1), client);
-  AppendEscaped(out, text, [quote](std::string& escaped, const CodePoint& c) {
+  AppendEscaped(out, text, false, [quote](std::string& escaped, const CodePoint& c) {
     switch (c.value) {
       case '\n':
         escaped += "\\n";
@@ -126,10 +127,10 @@ class JsonWriter {
     return FloatRepr(value);
   }
 
-  void WriteText(const Text& text, bool client) {
-    client = client || text.any_client();
+  void WriteText(const Text& text, bool enclosed) {
+    const bool client = enclosed || text.any_client();
     out_.Append("\"", client);
-    AppendEscaped(out_, text, [this](std::string& escaped, const CodePoint& c) {
+    AppendEscaped(out_, text, enclosed, [this](std::string& escaped, const CodePoint& c) {
       switch (c.value) {
         case '"':
           escaped += "\\\"";

@@ -33,8 +33,14 @@ bool TouchesWord(std::string_view text, size_t begin, size_t end) {
 
 bool AddedToken::is_control() const {
   if (special) return true;
-  return content.size() > 2 && ((content.front() == '<' && content.back() == '>') ||
-                                (content.front() == '[' && content.back() == ']'));
+  size_t characters = 0;
+  bool has_punctuation = false;
+  for (size_t at = 0; at < content.size(); ++characters) {
+    const std::optional<Utf8Char> c = CharAt(content, at);
+    has_punctuation = has_punctuation || (c && IsPunctuation(c->value));
+    at += c ? c->size : 1;
+  }
+  return characters > 1 && has_punctuation;
 }
 
 AddedTokenMatcher::AddedTokenMatcher(const std::vector<AddedToken>& tokens) : tokens_(tokens) {
@@ -42,6 +48,8 @@ AddedTokenMatcher::AddedTokenMatcher(const std::vector<AddedToken>& tokens) : to
   for (size_t t = 0; t < tokens_.size(); ++t) {
     const std::string& content = tokens_[t].content;
     TANDEM_CHECK(!content.empty());
+    is_control_.push_back(tokens_[t].is_control());
+    has_control_ = has_control_ || is_control_.back();
     int32_t node = -1;
     for (const char byte : content) {
       int32_t& first =
@@ -69,14 +77,16 @@ int32_t AddedTokenMatcher::Child(int32_t node, char byte) const {
 }
 
 std::optional<AddedTokenMatcher::Hit> AddedTokenMatcher::Next(std::string_view text, size_t done,
-                                                              size_t from) const {
+                                                              size_t from,
+                                                              RangeCursor& client) const {
   if (tokens_.empty()) return std::nullopt;
   while (from < text.size()) {
     int32_t node = roots_[static_cast<unsigned char>(text[from])];
     int32_t found = -1;
     for (size_t i = from + 1; node >= 0; ++i) {
-      if (nodes_[static_cast<size_t>(node)].token >= 0) {
-        found = nodes_[static_cast<size_t>(node)].token;
+      const int32_t token = nodes_[static_cast<size_t>(node)].token;
+      if (token >= 0 && !(is_control_[static_cast<size_t>(token)] && client.Touches(from, i))) {
+        found = token;
       }
       if (i >= text.size()) break;
       node = Child(node, text[i]);

@@ -3,11 +3,13 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/tokenizer/text_ranges.h"
 
 namespace tandem::engine {
 
@@ -21,13 +23,15 @@ struct AddedToken {
   bool rstrip = false;       // takes the white space after it
   bool normalized = false;   // looked for in the normalised text
 
-  // Whether the token steers the model rather than being text, so that plain text must not produce
-  // it: special tokens, and markup such as <tool_call> that some models do not call special.
+  // Whether the token steers the model, so that only a template's text may become it: a special
+  // token, or more than one character with punctuation among them (<tool_call>, [INST], /think).
+  // White space, words and single characters are vocabulary.
   bool is_control() const;
 };
 
-// Finds added tokens in a text, leftmost first, the longest where several begin. A trie; the
-// longest spelling is bounded at load, so a search is linear.
+// Finds added tokens in a text, leftmost first, the longest where several begin. Control tokens are
+// not found where a client wrote any of their bytes. A trie; the longest spelling is bounded at
+// load, so a search is linear.
 class AddedTokenMatcher {
  public:
   // Copies what it needs. REQUIRES: no content is empty.
@@ -38,13 +42,16 @@ class AddedTokenMatcher {
     size_t end;
     TokenId id;
   };
-  bool empty() const { return tokens_.empty(); }
+  bool has_control() const { return has_control_; }
 
   // Cuts a text into runs of ordinary text, on_text(std::string_view), and tokens, on_token(id).
+  // `client`: the ranges of `text` that clients wrote.
   template <class OnText, class OnToken>
-  void Split(std::string_view text, OnText&& on_text, OnToken&& on_token) const {
+  void Split(std::string_view text, std::span<const TextRange> client, OnText&& on_text,
+             OnToken&& on_token) const {
     size_t done = 0, from = 0;
-    while (const std::optional<Hit> hit = Next(text, done, from)) {
+    RangeCursor cursor(client);
+    while (const std::optional<Hit> hit = Next(text, done, from, cursor)) {
       if (hit->begin > done) on_text(text.substr(done, hit->begin - done));
       on_token(hit->id);
       done = from = hit->end;
@@ -60,10 +67,13 @@ class AddedTokenMatcher {
     char byte = 0;
   };
 
-  std::optional<Hit> Next(std::string_view text, size_t done, size_t from) const;
+  std::optional<Hit> Next(std::string_view text, size_t done, size_t from,
+                          RangeCursor& client) const;
   int32_t Child(int32_t node, char byte) const;
 
   std::vector<AddedToken> tokens_;
+  std::vector<bool> is_control_;  // by index into tokens_
+  bool has_control_ = false;
   std::vector<Node> nodes_;
   std::array<int32_t, 256> roots_;  // node of each first byte, or -1
 };

@@ -134,7 +134,7 @@ void Trainer::CountPieces(std::string_view corpus,
     specials.push_back({.content = special, .id = static_cast<TokenId>(specials.size())});
   }
   AddedTokenMatcher(specials).Split(
-      corpus,
+      corpus, {},
       [&](std::string_view text) {
         ForEachUtf8Stretch(text, [&](std::string_view stretch, bool valid) {
           if (!valid) {

@@ -15,19 +15,84 @@ void CheckSize(const std::string& text, const NormalizedText& now) {
                                                std::to_string(kMostGrowth) + " times as long");
 }
 
+// Writes the result of a step front to back. Records which of its bytes come from clients.
+class Rewriting {
+ public:
+  explicit Rewriting(NormalizedText& now) : now_(now), source_(now.client) {}
+
+  std::string& out() { return out_; }
+  // Call it after appending to out(): the new bytes replace [begin, end) of the old text. They are
+  // the client's if any replaced byte is. Calls come in order; an empty range has no owner.
+  void StandsFor(size_t begin, size_t end) {
+    if (now_.client.empty()) return;
+    if (source_.Touches(begin, end)) AppendRange(client_, marked_, out_.size());
+    marked_ = out_.size();
+  }
+  // Appends [begin, end) of the old text unchanged.
+  void Copy(size_t begin, size_t end) {
+    const size_t at = out_.size();
+    out_.append(now_.text, begin, end - begin);
+    source_.ForEachIn(begin, end, [&](size_t from, size_t to) {
+      AppendRange(client_, from - begin + at, to - begin + at);
+    });
+    marked_ = out_.size();
+  }
+  void Finish() {
+    CheckSize(out_, now_);
+    now_.client = std::move(client_);
+    now_.text = std::move(out_);
+  }
+
+ private:
+  NormalizedText& now_;
+  RangeCursor source_;
+  std::string out_;
+  std::vector<TextRange> client_;  // of out_
+  size_t marked_ = 0;              // out_ is accounted for up to here
+};
+
+// Keeps [begin, end) of the text.
+void Keep(NormalizedText& now, size_t begin, size_t end) {
+  if (begin == 0 && end == now.text.size()) return;
+  if (!now.client.empty()) now.client = RangesWithin(now.client, begin, end);
+  now.text = now.text.substr(begin, end - begin);
+}
+
 // Rewrites the text character by character: each(code point, out).
 template <class Each>
 void MapCharacters(NormalizedText& now, Each&& each) {
-  std::string out;
+  Rewriting rewriting(now);
+  std::string& out = rewriting.out();
   out.reserve(now.text.size());
   for (size_t i = 0; i < now.text.size();) {
     const Utf8Char c = DecodeUtf8(now.text.data() + i);
     each(c.value, out);
+    rewriting.StandsFor(i, i + c.size);
     i += c.size;
     if (i == c.size && out.empty()) now.front_removed = true;
   }
-  CheckSize(out, now);
-  now.text = std::move(out);
+  rewriting.Finish();
+}
+
+// Brings the text into a normal form, each origin apart: a client's accent must not change the last
+// letter of a template's control token.
+void NormalizeForm(NormalForm form, NormalizedText& now) {
+  Rewriting rewriting(now);
+  const std::string_view text = now.text;
+  size_t begin = 0;
+  const auto normalize_up_to = [&](size_t end) {
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+    if (end <= begin) return;
+    rewriting.out() += Normalize(form, text.substr(begin, end - begin));
+    rewriting.StandsFor(begin, end);
+    begin = end;
+  };
+  for (const TextRange& range : now.client) {
+    normalize_up_to(range.first);
+    normalize_up_to(range.second);
+  }
+  normalize_up_to(text.size());
+  rewriting.Finish();
 }
 
 // Leaves out the characters for which drop(code point).
@@ -41,17 +106,19 @@ void DropCharacters(NormalizedText& now, Drop&& drop) {
 // find(from): the next match as Pattern::Match, which is never empty, or nullopt.
 template <class Find>
 void ReplaceMatches(NormalizedText& now, const std::string& to, Find&& find) {
-  std::string out;
+  Rewriting rewriting(now);
   size_t done = 0;
   while (const std::optional<Pattern::Match> match = find(done)) {
     if (match->begin == 0 && to.empty()) now.front_removed = true;
-    out.append(now.text, done, match->begin - done).append(to);
+    rewriting.Copy(done, match->begin);
+    rewriting.out() += to;
+    rewriting.StandsFor(match->begin, match->end);
     done = match->end;
-    CheckSize(out, now);
+    CheckSize(rewriting.out(), now);
   }
   if (done == 0) return;
-  now.text = out.append(now.text, done);
-  CheckSize(now.text, now);
+  rewriting.Copy(done, now.text.size());
+  rewriting.Finish();
 }
 
 bool IsChinese(uint32_t c) {
@@ -111,9 +178,11 @@ void ApplySentencePiece(const SentencePieceOptions& options, NormalizedText& now
       text.remove_prefix(next.size);
     }
   }
-  std::string out;
+  Rewriting rewriting(now);
+  std::string& out = rewriting.out();
   out.reserve(text.size() + text.size() / 2 + space.size());
   if (!text.empty() && options.add_dummy_prefix && now.at_start) out += space;
+  rewriting.StandsFor(0, 0);
   bool after_space = options.remove_extra_whitespaces;
   while (!text.empty()) {
     const Charsmap::Match next = NextByRules(options, text);
@@ -127,19 +196,23 @@ void ApplySentencePiece(const SentencePieceOptions& options, NormalizedText& now
       }
     }
     if (!added.empty()) after_space = options.remove_extra_whitespaces && added.ends_with(' ');
+    const auto at = static_cast<size_t>(text.data() - now.text.data());
+    rewriting.StandsFor(at, at + next.size);
     text.remove_prefix(next.size);
   }
-  if (options.remove_extra_whitespaces) {
-    while (out.ends_with(space)) out.resize(out.size() - space.size());
-  }
-  CheckSize(out, now);
-  now.text = std::move(out);
+  rewriting.Finish();
+  if (!options.remove_extra_whitespaces) return;
+  std::string_view kept = now.text;
+  while (kept.ends_with(space)) kept.remove_suffix(space.size());
+  Keep(now, 0, kept.size());
 }
 
 }  // namespace
 
-NormalizedText Normalizer::Apply(std::string_view text, bool at_start) const {
+NormalizedText Normalizer::Apply(std::string_view text, bool at_start,
+                                 std::vector<TextRange> client) const {
   NormalizedText now{.text = std::string(text),
+                     .client = std::move(client),
                      .at_start = at_start,
                      .most_bytes = text.size() * kMostGrowth + 4096};
   for (const Step& step : steps_) step(now);
@@ -147,16 +220,16 @@ NormalizedText Normalizer::Apply(std::string_view text, bool at_start) const {
 }
 
 Normalizer::Step UnicodeStep(NormalForm form) {
-  return [form](NormalizedText& now) {
-    now.text = Normalize(form, now.text);
-    CheckSize(now.text, now);
-  };
+  return [form](NormalizedText& now) { NormalizeForm(form, now); };
 }
 
 Normalizer::Step PrependStep(std::string text) {
   return [text = std::move(text)](NormalizedText& now) {
-    if (now.at_start && !now.text.empty()) now.text.insert(0, text);
-    CheckSize(now.text, now);
+    if (!now.at_start || now.text.empty()) return;
+    Rewriting rewriting(now);
+    rewriting.out() = text;
+    rewriting.Copy(0, now.text.size());
+    rewriting.Finish();
   };
 }
 
@@ -191,7 +264,8 @@ Normalizer::Step StripStep(bool left, bool right) {
       if (!IsWhiteSpace(DecodeUtf8(text.data() + last).value)) break;
       text = text.substr(0, last);
     }
-    now.text = std::string(text);
+    const auto begin = static_cast<size_t>(text.data() - now.text.data());
+    Keep(now, begin, begin + text.size());
   };
 }
 
@@ -216,9 +290,20 @@ Normalizer::Step NmtStep() {
 
 Normalizer::Step ByteLevelStep() {
   return [](NormalizedText& now) {
-    std::string out;
-    AppendByteSpelling(now.text, out);
-    now.text = std::move(out);
+    Rewriting rewriting(now);
+    const std::string_view text = now.text;
+    size_t begin = 0;
+    const auto spell_up_to = [&](size_t end) {
+      AppendByteSpelling(text.substr(begin, end - begin), rewriting.out());
+      rewriting.StandsFor(begin, end);
+      begin = end;
+    };
+    for (const TextRange& range : now.client) {
+      spell_up_to(range.first);
+      spell_up_to(range.second);
+    }
+    spell_up_to(text.size());
+    rewriting.Finish();
   };
 }
 
@@ -228,12 +313,15 @@ Normalizer::Step PrecompiledStep(std::shared_ptr<const Charsmap> charsmap) {
   // SentencePiece does.
   return [charsmap = std::move(charsmap)](NormalizedText& now) {
     constexpr size_t kShortGrapheme = 6;
-    std::string out;
+    Rewriting rewriting(now);
+    std::string& out = rewriting.out();
     out.reserve(now.text.size());
     ForEachGrapheme(now.text, [&](std::string_view grapheme) {
+      const auto at = static_cast<size_t>(grapheme.data() - now.text.data());
       if (grapheme.size() < kShortGrapheme) {
         if (const auto match = charsmap->Shortest(grapheme)) {
           out += match->replacement;
+          rewriting.StandsFor(at, at + grapheme.size());
           return;
         }
       }
@@ -242,12 +330,12 @@ Normalizer::Step PrecompiledStep(std::shared_ptr<const Charsmap> charsmap) {
         const std::string_view character = grapheme.substr(i, size);
         const auto match = charsmap->Shortest(character);
         out += match ? match->replacement : character;
+        rewriting.StandsFor(at + i, at + i + size);
         i += size;
       }
       if (out.empty()) now.front_removed = true;
     });
-    CheckSize(out, now);
-    now.text = std::move(out);
+    rewriting.Finish();
   };
 }
 
@@ -256,7 +344,7 @@ Normalizer::Step BertStep(BertOptions options) {
     if (options.clean_text) CleanText(now);
     if (options.handle_chinese_chars) SpaceChinese(now);
     if (options.strip_accents) {
-      now.text = Normalize(NormalForm::kNfd, now.text);
+      NormalizeForm(NormalForm::kNfd, now);
       DropCharacters(now, IsNonspacingMark);
     }
     if (options.lowercase) Lowercase(now);

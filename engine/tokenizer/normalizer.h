@@ -10,16 +10,18 @@
 #include "engine/tokenizer/charsmap.h"
 #include "engine/tokenizer/piece_trie.h"
 #include "engine/tokenizer/regex.h"
+#include "engine/tokenizer/text_ranges.h"
 #include "engine/tokenizer/unicode.h"
 
 namespace tandem::engine {
 
 // A text on its way through the steps of a normaliser.
 struct NormalizedText {
-  std::string text;              // valid UTF-8
-  bool at_start = true;          // no text stands directly before it
-  bool front_removed = false;    // what it began with is gone
-  size_t most_bytes = SIZE_MAX;  // a step that would pass this throws kInvalidArgument
+  std::string text;               // valid UTF-8
+  std::vector<TextRange> client;  // of the text: what clients wrote any part of, as far as asked
+  bool at_start = true;           // no text stands directly before it
+  bool front_removed = false;     // what it began with is gone
+  size_t most_bytes = SIZE_MAX;   // a step that would pass this throws kInvalidArgument
 };
 
 // Rewrites text before it is cut into pieces: steps in order, each linear. Immutable.
@@ -31,7 +33,9 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
   // Throws kInvalidArgument for a text that the steps would blow up to more than 64 times its size.
-  NormalizedText Apply(std::string_view text, bool at_start) const;
+  // `client`: the ranges of `text` that clients wrote; the result names them in the new text.
+  NormalizedText Apply(std::string_view text, bool at_start,
+                       std::vector<TextRange> client = {}) const;
 
  private:
   std::vector<Step> steps_;

@@ -25,7 +25,8 @@ std::string_view PipelineTokenizer::Strings::At(TokenId id) const {
 }
 
 struct PipelineTokenizer::Run {
-  const Matchers& matchers;
+  std::string_view text;
+  std::span<const TextRange> client;  // of `text`
   std::unique_ptr<TokenModel::Scratch> scratch;
   std::vector<TokenId> out;
 };
@@ -38,8 +39,7 @@ PipelineTokenizer::PipelineTokenizer(TokenizerParts parts)
       normalizes_added_tokens_(parts.normalizes_added_tokens),
       byte_level_(parts.byte_level),
       spells_bytes_(parts.spells_bytes),
-      parse_special_(MakeMatchers(parts.added_tokens, /*with_control=*/true)),
-      plain_text_(MakeMatchers(parts.added_tokens, /*with_control=*/false)),
+      added_tokens_(MakeMatchers(parts.added_tokens)),
       names_(std::move(parts.unreachable)),
       is_special_(parts.spellings.size()),
       adds_leading_space_(parts.strips_leading_space || pretokenizer_.adds_prefix_space()) {
@@ -58,11 +58,10 @@ PipelineTokenizer::PipelineTokenizer(TokenizerParts parts)
   }
 }
 
-PipelineTokenizer::Matchers PipelineTokenizer::MakeMatchers(const std::vector<AddedToken>& tokens,
-                                                            bool with_control) const {
+PipelineTokenizer::Matchers PipelineTokenizer::MakeMatchers(
+    const std::vector<AddedToken>& tokens) const {
   std::vector<AddedToken> raw, normalized;
   for (const AddedToken& token : tokens) {
-    if (token.is_control() && !with_control) continue;
     AddedToken copy = token;
     // Looked for in the normalised text, so spelled the way normalising would.
     if (token.normalized && normalizes_added_tokens_) {
@@ -73,19 +72,30 @@ PipelineTokenizer::Matchers PipelineTokenizer::MakeMatchers(const std::vector<Ad
   return {AddedTokenMatcher(raw), AddedTokenMatcher(normalized)};
 }
 
-std::vector<TokenId> PipelineTokenizer::Encode(std::string_view text, SpecialTokens special) const {
-  Run run{special == SpecialTokens::kParseSpecial ? parse_special_ : plain_text_,
-          model_->MakeScratch(),
-          {}};
+std::vector<TokenId> PipelineTokenizer::EncodeMixed(std::string_view text,
+                                                    std::span<const TextRange> client) const {
+  Run run{text, client, model_->MakeScratch(), {}};
   run.out.reserve(text.size() / 4 + 8);
-  run.matchers.raw.Split(
-      text,
-      [&](std::string_view ordinary) { EncodeText(ordinary, ordinary.data() == text.data(), run); },
+  added_tokens_.raw.Split(
+      text, client, [&](std::string_view ordinary) { EncodeText(ordinary, run); },
       [&](TokenId id) { run.out.push_back(id); });
   return std::move(run.out);
 }
 
-void PipelineTokenizer::EncodeText(std::string_view text, bool at_origin, Run& run) const {
+NormalizedText PipelineTokenizer::Normalized(std::string_view text, bool at_start,
+                                             std::vector<TextRange> client) const {
+  // All of one origin, which needs no counting along.
+  if (client.size() == 1 && client[0] == TextRange(0, text.size())) {
+    NormalizedText normalized = normalizer_.Apply(text, at_start);
+    if (!normalized.text.empty()) normalized.client = {{0, normalized.text.size()}};
+    return normalized;
+  }
+  return normalizer_.Apply(text, at_start, std::move(client));
+}
+
+// `text`: a part of run.text.
+void PipelineTokenizer::EncodeText(std::string_view text, Run& run) const {
+  const bool at_origin = text.data() == run.text.data();
   bool at_start = true;
   ForEachUtf8Stretch(text, [&](std::string_view stretch, bool valid) {
     // Patterns and normal forms speak of characters; bytes that are none are a piece of their own.
@@ -94,14 +104,20 @@ void PipelineTokenizer::EncodeText(std::string_view text, bool at_origin, Run& r
       if (spells_bytes_) AppendByteSpelling(stretch, spelled);
       model_->Encode(spells_bytes_ ? spelled : stretch, *run.scratch, run.out);
     } else {
+      std::vector<TextRange> client;
+      if (added_tokens_.normalized.has_control()) {
+        const auto begin = static_cast<size_t>(stretch.data() - run.text.data());
+        client = RangesWithin(run.client, begin, begin + stretch.size());
+      }
       NormalizedText changed;
       if (!normalizer_.empty()) {
-        changed = normalizer_.Apply(stretch, at_start);
+        changed = Normalized(stretch, at_start, std::move(client));
         stretch = changed.text;
+        client = std::move(changed.client);
       }
       PieceOfText next{{}, at_start, at_start && at_origin && !changed.front_removed};
-      run.matchers.normalized.Split(
-          stretch,
+      added_tokens_.normalized.Split(
+          stretch, client,
           [&](std::string_view ordinary) {
             next.text = ordinary;
             EncodePieces(next, run);

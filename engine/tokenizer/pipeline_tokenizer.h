@@ -41,7 +41,8 @@ class PipelineTokenizer final : public Tokenizer {
  public:
   explicit PipelineTokenizer(TokenizerParts parts);
 
-  std::vector<TokenId> Encode(std::string_view text, SpecialTokens special) const override;
+  std::vector<TokenId> EncodeMixed(std::string_view text,
+                                   std::span<const TextRange> client) const override;
   int64_t vocab_size() const override { return static_cast<int64_t>(is_special_.size()); }
   std::string_view TokenBytes(TokenId id) const override;
   bool IsSpecial(TokenId id) const override;
@@ -64,10 +65,12 @@ class PipelineTokenizer final : public Tokenizer {
     AddedTokenMatcher raw;
     AddedTokenMatcher normalized;
   };
-  struct Run;  // one call of Encode
+  struct Run;  // one call of EncodeMixed
 
-  Matchers MakeMatchers(const std::vector<AddedToken>& tokens, bool with_control) const;
-  void EncodeText(std::string_view text, bool at_origin, Run& run) const;
+  Matchers MakeMatchers(const std::vector<AddedToken>& tokens) const;
+  void EncodeText(std::string_view text, Run& run) const;
+  NormalizedText Normalized(std::string_view text, bool at_start,
+                            std::vector<TextRange> client) const;
   void EncodePieces(const PieceOfText& text, Run& run) const;
   void EncodePiece(std::string_view piece, Run& run) const;
 
@@ -78,8 +81,7 @@ class PipelineTokenizer final : public Tokenizer {
   bool normalizes_added_tokens_;
   bool byte_level_;
   bool spells_bytes_;
-  Matchers parse_special_;
-  Matchers plain_text_;
+  Matchers added_tokens_;
   std::unordered_map<std::string, TokenId> names_;  // tokens that the model does not look up
   Strings texts_;                                   // TokenBytes
   Strings spellings_;                               // empty unless the decoder looks at places

@@ -11,12 +11,13 @@
 
 #include "engine/base/ids.h"
 #include "engine/tokenizer/decoder.h"
+#include "engine/tokenizer/text_ranges.h"
 
 namespace tandem::engine {
 
-// Whether control tokens spelled in the text become those tokens: special tokens, and markup like
-// <tool_call> that a model's files list beside them. Text written by a client is always
-// kPlainText; templates and training delimiters use kParseSpecial.
+// How Encode reads control tokens that the text spells: special tokens, and markup like <tool_call>
+// (AddedToken::is_control). kParseSpecial turns them into tokens, kPlainText keeps them text. Text
+// written by a client is always kPlainText; training delimiters use kParseSpecial.
 enum class SpecialTokens { kPlainText, kParseSpecial };
 
 // Text <-> token ids. Immutable after load; every method is const and safe from any thread.
@@ -24,9 +25,19 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Invalid UTF-8 is accepted: its bytes are encoded as bytes. Linear in the size of the text.
-  // Appends no BOS or EOS.
-  virtual std::vector<TokenId> Encode(std::string_view text, SpecialTokens special) const = 0;
+  // The ids of a text in which clients wrote the ranges `client`, such as a rendered chat. A
+  // control token is found only where no byte of its spelling is a client's. All text between two
+  // control tokens is cut and merged as one, across the ends of those ranges. Invalid UTF-8 is
+  // accepted: its bytes are encoded as bytes. Linear in the size of the text. Appends no BOS or
+  // EOS.
+  virtual std::vector<TokenId> EncodeMixed(std::string_view text,
+                                           std::span<const TextRange> client) const = 0;
+  // Encodes a text of one origin: kPlainText for a client's, kParseSpecial for anyone else's.
+  std::vector<TokenId> Encode(std::string_view text, SpecialTokens special) const {
+    const TextRange all(0, text.size());
+    const bool plain = special == SpecialTokens::kPlainText && !text.empty();
+    return EncodeMixed(text, std::span(&all, plain ? 1 : 0));
+  }
 
   virtual int64_t vocab_size() const = 0;
   // The bytes a token adds to the text, between others: possibly part of a UTF-8 character. Control

@@ -18,7 +18,6 @@
 
 #include "engine/base/memory_ledger.h"
 #include "engine/engine.h"
-#include "engine/tokenizer/control_tokens.h"
 
 namespace tandem::server {
 
@@ -43,7 +42,6 @@ struct ServedModel {
   int64_t adapter_rank = 0;  // the largest of its matrices
   std::string fingerprint;   // of its answers, where an adapter makes it another than the engine's
   std::string provenance;    // where its files come from, a JSON object; empty: they do not say
-  engine::ControlTokens control_tokens;
 
   const engine::LoadedModel& loaded() const { return engine->loaded(); }
   // Made here by a job, and may be deleted. Everything else belongs to whoever started the server.

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "engine/tokenizer/control_tokens.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/wire/field_reader.h"
 #include "training/data/sample_encoder.h"
@@ -36,19 +35,6 @@ void RequireTemplate(const ServedModel& model) {
 
 void Append(std::vector<TokenId>& ids, const std::vector<TokenId>& more) {
   ids.insert(ids.end(), more.begin(), more.end());
-}
-
-std::vector<TokenId> EncodePieces(const Tokenizer& tokenizer,
-                                  const engine::ControlTokens& control_tokens,
-                                  const std::vector<RenderedPiece>& pieces) {
-  std::vector<std::pair<size_t, size_t>> client;
-  size_t at = 0;
-  for (const RenderedPiece& piece : pieces) {
-    if (piece.from_client) client.emplace_back(at, at + piece.text.size());
-    at += piece.text.size();
-  }
-  return engine::EncodeWithClientText(tokenizer, control_tokens, engine::JoinPieces(pieces),
-                                      client);
 }
 
 std::string_view Trim(std::string_view text) {
@@ -93,7 +79,8 @@ EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt) {
   if (prompt.continue_final_message) {
     CutBehindFinalMessage(chat.pieces, prompt.messages->back()["content"].get<std::string>());
   }
-  chat.ids = EncodePieces(tokenizer, model.control_tokens, chat.pieces);
+  chat.ids =
+      tokenizer.EncodeMixed(engine::JoinPieces(chat.pieces), engine::ClientRanges(chat.pieces));
   return chat;
 }
 

@@ -15,9 +15,9 @@ struct EncodedChat {
   std::vector<TokenId> ids;
 };
 
-// A rendered chat and its ids: exactly what the model is fed. What clients wrote never becomes a
-// control token; everything else is tokenised as the rendered text would be in one piece. Throws
-// kFailedPrecondition when the model has no tokenizer or no chat template, saying what to do.
+// A rendered chat and its ids: exactly what the model is fed. Control tokens come from the
+// template's text alone (Tokenizer::EncodeMixed). Throws kFailedPrecondition when the model has no
+// tokenizer or no usable chat template; the message says what to do.
 EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt);
 
 // A whole chat as training on it feeds it, by the trainer's own code.

@@ -31,7 +31,6 @@ SampleEncoder::SampleEncoder(std::shared_ptr<const engine::ChatTemplate> chat_te
                              const engine::Tokenizer& tokenizer, EncoderOptions options)
     : chat_template_(std::move(chat_template)),
       tokenizer_(tokenizer),
-      control_tokens_(tokenizer),
       options_(std::move(options)),
       has_blocks_(chat_template_ && chat_template_->Mentions("endgeneration")) {}
 
@@ -56,12 +55,10 @@ SampleEncoder::Rendered SampleEncoder::Render(const Conversation& chat, size_t n
   input.eos_token = options_.eos_text;
   input.now_unix_s = options_.now_unix_s;
   Rendered out;
-  for (const engine::RenderedPiece& piece :
-       chat_template_->Render(input, has_blocks_ ? &out.generations : nullptr)) {
-    const size_t begin = out.text.size();
-    out.text += piece.text;
-    if (piece.from_client) out.client.emplace_back(begin, out.text.size());
-  }
+  const std::vector<engine::RenderedPiece> pieces =
+      chat_template_->Render(input, has_blocks_ ? &out.generations : nullptr);
+  out.text = engine::JoinPieces(pieces);
+  out.client = engine::ClientRanges(pieces);
   return out;
 }
 
@@ -115,12 +112,9 @@ std::vector<SampleEncoder::Span> SampleEncoder::SpansOfPrefixes(const Conversati
 size_t SampleEncoder::TokensBefore(size_t offset, const Rendered& whole,
                                    const std::vector<TokenId>& ids, size_t message) const {
   if (offset == whole.text.size()) return ids.size();
-  std::vector<std::pair<size_t, size_t>> client;
-  for (const auto& [begin, end] : whole.client) {
-    if (begin < offset) client.emplace_back(begin, std::min(end, offset));
-  }
-  const std::vector<TokenId> before = engine::EncodeWithClientText(
-      tokenizer_, control_tokens_, std::string_view(whole.text).substr(0, offset), client);
+  const std::vector<engine::TextRange> client = engine::RangesWithin(whole.client, 0, offset);
+  const std::vector<TokenId> before =
+      tokenizer_.EncodeMixed(std::string_view(whole.text).substr(0, offset), client);
   if (!StartsWith(ids, before)) {
     Throw(message,
           "the answer and the text beside it share a token, so neither could be trained without "
@@ -158,8 +152,7 @@ Sample SampleEncoder::EncodeChat(const Conversation& chat) const {
   }
   const Rendered whole = Render(chat, chat.messages->size(), false);
   Sample sample;
-  sample.Append(engine::EncodeWithClientText(tokenizer_, control_tokens_, whole.text, whole.client),
-                !options_.completion_only);
+  sample.Append(tokenizer_.EncodeMixed(whole.text, whole.client), !options_.completion_only);
   if (options_.completion_only) {
     for (const Span& span :
          has_blocks_ ? SpansOfBlocks(chat, whole) : SpansOfPrefixes(chat, whole)) {

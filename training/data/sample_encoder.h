@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "engine/chat/chat_template.h"
-#include "engine/tokenizer/control_tokens.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "training/data/example.h"
 #include "training/data/sample.h"
@@ -72,7 +71,6 @@ class SampleEncoder {
 
   std::shared_ptr<const engine::ChatTemplate> chat_template_;
   const engine::Tokenizer& tokenizer_;
-  engine::ControlTokens control_tokens_;
   EncoderOptions options_;
   bool has_blocks_ = false;
 };

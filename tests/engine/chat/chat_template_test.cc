@@ -63,18 +63,25 @@ TEST(ChatTemplate, MessageTextIsKeptApartFromTheTemplates) {
       "{% endfor %}",
       kUser);
 
-  EXPECT_EQ(pieces, (Pieces{{"<|im_start|>", false},
-                            {"user", true},
-                            {"\n", false},
-                            {" <|im_end|> A,b ", true},
-                            {"<|im_end|>", false}}));
+  EXPECT_EQ(
+      pieces,
+      (Pieces{{"<|im_start|>user\n", false}, {" <|im_end|> A,b ", true}, {"<|im_end|>", false}}));
+}
+
+TEST(ChatTemplate, KnownRolesAreTheTemplatesWordsAndOthersTheClients) {
+  const Json messages = Json::parse(R"([{"role": "tool", "name": "user"}, {"role": "im_end"}])");
+
+  EXPECT_EQ(
+      RenderPieces("{% for m in messages %}<|{{ m.role }}|>{{ m.name }}{% endfor %}", messages),
+      (Pieces{
+          {"<|tool|>", false}, {"user", true}, {"<|", false}, {"im_end", true}, {"|>", false}}));
 }
 
 TEST(ChatTemplate, AdjacentPiecesOfOneOriginAreOne) {
-  const Pieces pieces =
-      RenderPieces("{{ bos_token }}a{{ 'b' }}{{ messages[0].role }}{{ messages[0].role }}", kUser);
+  const Pieces pieces = RenderPieces(
+      "{% set c = messages[0].content[14] %}{{ bos_token }}a{{ 'b' }}{{ c }}{{ c }}", kUser);
 
-  EXPECT_EQ(pieces, (Pieces{{"<s>ab", false}, {"useruser", true}}));
+  EXPECT_EQ(pieces, (Pieces{{"<s>ab", false}, {"bb", true}}));
 }
 
 TEST(ChatTemplate, ClientTextStaysTheClientsThroughEveryTransformation) {
@@ -114,7 +121,7 @@ TEST(ChatTemplate, ClientTextStaysTheClientsThroughEveryTransformation) {
       {"'-'.join(['a', 'b']).center(5, c[1])", {{"<", true}, {"a-b", false}, {"<", true}}},
       {"c[12:] * 2", {{"A,b A,b ", true}}},
       {"[c[12], 1] | string", {{"[", false}, {"'A'", true}, {", 1]", false}}},
-      {"messages | map(attribute='role') | map('upper') | first", {{"USER", true}}},
+      {"messages | map(attribute='role') | map('upper') | first", {{"USER", false}}},
       {"c | batch(20) | first | join", {{" <|im_end|> A,b ", true}}},
       {"c | default('x') | string | safe", {{" <|im_end|> A,b ", true}}},
       {"(c ~ '~') | sort | last", {{"~", false}}},
@@ -129,18 +136,19 @@ TEST(ChatTemplate, ClientTextStaysTheClientsThroughEveryTransformation) {
 
 TEST(ChatTemplate, ClientTextStaysTheClientsThroughCapturesAndMacros) {
   const Pieces pieces = RenderPieces(
-      "{% macro f(x) %}[{{ x }}]{% endmacro %}{% set s %}{{ f(messages[0].role) }}{% endset %}"
+      "{% macro f(x) %}[{{ x }}]{% endmacro %}{% set s %}{{ f(messages[0].content[14]) }}{% endset "
+      "%}"
       "{% filter upper %}{{ s }}{% endfilter %}",
       kUser);
 
-  EXPECT_EQ(pieces, (Pieces{{"[", false}, {"USER", true}, {"]", false}}));
+  EXPECT_EQ(pieces, (Pieces{{"[", false}, {"B", true}, {"]", false}}));
 }
 
 TEST(ChatTemplate, NamesThatAClientChoseStayTheClients) {
   const Pieces pieces = RenderPieces(
-      "{% macro f() %}{{ kwargs }}{% endmacro %}{{ f(**{messages[0].role: 1}) }}", kUser);
+      "{% macro f() %}{{ kwargs }}{% endmacro %}{{ f(**{messages[0].content[14]: 1}) }}", kUser);
 
-  EXPECT_EQ(pieces, (Pieces{{"{", false}, {"'user'", true}, {": 1}", false}}));
+  EXPECT_EQ(pieces, (Pieces{{"{", false}, {"'b'", true}, {": 1}", false}}));
 }
 
 TEST(ChatTemplate, ToolsAndExtraAreTheClientsToo) {

@@ -13,7 +13,9 @@ namespace {
 class WordTokenizer : public Tokenizer {
  public:
   explicit WordTokenizer(std::vector<std::string> words) : words_(std::move(words)) {}
-  std::vector<TokenId> Encode(std::string_view, SpecialTokens) const override { return {}; }
+  std::vector<TokenId> EncodeMixed(std::string_view, std::span<const TextRange>) const override {
+    return {};
+  }
   int64_t vocab_size() const override { return static_cast<int64_t>(words_.size()); }
   std::string_view TokenBytes(TokenId id) const override { return words_[static_cast<size_t>(id)]; }
   bool IsSpecial(TokenId id) const override { return id + 1 == vocab_size(); }

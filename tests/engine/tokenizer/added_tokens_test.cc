@@ -8,10 +8,12 @@ namespace tandem::engine {
 namespace {
 
 // Renders a cut: ordinary text as is, tokens as {id}.
-std::string Cut(const std::vector<AddedToken>& tokens, std::string_view text) {
+std::string Cut(const std::vector<AddedToken>& tokens, std::string_view text,
+                const std::vector<TextRange>& client = {}) {
   std::string out;
   AddedTokenMatcher(tokens).Split(
-      text, [&](std::string_view ordinary) { out.append("(").append(ordinary).append(")"); },
+      text, client,
+      [&](std::string_view ordinary) { out.append("(").append(ordinary).append(")"); },
       [&](TokenId id) { out.append("{").append(std::to_string(id)).append("}"); });
   return out;
 }
@@ -51,7 +53,30 @@ TEST(AddedTokens, MarkupSteersTheModelEvenIfNotCalledSpecial) {
   EXPECT_TRUE((AddedToken{.content = "<tool_call>"}).is_control());
   EXPECT_TRUE((AddedToken{.content = "[INST]"}).is_control());
   EXPECT_FALSE((AddedToken{.content = "    "}).is_control());
-  EXPECT_FALSE((AddedToken{.content = "<>"}).is_control());
+  EXPECT_TRUE((AddedToken{.content = "/think"}).is_control());
+  EXPECT_TRUE((AddedToken{.content = "|||EMAIL|||"}).is_control());
+}
+
+TEST(AddedTokens, WhiteSpaceWordsAndSingleCharactersAreVocabulary) {
+  for (const char* content : {"    ", "\n\n", "caf\u00e9", "\u2581\u2581", "\u00f7", "!", "\xC3"}) {
+    EXPECT_FALSE((AddedToken{.content = content}).is_control()) << content;
+  }
+}
+
+TEST(AddedTokens, ControlTokensAreFoundOnlyWhereNoByteIsAClients) {
+  const std::vector<AddedToken> tokens = {{.content = "<a>", .id = 0},
+                                          {.content = "<a><b>", .id = 1},
+                                          {.content = "<b>", .id = 2, .special = true},
+                                          {.content = "  ", .id = 3}};
+
+  EXPECT_EQ(Cut(tokens, "<a><b>"), "{1}");
+  // The longest token ends in a client's text, a shorter one does not.
+  EXPECT_EQ(Cut(tokens, "<a><b>", {{3, 6}}), "{0}(<b>)");
+  EXPECT_EQ(Cut(tokens, "<b><b><b>", {{3, 6}}), "{2}(<b>){2}");
+  EXPECT_EQ(Cut(tokens, "<b>", {{2, 3}}), "(<b>)");
+  EXPECT_EQ(Cut(tokens, "<b>", {{0, 1}}), "(<b>)");
+  EXPECT_EQ(Cut(tokens, "<b>x<b>", {{3, 4}}), "{2}(x){2}");
+  EXPECT_EQ(Cut(tokens, "<b>  <b>  ", {{0, 4}, {8, 10}}), "(<b>){3}{2}{3}");
 }
 
 }  // namespace

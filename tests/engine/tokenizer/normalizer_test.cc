@@ -61,6 +61,73 @@ TEST(Normalizer, TextThatWouldBlowUpIsRefused) {
   EXPECT_EQ(grows.Apply("c", true).text, "c");
 }
 
+// Applies a step to a text whose client parts stand in brackets; the result marks them likewise.
+std::string ApplyMarked(Normalizer::Step step, std::string_view marked) {
+  std::string text;
+  std::vector<TextRange> client;
+  size_t begin = 0;
+  for (const char c : marked) {
+    if (c == '[') {
+      begin = text.size();
+    } else if (c == ']') {
+      client.emplace_back(begin, text.size());
+    } else {
+      text += c;
+    }
+  }
+  const NormalizedText now = Normalizer({std::move(step)}).Apply(text, true, client);
+  std::string out;
+  size_t done = 0;
+  for (const auto& [from, to] : now.client) {
+    out += now.text.substr(done, from - done) + "[" + now.text.substr(from, to - from) + "]";
+    done = to;
+  }
+  return out + now.text.substr(done);
+}
+
+TEST(Normalizer, ClientsTextIsFollowedThroughEveryStep) {
+  EXPECT_EQ(ApplyMarked(PrependStep("__"), "a[b]c[d]"), "__a[b]c[d]");
+  EXPECT_EQ(ApplyMarked(ReplaceStep("ab", "xyz"), "ab[ab]a[b]ab[c]"), "xyz[xyzxyz]xyz[c]");
+  EXPECT_EQ(ApplyMarked(ReplaceStep("a", ""), "b[a]b[b]"), "bb[b]");
+  EXPECT_EQ(ApplyMarked(StripStep(true, true), " [ a]b[c ] "), "[a]b[c]");
+  EXPECT_EQ(ApplyMarked(StripStep(true, true), "[ ] "), "");
+  EXPECT_EQ(ApplyMarked(LowercaseStep(), "A[B\u00c4]C"), "a[b\u00e4]c");
+  EXPECT_EQ(ApplyMarked(NmtStep(), "a\x01[\x01 b]"), "a[ b]");
+  EXPECT_EQ(ApplyMarked(ByteLevelStep(), "a [ b]"), "a\u0120[\u0120b]");
+  EXPECT_EQ(ApplyMarked(UnicodeStep(NormalForm::kNfd), "\u00e9[\u00e9]x"), "e\u0301[e\u0301]x");
+  // A client's accent does not join the template's letter.
+  EXPECT_EQ(ApplyMarked(UnicodeStep(NormalForm::kNfc), "xe[\u0301ye\u0301]e"),
+            "xe[\u0301y\u00e9]e");
+  EXPECT_EQ(ApplyMarked(BertStep({}), "A[\u4e2d]\u00c9"), "a[ \u4e2d ]e");
+  EXPECT_EQ(ApplyMarked(SentencePieceStep({}), " a[  b ]c [ ]"), "\u2581a[\u2581b\u2581]c");
+}
+
+TEST(Normalizer, TheTextDoesNotDependOnWhoWroteIt) {
+  const std::vector<Normalizer::Step> steps = {PrependStep("x"),      ReplaceStep("  ", "-"),
+                                               StripStep(true, true), LowercaseStep(),
+                                               StripAccentsStep(),    NmtStep(),
+                                               ByteLevelStep(),       SentencePieceStep({})};
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 2000; ++round) {
+    std::string text;
+    std::vector<TextRange> client;
+    for (int part = 0; part < 6; ++part) {
+      const size_t begin = text.size();
+      text += RandomText(random, random() % 4, /*with_invalid=*/false);
+      if (part % 2 == 1 && text.size() > begin) AppendRange(client, begin, text.size());
+    }
+    const Normalizer normalizer({steps[static_cast<size_t>(round) % steps.size()]});
+    const NormalizedText now = normalizer.Apply(text, true, client);
+
+    EXPECT_EQ(now.text, normalizer.Apply(text, true).text) << round;
+    size_t done = 0;
+    for (const auto& [begin, end] : now.client) {
+      EXPECT_TRUE(done <= begin && begin < end && end <= now.text.size()) << round;
+      done = end;
+    }
+  }
+}
+
 TEST(Graphemes, ClustersStayTogether) {
   std::vector<std::string> clusters;
   ForEachGrapheme("ae\u0301\r\n\U0001F468\u200d\U0001F469x",

@@ -24,7 +24,10 @@ using engine::TokenLogprob;
 // Token i spells the i-th of these; 0 is the end token, 4 and 5 are halves of "é".
 class TinyTokenizer : public engine::Tokenizer {
  public:
-  std::vector<TokenId> Encode(std::string_view, engine::SpecialTokens) const override { return {}; }
+  std::vector<TokenId> EncodeMixed(std::string_view,
+                                   std::span<const engine::TextRange>) const override {
+    return {};
+  }
   int64_t vocab_size() const override { return 6; }
   std::string_view TokenBytes(TokenId id) const override {
     static constexpr std::string_view kBytes[] = {"<end>", "Hi", " you", "!", "\xc3", "\xa9"};
