@@ -53,6 +53,7 @@ BpeModel::BpeModel(BpeOptions options, TokenTable tokens, PairTable merges,
     const char character = static_cast<char>(c);
     ascii_tokens_[c] = tokens_.Find(std::string_view(&character, 1));
   }
+  merges_.RemoveResults(control);
   Scratch scratch;
   std::vector<TokenId> merged;
   for (TokenId id = 0; id < tokens_.id_limit(); ++id) {

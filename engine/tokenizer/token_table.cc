@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <unordered_set>
 
 #include "engine/base/check.h"
 
@@ -119,6 +120,14 @@ void PairTable::Set(TokenId left, TokenId right, Merge merge) {
 
 PairTable::Merge PairTable::Find(TokenId left, TokenId right) const {
   return slots_[Probe(PairKey(left, right))].merge;
+}
+
+void PairTable::RemoveResults(const std::vector<TokenId>& merged) {
+  if (merged.empty()) return;
+  const std::unordered_set<TokenId> removed(merged.begin(), merged.end());
+  for (Slot& slot : slots_) {
+    if (slot.key != kFree && removed.contains(slot.merge.merged)) slot.merge = {};
+  }
 }
 
 }  // namespace tandem::engine

@@ -58,6 +58,8 @@ class PairTable {
 
   void Set(TokenId left, TokenId right, Merge merge);  // a later rule replaces an earlier one
   Merge Find(TokenId left, TokenId right) const;
+  // No pair merges into one of these ids any more.
+  void RemoveResults(const std::vector<TokenId>& merged);
 
  private:
   struct Slot {

@@ -148,6 +148,26 @@ TEST(Bpe, ControlTokensAreNotReachedByTheirSpelling) {
   EXPECT_EQ(ids, (Ids{0, 1}));
 }
 
+TEST(Bpe, ControlTokensAreNotReachedByMerges) {
+  TokenTable tokens(3, 3);
+  tokens.Insert("a", 0);
+  tokens.Insert("b", 1);
+  tokens.Insert("ab", 2);
+  std::array<TokenId, 256> bytes;
+  bytes.fill(-1);
+  bytes['a'] = 0;
+  bytes['b'] = 1;
+  PairTable merges(1);
+  merges.Set(0, 1, {0, 2});
+  const BpeModel model({.byte_level = true}, std::move(tokens), std::move(merges), bytes, {2});
+  BpeModel::Scratch scratch;
+  Ids ids;
+
+  model.Encode("ab", scratch, ids);
+
+  EXPECT_EQ(ids, (Ids{0, 1}));
+}
+
 TEST(Bpe, BytesWithoutATokenBecomeUnknownOrNothing) {
   const auto encode = [](BpeOptions options) {
     TokenTable tokens(2, 2);
