@@ -41,7 +41,8 @@ class ChatTemplate {
   // a replacement, JSON) stays the client's, character by character. Throws kInvalidArgument when
   // the template itself rejects the messages (raise_exception: the message is the template's, param
   // is "messages"), when `extra` shadows a reserved name, and for undefined operations or exhausted
-  // budgets (with line and column).
+  // budgets (with line and column). Throws kUnsupported, likewise with line and column, for an
+  // unknown filter or test that this rendering reaches.
   virtual std::vector<RenderedPiece> Render(const RenderInput& input) const = 0;
 
   // The same, and where the blocks {% generation %} stand in the text: [begin, end) in bytes, in

@@ -52,12 +52,14 @@ struct CallExpr {
 };
 struct FilterExpr {  // input | name(arguments); no input inside {% filter %} and {% set %} blocks
   ExprPtr input;
-  FilterFunction filter;
+  std::string name;
+  FilterFunction filter;  // null: unknown, which fails when it is applied
   CallArguments arguments;
 };
 struct TestExpr {  // input is name(arguments)
   ExprPtr input;
-  TestFunction test;
+  std::string name;
+  TestFunction test;  // null: unknown, which fails when it is asked
   CallArguments arguments;
 };
 

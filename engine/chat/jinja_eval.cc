@@ -269,7 +269,9 @@ Value Evaluator::Capture(const Block& body) {
 Value Evaluator::ApplyFilters(const std::vector<ExprPtr>& filters, Value value) {
   for (const ExprPtr& filter : filters) {
     const auto& node = std::get<FilterExpr>(filter->node);
+    rt_.set_position(filter->at);
     rt_.Step();
+    if (node.filter == nullptr) FailUnknownFilter(rt_, node.name);
     value = node.filter(rt_, value, EvalArguments(node.arguments));
   }
   return value;
@@ -447,11 +449,13 @@ Value Evaluator::EvalNode(const CallExpr& e) {
 }
 
 Value Evaluator::EvalNode(const FilterExpr& e) {
+  if (e.filter == nullptr) FailUnknownFilter(rt_, e.name);
   const Value input = Eval(*e.input);
   return e.filter(rt_, input, EvalArguments(e.arguments));
 }
 
 Value Evaluator::EvalNode(const TestExpr& e) {
+  if (e.test == nullptr) FailUnknownTest(rt_, e.name);
   const Value input = Eval(*e.input);
   return Value::Bool(e.test(rt_, input, EvalArguments(e.arguments)));
 }

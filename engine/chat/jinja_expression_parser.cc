@@ -101,10 +101,9 @@ class ExpressionParser {
     const std::string name = ParseDottedName("a filter's name");
     FilterExpr expr;
     expr.input = std::move(input);
+    expr.name = name;
     expr.filter = FindFilter(name);
-    if (expr.filter == nullptr) TokenStream::Unsupported(at, "unknown filter '" + name + "'");
     if (in_.IsOp("(")) expr.arguments = ParseCallArguments();
-    CheckNamesInArguments(name, expr.arguments);
     return Make(at, std::move(expr));
   }
 
@@ -422,32 +421,6 @@ class ExpressionParser {
     return name;
   }
 
-  // map('upper') and select('defined') name filters and tests in strings; check those here too.
-  static void CheckNamesInArguments(const std::string& filter, const CallArguments& arguments) {
-    const auto name_at = [&arguments](size_t i) -> const TextPtr* {
-      if (i >= arguments.positional.size()) return nullptr;
-      const auto* literal = std::get_if<LiteralExpr>(&arguments.positional[i]->node);
-      if (literal == nullptr || !literal->value.is(Value::Type::kText)) return nullptr;
-      return &literal->value.text();
-    };
-    if (filter == "map") {
-      const TextPtr* name = name_at(0);
-      if (name != nullptr && FindFilter((*name)->bytes()) == nullptr) {
-        TokenStream::Unsupported(arguments.positional[0]->at,
-                                 "unknown filter '" + std::string((*name)->bytes()) + "'");
-      }
-      return;
-    }
-    const bool plain = filter == "select" || filter == "reject";
-    if (!plain && filter != "selectattr" && filter != "rejectattr") return;
-    const size_t i = plain ? 0 : 1;
-    const TextPtr* name = name_at(i);
-    if (name != nullptr && FindTest((*name)->bytes()) == nullptr) {
-      TokenStream::Unsupported(arguments.positional[i]->at,
-                               "unknown test '" + std::string((*name)->bytes()) + "'");
-    }
-  }
-
   ExprPtr ParseFiltersAndTests(ExprPtr expr) {
     while (true) {
       const SourcePosition at = in_.Now().at;
@@ -470,8 +443,8 @@ class ExpressionParser {
     const std::string name = ParseDottedName("a test's name");
     TestExpr expr;
     expr.input = std::move(input);
+    expr.name = name;
     expr.test = FindTest(name);
-    if (expr.test == nullptr) TokenStream::Unsupported(at, "unknown test '" + name + "'");
     if (in_.IsOp("(")) {
       expr.arguments = ParseCallArguments();
     } else if (AtTestOperand()) {

@@ -574,7 +574,7 @@ Value MapFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
   } else {
     const Text& name = RequireText(rt, arguments.positional[0], "map's filter");
     const FilterFunction filter = FindFilter(name.bytes());
-    if (filter == nullptr) rt.Fail("map: unknown filter '" + std::string(name.bytes()) + "'");
+    if (filter == nullptr) FailUnknownFilter(rt, name.bytes());
     const Arguments rest = Without(arguments, 1);
     const Runtime::DepthGuard depth(rt);
     for (const Value& item : ElementsIfTrue(rt, input)) {
@@ -595,7 +595,7 @@ Value SelectFilter(Runtime& rt, const Value& input, const Arguments& arguments) 
   if (arguments.positional.size() > first) {
     const Text& name = RequireText(rt, arguments.positional[first], "the test");
     test = FindTest(name.bytes());
-    if (test == nullptr) rt.Fail("unknown test '" + std::string(name.bytes()) + "'");
+    if (test == nullptr) FailUnknownTest(rt, name.bytes());
     rest = Without(arguments, first + 1);
   }
   const Runtime::DepthGuard depth(rt);
@@ -658,6 +658,10 @@ FilterFunction FindFilter(std::string_view name) {
   };
   const auto it = filters.find(name);
   return it == filters.end() ? nullptr : it->second;
+}
+
+void FailUnknownFilter(const Runtime& rt, std::string_view name) {
+  rt.FailUnsupported("unknown filter '" + std::string(name) + "'");
 }
 
 }  // namespace tandem::engine

@@ -11,5 +11,7 @@ using FilterFunction = Value (*)(Runtime& rt, const Value& input, const Argument
 
 // Null if there is no such filter.
 FilterFunction FindFilter(std::string_view name);
+// Throws kUnsupported with the present position: a template applies a filter that does not exist.
+[[noreturn]] void FailUnknownFilter(const Runtime& rt, std::string_view name);
 
 }  // namespace tandem::engine

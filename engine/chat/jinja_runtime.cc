@@ -12,6 +12,10 @@ void Runtime::Fail(const std::string& what) const {
   throw Error(ErrorCode::kInvalidArgument, DescribeFault(at_, what)).WithParam("messages");
 }
 
+void Runtime::FailUnsupported(const std::string& what) const {
+  throw Error(ErrorCode::kUnsupported, DescribeFault(at_, what)).WithParam("messages");
+}
+
 void Runtime::FailSteps() const {
   Fail("rendering takes more than " + std::to_string(kMaxSteps) + " steps");
 }

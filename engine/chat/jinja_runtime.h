@@ -52,6 +52,8 @@ class Runtime {
 
   // Throws kInvalidArgument with the present position.
   [[noreturn]] void Fail(const std::string& what) const;
+  // Throws kUnsupported with the present position: the template needs what this sandbox lacks.
+  [[noreturn]] void FailUnsupported(const std::string& what) const;
 
   // Held while one node is evaluated, so that recursion ends before the thread's stack does.
   class DepthGuard {

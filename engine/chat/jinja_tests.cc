@@ -165,4 +165,8 @@ TestFunction FindTest(std::string_view name) {
   return it == tests.end() ? nullptr : it->second;
 }
 
+void FailUnknownTest(const Runtime& rt, std::string_view name) {
+  rt.FailUnsupported("unknown test '" + std::string(name) + "'");
+}
+
 }  // namespace tandem::engine

@@ -26,10 +26,13 @@ const Tokenizer& RequireTokenizer(const ServedModel& model) {
 
 void RequireTemplate(const ServedModel& model) {
   if (model.loaded().chat_template) return;
+  const std::string& fault = model.loaded().chat_template_error;
+  const std::string what = fault.empty()
+                               ? "' has no chat template"
+                               : "' has a chat template that cannot be used (" + fault + ")";
   throw Error(ErrorCode::kFailedPrecondition,
-              "model '" + model.id +
-                  "' has no chat template: start the server with --chat-template FILE, or use "
-                  "/v1/completions")
+              "model '" + model.id + what +
+                  ": start the server with --chat-template FILE, or use /v1/completions")
       .WithParam("messages");
 }
 

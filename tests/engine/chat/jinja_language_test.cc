@@ -482,16 +482,32 @@ struct Broken {
   const char* fault;
 };
 
+TEST(JinjaLanguage, UnknownFiltersAndTestsFailOnlyWhereTheyAreReached) {
+  ExpectTexts({{"{% if false %}{{ x | nofilter }}{{ x is notest }}{% endif %}a", "a"},
+               {"{{ x | nofilter if false else 'b' }}", "b"},
+               {"{% if false %}{% filter nofilter %}c{% endfilter %}{% endif %}d", "d"},
+               {"{{ true or x is notest }}", "True"}});
+  const std::vector<std::pair<const char*, const char*>> reached = {
+      {"a\n{{ x | nofilter }}", "chat template line 2, column 8: unknown filter 'nofilter'"},
+      {"{{ x is notest }}", "chat template line 1, column 9: unknown test 'notest'"},
+      {"{{ x | map('nofilter') }}", "chat template line 1, column 12: unknown filter 'nofilter'"},
+      {"{{ x | selectattr('a', 'notest') }}",
+       "chat template line 1, column 24: unknown test 'notest'"},
+      {"{% filter upper | nofilter %}a{% endfilter %}",
+       "chat template line 1, column 19: unknown filter 'nofilter'"}};
+  for (const auto& [source, fault] : reached) {
+    try {
+      Render(source);
+      ADD_FAILURE() << source;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << source;
+      EXPECT_STREQ(error.what(), fault);
+    }
+  }
+}
+
 TEST(JinjaLanguage, SyntaxErrorsNameLineAndColumn) {
   const std::vector<Broken> cases = {
-      {"a\n{{ x | nofilter }}", ErrorCode::kUnsupported,
-       "chat template line 2, column 8: unknown filter 'nofilter'"},
-      {"{{ x is notest }}", ErrorCode::kUnsupported,
-       "chat template line 1, column 9: unknown test 'notest'"},
-      {"{{ x | map('nofilter') }}", ErrorCode::kUnsupported,
-       "chat template line 1, column 12: unknown filter 'nofilter'"},
-      {"{{ x | selectattr('a', 'notest') }}", ErrorCode::kUnsupported,
-       "chat template line 1, column 24: unknown test 'notest'"},
       {"{% include 'x' %}", ErrorCode::kUnsupported,
        "chat template line 1, column 4: the statement 'include' is not supported in chat "
        "templates"},
