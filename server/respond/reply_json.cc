@@ -86,15 +86,20 @@ void AppendUsage(std::string& out, const ReplyUsage& usage) {
   out += "}}";
 }
 
+void AppendReasoning(std::string& out, std::string_view reasoning) {
+  out += R"("reasoning_content":)";
+  AppendJsonString(out, reasoning);
+  out += R"(,"reasoning":)";
+  AppendJsonString(out, reasoning);
+}
+
 void AppendMessage(std::string& out, std::string_view content, std::string_view reasoning) {
   out += R"(,"message":{"role":"assistant","content":)";
   AppendJsonString(out, content);
   out += R"(,"refusal":null)";
   if (!reasoning.empty()) {
-    for (const char* name : {R"(,"reasoning_content":)", R"(,"reasoning":)"}) {
-      out += name;
-      AppendJsonString(out, reasoning);
-    }
+    out.push_back(',');
+    AppendReasoning(out, reasoning);
   }
   out.push_back('}');
 }

@@ -46,6 +46,8 @@ class ReplyJson {
   const std::string head_;
 };
 
+// The members `reasoning_content` and its other name `reasoning`, which half of the clients read.
+void AppendReasoning(std::string& out, std::string_view reasoning);
 void AppendUsage(std::string& out, const ReplyUsage& usage);
 // The message of a chat's body.
 void AppendMessage(std::string& out, std::string_view content, std::string_view reasoning);

@@ -131,8 +131,8 @@ void ReplyRenderer::Show(size_t prompt_idx, int choice_idx, ChoiceState& choice,
   if (!has_text && !has_waiting_logprobs(choice) && choice.token_ids.empty()) return;
   if (!pieces.reasoning.empty()) {
     BeginChunk(prompt_idx, choice_idx);
-    out_ += R"(,"delta":{"reasoning_content":)";
-    AppendJsonString(out_, pieces.reasoning);
+    out_ += R"(,"delta":{)";
+    AppendReasoning(out_, pieces.reasoning);
     out_.push_back('}');
     // The tokens of a delta that ends a thought go with what follows it.
     FinishTextChunk(choice, pieces.content.empty());

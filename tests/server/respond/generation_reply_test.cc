@@ -224,6 +224,7 @@ TEST_F(GenerationReplyTest, ThoughtsAreAnsweredApart) {
       const Json& choice = chunks[i]["choices"][0];
       const Json& delta = choice["delta"];
       if (delta.contains("reasoning_content")) {
+        EXPECT_EQ(delta["reasoning"], delta["reasoning_content"]);
         order += "r:" + delta["reasoning_content"].get<std::string>() + " ";
       } else if (delta.contains("content")) {
         order += "c:" + delta["content"].get<std::string>() + " ";
