@@ -10,10 +10,9 @@
 
 namespace tandem::server {
 
-// What a chat's prompt is made of: /tokenize and /v1/render take the same fields.
+// The fields that make a chat's prompt, in /tokenize and /v1/render too.
 struct ChatPrompt {
-  // Normalised for templates: content a string, tool call arguments as objects where they are
-  // objects, "developer" as "system" unless the template knows it.
+  // As engine::NormalizeMessages returns them.
   std::shared_ptr<const nlohmann::ordered_json> messages;
   std::shared_ptr<const nlohmann::ordered_json> template_kwargs;  // null: none
   bool add_generation_prompt = true;
@@ -34,12 +33,16 @@ ChatRequest ParseChatRequest(const nlohmann::ordered_json& body, const ModelLimi
 
 // ---- Parts, for the routes that take messages without generating
 
-// The `messages` array alone, checked and normalised.
+// Throws unless `messages` is an array of 1 to 4096 entries.
+void CheckMessageCount(const nlohmann::ordered_json& messages);
+// The `messages` array alone, 1 to 4096 of them, checked and normalised.
 std::shared_ptr<const nlohmann::ordered_json> ParseMessages(const nlohmann::ordered_json& messages,
                                                             const ModelLimits& limits);
 // Tools are not served yet: anything that asks for one is refused, never ignored.
 void RefuseTools(FieldReader& reader);
 // From `add_generation_prompt` to `reasoning_effort`. REQUIRES: prompt.messages.
 void ReadTemplateFields(FieldReader& reader, ChatPrompt& prompt);
+// `chat_template_kwargs` and `reasoning_effort` alone; null where neither is given.
+std::shared_ptr<const nlohmann::ordered_json> ReadTemplateKwargs(FieldReader& reader);
 
 }  // namespace tandem::server

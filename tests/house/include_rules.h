@@ -25,7 +25,9 @@ inline constexpr std::array kKernels{Names("engine/base"), Names("engine/tensor"
                                      Names("engine/quant/block_formats.h")};
 inline constexpr std::array kOps{Names("engine/base"), Names("engine/tensor"),
                                  Names("engine/quant"), Names("engine/kernels")};
-inline constexpr std::array kText{Names("engine/base")};  // tokenizer, chat
+inline constexpr std::array kTokenizer{Names("engine/base")};
+// Arguments of tool calls are JSON that came from outside.
+inline constexpr std::array kChat{Names("engine/base"), Names("engine/io/json.h")};
 inline constexpr std::array kConstraint{Names("engine/base"), Names("engine/tokenizer")};
 inline constexpr std::array kSampling{Names("engine/base"), Names("engine/constraint"),
                                       Names("engine/kernels")};
@@ -105,8 +107,8 @@ inline constexpr std::array<RoomRule, 33> kRoomRules{{
     {"engine/quant", rules::kQuant},
     {"engine/kernels", rules::kKernels},
     {"engine/ops", rules::kOps},
-    {"engine/tokenizer", rules::kText},
-    {"engine/chat", rules::kText},
+    {"engine/tokenizer", rules::kTokenizer},
+    {"engine/chat", rules::kChat},
     {"engine/constraint", rules::kConstraint},
     {"engine/sampling", rules::kSampling},
     {"engine/kv", rules::kFloor4},

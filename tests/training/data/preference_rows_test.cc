@@ -136,7 +136,7 @@ TEST(PreferenceRows, FaultsNameWhatIsWrong) {
   EXPECT_EQ(openai(input, R"([{"role":"user","content":"x"}])", bad),
             "preferred_output[0] must be a message of the assistant: the answer to the prompt");
   EXPECT_NE(openai(input, good, R"([{"role":"assistant","content":3}])")
-                .find("non_preferred_output[0].content must be text"),
+                .find("non_preferred_output[0].content must be a string"),
             std::string::npos);
 
   EXPECT_EQ(FaultOf(R"({"chosen":"a"})"), "'rejected' is missing");

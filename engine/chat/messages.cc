@@ -1,0 +1,255 @@
+#include "engine/chat/messages.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "engine/io/json.h"
+
+namespace tandem::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
+                                                    "tool"};
+constexpr size_t kShownBytes = 40;  // of a bad value, in error messages
+
+Error Missing(const std::string& at) {
+  return Error(ErrorCode::kInvalidArgument, at + " is required")
+      .WithParam(at)
+      .WithReason("missing_required_parameter");
+}
+
+Error WrongType(const std::string& at, std::string_view wanted, const Json& got) {
+  return Error(ErrorCode::kInvalidArgument,
+               at + " must be " + std::string(wanted) + ", got " + got.type_name())
+      .WithParam(at)
+      .WithReason("invalid_type");
+}
+
+Error BadValue(const std::string& at, const std::string& what) {
+  return Error(ErrorCode::kInvalidArgument, at + " " + what)
+      .WithParam(at)
+      .WithReason("invalid_value");
+}
+
+std::string Index(const std::string& at, size_t i) { return at + "[" + std::to_string(i) + "]"; }
+
+// The member, or null where it is absent or JSON null.
+const Json* Find(const Json& object, std::string_view key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+// The member's text; null where it is absent.
+const std::string* FindText(const Json& object, const char* key, const std::string& at) {
+  const Json* value = Find(object, key);
+  if (value == nullptr) return nullptr;
+  if (!value->is_string()) throw WrongType(at + "." + key, "a string", *value);
+  return &value->get_ref<const std::string&>();
+}
+
+const std::string& Text(const Json& object, const char* key, const std::string& at) {
+  const std::string* text = FindText(object, key, at);
+  if (text == nullptr) throw Missing(at + "." + key);
+  return *text;
+}
+
+// Appends without the search for an equal key, which would make large objects quadratic.
+Json& Append(Json& object, std::string key, Json value) {
+  auto& members = object.get_ref<Json::object_t&>();
+  return members.emplace_back(std::move(key), std::move(value)).second;
+}
+
+const std::string& PartText(const Json& part, bool is_assistant, const std::string& at) {
+  if (!part.is_object()) throw WrongType(at, "an object", part);
+  const std::string& type = Text(part, "type", at);
+  if (type == "text") return Text(part, "text", at);
+  if (type == "refusal" && is_assistant) return Text(part, "refusal", at);
+  if (type == "image_url" || type == "input_audio" || type == "file") {
+    throw Error(ErrorCode::kUnsupported,
+                at + " has type '" + type + "': this model takes text only")
+        .WithParam(at)
+        .WithReason("unsupported_value");
+  }
+  throw BadValue(at + ".type", "must be text" + std::string(is_assistant ? " or refusal" : "") +
+                                   ", got " + Quoted(type, kShownBytes));
+}
+
+std::string JoinParts(const Json& parts, bool is_assistant, const std::string& at) {
+  if (parts.empty()) throw BadValue(at, "must not be an empty list");
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) text += '\n';
+    text += PartText(parts[i], is_assistant, Index(at, i));
+  }
+  return text;
+}
+
+// The content alone; nothing where it is absent.
+std::optional<std::string> ReadContent(const Json& message, bool is_assistant,
+                                       const std::string& at) {
+  const Json* content = Find(message, "content");
+  if (content == nullptr) return std::nullopt;
+  if (content->is_string()) return content->get<std::string>();
+  if (content->is_array()) return JoinParts(*content, is_assistant, at + ".content");
+  throw WrongType(at + ".content", "a string or a list of text parts", *content);
+}
+
+// The thought under whichever of its names; null where there is none.
+const std::string* FindThought(const Json& message, const std::string& at) {
+  const std::string* thought = nullptr;
+  for (const char* key : {"reasoning_content", "reasoning", "thinking"}) {
+    const std::string* given = FindText(message, key, at);
+    if (given == nullptr) continue;
+    if (thought != nullptr && *thought != *given) {
+      throw BadValue(at + "." + key,
+                     "differs from the thought under another name; reasoning_content, reasoning "
+                     "and thinking mean the same, give one of them");
+    }
+    thought = given;
+  }
+  return thought;
+}
+
+// One of the few places that catch: text that is no JSON is an answer here, not a fault.
+Json ReadArguments(const Json& given, const std::string& at) {
+  if (given.is_object()) return given;
+  if (!given.is_string()) throw WrongType(at, "a JSON object or the text of one", given);
+  try {
+    Json parsed = ParseUntrustedJson(given.get_ref<const std::string&>(), at);
+    if (parsed.is_object()) return parsed;
+  } catch (const Error&) {
+    return given;
+  }
+  return given;
+}
+
+Json ReadToolCall(const Json& call, const std::string& at) {
+  if (!call.is_object()) throw WrongType(at, "an object", call);
+  if (const std::string* type = FindText(call, "type", at); type && *type != "function") {
+    throw BadValue(at + ".type", "must be function, got " + Quoted(*type, kShownBytes));
+  }
+  const Json* function = Find(call, "function");
+  const std::string function_at = at + ".function";
+  if (function == nullptr) throw Missing(function_at);
+  if (!function->is_object()) throw WrongType(function_at, "an object", *function);
+  if (Text(*function, "name", function_at).empty()) {
+    throw BadValue(function_at + ".name", "must not be empty");
+  }
+  const Json* arguments = Find(*function, "arguments");
+  if (arguments == nullptr) throw Missing(function_at + ".arguments");
+  FindText(call, "id", at);  // checks its type
+
+  Json out = Json::object();
+  if (Find(call, "type") == nullptr) Append(out, "type", "function");
+  for (const auto& [key, value] : call.items()) {
+    if (value.is_null()) continue;
+    if (key != "function") {
+      Append(out, key, value);
+      continue;
+    }
+    Json& members = Append(out, key, Json::object());
+    for (const auto& [name, member] : value.items()) {
+      if (member.is_null()) continue;
+      const bool is_arguments = name == "arguments";
+      Append(members, name,
+             is_arguments ? ReadArguments(member, function_at + ".arguments") : member);
+    }
+  }
+  return out;
+}
+
+// The calls; nothing where there are none.
+std::optional<Json> ReadToolCalls(const Json& message, bool is_assistant, const std::string& at) {
+  const Json* calls = Find(message, "tool_calls");
+  if (calls == nullptr) return std::nullopt;
+  if (!calls->is_array()) throw WrongType(at + ".tool_calls", "a list of calls", *calls);
+  if (calls->empty()) return std::nullopt;
+  if (!is_assistant) throw BadValue(at + ".tool_calls", "are for messages of the assistant");
+  Json out = Json::array();
+  for (size_t i = 0; i < calls->size(); ++i) {
+    out.push_back(ReadToolCall((*calls)[i], Index(at + ".tool_calls", i)));
+  }
+  return out;
+}
+
+std::string ReadRole(const Json& message, const std::string& at) {
+  const std::string& role = Text(message, "role", at);
+  if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
+    throw BadValue(at + ".role", "must be system, developer, user, assistant or tool, got " +
+                                     Quoted(role, kShownBytes));
+  }
+  return role;
+}
+
+// The content with the refusal behind it. Throws where a message without text says nothing else.
+std::string ReadText(const Json& message, bool is_assistant, bool has_calls,
+                     const std::string* thought, const std::string& at) {
+  std::optional<std::string> content = ReadContent(message, is_assistant, at);
+  const std::string* refusal = is_assistant ? FindText(message, "refusal", at) : nullptr;
+  if (refusal != nullptr && !refusal->empty()) {
+    if (!content || content->empty()) return *refusal;
+    return *content + "\n" + *refusal;
+  }
+  const bool may_be_absent = has_calls || refusal != nullptr || (thought && !thought->empty());
+  if (!content && !may_be_absent) throw Missing(at + ".content");
+  return std::move(content).value_or("");
+}
+
+Json NormalizeMessage(const Json& message, const std::string& at, const NormalizeOptions& options) {
+  if (!message.is_object()) throw WrongType(at, "an object", message);
+  const std::string role = ReadRole(message, at);
+  const bool is_assistant = role == "assistant";
+  if (Find(message, "function_call") != nullptr) {
+    throw BadValue(at + ".function_call", "is the old form of a call; write tool_calls");
+  }
+  std::optional<Json> calls = ReadToolCalls(message, is_assistant, at);
+  const std::string* thought = is_assistant ? FindThought(message, at) : nullptr;
+  std::string text = ReadText(message, is_assistant, calls.has_value(), thought, at);
+  FindText(message, "name", at);
+  const std::string* call_id = FindText(message, "tool_call_id", at);
+  if (role == "tool" && call_id == nullptr && options.needs_tool_call_ids) {
+    throw Missing(at + ".tool_call_id");
+  }
+
+  Json out = Json::object();
+  bool has_content = false;
+  for (const auto& [key, value] : message.items()) {
+    if (value.is_null() || key == "weight" || (key == "refusal" && is_assistant)) continue;
+    if (key == "role") {
+      Append(out, key, role == "developer" && options.developer_as_system ? "system" : role);
+    } else if (key == "content") {
+      has_content = true;
+      Append(out, key, std::move(text));
+    } else if (key == "tool_calls") {
+      if (calls) Append(out, key, std::move(*calls));
+    } else {
+      Append(out, key, value);
+    }
+  }
+  if (!has_content) Append(out, "content", std::move(text));
+  if (thought != nullptr && Find(message, "reasoning_content") == nullptr) {
+    Append(out, "reasoning_content", *thought);
+  }
+  return out;
+}
+
+}  // namespace
+
+Json NormalizeMessages(const Json& messages, const NormalizeOptions& options) {
+  if (!messages.is_array()) throw WrongType(options.path, "a list of messages", messages);
+  Json out = Json::array();
+  for (size_t i = 0; i < messages.size(); ++i) {
+    out.push_back(NormalizeMessage(messages[i], Index(options.path, i), options));
+  }
+  return out;
+}
+
+}  // namespace tandem::engine
