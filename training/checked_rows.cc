@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 // Raised whenever rows become other samples than before.
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 struct Count {
   const char* name;

@@ -148,6 +148,7 @@ std::string Statistics(const TrainSpec& spec, const OpenedData& data, const std:
   };
   line("rows", report.rows);
   line("bad rows", report.bad_rows);
+  line("rows split by answers", report.split_rows);
   line(IsPreference(data.format) ? "pairs" : "samples", n);
   line("duplicates", n - static_cast<int64_t>(distinct));
   line("tokens", report.tokens);

@@ -349,6 +349,15 @@ std::string Summary(const TrainSpec& spec, const OpenedData& data) {
   return text;
 }
 
+std::string SplitRowsNotice(const OpenedData& data) {
+  const DataReport& report = data.report;
+  if (report.split_rows == 0) return "";
+  return std::to_string(report.split_rows) + " of " + std::to_string(report.rows) +
+         (report.rows == 1 ? " row" : " rows") +
+         " became a sample for each answer, because the chat template rewrites earlier turns "
+         "(data.turns)";
+}
+
 std::string OverLengthNotice(const TrainSpec& spec, const OpenedData& data) {
   const DataReport& report = data.report;
   const bool is_stream = spec.data.packing == Packing::kConcatThenSplit;

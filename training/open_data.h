@@ -56,7 +56,9 @@ std::vector<TokenId> TurnEnds(const SampleSource& source, const engine::Tokenize
 // The report in one line for a run's log: samples, share of trained tokens, what is cut or left
 // out.
 std::string Summary(const TrainSpec& spec, const OpenedData& data);
-// How many rows are longer than what a run reads of each, and what becomes of them; empty: none.
+// The number of rows that are longer than a run reads of each, and their fate; empty: none.
 std::string OverLengthNotice(const TrainSpec& spec, const OpenedData& data);
+// The number of rows that became a sample for each answer, and the reason; empty: none.
+std::string SplitRowsNotice(const OpenedData& data);
 
 }  // namespace tandem::training

@@ -172,6 +172,9 @@ class Run {
     if (data.format != RowFormat::kPlain || data.is_prepared) {
       Report("message", Summary(spec_, data));
     }
+    if (const std::string notice = SplitRowsNotice(data); !notice.empty()) {
+      Report("message", notice);
+    }
     for (const TokenId end : parts_.turn_ends) {
       const std::string what =
           "answers end with " + Quoted(parts_.files.tokenizer->TokenBytes(end), 40);

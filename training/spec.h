@@ -69,7 +69,7 @@ struct DataSection {
   // Absent: false for train.pretrain, else true.
   std::optional<bool> train_on_completion_only;
   ApplyTemplate apply_template = ApplyTemplate::kAuto;
-  Turns turns = Turns::kTogether;
+  Turns turns = Turns::kAuto;
   OnBadRow on_bad_row = OnBadRow::kError;
   int64_t template_unix_s = kTemplateUnixS;
   std::string delimiter = "<|endoftext|>";

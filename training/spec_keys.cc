@@ -230,8 +230,11 @@ std::vector<SpecKey> DataKeys() {
                                                         {"never", ApplyTemplate::kNever}}),
      "alpaca rows and plain prompts as chats; auto: alpaca, where there is a chat template"},
     {{"data.turns"},
-     Choice<Turns>(FIELD(data.turns), {{"together", Turns::kTogether}, {"apart", Turns::kApart}}),
-     "a chat is one sample, or each of its answers is one"},
+     Choice<Turns>(FIELD(data.turns), {{"auto", Turns::kAuto},
+                                       {"together", Turns::kTogether},
+                                       {"apart", Turns::kApart}}),
+     "a chat is one sample, or each of its answers is one; auto: one sample, but apart where the "
+     "template rewrites earlier turns"},
     {{"data.on_bad_row"},
      Choice<OnBadRow>(FIELD(data.on_bad_row), {{"error", OnBadRow::kError},
                                                {"skip", OnBadRow::kSkip}}),

@@ -60,9 +60,15 @@ struct Opened {
 
 void Print(const std::string& text) { std::printf("%s\n", text.c_str()); }
 
+void PrintSplitRows(const training::OpenedData& data) {
+  const std::string notice = SplitRowsNotice(data);
+  if (!notice.empty()) Print("note: " + notice);
+}
+
 int Check(const DataFlags& flags) {
   const Opened opened(flags);
   Print(opened.path + ": " + Summary(opened.spec, opened.data));
+  PrintSplitRows(opened.data);
   const training::DataReport& report = opened.data.report;
   if (report.bad_rows == 0) return 0;
   Print(report.BadRows(opened.path));
@@ -78,6 +84,7 @@ int Show(const DataFlags& flags) {
                                                  std::to_string(flags.index));
   }
   const training::Sample sample = source.Make(flags.index);
+  PrintSplitRows(opened.data);
   Print("sample " + std::to_string(flags.index) + " (" + source.Where(flags.index) +
         "): " + std::to_string(sample.tokens.size()) + " tokens, " +
         std::to_string(TrainedTokens(sample)) + " trained");

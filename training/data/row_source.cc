@@ -14,26 +14,6 @@ namespace {
 // Rows that are checked at one time: enough for the workers, few enough to hold their tokens.
 constexpr int64_t kRowsAtOnce = 512;
 
-// The place of a turn among the learned ones.
-std::vector<size_t> LearnedMessages(const Conversation& chat) {
-  std::vector<size_t> learned;
-  for (size_t i = 0; i < chat.learned.size(); ++i) {
-    if (chat.learned[i]) learned.push_back(i);
-  }
-  return learned;
-}
-
-// The chat up to one of its answers, which alone is learned.
-Conversation UpTo(const Conversation& chat, size_t message) {
-  Conversation part = chat;
-  auto messages = std::make_shared<nlohmann::ordered_json>(nlohmann::ordered_json::array());
-  for (size_t i = 0; i <= message; ++i) messages->push_back((*chat.messages)[i]);
-  part.messages = std::move(messages);
-  part.learned.assign(message + 1, false);
-  part.learned[message] = true;
-  return part;
-}
-
 bool IsLong(const Sample& sample, const RowOptions& options) {
   return options.max_tokens > 0 && LongestSequence(sample) > options.max_tokens;
 }
@@ -60,7 +40,8 @@ std::string DataReport::BadRows(const std::string& file) const {
 
 struct RowSource::Checked {
   std::vector<Sample> samples;
-  std::string fault;  // empty: the row is good
+  bool is_apart = false;  // each sample is one answer
+  std::string fault;      // empty: the row is good
 };
 
 RowSource::RowSource(std::shared_ptr<const RowFile> rows,
@@ -116,7 +97,7 @@ void RowSource::CheckAll(ThreadPool& pool, DataReport* report, const Visit& visi
 RowSource::Checked RowSource::Check(int64_t row) const {
   Checked checked;
   try {
-    checked.samples = MakeAll(row);
+    MakeAll(row, &checked);
     for (const Sample& sample : checked.samples) {
       if (options_.overflow != Overflow::kError || !IsLong(sample, options_)) continue;
       checked.fault = "has " + std::to_string(LongestSequence(sample)) +
@@ -136,6 +117,7 @@ void RowSource::Count(int64_t row, const Checked& checked, DataReport* report, c
     }
     return;
   }
+  if (checked.is_apart && options_.turns == Turns::kAuto) ++report->split_rows;
   for (size_t k = 0; k < checked.samples.size(); ++k) {
     const Sample& sample = checked.samples[k];
     if (!IsKept(sample, report)) continue;
@@ -147,7 +129,7 @@ void RowSource::Count(int64_t row, const Checked& checked, DataReport* report, c
       report->hashes.push_back(HashOf(sample));
     }
     if (sample.is_pair()) report->pairs_hash = HashCounter(report->pairs_hash, HashOf(sample));
-    Keep({row, options_.turns == Turns::kApart ? static_cast<int32_t>(k) : -1});
+    Keep({row, checked.is_apart ? static_cast<int32_t>(k) : -1});
     if (visit) visit(sample);
   }
 }
@@ -183,16 +165,22 @@ RowSource::Place RowSource::PlaceOf(int64_t i) const {
   return places_.empty() ? Place{i, -1} : places_[static_cast<size_t>(i)];
 }
 
-std::vector<Sample> RowSource::MakeAll(int64_t row) const {
+void RowSource::MakeAll(int64_t row, Checked* checked) const {
   const Example example = ParseExample(rows_->Read(row), options_.example);
-  std::vector<Sample> samples;
-  if (options_.turns == Turns::kTogether || !example.is_chat()) {
-    samples.push_back(Encode(example));
-    return samples;
+  const bool is_one = options_.turns == Turns::kTogether || !example.is_chat() || example.rejected;
+  if (is_one) {
+    checked->samples.push_back(Encode(example));
+    return;
   }
+  if (options_.turns == Turns::kAuto) {
+    if (auto whole = encoder_->EncodeWhole(example.chat)) {
+      checked->samples.push_back(std::move(*whole));
+      return;
+    }
+  }
+  checked->is_apart = true;
   const auto n = static_cast<int32_t>(LearnedMessages(example.chat).size());
-  for (int32_t turn = 0; turn < n; ++turn) samples.push_back(MakeTurn(example, turn));
-  return samples;
+  for (int32_t turn = 0; turn < n; ++turn) checked->samples.push_back(MakeTurn(example, turn));
 }
 
 Sample RowSource::Encode(const Example& example) const {

@@ -13,15 +13,11 @@
 
 namespace tandem::training {
 
-enum class Turns {
-  kTogether,  // a chat is one sample, all its answers are learned in it
-  kApart,     // every learned answer is a sample of its own, behind what came before it
-};
 enum class OnBadRow { kError, kSkip };
 
 struct RowOptions {
   ExampleOptions example;
-  Turns turns = Turns::kTogether;
+  Turns turns = Turns::kAuto;
   OnBadRow on_bad_row = OnBadRow::kError;
   int64_t max_tokens = 0;         // what fits into a row, of pairs for each sequence; 0: no limit
   int64_t max_prompt_tokens = 0;  // of pairs, see JoinPair; 0: no limit
@@ -36,13 +32,14 @@ struct BadRow {
   std::string reason;
 };
 
-// What a look at every row has found.
+// The findings of the check of every row.
 struct DataReport {
   static constexpr size_t kMaxListed = 50;
 
   int64_t rows = 0;
   int64_t samples = 0;  // that a run trains on
   int64_t bad_rows = 0;
+  int64_t split_rows = 0;      // with Turns::kAuto: a sample for each answer, see Turns
   std::vector<BadRow> listed;  // the first of them
   int64_t tokens = 0;
   int64_t trained_tokens = 0;
@@ -87,7 +84,7 @@ class RowSource final : public SampleSource {
   std::string Where(int64_t i) const override;
 
  private:
-  // A sample: a row, and which of its answers where turns are apart.
+  // A sample: a row, and one of its answers where they are apart.
   struct Place {
     int64_t row = 0;
     int32_t turn = -1;  // -1: all of them
@@ -102,7 +99,7 @@ class RowSource final : public SampleSource {
   bool IsKept(const Sample& sample, DataReport* report) const;
   void Keep(const Place& place);
   Place PlaceOf(int64_t i) const;
-  std::vector<Sample> MakeAll(int64_t row) const;
+  void MakeAll(int64_t row, Checked* checked) const;
   Sample Encode(const Example& example) const;
   Sample MakeTurn(const Example& example, int32_t turn) const;
 

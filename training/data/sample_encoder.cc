@@ -16,9 +16,44 @@ namespace {
   throw Error(ErrorCode::kInvalidArgument, "messages[" + std::to_string(message) + "]: " + what);
 }
 
-constexpr const char* kWhatToDo =
-    "set data.turns=apart, which makes a sample of each answer as serving would prompt for it, or "
-    "mark the answers with {% generation %} in a template of your own (model.chat_template)";
+constexpr std::string_view kThinkOpen = "<think>";
+constexpr std::string_view kThinkClose = "</think>";
+constexpr std::string_view kSpace = " \t\r\n";
+
+std::string_view TrimLeft(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
+  return text;
+}
+
+std::string_view TrimRight(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(kSpace) + 1);
+}
+
+// The thought of a message and the white space between its end and the answer.
+struct Thought {
+  std::string text;
+  std::string behind;
+};
+
+// `newline`: the prompt breaks the line behind `<think>`, so the thought's end stands on its own.
+Thought ThoughtOf(const Json& message, bool newline) {
+  const auto given = message.find("reasoning_content");
+  const std::string behind = newline ? "\n\n" : "";
+  if (given != message.end()) {
+    const std::string thought(TrimRight(TrimLeft(given->get_ref<const std::string&>())));
+    return {thought.empty() || !newline ? thought : thought + "\n", behind};
+  }
+  const std::string_view content = message.at("content").get_ref<const std::string&>();
+  const size_t close = content.find(kThinkClose);
+  if (close == std::string_view::npos) return {"", behind};
+  std::string_view thought = content.substr(0, close);
+  if (TrimLeft(thought).starts_with(kThinkOpen)) {
+    thought = TrimLeft(thought).substr(kThinkOpen.size());
+  }
+  if (newline && thought.starts_with('\n')) thought.remove_prefix(1);
+  const std::string_view rest = content.substr(close + kThinkClose.size());
+  return {std::string(thought), std::string(rest.substr(0, rest.size() - TrimLeft(rest).size()))};
+}
 
 bool StartsWith(const std::vector<TokenId>& ids, const std::vector<TokenId>& beginning) {
   return ids.size() >= beginning.size() &&
@@ -27,12 +62,32 @@ bool StartsWith(const std::vector<TokenId>& ids, const std::vector<TokenId>& beg
 
 }  // namespace
 
+std::vector<size_t> LearnedMessages(const Conversation& chat) {
+  std::vector<size_t> learned;
+  for (size_t i = 0; i < chat.learned.size(); ++i) {
+    if (chat.learned[i]) learned.push_back(i);
+  }
+  return learned;
+}
+
+Conversation UpTo(const Conversation& chat, size_t message) {
+  Conversation part = chat;
+  auto messages = std::make_shared<Json>(Json::array());
+  for (size_t i = 0; i <= message; ++i) messages->push_back((*chat.messages)[i]);
+  part.messages = std::move(messages);
+  part.learned.assign(message + 1, false);
+  part.learned[message] = true;
+  return part;
+}
+
 SampleEncoder::SampleEncoder(std::shared_ptr<const engine::ChatTemplate> chat_template,
                              const engine::Tokenizer& tokenizer, EncoderOptions options)
     : chat_template_(std::move(chat_template)),
       tokenizer_(tokenizer),
       options_(std::move(options)),
-      has_blocks_(chat_template_ && chat_template_->Mentions("endgeneration")) {}
+      has_blocks_(chat_template_ && chat_template_->Mentions("endgeneration")),
+      may_open_thought_(chat_template_ && !has_blocks_ && options_.completion_only &&
+                        chat_template_->Mentions(kThinkOpen)) {}
 
 bool SampleEncoder::developer_as_system() const {
   return !chat_template_ || !chat_template_->Mentions("developer");
@@ -82,29 +137,74 @@ std::vector<SampleEncoder::Span> SampleEncoder::SpansOfBlocks(const Conversation
   return spans;
 }
 
-std::vector<SampleEncoder::Span> SampleEncoder::SpansOfPrefixes(const Conversation& chat,
-                                                                const Rendered& whole) const {
-  std::vector<Span> spans;
-  for (size_t i = 0; i < chat.learned.size(); ++i) {
-    if (!chat.learned[i]) continue;
+// The chat with its last answer behind the thought that the generation prompt opens. Nothing where
+// the prompt opens no thought, or where the rendering continues the prompt already.
+std::optional<SampleEncoder::Rendered> SampleEncoder::RenderBehindThought(
+    const Conversation& chat, const Rendered& whole) const {
+  const size_t n = chat.messages->size();
+  if (!may_open_thought_ || n < 2 || !chat.learned.back()) {
+    return std::nullopt;
+  }
+  Rendered out = Render(chat, n - 1, true);
+  const std::string_view prompt = TrimRight(out.text);
+  if (whole.text.starts_with(out.text) || !prompt.ends_with(kThinkOpen)) return std::nullopt;
+  const size_t begin = prompt.size() - kThinkOpen.size();
+  if (!whole.text.starts_with(prompt.substr(0, begin))) return std::nullopt;
+
+  const auto append = [&out](std::string_view text, bool from_client) {
+    if (text.empty()) return;
+    if (from_client) out.client.emplace_back(out.text.size(), out.text.size() + text.size());
+    out.text += text;
+  };
+  std::string_view answer = TrimLeft(std::string_view(whole.text).substr(begin));
+  if (answer.starts_with(kThinkOpen)) {
+    answer = TrimLeft(answer.substr(kThinkOpen.size()));
+  } else if (answer.find(kThinkClose) == std::string_view::npos) {
+    const Thought thought = ThoughtOf(chat.messages->back(), out.text.ends_with('\n'));
+    append(thought.text, true);
+    append(kThinkClose, false);
+    append(thought.behind, true);
+  }
+  const auto at = static_cast<size_t>(answer.data() - whole.text.data());
+  const size_t moved_to = out.text.size();
+  out.text += answer;
+  for (const auto& [first, last] : whole.client) {
+    if (last <= at) continue;
+    out.client.emplace_back(std::max(first, at) - at + moved_to, last - at + moved_to);
+  }
+  return out;
+}
+
+SampleEncoder::Rendered SampleEncoder::RenderWhole(const Conversation& chat) const {
+  Rendered whole = Render(chat, chat.messages->size(), false);
+  const bool is_one_answer = LearnedMessages(chat).size() == 1;
+  if (is_one_answer) {
+    if (auto behind_thought = RenderBehindThought(chat, whole)) return std::move(*behind_thought);
+  }
+  return whole;
+}
+
+// Finds every learned answer in the whole. Returns the first answer that the template rewrites when
+// more messages follow, if there is one.
+std::optional<size_t> SampleEncoder::FindAnswers(const Conversation& chat, const Rendered& whole,
+                                                 std::vector<Span>* answers) const {
+  for (const size_t i : LearnedMessages(chat)) {
     if (i == 0) Throw(i, "a chat cannot begin with an answer that is learned: nothing asks for it");
     const std::string prompt = Render(chat, i, true).text;
-    const std::string answer =
-        i + 1 == chat.learned.size() ? whole.text : Render(chat, i + 1, false).text;
+    const bool is_last = i + 1 == chat.learned.size();
+    const std::string answer = is_last ? whole.text : Render(chat, i + 1, false).text;
     if (!answer.starts_with(prompt)) {
+      const Conversation alone = UpTo(chat, i);
+      if (RenderWhole(alone).text.starts_with(prompt)) return i;
       Throw(i,
             "the chat template does not begin an answer as it asks for one (its rendering is not "
             "a continuation of the generation prompt), so what the model says is not known; mark "
             "it with {% generation %} in a template of your own (model.chat_template)");
     }
-    if (!whole.text.starts_with(answer)) {
-      Throw(i, std::string("the chat template writes this part of the chat differently when more "
-                           "messages follow, so it would be trained on what serving never sees; ") +
-                   kWhatToDo);
-    }
-    spans.push_back({prompt.size(), answer.size(), i});
+    if (!whole.text.starts_with(answer)) return i;
+    answers->push_back({prompt.size(), answer.size(), i});
   }
-  return spans;
+  return std::nullopt;
 }
 
 // How many tokens the text before `offset` has; that they are the first ones of the whole is
@@ -144,33 +244,50 @@ void SampleEncoder::Train(const Span& span, const Rendered& whole, Sample* sampl
             sample->trained.begin() + static_cast<std::ptrdiff_t>(end), uint8_t{1});
 }
 
-Sample SampleEncoder::EncodeChat(const Conversation& chat) const {
+// Returns the first answer that the template rewrites, if any; the sample is then not complete.
+std::optional<size_t> SampleEncoder::EncodeInto(const Conversation& chat, Sample* sample) const {
   if (!chat_template_) {
     throw Error(ErrorCode::kFailedPrecondition,
                 "the model has no chat template, which chats need: name a file with "
                 "model.chat_template");
   }
-  const Rendered whole = Render(chat, chat.messages->size(), false);
-  Sample sample;
-  sample.Append(tokenizer_.EncodeMixed(whole.text, whole.client), !options_.completion_only);
-  if (options_.completion_only) {
-    for (const Span& span :
-         has_blocks_ ? SpansOfBlocks(chat, whole) : SpansOfPrefixes(chat, whole)) {
-      Train(span, whole, &sample);
-    }
+  const Rendered whole = RenderWhole(chat);
+  std::vector<Span> answers;
+  if (options_.completion_only && has_blocks_) {
+    answers = SpansOfBlocks(chat, whole);
+  } else if (options_.completion_only) {
+    if (const auto rewritten = FindAnswers(chat, whole, &answers)) return rewritten;
   }
+  sample->Append(tokenizer_.EncodeMixed(whole.text, whole.client), !options_.completion_only);
+  for (const Span& answer : answers) Train(answer, whole, sample);
   // A model that is never shown an end never stops.
-  size_t last = sample.tokens.size();
-  while (last > 0 && IsSpace(sample.tokens[last - 1])) --last;
+  size_t last = sample->tokens.size();
+  while (last > 0 && IsSpace(sample->tokens[last - 1])) --last;
   const bool is_open =
-      last > 0 && sample.trained[last - 1] != 0 && !tokenizer_.IsSpecial(sample.tokens[last - 1]);
-  if (is_open && options_.eos) sample.Append({*options_.eos}, true);
+      last > 0 && sample->trained[last - 1] != 0 && !tokenizer_.IsSpecial(sample->tokens[last - 1]);
+  if (is_open && options_.eos) sample->Append({*options_.eos}, true);
+  return std::nullopt;
+}
+
+std::optional<Sample> SampleEncoder::EncodeWhole(const Conversation& chat) const {
+  Sample sample;
+  if (EncodeInto(chat, &sample)) return std::nullopt;
   return sample;
 }
 
-std::string SampleEncoder::TextOf(const Conversation& chat) const {
-  return Render(chat, chat.messages->size(), false).text;
+Sample SampleEncoder::EncodeChat(const Conversation& chat) const {
+  Sample sample;
+  if (const auto rewritten = EncodeInto(chat, &sample)) {
+    Throw(*rewritten,
+          "the chat template writes this answer differently when more messages follow, so one "
+          "sample cannot hold all answers as the model gives them; set data.turns=auto, which "
+          "makes a sample of each answer, or mark the answers with {% generation %} in a template "
+          "of your own (model.chat_template)");
+  }
+  return sample;
 }
+
+std::string SampleEncoder::TextOf(const Conversation& chat) const { return RenderWhole(chat).text; }
 
 // The prompt's tokens are those that serving would make of it. Where the completion's beginning
 // would join the prompt's last token, they are kept apart, as they are when a model generates.

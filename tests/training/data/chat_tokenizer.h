@@ -63,4 +63,26 @@ inline constexpr const char* kChatMl =
     "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
+// As kChatMl, but only the last answer keeps its thought, which may be empty: earlier turns are
+// rewritten when another follows.
+inline constexpr const char* kDropsThoughts =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.role == 'assistant' and loop.last %}"
+    "{{ '<think>\n' + (m.reasoning_content or '') + '</think>\n\n' }}{% endif %}"
+    "{{ m.content.split('</think>')[-1].lstrip('\n') }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name + c.function.arguments | tojson }}"
+    "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+// As kChatMl, but the generation prompt opens a thought, and written answers have none.
+inline constexpr const char* kOpensThought =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{{ m.content.split('</think>')[-1].lstrip('\n') + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}";
+
+// As kChatMl, but what is no prompt ends with <|end|>, so a turn's end moves when another follows.
+inline constexpr const char* kEndsWhole =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+    "{% endfor %}{{ '<|im_start|>assistant\n' if add_generation_prompt else '<|end|>' }}";
+
 }  // namespace tandem::tests

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
 #include "tests/training/data/chat_tokenizer.h"
 #include "training/data/json_rows.h"
@@ -31,8 +32,8 @@ class RowSourceTest : public testing::Test {
     text_ = text;
     return RowSource::Open(
         JsonRows::Of(text_, "rows"),
-        std::make_shared<const SampleEncoder>(engine::ChatTemplate::Compile(tests::kChatMl),
-                                              *tokenizer_, EncoderOptions{}),
+        std::make_shared<const SampleEncoder>(engine::ChatTemplate::Compile(template_), *tokenizer_,
+                                              EncoderOptions{}),
         options_, pool_, &report_, visit);
   }
 
@@ -47,6 +48,7 @@ class RowSourceTest : public testing::Test {
 
   std::unique_ptr<engine::Tokenizer> tokenizer_ = tests::ChatTokenizer();
   ThreadPool pool_{2};
+  const char* template_ = tests::kChatMl;
   RowOptions options_;
   DataReport report_;
   std::string text_;
@@ -110,6 +112,73 @@ TEST_F(RowSourceTest, LongSamplesAreDroppedOrRefusedAsTheSpecSays) {
   options_.overflow = Overflow::kError;
   EXPECT_NE(Fault(text).find("line 2: has 82 tokens, and a row holds 40"), std::string::npos)
       << Fault(text);
+}
+
+constexpr const char* kTwoTurns =
+    R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
+    R"({"role":"user","content":"c"},{"role":"assistant","content":"d"}]})"
+    "\n";
+
+TEST_F(RowSourceTest, RowsThatTheTemplateRewritesBecomeASampleForEachAnswer) {
+  for (const char* source : {tests::kDropsThoughts, tests::kOpensThought, tests::kEndsWhole}) {
+    SCOPED_TRACE(source);
+    template_ = source;
+    std::vector<std::vector<TokenId>> seen;
+    const auto auto_source = Open(Row("q", "r") + kTwoTurns + Row("s", "t"),
+                                  [&](const Sample& sample) { seen.push_back(sample.tokens); });
+    ASSERT_EQ(auto_source->size(), 4);
+    EXPECT_EQ(report_.bad_rows, 0);
+    EXPECT_EQ(report_.split_rows, 1);
+    EXPECT_EQ(auto_source->Where(0), "line 1");
+    EXPECT_EQ(auto_source->Where(1), "line 2, answer 1");
+    EXPECT_EQ(auto_source->Where(2), "line 2, answer 2");
+    EXPECT_EQ(auto_source->Where(3), "line 3");
+    EXPECT_FALSE(auto_source->is_every_row());
+    for (int64_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(auto_source->Make(i).tokens, seen[static_cast<size_t>(i)]);
+    }
+
+    options_.turns = Turns::kApart;
+    const auto apart = Open(Row("q", "r") + kTwoTurns + Row("s", "t"));
+    ASSERT_EQ(apart->size(), 4);
+    for (int64_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(HashOf(auto_source->Make(i)), HashOf(apart->Make(i))) << i;
+    }
+    options_.turns = Turns::kTogether;
+    EXPECT_NE(Fault(kTwoTurns).find("line 1: messages[1]: the chat template writes this answer"),
+              std::string::npos)
+        << Fault(kTwoTurns);
+    options_.turns = Turns::kAuto;
+  }
+}
+
+TEST_F(RowSourceTest, RowsThatTheTemplateDoesNotRewriteStayWhole) {
+  const auto source = Open(kTwoTurns + Row("a", "b"));
+  ASSERT_EQ(source->size(), 2);
+  EXPECT_EQ(report_.split_rows, 0);
+  EXPECT_TRUE(source->is_every_row());
+  options_.turns = Turns::kTogether;
+  const auto together = Open(kTwoTurns + Row("a", "b"));
+  for (int64_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(HashOf(source->Make(i)), HashOf(together->Make(i))) << i;
+  }
+}
+
+// Public chats with public templates, where this machine has them.
+TEST_F(RowSourceTest, RealChatsAreLearnedWithTemplatesThatRewriteEarlierTurns) {
+  const fs::path data = tests::SharedDir() / "data";
+  if (!fs::exists(data / "chat_templates")) GTEST_SKIP() << data << " is not there";
+  for (const char* name : {"qwen3-0.6b.jinja", "phi-3.5-mini-instruct.jinja"}) {
+    const std::string source = engine::ReadWholeFile(data / "chat_templates" / name, 1 << 20);
+    template_ = source.c_str();
+    for (const char* rows :
+         {"glaive_messages.jsonl", "kto_mix_messages.jsonl", "glaive_toolcall_messages.jsonl"}) {
+      SCOPED_TRACE(std::string(name) + ", " + rows);
+      EXPECT_EQ(Fault(engine::ReadWholeFile(data / "chat" / rows, 1 << 24)), "");
+      EXPECT_EQ(report_.bad_rows, 0);
+      EXPECT_GT(report_.split_rows, 0);
+    }
+  }
 }
 
 TEST_F(RowSourceTest, MakesTheSameSamplesAsItChecked) {

@@ -102,22 +102,59 @@ TEST_F(SampleEncoderTest, AGenerationBlockInAMacroIsRefused) {
   EXPECT_NE(Fault(Encoder(source), Chat(kTwoTurns)).find("inside a macro"), std::string::npos);
 }
 
-// As templates that drop the thoughts of earlier answers.
-TEST_F(SampleEncoderTest, ATemplateThatRewritesEarlierAnswersIsRefused) {
-  const std::string source =
-      "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' and loop.last %}<t>{% endif "
-      "%}"
-      "{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
-  const std::string fault = Fault(Encoder(source), Chat(kTwoTurns));
+TEST_F(SampleEncoderTest, AChatWhoseEarlierAnswersAreRewrittenHasNoWholeSample) {
+  const SampleEncoder encoder = Encoder(tests::kDropsThoughts);
 
+  EXPECT_FALSE(encoder.EncodeWhole(Chat(kTwoTurns).chat));
+  const std::string fault = Fault(encoder, Chat(kTwoTurns));
   EXPECT_TRUE(fault.starts_with("messages[1]: ")) << fault;
-  EXPECT_NE(fault.find("data.turns=apart"), std::string::npos);
+  EXPECT_NE(fault.find("data.turns=auto"), std::string::npos);
+}
+
+TEST_F(SampleEncoderTest, OneAnswerIsTrainedAsTheTemplateWritesItWhenNothingFollows) {
+  const SampleEncoder encoder = Encoder(tests::kDropsThoughts);
+  const Conversation chat = Chat(kTwoTurns).chat;
+
+  EXPECT_EQ(
+      Marked(encoder.EncodeChat(UpTo(chat, 1))),
+      "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[<think>\n</think>\n\nb<|im_end|>"
+      "]\n");
+  EXPECT_EQ(
+      Marked(encoder.EncodeChat(UpTo(chat, 3))),
+      "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+      "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n[<think>\n</think>\n\nd<|im_end|>"
+      "]\n");
+}
+
+TEST_F(SampleEncoderTest, AnswersStandBehindTheThoughtThatThePromptOpens) {
+  const SampleEncoder encoder = Encoder(tests::kOpensThought);
+  const std::string begin = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n";
+  const auto marked = [&](const std::string& answer) {
+    return Marked(encoder.Encode(
+        Chat(R"([{"role":"user","content":"a"},{"role":"assistant",)" + answer + "}]")));
+  };
+
+  EXPECT_EQ(marked(R"("content":"b")"), begin + "[</think>\n\nb<|im_end|>]\n");
+  EXPECT_EQ(marked(R"("content":"<think>\nhm\n</think>\nb")"),
+            begin + "[hm\n</think>\nb<|im_end|>]\n");
+  EXPECT_EQ(marked(R"("content":"b","reasoning":"hm")"), begin + "[hm\n</think>\n\nb<|im_end|>]\n");
+}
+
+TEST_F(SampleEncoderTest, AChatOfSeveralAnswersBehindOpenedThoughtsHasNoWholeSample) {
+  const SampleEncoder encoder = Encoder(tests::kOpensThought);
+  const Conversation chat = Chat(kTwoTurns).chat;
+
+  EXPECT_FALSE(encoder.EncodeWhole(chat));
+  EXPECT_EQ(Marked(encoder.EncodeChat(UpTo(chat, 3))),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+            "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n<think>\n"
+            "[</think>\n\nd<|im_end|>]\n");
 }
 
 TEST_F(SampleEncoderTest, ATemplateThatAsksForOtherWordsThanItWritesIsRefused) {
   const std::string source =
       "{% for m in messages %}{{ m.role }}:{{ m.content }}<|end|>{% endfor %}"
-      "{% if add_generation_prompt %}assistant:<think>{% endif %}";
+      "{% if add_generation_prompt %}assistant:Sure, {% endif %}";
   const std::string fault = Fault(Encoder(source), Chat(kTwoTurns));
 
   EXPECT_TRUE(fault.starts_with("messages[1]: ")) << fault;
