@@ -87,8 +87,7 @@ EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt) {
   return chat;
 }
 
-TrainedChat EncodeTrainedChat(const ServedModel& model, const ChatPrompt& prompt,
-                              const std::vector<bool>& learned) {
+std::vector<TrainedChat> EncodeTrainedChat(const ServedModel& model, const ChatPrompt& prompt) {
   const engine::LoadedModel& loaded = model.loaded();
   const Tokenizer& tokenizer = RequireTokenizer(model);
   RequireTemplate(model);
@@ -98,14 +97,26 @@ TrainedChat EncodeTrainedChat(const ServedModel& model, const ChatPrompt& prompt
   options.eos_text = loaded.eos_text;
   options.now_unix_s = training::kTemplateUnixS;
   const training::SampleEncoder encoder(loaded.chat_template, tokenizer, options);
-  training::Conversation conversation;
-  conversation.messages = prompt.messages;
-  conversation.extra = prompt.template_kwargs;
-  conversation.learned = learned;
-  training::Sample sample = encoder.EncodeChat(conversation);
-  return {encoder.TextOf(conversation),
-          std::move(sample.tokens),
-          {sample.trained.begin(), sample.trained.end()}};
+  training::Conversation chat =
+      training::ParseConversation(*prompt.messages, nullptr, "messages",
+                                  encoder.developer_as_system(), training::LastMessage::kAssistant);
+  chat.extra = prompt.template_kwargs;
+
+  std::vector<TrainedChat> samples;
+  const auto add = [&](const training::Conversation& part, training::Sample sample) {
+    samples.push_back({encoder.TextOf(part),
+                       std::move(sample.tokens),
+                       {sample.trained.begin(), sample.trained.end()}});
+  };
+  if (auto whole = encoder.EncodeWhole(chat)) {
+    add(chat, std::move(*whole));
+    return samples;
+  }
+  for (const size_t message : LearnedMessages(chat)) {
+    const training::Conversation part = UpTo(chat, message);
+    add(part, encoder.EncodeChat(part));
+  }
+  return samples;
 }
 
 std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,

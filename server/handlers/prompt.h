@@ -20,15 +20,16 @@ struct EncodedChat {
 // tokenizer or no usable chat template; the message says what to do.
 EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt);
 
-// A whole chat as training on it feeds it, by the trainer's own code.
+// A chat as training feeds it, by the trainer's own code.
 struct TrainedChat {
   std::string text;
   std::vector<TokenId> ids;
-  std::vector<bool> loss;  // which of them are learned
+  std::vector<bool> loss;  // beside ids: whether the token is learned
 };
-// `learned`: which of the messages. Throws kInvalidArgument where training would find the chat bad.
-TrainedChat EncodeTrainedChat(const ServedModel& model, const ChatPrompt& prompt,
-                              const std::vector<bool>& learned);
+// One sample, or one for each learned answer where the template rewrites earlier turns; never
+// empty. The prompt's messages are as they came. Throws kInvalidArgument where training would
+// refuse the chat.
+std::vector<TrainedChat> EncodeTrainedChat(const ServedModel& model, const ChatPrompt& prompt);
 
 // The ids of a plain prompt: BOS if the model wants one (and `add_special_tokens`), then the text.
 std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,

@@ -19,21 +19,11 @@ TrainedChat NothingLearned(EncodedChat chat) {
   return {engine::JoinPieces(chat.pieces), std::move(chat.ids), std::move(loss)};
 }
 
-}  // namespace
-
-// POST /v1/render
-void Render(const HandlerContext& context, Request request, ResponseWriter writer) {
-  RequireJson(request);
-  const nlohmann::ordered_json body = ParseJsonObject(request.body);
-  const auto model = context.models.Find(FieldReader(body).String("model"));
-  const RenderRequest render = ParseRenderRequest(body, LimitsOf(*model));
-
-  const TrainedChat chat = render.train ? EncodeTrainedChat(*model, render.chat, render.learned)
-                                        : NothingLearned(EncodeChat(*model, render.chat));
-  const engine::Tokenizer& tokenizer = *model->loaded().tokenizer;
-
-  const TokenNames names{model->loaded().tokenizer, false};
-  std::string out = R"({"text":)";
+// The members of one rendered chat, without the braces.
+void AppendChat(std::string& out, const TrainedChat& chat, const engine::LoadedModel& model) {
+  const engine::Tokenizer& tokenizer = *model.tokenizer;
+  const TokenNames names{model.tokenizer, false};
+  out += R"("text":)";
   AppendJsonString(out, chat.text);
   out += R"(,"tokens":[)";
   for (size_t i = 0; i < chat.ids.size(); ++i) {
@@ -48,12 +38,36 @@ void Render(const HandlerContext& context, Request request, ResponseWriter write
     out += tokenizer.IsSpecial(id) ? R"(,"special":true)" : R"(,"special":false)";
     out += chat.loss[i] ? R"(,"loss":true})" : R"(,"loss":false})";
   }
-  // A chat's BOS is the template's: nothing is put in front of what it writes.
-  const auto& bos = model->loaded().bos;
-  const bool has_bos = bos && !chat.ids.empty() && chat.ids.front() == *bos;
+  // A chat's BOS is the template's: nothing is put in front of its text.
+  const bool has_bos = model.bos && !chat.ids.empty() && chat.ids.front() == *model.bos;
   out += has_bos ? R"(],"bos_from":"template","count":)" : R"(],"bos_from":null,"count":)";
   AppendJsonInt(out, chat.ids.size());
-  out.push_back('}');
+}
+
+}  // namespace
+
+// POST /v1/render
+void Render(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const nlohmann::ordered_json body = ParseJsonObject(request.body);
+  const auto model = context.models.Find(FieldReader(body).String("model"));
+  const RenderRequest render = ParseRenderRequest(body, LimitsOf(*model));
+
+  std::vector<TrainedChat> samples;
+  if (render.train) {
+    samples = EncodeTrainedChat(*model, render.chat);
+  } else {
+    samples.push_back(NothingLearned(EncodeChat(*model, render.chat)));
+  }
+  std::string out = "{";
+  AppendChat(out, samples.back(), model->loaded());
+  // The samples of earlier answers, where training takes the chat apart.
+  for (size_t i = 0; i + 1 < samples.size(); ++i) {
+    out += i == 0 ? R"(,"earlier_samples":[{)" : ",{";
+    AppendChat(out, samples[i], model->loaded());
+    out.push_back('}');
+  }
+  out += samples.size() > 1 ? "]}" : "}";
 
   if (!render.ignored.empty()) {
     writer.AddHeader("x-ignored-params", IgnoredParamsHeader(render.ignored));

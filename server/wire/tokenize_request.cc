@@ -50,23 +50,27 @@ RenderRequest ParseRenderRequest(const Json& body, const ModelLimits& limits) {
   RenderRequest request;
   const Json* messages = reader.Any("messages");
   if (messages == nullptr) throw MissingField("messages");
-  request.chat.messages = ParseMessages(*messages, limits);
-  RefuseTools(reader);
-  ReadTemplateFields(reader, request.chat);
-  request.train = reader.Bool("train").value_or(false);
-  request.ignored = reader.unknown();
-  if (!request.train) return request;
+  const std::optional<bool> train = reader.Bool("train");
+  if (!train.value_or(false)) {
+    request.chat.messages = ParseMessages(*messages, limits);
+    RefuseTools(reader);
+    ReadTemplateFields(reader, request.chat);
+    request.ignored = reader.unknown();
+    return request;
+  }
 
-  if (request.chat.continue_final_message || request.chat.messages->back()["role"] != "assistant") {
-    throw BadValue("messages",
-                   "train: true needs a last message of the assistant, and a whole one");
+  request.train = true;
+  CheckMessageCount(*messages);
+  request.chat.messages = std::make_shared<const Json>(*messages);
+  RefuseTools(reader);
+  reader.Bool("add_generation_prompt");
+  if (reader.Bool("continue_final_message").value_or(false)) {
+    throw BadValue("continue_final_message",
+                   "train: true needs a whole last message, and continue_final_message opens it");
   }
   request.chat.add_generation_prompt = false;
-  for (size_t i = 0; i < messages->size(); ++i) {
-    FieldReader message((*messages)[i], "messages[" + std::to_string(i) + "]");
-    const bool is_wanted = message.Int("weight", 0, 1).value_or(1) == 1;
-    request.learned.push_back(is_wanted && (*request.chat.messages)[i]["role"] == "assistant");
-  }
+  request.chat.template_kwargs = ReadTemplateKwargs(reader);
+  request.ignored = reader.unknown();
   return request;
 }
 

@@ -32,10 +32,10 @@ DetokenizeRequest ParseDetokenizeRequest(const nlohmann::ordered_json& body,
 
 // POST /v1/render
 struct RenderRequest {
+  // With `train` the messages stay as they came: the trainer's own reader checks and normalises
+  // them, weights included.
   ChatPrompt chat;
   bool train = false;  // as training sees it: whole, and with a loss mask
-  // Beside the messages, only with `train`: those of the assistant without `"weight": 0`.
-  std::vector<bool> learned;
   std::vector<std::string> ignored;
 };
 

@@ -406,21 +406,23 @@ TEST(TokenizeRequest, TakesPromptOrMessages) {
   EXPECT_EQ(detokenize(R"({"tokens": [], "x": 1})").ignored, std::vector<std::string>{"x"});
 }
 
-TEST(RenderRequest, MarksWhatTrainingLearns) {
+TEST(RenderRequest, LeavesMessagesToTheTrainersReader) {
   const auto render = [](const char* text) {
     return ParseRenderRequest(ParseJsonObject(text), kLimits);
   };
   const RenderRequest request = render(R"({"train": true, "messages": [
-      {"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0},
-      {"role": "user", "content": "c"}, {"role": "assistant", "content": "d", "weight": 1}]})");
+      {"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]})");
 
-  EXPECT_EQ(request.learned, (std::vector<bool>{false, false, false, true}));
+  EXPECT_TRUE(request.train);
+  EXPECT_EQ((*request.chat.messages)[1]["weight"], 0);
   EXPECT_FALSE(request.chat.add_generation_prompt);
-  EXPECT_THROW(render(R"({"train": true, "messages": [{"role": "user", "content": "a"}]})"), Error);
-  EXPECT_THROW(render(R"({"train": true, "messages": [
-                          {"role": "assistant", "content": "b", "weight": 2}]})"),
+  EXPECT_THROW(render(R"({"train": true, "messages": []})"), Error);
+  EXPECT_THROW(render(R"({"train": true, "continue_final_message": true, "messages": [
+                          {"role": "user", "content": "a"}]})"),
                Error);
-  EXPECT_TRUE(render(R"({"messages": [{"role": "user", "content": "a"}]})").learned.empty());
+  EXPECT_FALSE(render(R"({"messages": [{"role": "user", "content": "a", "weight": 1}]})")
+                   .chat.messages->front()
+                   .contains("weight"));
 }
 
 TEST(Seeds, DifferPerPromptButNotForTheFirst) {
