@@ -1,9 +1,12 @@
 #include "server/handlers/prompt.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "server/respond/generation_reply.h"
+#include "server/respond/reasoning_splitter.h"
 #include "server/wire/field_reader.h"
 #include "training/data/sample_encoder.h"
 #include "training/spec.h"
@@ -40,29 +43,75 @@ void Append(std::vector<TokenId>& ids, const std::vector<TokenId>& more) {
   ids.insert(ids.end(), more.begin(), more.end());
 }
 
-std::string_view Trim(std::string_view text) {
-  const auto is_space = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; };
-  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-  return text;
+constexpr std::string_view kSpace = " \t\r\n";
+
+// Adjacent pieces differ in origin, and none is empty.
+void AppendPiece(std::vector<RenderedPiece>& pieces, std::string_view text, bool from_client) {
+  if (text.empty()) return;
+  if (!pieces.empty() && pieces.back().from_client == from_client) {
+    pieces.back().text += text;
+  } else {
+    pieces.push_back({std::string(text), from_client});
+  }
 }
 
-// Leaves the last message open: what the template put behind its text goes.
-void CutBehindFinalMessage(std::vector<RenderedPiece>& pieces, const std::string& content) {
+// Renders the chat with a random word behind the final message and cuts the text there. Whatever
+// the template trims or moves, the text up to the word is the message as the model reads it.
+std::vector<RenderedPiece> RenderUpToMark(const engine::ChatTemplate& chat_template,
+                                          engine::RenderInput input, std::string_view content) {
+  const std::string mark = NewObjectId("end");
+  nlohmann::ordered_json marked = *input.messages;
+  marked.back()["content"] = std::string(content) + mark;
+  input.messages = &marked;
+  std::vector<RenderedPiece> pieces = chat_template.Render(input);
   for (size_t i = pieces.size(); i-- > 0;) {
-    if (!pieces[i].from_client) continue;
-    for (const std::string_view wanted : {std::string_view(content), Trim(content)}) {
-      const size_t at = pieces[i].text.rfind(wanted);
-      if (wanted.empty() || at == std::string::npos) continue;
-      pieces[i].text.resize(at + wanted.size());
-      pieces.resize(i + 1);
-      return;
-    }
+    const size_t at = pieces[i].text.rfind(mark);
+    if (!pieces[i].from_client || at == std::string::npos) continue;
+    pieces[i].text.resize(at);
+    pieces.resize(at == 0 ? i : i + 1);
+    return pieces;
   }
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      "the chat template of this model changes the final message, so it cannot be continued")
+  throw Error(ErrorCode::kInvalidArgument,
+              "the chat template of this model does not write the final message, so it cannot be "
+              "continued")
       .WithParam("continue_final_message");
+}
+
+// An answer that begins with a thought stands behind the generation prompt as the model wrote it,
+// because templates rewrite and drop thoughts. Its marks are the template's words, not a client's.
+std::vector<RenderedPiece> RenderThought(const engine::ChatTemplate& chat_template,
+                                         engine::RenderInput input, std::string_view answer) {
+  nlohmann::ordered_json before = *input.messages;
+  before.erase(before.size() - 1);
+  input.messages = &before;
+  input.add_generation_prompt = true;
+  std::vector<RenderedPiece> pieces = chat_template.Render(input);
+  const std::string prompt = engine::JoinPieces(pieces);
+
+  answer.remove_prefix(answer.find(kThinkOpen) + kThinkOpen.size());
+  if (StateAfterPrompt(prompt) != ReasoningSplitter::State::kThinking) {
+    AppendPiece(pieces, kThinkOpen, false);
+  } else if (prompt.ends_with('\n') && answer.starts_with('\n')) {
+    answer.remove_prefix(1);
+  }
+  const size_t close = answer.find(kThinkClose);
+  AppendPiece(pieces, answer.substr(0, close), true);
+  if (close == std::string_view::npos) return pieces;
+  AppendPiece(pieces, kThinkClose, false);
+  AppendPiece(pieces, answer.substr(close + kThinkClose.size()), true);
+  return pieces;
+}
+
+// The chat with its final message left open: nothing stands behind its text.
+std::vector<RenderedPiece> RenderOpen(const engine::ChatTemplate& chat_template,
+                                      const engine::RenderInput& input) {
+  const auto& content = input.messages->back().at("content").get_ref<const std::string&>();
+  const size_t begin = std::min(content.find_first_not_of(kSpace), content.size());
+  const bool begins_with_thought =
+      std::string_view(content).substr(begin).starts_with(kThinkOpen) &&
+      chat_template.Mentions(kThinkOpen) && input.messages->size() > 1;
+  return begins_with_thought ? RenderThought(chat_template, input, content)
+                             : RenderUpToMark(chat_template, input, content);
 }
 
 }  // namespace
@@ -78,10 +127,8 @@ EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt) {
   render.bos_token = loaded.bos_text;
   render.eos_token = loaded.eos_text;
   EncodedChat chat;
-  chat.pieces = loaded.chat_template->Render(render);
-  if (prompt.continue_final_message) {
-    CutBehindFinalMessage(chat.pieces, prompt.messages->back()["content"].get<std::string>());
-  }
+  chat.pieces = prompt.continue_final_message ? RenderOpen(*loaded.chat_template, render)
+                                              : loaded.chat_template->Render(render);
   chat.ids =
       tokenizer.EncodeMixed(engine::JoinPieces(chat.pieces), engine::ClientRanges(chat.pieces));
   return chat;

@@ -16,8 +16,10 @@ struct EncodedChat {
 };
 
 // A rendered chat and its ids: exactly what the model is fed. Control tokens come from the
-// template's text alone (Tokenizer::EncodeMixed). Throws kFailedPrecondition when the model has no
-// tokenizer or no usable chat template; the message says what to do.
+// template's text alone (Tokenizer::EncodeMixed). With
+// continue_final_message the text ends where the final message does, white space included. Throws
+// kFailedPrecondition when the model has no tokenizer or no usable chat template; the message says
+// what to do.
 EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt);
 
 // A chat as training feeds it, by the trainer's own code.

@@ -274,5 +274,62 @@ TEST_F(OneChatTest, RenderRefusesWhatTrainingRefusesAndNamesTheField) {
             "messages[1].tool_calls[0].function.arguments");
 }
 
+// ---- continue_final_message
+
+class ContinueTest : public OneChatTest {
+ protected:
+  // The prompt of a chat whose last answer is continued.
+  std::string Opened(const Json& answer) {
+    Json last = {{"role", "assistant"}};
+    last.update(answer);
+    const Json messages = Json::array({{{"role", "user"}, {"content", "q"}}, last});
+    return PostJson("/v1/render",
+                    {{"messages", messages}, {"continue_final_message", true}})["text"];
+  }
+};
+
+TEST_F(ContinueTest, ATrimmingTemplateKeepsTheWhiteSpaceAtTheEnd) {
+  StartWith(
+      "{% for m in messages %}{{ '[INST] ' + m.content | trim + ' [/INST]' if m.role == 'user' "
+      "else ' ' + m.content | trim + ' ' + eos_token }}{% endfor %}");
+
+  EXPECT_EQ(Opened({{"content", "Once upon"}}), "[INST] q [/INST] Once upon");
+  EXPECT_EQ(Opened({{"content", " Once upon \n"}}), "[INST] q [/INST] Once upon \n");
+}
+
+// As templates that move the thought out of the content, or drop it.
+TEST_F(ContinueTest, AnAnswerWithAThoughtStandsAsTheModelWroteIt) {
+  StartWith(
+      "{% for m in messages %}<turn>{{ m.role + '\n' }}{% if m.role == 'assistant' %}"
+      "{% set thought = m.reasoning_content or (m.content.split('</think>')[0].split('<think>')[-1]"
+      " if '</think>' in m.content else '') %}"
+      "{{ '<think>\n' + thought.strip('\n') + '\n</think>\n\n' }}{% endif %}"
+      "{{ m.content.split('</think>')[-1].lstrip('\n') }}<end>{{ '\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}<turn>{{ 'assistant\n' }}{% endif %}");
+  const std::string begin = "<turn>user\nq<end>\n<turn>assistant\n";
+
+  EXPECT_EQ(Opened({{"content", "<think>\nhm\n</think>\n\nAnd so"}}),
+            begin + "<think>\nhm\n</think>\n\nAnd so");
+  EXPECT_EQ(Opened({{"content", "<think>\nhm, he"}}), begin + "<think>\nhm, he");
+  EXPECT_EQ(Opened({{"content", "And so"}, {"reasoning", "hm"}}),
+            begin + "<think>\nhm\n</think>\n\nAnd so");
+}
+
+TEST_F(ContinueTest, AThoughtThatThePromptOpensIsNotOpenedTwice) {
+  StartWith(kOpensThought);
+
+  EXPECT_EQ(Opened({{"content", "<think>\nhm, he"}}),
+            "<bos><turn>user\ncontent=\"q\";<end>\n<turn>assistant\n<think>\nhm, he");
+}
+
+TEST_F(ContinueTest, AFinalMessageThatTheTemplateDoesNotWriteIsRefused) {
+  StartWith("{% for m in messages %}{{ m.role }}{% endfor %}");
+  const Json messages = Json::array(
+      {{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"content", "user"}}});
+  const Json answer =
+      PostJson("/v1/render", {{"messages", messages}, {"continue_final_message", true}}, 400);
+  EXPECT_EQ(answer["error"]["param"], "continue_final_message");
+}
+
 }  // namespace
 }  // namespace tandem::server
