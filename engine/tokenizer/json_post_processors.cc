@@ -1,7 +1,17 @@
+#include <map>
+
 #include "engine/tokenizer/json_components.h"
 
 namespace tandem::engine {
 namespace {
+
+// Known tokenizers put at most five tokens around a text.
+constexpr size_t kMaxTokensAround = 1024;
+
+void CheckTokensAround(const Field& field, size_t count) {
+  if (count <= kMaxTokensAround) return;
+  field.Broken("puts more than " + std::to_string(kMaxTokensAround) + " tokens around a text");
+}
 
 TokenId ReadId(const Field& field) {
   const int64_t id = field.Int();
@@ -28,17 +38,29 @@ void ReadBert(const Field& field, PostProcessorSpec& spec) {
   spec.suffix.push_back(ReadPair(field.At("sep")));
 }
 
+// Linear in the file: the names are looked up in a table, and both lists are bounded.
 void ReadTemplate(const Field& field, PostProcessorSpec& spec) {
+  const Field single = field.At("single");
+  CheckTokensAround(single, single.value().size());
+  std::map<std::string_view, JsonValue> special_tokens;
+  if (const auto known = field.Find("special_tokens")) {
+    known->value().ForEachMember(
+        [&](std::string_view name, JsonValue token) { special_tokens.emplace(name, token); });
+  }
   std::vector<TokenId> prefix, suffix;
   bool behind_text = false;
-  for (const Field& item : field.At("single").Items()) {
+  for (const Field& item : single.Items()) {
     if (const auto sequence = item.Find("Sequence")) {
       if (behind_text) sequence->Unsupported("a second time is not supported");
       behind_text = true;
       continue;
     }
-    const std::string name(item.At("SpecialToken").At("id").String());
-    const Field ids = field.At("special_tokens").At(name.c_str()).At("ids");
+    const Field name = item.At("SpecialToken").At("id");
+    const auto token = special_tokens.find(name.String());
+    if (token == special_tokens.end()) name.Broken("names a token that special_tokens lacks");
+    const std::string path = field.path() + ".special_tokens." + Quoted(name.String());
+    const Field ids = Field(field.file(), token->second, path).At("ids");
+    CheckTokensAround(ids, prefix.size() + suffix.size() + ids.value().size());
     for (const Field& id : ids.Items()) (behind_text ? suffix : prefix).push_back(ReadId(id));
   }
   spec.prefix.insert(spec.prefix.begin(), prefix.begin(), prefix.end());
@@ -55,6 +77,7 @@ constexpr JsonComponent<PostProcessorSpec> kPostProcessors[] = {
 
 void ReadPostProcessor(const Field& field, PostProcessorSpec& spec) {
   ReadComponent(kPostProcessors, field, spec);
+  CheckTokensAround(field, spec.prefix.size() + spec.suffix.size());
 }
 
 }  // namespace tandem::engine

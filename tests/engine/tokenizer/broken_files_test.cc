@@ -24,6 +24,15 @@ Json TinyFile() { return Json::parse(TinyTokenizerJson()); }
 
 Json Added(Json id, Json content) { return {{"id", id}, {"content", content}}; }
 
+// `n` times a token with `ids` ids, in front of a text.
+Json LongTemplate(size_t n, size_t ids) {
+  Json single = Json::array();
+  for (size_t i = 0; i < n; ++i) single.push_back({{"SpecialToken", {{"id", "x"}}}});
+  return {{"type", "TemplateProcessing"},
+          {"single", single},
+          {"special_tokens", {{"x", {{"ids", Json(ids, 0)}}}}}};
+}
+
 const std::vector<Broken>& Corpus() {
   constexpr auto kLoss = ErrorCode::kDataLoss;
   constexpr auto kUnsupported = ErrorCode::kUnsupported;
@@ -101,6 +110,24 @@ const std::vector<Broken>& Corpus() {
                                 {"special_tokens", {{"x", {{"ids", {77777}}}}}}};
        },
        kLoss, "post_processor"},
+      {"template of many tokens", [](Json& f) { f["post_processor"] = LongTemplate(1025, 1); },
+       kLoss, "post_processor.single puts more than 1024 tokens around a text"},
+      {"template of tokens with many ids",
+       [](Json& f) { f["post_processor"] = LongTemplate(1000, 10000); }, kLoss,
+       "post_processor.special_tokens.'x'.ids puts more than 1024 tokens around a text"},
+      {"many post processors",
+       [](Json& f) {
+         Json processors = Json::array();
+         for (int i = 0; i < 100; ++i) processors.push_back(LongTemplate(100, 1));
+         f["post_processor"] = {{"type", "Sequence"}, {"processors", processors}};
+       },
+       kLoss, "puts more than 1024 tokens around a text"},
+      {"template of an unknown token",
+       [](Json& f) {
+         f["post_processor"] = LongTemplate(1, 1);
+         f["post_processor"]["special_tokens"] = Json::object();
+       },
+       kLoss, "names a token that special_tokens lacks"},
       {"split without pattern",
        [](Json& f) {
          f["pre_tokenizer"] = {{"type", "Split"}, {"behavior", "Isolated"}};
