@@ -297,7 +297,8 @@ fs::path FindPulledModel(const HubReference& reference, const HubOptions& option
   }
   throw Error(ErrorCode::kNotFound,
               reference.Text() + " is not complete in " + options.cache_dir.string() +
-                  " and HF_HUB_OFFLINE forbids to fetch it: " + found.missing);
+                  " and HF_HUB_OFFLINE forbids to fetch it: " + found.missing +
+                  "; unset it to pull the model, or name a directory that holds it");
 }
 
 fs::path PullModel(const HubReference& reference, const HubOptions& options,
@@ -360,7 +361,14 @@ std::string PulledPath(const std::string& path, const std::string& token) {
                      stop.get_token())
         .string();
   } catch (const Error& error) {
-    throw Error(error.code(), "model '" + path + "' is no path here, and: " + error.what());
+    const bool is_unreachable =
+        error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kDeadlineExceeded;
+    throw Error(error.code(),
+                "model '" + path + "' is no path here, and " +
+                    (is_unreachable ? "the hub cannot be reached: " : "") + error.what() +
+                    (is_unreachable ? "; check the network and HF_ENDPOINT, or name a directory "
+                                      "that holds the model"
+                                    : ""));
   }
 }
 

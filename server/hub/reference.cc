@@ -169,6 +169,44 @@ FileSelection SelectGguf(const HubReference& reference, const std::vector<std::s
   return {{}, std::move(parts)};
 }
 
+// The path of a page of the hub, without host and query; nullopt for other texts.
+std::optional<std::string_view> PathOfPage(std::string_view text) {
+  for (const std::string_view scheme : {"https://", "http://"}) {
+    if (text.starts_with(scheme)) text.remove_prefix(scheme.size());
+  }
+  for (const std::string_view host : {"huggingface.co/", "www.huggingface.co/", "hf.co/"}) {
+    if (!text.starts_with(host)) continue;
+    text.remove_prefix(host.size());
+    text = text.substr(0, text.find_first_of("?#"));
+    while (text.ends_with('/')) text.remove_suffix(1);
+    return text;
+  }
+  return std::nullopt;
+}
+
+// "ORG/NAME", "ORG/NAME/tree/REVISION" or "ORG/NAME/blob/REVISION/FILE.gguf".
+std::optional<HubReference> ParsePage(std::string_view path) {
+  const auto take = [&] {
+    const std::string_view part = path.substr(0, path.find('/'));
+    path.remove_prefix(std::min(path.size(), part.size() + 1));
+    return part;
+  };
+  HubReference reference;
+  const std::string_view org = take(), name = take(), kind = take();
+  if (!IsRepoPart(org) || !IsRepoPart(name) || org.size() + name.size() >= kMaxRepoBytes) {
+    return std::nullopt;
+  }
+  reference.repo = std::string(org) + "/" + std::string(name);
+  if (kind.empty()) return reference;
+  if (kind != "tree" && kind != "blob" && kind != "resolve") return std::nullopt;
+  // A branch whose name has a slash is given as ORG/NAME@REVISION.
+  reference.revision = take();
+  if (!IsRevision(reference.revision)) return std::nullopt;
+  if (path.ends_with(".gguf") && IsSafeFileName(path)) reference.gguf = path;
+  if (reference.gguf.empty() && !path.empty()) return std::nullopt;
+  return reference;
+}
+
 }  // namespace
 
 std::string HubReference::Text() const {
@@ -176,6 +214,7 @@ std::string HubReference::Text() const {
 }
 
 std::optional<HubReference> ParseHubReference(std::string_view text) {
+  if (const auto path = PathOfPage(text)) return ParsePage(*path);
   HubReference reference;
   if (const size_t colon = text.find(':'); colon != std::string_view::npos) {
     reference.gguf = text.substr(colon + 1);

@@ -17,7 +17,8 @@ struct HubReference {
   std::string Text() const;
 };
 
-// nullopt when the text is no such name (a path, say).
+// Also takes the address of a page of the hub: "https://huggingface.co/ORG/NAME", with
+// "/tree/REVISION" or "/blob/REVISION/FILE.gguf". nullopt when the text is no such name (a path).
 std::optional<HubReference> ParseHubReference(std::string_view text);
 
 // Whether a name from the hub may become a path below a snapshot: parts that are no `.` or `..`,

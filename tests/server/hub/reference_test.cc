@@ -23,6 +23,23 @@ TEST(HubReference, NamesRepositoryRevisionAndFile) {
   EXPECT_EQ(all->Text(), "org/name@refs/pr/1:sub/m-Q4_K_M.gguf");
 }
 
+TEST(HubReference, TheAddressOfAPageNamesItsRepository) {
+  const auto text_of = [](const char* address) {
+    const auto reference = ParseHubReference(address);
+    return reference ? reference->Text() : std::string("none");
+  };
+  EXPECT_EQ(text_of("https://huggingface.co/org/name"), "org/name");
+  EXPECT_EQ(text_of("http://huggingface.co/org/name/?library=x"), "org/name");
+  EXPECT_EQ(text_of("huggingface.co/org/name/tree/main"), "org/name");
+  EXPECT_EQ(text_of("https://hf.co/org/name/tree/v1.0"), "org/name@v1.0");
+  EXPECT_EQ(text_of("https://huggingface.co/org/name/blob/main/sub/m.gguf"), "org/name:sub/m.gguf");
+  EXPECT_EQ(text_of("https://huggingface.co/org/name/blob/main/config.json"), "none");
+  EXPECT_EQ(text_of("https://huggingface.co/org/name/discussions/1"), "none");
+  EXPECT_EQ(text_of("https://huggingface.co/org"), "none");
+  EXPECT_EQ(text_of("https://huggingface.co/org/name/tree/.."), "none");
+  EXPECT_EQ(text_of("https://example.com/org/name"), "none");
+}
+
 TEST(HubReference, PathsAndTricksAreNone) {
   for (const char* text : {"",
                            "name",
