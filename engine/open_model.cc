@@ -128,6 +128,19 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
     if (progress) progress(fraction);
   };
 
+  // Before the weights: packing takes minutes, and a tokenizer that is refused ends the load at
+  // once.
+  std::optional<TokenizerFiles> files = LoadTokenizer(
+      dir.name(), [&](std::string_view name) { return dir.ReadText(name); },
+      [&](std::string_view name) { return dir.Describe(name); });
+  if (!files) {
+    spdlog::warn(
+        "model_has_no_tokenizer model=\"{}\" reason=\"no tokenizer.json, tokenizer.model, "
+        "*.tiktoken "
+        "or vocab.json with merges.txt: only /v1/completions with token ids is served\"",
+        dir.name());
+  }
+
   LoadedModel loaded;
   loaded.model = Model::Load(dir, load, ops);
   const ModelConfig& config = loaded.model->config();
@@ -142,10 +155,6 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   loaded.weight_bytes = loaded.model->weight_bytes();
   loaded.weights_mapped = loaded.model->is_mapped();
   loaded.fingerprint = SystemFingerprint(*loaded.model, kernels);
-
-  std::optional<TokenizerFiles> files = LoadTokenizer(
-      dir.name(), [&](std::string_view name) { return dir.ReadText(name); },
-      [&](std::string_view name) { return dir.Describe(name); });
 
   std::set<TokenId> end_tokens(config.eos_tokens.begin(), config.eos_tokens.end());
   ReadGenerationConfig(dir, loaded, end_tokens);

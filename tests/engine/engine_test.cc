@@ -556,6 +556,13 @@ TEST_F(EngineTest, LoadingEndsWhenItsProgressIsNotWanted) {
   EXPECT_NE(OpenModel(ModelDir::Open(path()), options_, "", give_up_at(0)).model, nullptr);
 }
 
+TEST_F(EngineTest, ATokenizerThatIsRefusedEndsTheLoadBeforeWeightsArePacked) {
+  WriteFile("tokenizer.json", "{}");
+  int n_calls = 0;
+  EXPECT_THROW(OpenModel(ModelDir::Open(path()), options_, "", [&](double) { ++n_calls; }), Error);
+  EXPECT_EQ(n_calls, 0);
+}
+
 TEST_F(EngineTest, EndAllEndsEveryRequestOnceAndTakesNoMore) {
   options_.max_seqs = 2;  // some run, some wait
   Engine engine(Open(), options_);
