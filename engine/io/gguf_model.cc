@@ -100,15 +100,6 @@ const GgufArchitecture* FindArchitecture(const GgufFile& file) {
                                          "; supported are " + supported);
 }
 
-// The double that prints as the float does: keys hold 32-bit floats, 1e-05 among them.
-double Shortest(double value) {
-  const auto narrow = static_cast<float>(value);
-  if (narrow != value) return value;
-  std::array<char, 32> text{};
-  *std::to_chars(text.data(), text.data() + text.size() - 1, narrow).ptr = '\0';
-  return std::strtod(text.data(), nullptr);
-}
-
 bool HasExperts(const Keys& keys) { return keys.Int("expert_count").value_or(0) > 0; }
 
 // ---- config.json
@@ -430,6 +421,14 @@ StoredTensor Store(const GgufFile& file, const GgufFile::Tensor& tensor, GgufCha
 }
 
 }  // namespace
+
+double Shortest(double value) {
+  const auto narrow = static_cast<float>(value);
+  if (narrow != value) return value;
+  std::array<char, 32> text{};
+  *std::to_chars(text.data(), text.data() + text.size() - 1, narrow).ptr = '\0';
+  return std::strtod(text.data(), nullptr);
+}
 
 std::string GgufConfigJson(const GgufFile& file) {
   const GgufArchitecture* architecture = FindArchitecture(file);

@@ -88,9 +88,12 @@ constexpr auto kArchitectures = std::to_array<GgufArchitecture>({
     {"llama", "LlamaForCausalLM", "llama", kLlamaParts, kDecoderEnds, "model.layers."},
     {"qwen2", "Qwen2ForCausalLM", "qwen2", kQwenParts, kDecoderEnds, "model.layers."},
     {"qwen3", "Qwen3ForCausalLM", "qwen3", kQwenParts, kDecoderEnds, "model.layers."},
-    {"gemma", "GemmaForCausalLM", "gemma", kGemmaParts, kGemmaEnds, "model.layers."},
-    {"gemma2", "Gemma2ForCausalLM", "gemma2", kGemma2Parts, kGemmaEnds, "model.layers."},
-    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", kGemma2Parts, kGemmaEnds, "model.layers."},
+    {"gemma", "GemmaForCausalLM", "gemma", kGemmaParts, kGemmaEnds, "model.layers.",
+     "GemmaTokenizer"},
+    {"gemma2", "Gemma2ForCausalLM", "gemma2", kGemma2Parts, kGemmaEnds, "model.layers.",
+     "GemmaTokenizer"},
+    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", kGemma2Parts, kGemmaEnds, "model.layers.",
+     "GemmaTokenizer"},
     {"gpt2", "GPT2LMHeadModel", "gpt2", kGpt2Parts, kGpt2Ends, "h."},
 });
 

@@ -31,6 +31,8 @@ struct GgufArchitecture {
   std::span<const GgufPart> parts;  // of a block
   std::span<const GgufPart> ends;   // outside of the blocks
   std::string_view block;           // what stands before the number of a block
+  // The tokenizer of Hugging Face that reads the SentencePiece model of such files.
+  std::string_view sentencepiece_class = "LlamaTokenizer";
 };
 
 std::span<const GgufArchitecture> GgufArchitectures();

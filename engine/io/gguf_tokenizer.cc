@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/quoted.h"
+#include "engine/io/gguf_names.h"
 #include "engine/io/gguf_pretokenizers.h"
 #include "engine/io/gguf_words.h"
 #include "engine/io/sentencepiece_text.h"
@@ -120,6 +121,41 @@ Json PreTokenizerJson(const GgufPreTokenizer& pre) {
 constexpr auto kEndKeys = std::to_array<std::string_view>(
     {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"});
 
+// The class of transformers that reads our tokenizer files unchanged. Without a name transformers
+// chooses one by the model's type, and builds another tokenizer.
+std::string_view TokenizerClassOf(const GgufFile& file, Kind kind) {
+  if (kind == Kind::kBpe) return "PreTrainedTokenizerFast";
+  if (kind == Kind::kUnigram) return "T5Tokenizer";
+  const GgufArchitecture* architecture =
+      FindGgufArchitecture(file.String("general.architecture").value_or(""));
+  return architecture == nullptr ? GgufArchitecture{}.sentencepiece_class
+                                 : architecture->sentencepiece_class;
+}
+
+// The sampling that a file recommends, under the names of generation_config.json.
+struct SamplingKey {
+  std::string_view gguf;
+  const char* hf;
+};
+constexpr auto kSamplingKeys = std::to_array<SamplingKey>({
+    {"general.sampling.temp", "temperature"},
+    {"general.sampling.top_p", "top_p"},
+    {"general.sampling.min_p", "min_p"},
+    {"general.sampling.top_k", "top_k"},
+    {"general.sampling.penalty_repeat", "repetition_penalty"},
+});
+
+void AddSampling(const GgufFile& file, Json* json) {
+  for (const SamplingKey& key : kSamplingKeys) {
+    const std::optional<double> number = file.Number(key.gguf);
+    if (!number) continue;
+    const bool is_whole = key.gguf == std::string_view("general.sampling.top_k");
+    (*json)[key.hf] = is_whole ? Json(file.Int(key.gguf).value_or(0)) : Json(Shortest(*number));
+  }
+  // Without it transformers ignores the fields above.
+  if (json->contains("temperature")) (*json)["do_sample"] = (*json)["temperature"] > 0;
+}
+
 }  // namespace
 
 std::optional<std::string> GgufTokenizerJson(const GgufFile& file) {
@@ -216,7 +252,7 @@ std::optional<std::string> GgufTokenizerConfigJson(const GgufFile& file) {
   const Kind kind = KindOf(file);
   if (kind == Kind::kNone) return std::nullopt;
   const Tokens tokens = ReadTokens(file);
-  Json json = Json::object();
+  Json json = {{"tokenizer_class", TokenizerClassOf(file, kind)}};
   const auto add_token = [&](const char* field, std::string_view key) {
     const auto text = tokens.At(file.Int(key));
     if (text && !text->empty()) json[field] = *text;
@@ -257,6 +293,7 @@ std::string GgufGenerationConfigJson(const GgufFile& file) {
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   Json json = Json::object();
   if (!ends.empty()) json["eos_token_id"] = ends;
+  AddSampling(file, &json);
   return json.dump(2) + "\n";
 }
 

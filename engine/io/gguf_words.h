@@ -21,4 +21,7 @@ std::optional<std::string> GgufTokenizerModel(const GgufFile& file);
 // tokenizer_config.json: bos, eos and the chat template.
 std::optional<std::string> GgufTokenizerConfigJson(const GgufFile& file);
 
+// The double that prints as the nearest float does: keys hold 32-bit floats, 1e-05 among them.
+double Shortest(double value);
+
 }  // namespace tandem::engine

@@ -200,6 +200,39 @@ TEST(ModelDirOfAFile, TokensThatEndAnAnswerAreAllNamed) {
   EXPECT_EQ(config["add_bos_token"], true) << "as programs do for this pattern";
 }
 
+TEST(ModelDirOfAFile, RecommendedSamplingIsThatOfAGenerationConfig) {
+  tests::GgufWriter writer;
+  writer.Add("general.sampling.temp", 0.7f);
+  writer.Add("general.sampling.top_p", 0.8f);
+  writer.Add("general.sampling.top_k", uint32_t{20});
+  writer.Add("general.sampling.penalty_repeat", 1.05f);
+  const std::string bytes = writer.Bytes();
+  const ModelDir model = ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes)));
+
+  const Json generation = Json::parse(*model.ReadText("generation_config.json"));
+  EXPECT_EQ(generation, Json::parse(R"({"temperature": 0.7, "top_p": 0.8, "top_k": 20,
+                                        "repetition_penalty": 1.05, "do_sample": true})"));
+}
+
+TEST(ModelDirOfAFile, TheTokenizerIsOfTheClassThatReadsItAsItStands) {
+  const auto class_of = [](const char* vocabulary, const char* architecture) {
+    tests::GgufWriter writer;
+    writer.Add("general.architecture", architecture);
+    writer.Add("tokenizer.ggml.model", vocabulary);
+    writer.Add("tokenizer.ggml.pre", "qwen2");
+    writer.Add("tokenizer.ggml.tokens", std::vector<std::string>{"a", "b"});
+    writer.Add("tokenizer.ggml.merges", std::vector<std::string>{});
+    const std::string bytes = writer.Bytes();
+    const ModelDir model = ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes)));
+    return Json::parse(*model.ReadText("tokenizer_config.json"))["tokenizer_class"]
+        .get<std::string>();
+  };
+  EXPECT_EQ(class_of("gpt2", "qwen2"), "PreTrainedTokenizerFast");
+  EXPECT_EQ(class_of("llama", "llama"), "LlamaTokenizer");
+  EXPECT_EQ(class_of("llama", "gemma2"), "GemmaTokenizer");
+  EXPECT_EQ(class_of("t5", "t5"), "T5Tokenizer");
+}
+
 // ---- llama2.c
 
 struct Llama2cSizes {
