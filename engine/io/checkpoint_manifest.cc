@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
@@ -122,7 +123,14 @@ CheckpointManifest ParseCheckpointManifest(std::string_view json, const std::str
     throw Error(ErrorCode::kDataLoss,
                 source + ": files must be a list of 1 to " + std::to_string(kMaxFiles) + " files");
   }
-  for (const Json& file : *files) out.files.push_back(ParseFile(file, source));
+  std::set<std::string> names;
+  for (const Json& file : *files) {
+    out.files.push_back(ParseFile(file, source));
+    if (!names.insert(out.files.back().name).second) {
+      throw Error(ErrorCode::kDataLoss,
+                  source + ": names the file " + Quoted(out.files.back().name) + " twice");
+    }
+  }
   return out;
 }
 

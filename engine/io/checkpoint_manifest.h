@@ -30,8 +30,8 @@ struct CheckpointManifest {
 
 inline constexpr const char* kManifestFile = "manifest.json";
 
-// Unknown keys are ignored. Throws kDataLoss naming `source` and the field, kUnsupported for
-// another version.
+// Ignores unknown keys. Throws kDataLoss naming `source` and the field, or the file that is listed
+// twice; throws kUnsupported for another version.
 CheckpointManifest ParseCheckpointManifest(std::string_view json, const std::string& source);
 // Whether the text is a manifest of a checkpoint at all, of whatever version.
 bool IsCheckpointManifest(std::string_view json);

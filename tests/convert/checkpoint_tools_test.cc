@@ -375,6 +375,27 @@ TEST_F(CheckpointTools, ShardsHoldWhatTheyMayAndAreAModel) {
   EXPECT_FALSE(fs::exists(dir_.path() / "none"));
 }
 
+TEST_F(CheckpointTools, AManifestThatNamesAFileTwiceIsDamaged) {
+  ConvertSpec spec;
+  spec.source = Golden("mistral-tiny");
+  spec.format = "native";
+  spec.target = dir_.path() / "native";
+  spec.certificate = false;
+  Run(spec);
+  ASSERT_TRUE(Verify(spec.target).faults.empty());
+  const fs::path file = spec.target / "manifest.json";
+  Json manifest = Json::parse(engine::ReadWholeFile(file, 1 << 20));
+  manifest["files"].push_back(manifest["files"].front());
+  std::ofstream(file) << manifest.dump();
+
+  const std::vector<std::string> faults = Verify(spec.target).faults;
+
+  ASSERT_EQ(faults.size(), 1U);
+  EXPECT_NE(faults.front().find("names the file 'model"), std::string::npos) << faults.front();
+  EXPECT_NE(faults.front().find("twice"), std::string::npos) << faults.front();
+  EXPECT_THROW(engine::ModelDir::Open(spec.target), Error);
+}
+
 TEST_F(CheckpointTools, WeightsAloneAreInTheTypeThatIsAskedFor) {
   const fs::path model = Golden("mistral-tiny");  // f32
   EXPECT_EQ(Run(ExportParamsSpec(model, dir_.path() / "bf16", "bf16")).dtype, "bf16");
