@@ -16,6 +16,8 @@ namespace {
 
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kMaxRank = 32;
+// Of one file. Whole models of experts have some hundred thousand in all of their shards.
+constexpr size_t kMaxTensors = size_t{1} << 18;
 constexpr const char* kMetadataName = "__metadata__";
 
 // One tensor as the header describes it, before anything of it is believed.
@@ -41,6 +43,9 @@ class HeaderReader : public JsonHandler {
       has_metadata_ = true;
       place_ = Place::kMetadata;
     } else if (place_ == Place::kHeader) {
+      if (entries.size() == kMaxTensors) {
+        Fail("more than " + std::to_string(kMaxTensors) + " tensors");
+      }
       if (!names_.insert(name_).second) Fail("duplicate name " + Quoted(name_));
       entries.push_back({.name = name_, .dtype = {}, .shape = {}, .offsets = {}});
       place_ = Place::kTensor;
@@ -175,11 +180,13 @@ Header SplitFile(std::span<const std::byte> bytes, const std::string& source) {
 // Bytes that dtype x shape takes; nothing when that does not fit an int64.
 std::optional<int64_t> TensorBytes(DType dtype, std::span<const int64_t> shape) {
   auto bytes = static_cast<int64_t>(DTypeBytes(dtype));
-  // The elements must fit on their own too: [2^62, 8, 0] has no bytes, and no element count.
+  bool is_empty = false;
+  // Axes of 0 are left out of the product: [0, 2^62, 8] has no bytes, but rows that overflow.
   for (const int64_t dim : shape) {
-    if (__builtin_mul_overflow(bytes, dim, &bytes)) return std::nullopt;
+    is_empty = is_empty || dim == 0;
+    if (dim != 0 && __builtin_mul_overflow(bytes, dim, &bytes)) return std::nullopt;
   }
-  return bytes;
+  return is_empty ? 0 : bytes;
 }
 
 }  // namespace

@@ -178,6 +178,7 @@ std::string DecodingOf(const StoredTensor& tensor) {
 
 void ReadRows(const StoredTensor& tensor, int64_t first, int64_t count, float* out) {
   const int64_t n = tensor.row_elements();
+  if (n == 0) return;  // a hostile file may claim 2^60 such rows
   for (int64_t row = first; row < first + count; ++row, out += n) {
     const std::byte* data = tensor.RowData(row);
     if (tensor.encoding == Encoding::kPlain) {
@@ -196,6 +197,7 @@ void ReadRows(const StoredTensor& tensor, int64_t first, int64_t count, float* o
 
 std::vector<float> DecodeTensor(const StoredTensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.view.elements()));
+  if (values.empty()) return values;
   if (!tensor.transposed) {
     ReadRows(tensor, 0, tensor.rows(), values.data());
     return values;

@@ -171,6 +171,29 @@ TEST_F(ConvertTest, ValuesThatTheTypeDoesNotHaveAreNamedAndNothingIsLeft) {
   EXPECT_EQ(FilesBeside(), before);
 }
 
+// 2^60 rows walked one by one, or in pieces, would not end.
+TEST_F(ConvertTest, AnEmptyTensorOfManyRowsCostsNothing) {
+  const Golden golden = tests::LoadGolden("mistral-tiny");  // f32
+  const fs::path model = dir_.path() / "empty";
+  fs::create_directory(model);
+  fs::copy_file(golden.dir / "config.json", model / "config.json");
+  const engine::ModelDir before = engine::ModelDir::Open(golden.dir);
+  std::vector<engine::NamedTensor> tensors = {
+      {"empty", {nullptr, DType::kF32, {int64_t{1} << 60, 0}}}};
+  for (const std::string& name : before.tensor_names()) {
+    tensors.push_back({name, before.FindStored(name)->view});
+  }
+  engine::WriteSafetensors(model / "model.safetensors", tensors, {});
+  ConvertSpec spec = ConversionTest::Spec(model, "hf");
+  spec.dtype = "bf16";
+
+  EXPECT_EQ(Run(spec).tensors, static_cast<int64_t>(tensors.size()));
+
+  const engine::ModelDir after = engine::ModelDir::Open(spec.target);
+  EXPECT_EQ(after.FindStored("empty")->view.shape, (std::vector<int64_t>{int64_t{1} << 60, 0}));
+  EXPECT_TRUE(engine::DecodeTensor(*after.FindStored("empty")).empty());
+}
+
 TEST_F(ConvertTest, WhatIsThereIsReplacedOnRequestAndOnlyIfItIsAModel) {
   const Golden golden = tests::LoadGolden("gemma2-tiny/lora");
   ConvertSpec copy = Spec(golden.dir);

@@ -126,6 +126,7 @@ std::vector<HostileCase> HostileCases() {
       {"too many dims", Shape(many_dims + "]"), {"'w'", "more than 32"}},
       {"dims whose product wraps to 0", Shape("[4611686018427387904,8]"), {"'w'", "overflows"}},
       {"dims whose product wraps to 4", Shape("[4611686018427387905,4]"), {"'w'", "overflows"}},
+      {"dims that overflow behind a 0", Shape("[0,4611686018427387904,8]"), {"'w'", "overflows"}},
       {"dims that overflow before a 0", Shape("[4611686018427387904,8,0]"), {"'w'", "overflows"}},
       {"elements that fit and bytes that do not",
        Tensor(R"("dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,4])"),
@@ -201,6 +202,21 @@ std::string SmallValidFile() {
                 R"("none":{"dtype":"I64","shape":[0,9],"data_offsets":[26,26]},)"
                 R"("c":{"dtype":"BOOL","shape":[1,5],"data_offsets":[26,31]}}     )",
                 std::string(31, '\x5a'));
+}
+
+TEST(HostileSafetensors, MoreTensorsThanAnyModelHasAreRefused) {
+  const auto file = [](size_t n) {
+    std::string header = "{";
+    for (size_t i = 0; i < n; ++i) {
+      header += (i == 0 ? "\"" : ",\"") + std::to_string(i) +
+                R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})";
+    }
+    return FileOf(header + "}", "");
+  };
+  constexpr size_t kLimit = size_t{1} << 18;
+  EXPECT_NO_THROW(Parse(file(kLimit)));
+  ExpectError(ErrorCode::kDataLoss, {"test.safetensors", "more than 262144 tensors"},
+              [&] { Parse(file(kLimit + 1)); });
 }
 
 TEST(HostileSafetensors, EveryTruncationIsDataLoss) {
