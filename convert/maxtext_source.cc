@@ -376,6 +376,7 @@ class MaxTextSource final : public ModelSource {
   }
 
   Bytes LoadLeaf(const Part& part, const ForAll& for_all, AlignedBuffer* buffer) const {
+    checkpoint_.CheckStored(*part.leaf);
     const std::span<std::byte> bytes = Room(static_cast<size_t>(part.leaf->array->bytes()), buffer);
     checkpoint_.Read(*part.leaf, bytes, for_all);
     return bytes;
@@ -410,6 +411,7 @@ class MaxTextSource final : public ModelSource {
       Broken("exact: " + Quoted(leaf.name()) + " has the shape " + ShapeText(leaf.array->shape) +
              " instead of " + ShapeText(shape));
     }
+    exact_->CheckStored(leaf);
     AlignedBuffer bytes(static_cast<size_t>(leaf.array->bytes()));
     exact_->Read(leaf, bytes.span(), for_all);
     return bytes;

@@ -89,8 +89,10 @@ class OrbaxSource final : public ModelSource {
   }
   Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const override {
     const auto at = static_cast<size_t>(tensor);
+    const OrbaxCheckpoint::Leaf& leaf = checkpoint_.leaves()[leaves_.at(at)];
+    checkpoint_.CheckStored(leaf);
     buffer->resize(tensors_.at(at).view.bytes());
-    checkpoint_.Read(checkpoint_.leaves()[leaves_[at]], *buffer);
+    checkpoint_.Read(leaf, *buffer);
     return *buffer;
   }
 

@@ -3,18 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <nlohmann/json.hpp>
+#include <utility>
 
+#include "convert/orbax/tree_metadata.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
-#include "engine/io/json.h"
 #include "engine/io/mapped_file.h"
 
 namespace tandem::convert {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 using Leaf = OrbaxCheckpoint::Leaf;
 
 constexpr const char* kTree = "_METADATA";
@@ -29,9 +28,26 @@ bool IsItem(const fs::path& dir) {
 
 bool IsStep(const fs::path& dir) { return fs::is_regular_file(dir / "_CHECKPOINT_METADATA"); }
 
-// A name that is a number; those of unfinished steps have more behind it.
+// Orbax renames a step or an item to its final name when it is complete.
+constexpr const char* kUnfinished = ".orbax-checkpoint-tmp";
+
+bool IsUnfinished(const fs::path& path) {
+  return path.filename().string().find(kUnfinished) != std::string::npos;
+}
+
+[[noreturn]] void RefuseUnfinished(const fs::path& path) {
+  throw Error(ErrorCode::kUnsupported,
+              path.string() +
+                  ": an unfinished checkpoint of Orbax, whose writer was stopped; name a finished "
+                  "step, or let the run save again");
+}
+
+// The number of a step's name: "100", "000100", or with a step_prefix "checkpoint_100".
 std::optional<int64_t> StepOf(const fs::path& dir) {
-  const std::string name = dir.filename().string();
+  std::string name = dir.filename().string();
+  if (const size_t bar = name.rfind('_'); bar != std::string::npos && bar > 0) {
+    name.erase(0, bar + 1);
+  }
   int64_t step = 0;
   const auto [end, fault] = std::from_chars(name.data(), name.data() + name.size(), step);
   if (fault != std::errc() || end != name.data() + name.size() || step < 0) return std::nullopt;
@@ -41,15 +57,25 @@ std::optional<int64_t> StepOf(const fs::path& dir) {
 std::vector<fs::path> ItemsOf(const fs::path& step) {
   std::vector<fs::path> items;
   for (const fs::directory_entry& entry : fs::directory_iterator(step)) {
-    if (entry.is_directory() && IsItem(entry.path())) items.push_back(entry.path());
+    if (entry.is_directory() && IsItem(entry.path()) && !IsUnfinished(entry.path())) {
+      items.push_back(entry.path());
+    }
   }
   std::sort(items.begin(), items.end());
   return items;
 }
 
+// Throws for a directory of unfinished steps or items. REQUIRES: it holds no finished one.
+void RefuseUnfinishedIn(const fs::path& dir) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
+    if (entry.is_directory() && IsUnfinished(entry.path())) RefuseUnfinished(entry.path());
+  }
+}
+
 // The directory of the item that `path` means; empty: none.
 fs::path FindItem(const fs::path& path) {
   if (!fs::is_directory(path)) return {};
+  if (IsUnfinished(path)) RefuseUnfinished(path);
   if (IsItem(path)) return path;
   const std::vector<fs::path> items = ItemsOf(path);
   if (items.size() > 1) {
@@ -60,7 +86,10 @@ fs::path FindItem(const fs::path& path) {
                 path.string() + ": has several items (" + names + "); name the directory of one");
   }
   if (!items.empty()) return items.front();
-  if (IsStep(path)) return {};
+  if (IsStep(path)) {
+    RefuseUnfinishedIn(path);
+    return {};
+  }
   fs::path last;
   int64_t last_step = -1;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
@@ -70,35 +99,18 @@ fs::path FindItem(const fs::path& path) {
     last_step = *step;
     last = entry.path();
   }
+  if (last.empty()) RefuseUnfinishedIn(path);
   return last.empty() ? fs::path() : FindItem(last);
 }
 
-// `_METADATA`: the tree, each leaf with its keys. The names of its entries are Python's and not
-// read.
+// The leaves of `_METADATA`.
 std::vector<Leaf> LeavesOfTree(const fs::path& file) {
   const auto mapped = engine::MappedFile::Open(file);
-  const std::string what = file.string();
-  const Json root = engine::ParseUntrustedJson(
-      {reinterpret_cast<const char*>(mapped->bytes().data()), mapped->bytes().size()}, what);
-  const auto broken = [&](const std::string& why) -> Error {
-    return {ErrorCode::kDataLoss, what + ": " + why};
-  };
-  const auto tree = root.find("tree_metadata");
-  if (tree == root.end() || !tree->is_object()) throw broken("has no tree_metadata");
   std::vector<Leaf> leaves;
-  for (const auto& [name, entry] : tree->items()) {
-    const auto keys = entry.find("key_metadata");
-    if (keys == entry.end() || !keys->is_array()) throw broken(Quoted(name) + " has no keys");
-    Leaf leaf;
-    for (const Json& key : *keys) {
-      const auto text = key.find("key");
-      if (text == key.end() || !text->is_string()) throw broken(Quoted(name) + " has a bad key");
-      leaf.path.push_back(text->get<std::string>());
-    }
-    if (const auto value = entry.find("value_metadata"); value != entry.end()) {
-      leaf.value_type = engine::JsonStringOr(*value, "value_type", "", what);
-    }
-    leaves.push_back(std::move(leaf));
+  for (TreeEntry& entry : ParseTreeMetadata(
+           {reinterpret_cast<const char*>(mapped->bytes().data()), mapped->bytes().size()},
+           file.string())) {
+    leaves.push_back({std::move(entry.path), std::move(entry.value_type), {}});
   }
   return leaves;
 }
@@ -184,6 +196,13 @@ OrbaxCheckpoint OrbaxCheckpoint::Open(const fs::path& path) {
   }
   std::sort(checkpoint.leaves_.begin(), checkpoint.leaves_.end(),
             [](const Leaf& a, const Leaf& b) { return a.path < b.path; });
+  const auto twin =
+      std::adjacent_find(checkpoint.leaves_.begin(), checkpoint.leaves_.end(),
+                         [](const Leaf& a, const Leaf& b) { return a.path == b.path; });
+  if (twin != checkpoint.leaves_.end()) {
+    throw Error(ErrorCode::kDataLoss,
+                dir.string() + ": the tree has the leaf " + Quoted(twin->name()) + " twice");
+  }
   return checkpoint;
 }
 
@@ -195,6 +214,10 @@ const ZarrArray& ArrayOf(const Leaf& leaf) {
 }
 
 }  // namespace
+
+void OrbaxCheckpoint::CheckStored(const Leaf& leaf) const {
+  arrays_->CheckStored(leaf.name(), ArrayOf(leaf));
+}
 
 void OrbaxCheckpoint::Read(const Leaf& leaf, std::span<std::byte> out,
                            const ForAll& for_all) const {

@@ -23,17 +23,21 @@ class OrbaxCheckpoint {
     std::string name() const;        // joined by dots, which is the array's name in the store
   };
 
-  // A directory of steps, of which the last finished one is taken; a step; or one item of a step
-  // (`items`, `model_params`, …). Throws kNotFound, kUnsupported for what is no such directory or
-  // has several items (naming them), and kDataLoss.
+  // Opens a directory of steps ("100", "step_100"; takes the last finished one), a step, or one
+  // item of a step (`items`, `model_params`, …). A leaf whose element type is not read does not
+  // hide the others; only reading it throws. Throws kNotFound, kUnsupported for other directories,
+  // unfinished steps and steps of several items (naming them), and kDataLoss.
   static OrbaxCheckpoint Open(const std::filesystem::path& path);
-  // Whether Open would take it for one.
+  // Whether `path` is a checkpoint of Orbax, also one that Open refuses.
   static bool Is(const std::filesystem::path& path);
 
   const std::filesystem::path& item_dir() const { return dir_; }
   bool is_ocdbt() const { return is_ocdbt_; }
   const std::vector<Leaf>& leaves() const { return leaves_; }  // ascending by path
 
+  // Throws kDataLoss when chunks are missing or too small for the shape; see ZarrReader. Call it
+  // before allocating the array's bytes.
+  void CheckStored(const Leaf& leaf) const;
   // The elements of a leaf that has an array, on all threads of for_all: see ZarrReader.
   void Read(const Leaf& leaf, std::span<std::byte> out, const ForAll& for_all = OneByOne) const;
   void ReadRuns(const Leaf& leaf, const TakeRun& take, const ForAll& for_all = OneByOne) const;

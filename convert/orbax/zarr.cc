@@ -100,8 +100,8 @@ class Metadata {
   void SetType(const std::string& name, ZarrArray* array) const {
     const auto found = std::find_if(kTypes.begin(), kTypes.end(),
                                     [&](const TypeName& type) { return type.name == name; });
-    if (found == kTypes.end()) Refuse("elements of type " + Quoted(name) + " are not read");
     array->type_name = name;
+    if (found == kTypes.end()) return;
     array->element_bytes = found->bytes;
     array->dtype = found->dtype;
   }
@@ -233,8 +233,9 @@ ZarrArray ParseZarr(int version, std::string_view json, const std::string& what)
   if (format != version) metadata.Broken("zarr_format is not " + std::to_string(version));
   ZarrArray array = version == 2 ? ParseV2(metadata) : ParseV3(metadata);
   if (array.chunk_shape.size() != array.shape.size()) metadata.Broken("chunks have another rank");
-  metadata.BytesOf(array.shape, array.element_bytes);
-  metadata.BytesOf(array.chunk_shape, array.element_bytes);
+  const int64_t element_bytes = std::max<int64_t>(1, array.element_bytes);
+  metadata.BytesOf(array.shape, element_bytes);
+  metadata.BytesOf(array.chunk_shape, element_bytes);
   return array;
 }
 

@@ -17,10 +17,10 @@ namespace tandem::convert {
 struct ZarrArray {
   int version = 3;
   std::vector<int64_t> shape;
-  std::vector<int64_t> chunk_shape;  // of the pieces that are values of their own
-  std::string type_name;             // as the metadata has it: "bfloat16", "<f4"
-  int64_t element_bytes = 0;
-  std::optional<engine::DType> dtype;  // none of ours: uint32, float8, …
+  std::vector<int64_t> chunk_shape;    // of the pieces that are values of their own
+  std::string type_name;               // as the metadata has it: "bfloat16", "<f4"
+  int64_t element_bytes = 0;           // 0: of a type that is not read (int4, complex64, …)
+  std::optional<engine::DType> dtype;  // empty for types that the engine lacks: uint32, float8, …
   bool is_compressed = false;          // with zstd
   char separator = '.';                // between the numbers of a chunk's key
 
@@ -35,10 +35,13 @@ struct ZarrArray {
 
   int64_t elements() const;
   int64_t bytes() const;
+  // False for element types of unknown size; ZarrReader refuses the array.
+  bool IsReadable() const { return element_bytes > 0; }
 };
 
-// `.zarray` or `zarr.json`; `what` names it in messages. Throws kDataLoss, and kUnsupported naming
-// the codec, order or type that is not read.
+// Parses `.zarray` or `zarr.json`; `what` names it in messages. Throws kDataLoss, and kUnsupported
+// naming the codec or order that is not read. Keeps arrays of unknown element types, so that one
+// such leaf does not hide the others.
 ZarrArray ParseZarr(int version, std::string_view json, const std::string& what);
 
 // Whether all that is decoded at once (a chunk, in shards one of theirs) is a run of the array, but

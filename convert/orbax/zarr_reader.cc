@@ -26,6 +26,15 @@ constexpr size_t kBatch = 256;
 // Larger ones are not kept for the next reading.
 constexpr size_t kMostKeptBytes = size_t{64} << 20;
 
+// A block of zstd decodes to at most 128 KiB and takes at least four bytes.
+constexpr uint64_t kMostBytesPerStoredByte = uint64_t{1} << 15;
+
+void RequireReadable(const std::string& prefix, const ZarrArray& array) {
+  if (array.IsReadable()) return;
+  throw Error(ErrorCode::kUnsupported,
+              Quoted(prefix) + ": elements of type " + Quoted(array.type_name) + " are not read");
+}
+
 // Steps through all positions of a grid in C order; false behind the last.
 bool Next(std::vector<int64_t>& at, const std::vector<int64_t>& sizes) {
   for (size_t i = at.size(); i-- > 0;) {
@@ -193,7 +202,9 @@ class ZarrReader::Reading {
         array_(array),
         chunk_(DecodedShape(array)),
         chunk_bytes_(static_cast<size_t>(Product(chunk_) * array.element_bytes)),
-        list_(*reader.values_, prefix, array) {}
+        list_(*reader.values_, prefix, array) {
+    RequireReadable(prefix, array);
+  }
 
   using Work = std::function<void(const StoredChunk& chunk, Space* space)>;
   void Run(const ForAll& for_all, const Work& work) {
@@ -329,6 +340,28 @@ void ZarrReader::GiveBack(std::unique_ptr<Space> space) const {
   if (space->chunk.size() > kMostKeptBytes) space->chunk = {};
   const std::lock_guard lock(mutex_);
   spaces_.push_back(std::move(space));
+}
+
+void ZarrReader::CheckStored(const std::string& prefix, const ZarrArray& array) const {
+  RequireReadable(prefix, array);
+  if (array.bytes() == 0) return;
+  const uint64_t most_per_byte = array.is_compressed ? kMostBytesPerStoredByte : 1;
+  const std::vector<int64_t> grid = GridOf(array.shape, array.chunk_shape);
+  std::vector<int64_t> at(grid.size(), 0);
+  do {
+    const std::string key = prefix + "/" + ZarrChunkKey(array, at);
+    const std::optional<StoredBytes> stored = values_->Find(key);
+    if (!stored) throw Error(ErrorCode::kDataLoss, Quoted(key) + ": is missing");
+    int64_t needed = array.element_bytes;  // by the part that lies within the array
+    for (size_t d = 0; d < at.size(); ++d) {
+      needed *= std::min(array.chunk_shape[d], array.shape[d] - at[d] * array.chunk_shape[d]);
+    }
+    if (static_cast<uint64_t>(needed) / most_per_byte <= stored->bytes.size()) continue;
+    throw Error(ErrorCode::kDataLoss, Quoted(key) + ": its " +
+                                          std::to_string(stored->bytes.size()) +
+                                          " bytes cannot hold the " + std::to_string(needed) +
+                                          " bytes that the array's shape claims");
+  } while (Next(at, grid));
 }
 
 void ZarrReader::Read(const std::string& prefix, const ZarrArray& array, std::span<std::byte> out,

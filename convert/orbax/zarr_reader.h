@@ -22,11 +22,16 @@ using TakeRun = std::function<void(int64_t offset, std::span<const std::byte> ru
 // for the next. Any thread.
 //
 // Throws kDataLoss naming the chunk, of several the first in order, whatever number of threads
-// reads; one that is missing is an error, as in Orbax. `prefix` is an array's name in the store.
+// reads; one that is missing is an error, as in Orbax. Throws kUnsupported for an array that is not
+// IsReadable(). `prefix` is an array's name in the store.
 class ZarrReader {
  public:
   explicit ZarrReader(std::shared_ptr<const KeyValues> values);
   ~ZarrReader();
+
+  // Looks for every chunk and compares its size with the shape, without decoding. Call this before
+  // allocating array.bytes() bytes: a hostile shape fails here. Steps: one for each stored chunk.
+  void CheckStored(const std::string& prefix, const ZarrArray& array) const;
 
   // All elements in C order, little-endian, into out.size() == array.bytes() bytes. Memory: a chunk
   // for each thread, of those that are no runs of the array.

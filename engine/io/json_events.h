@@ -11,7 +11,7 @@
 namespace tandem::engine {
 
 // Receives JSON one token at a time, so that a reader with a fixed format builds nothing but what
-// it needs. Private to engine/io. Every method's default is to refuse.
+// it needs. Every method refuses by default.
 class JsonHandler {
  public:
   virtual ~JsonHandler() = default;

@@ -50,7 +50,8 @@ Listing ListOrbax(const fs::path& path, bool has_digests) {
           leaf.array->dtype ? std::string(DTypeName(*leaf.array->dtype)) : leaf.array->type_name;
       row.shape = leaf.array->shape;
       row.bytes = leaf.array->bytes();
-      if (has_digests) {
+      if (has_digests && leaf.array->IsReadable()) {
+        checkpoint.CheckStored(leaf);
         std::vector<std::byte> bytes(static_cast<size_t>(row.bytes));
         checkpoint.Read(leaf, bytes);
         row.sha256 = DigestOf(bytes);

@@ -396,6 +396,30 @@ TEST_F(CheckpointTools, AManifestThatNamesAFileTwiceIsDamaged) {
   EXPECT_THROW(engine::ModelDir::Open(spec.target), Error);
 }
 
+TEST_F(CheckpointTools, AnOrbaxArrayIsVerifiedInMemoryOfItsChunks) {
+  const fs::path orbax = dir_.path() / "orbax";
+  fs::copy(tests::SourceDir() / "tests/convert/orbax/fixtures/files_zarr3", orbax,
+           fs::copy_options::recursive);
+  const fs::path file = orbax / "numpy/zarr.json";
+  using Edit = std::function<void(Json&)>;
+  const auto change = [&](const Edit& edit) {
+    Json metadata = Json::parse(engine::ReadWholeFile(file, 1 << 20));
+    edit(metadata);
+    std::ofstream(file) << metadata.dump();
+  };
+  // 16 TiB, which no machine has.
+  change([](Json& metadata) { metadata["shape"] = {int64_t{1} << 22, int64_t{1} << 22}; });
+  const std::vector<std::string> faults = Verify(orbax).faults;
+  ASSERT_EQ(faults.size(), 1U);
+  EXPECT_NE(faults.front().find("'numpy/c/0/1': is missing"), std::string::npos) << faults.front();
+  EXPECT_THROW(HashOf(orbax), Error);
+
+  change([](Json& metadata) { metadata["data_type"] = "int4"; });
+  const VerifyReport report = Verify(orbax);
+  EXPECT_TRUE(report.faults.empty()) << report.faults.front();
+  EXPECT_NE(report.held_to.find("1 leaves of element types"), std::string::npos) << report.held_to;
+}
+
 TEST_F(CheckpointTools, WeightsAloneAreInTheTypeThatIsAskedFor) {
   const fs::path model = Golden("mistral-tiny");  // f32
   EXPECT_EQ(Run(ExportParamsSpec(model, dir_.path() / "bf16", "bf16")).dtype, "bf16");

@@ -57,8 +57,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto checkpoint = convert::OrbaxCheckpoint::Open(Directory());
     for (const auto& leaf : checkpoint.leaves()) {
       if (!leaf.array) continue;
-      engine::Require(leaf.array->bytes() >= 0 && leaf.array->element_bytes > 0);
+      engine::Require(leaf.array->bytes() >= 0 && leaf.array->element_bytes >= 0);
       engine::Require(leaf.array->shape.size() == leaf.array->chunk_shape.size());
+      engine::ReadStrangersFile([&] { checkpoint.CheckStored(leaf); });
       if (leaf.array->bytes() > kMaxRead) continue;
       engine::ReadStrangersFile([&] {
         std::vector<std::byte> bytes(static_cast<size_t>(leaf.array->bytes()));
