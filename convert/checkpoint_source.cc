@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "convert/source_config.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
@@ -89,11 +90,9 @@ class StateFiles final : public ModelSource {
 };
 
 std::map<std::string, engine::WeightSpec> SpecsOf(const ModelSource& source) {
-  const std::string file = source.name() + "/config.json";
-  const auto config = engine::ParseUntrustedJson(source.ReadText("config.json").value_or(""), file);
-  const engine::FamilySpec& family = engine::FindFamily(config, file);
+  const SourceConfig config = ConfigOf(source);
   std::map<std::string, engine::WeightSpec> specs;
-  for (engine::WeightSpec& spec : family.list_weights(family.parse_config(config, file))) {
+  for (engine::WeightSpec& spec : config.family->list_weights(config.config)) {
     specs.emplace(spec.name, std::move(spec));
   }
   return specs;

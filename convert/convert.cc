@@ -22,6 +22,7 @@
 #include "convert/provenance.h"
 #include "convert/record.h"
 #include "convert/source.h"
+#include "convert/source_config.h"
 #include "convert/work_dir.h"
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/error.h"
@@ -31,6 +32,7 @@
 #include "engine/io/model_dir.h"
 #include "engine/io/posix_file.h"
 #include "engine/model/merge_adapter.h"
+#include "engine/model/stored_head.h"
 #include "engine/tensor/dtype.h"
 
 namespace tandem::convert {
@@ -218,6 +220,18 @@ void CompareAll(const ConvertSpec& spec, const ModelSource& source, const ModelS
   if (written.state() != nullptr) Compare(*source.state(), *written.state(), n_threads, advance);
 }
 
+// Refuses shapes that are not the config's. Skips architectures that the engine does not run.
+void CheckSource(const ModelSource& source,
+                 const std::function<void(const std::string& text)>& warn) {
+  try {
+    const SourceConfig config = ConfigOf(source);
+    CheckShapes(source, config);
+    if (config.has_own_head) warn(engine::kOwnHeadNote);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnsupported) throw;
+  }
+}
+
 // What a writer tells of what it wrote.
 struct Told {
   std::string report_json;  // empty: nothing
@@ -249,6 +263,7 @@ Told Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContex
   const auto warn = [&](const std::string& text) {
     if (context.report) context.report({.kind = "warning", .message = text});
   };
+  CheckSource(*source, warn);
   format.write(spec, {.source = *source,
                       .target = work.out(),
                       .ops = ops,

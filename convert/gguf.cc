@@ -9,6 +9,7 @@
 
 #include "convert/gguf_config.h"
 #include "convert/gguf_tokenizer.h"
+#include "convert/source_config.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
@@ -21,14 +22,6 @@ namespace {
 
 using engine::DType;
 using engine::ModelConfig;
-
-ModelConfig ConfigOf(const ModelSource& source) {
-  const std::string name = source.name() + "/config.json";
-  const auto text = source.ReadText("config.json");
-  if (!text) throw Error(ErrorCode::kDataLoss, source.name() + ": has no config.json");
-  const auto json = engine::ParseUntrustedJson(*text, name);
-  return engine::FindFamily(json, name).parse_config(json, name);
-}
 
 uint32_t FileTypeOf(GgufNumbers numbers) {
   switch (numbers) {
@@ -62,7 +55,7 @@ uint32_t FileType(const std::string& dtype, const std::vector<GgufTensor>& tenso
 void CheckWritten(const ModelSource& source, const ModelConfig& config,
                   const std::filesystem::path& path, std::vector<std::string>* warnings) {
   const auto written = OpenModelFiles(path, {});
-  const std::string difference = FirstDifference(config, ConfigOf(*written));
+  const std::string difference = FirstDifference(config, ConfigOf(*written).config);
   if (!difference.empty()) {
     throw Error(ErrorCode::kUnsupported, source.name() + ": GGUF cannot say its " + difference +
                                              "; convert it to hf or native");
@@ -184,7 +177,7 @@ std::string GgufReport::Json() const {
 GgufReport WriteGgufFile(const WriteContext& context, const std::string& name,
                          const std::string& dtype) {
   const ModelSource& source = context.source;
-  const ModelConfig config = ConfigOf(source);
+  const ModelConfig config = ConfigOf(source).config;
   const engine::GgufArchitecture& architecture = GgufArchitectureFor(config, source.name());
   GgufReport report;
   report.tensors = PlanGgufTensors(architecture, config, source, dtype);
@@ -212,7 +205,7 @@ GgufReport WriteGgufFile(const WriteContext& context, const std::string& name,
 
 void CompareGguf(const ModelSource& source, const std::filesystem::path& file,
                  const std::string& dtype, const std::function<void(int64_t)>& advance) {
-  const ModelConfig config = ConfigOf(source);
+  const ModelConfig config = ConfigOf(source).config;
   const engine::GgufArchitecture& architecture = GgufArchitectureFor(config, source.name());
   const auto written = engine::ModelDir::Open(file);
   int64_t left = source.bytes();

@@ -15,6 +15,7 @@
 #include "convert/maxtext_tensors.h"
 #include "convert/model_texts.h"
 #include "convert/orbax/orbax_writer.h"
+#include "convert/source_config.h"
 #include "convert/sync_behind.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
@@ -306,11 +307,7 @@ MaxTextStamps StartOver(const WriteContext& context) {
 }  // namespace
 
 void WriteMaxText(const ConvertSpec& spec, const WriteContext& context) {
-  const std::string what = context.source.name() + ": config.json";
-  const std::optional<std::string> text = context.source.ReadText("config.json");
-  if (!text) throw Error(ErrorCode::kUnsupported, what + " is missing");
-  const Json json = engine::ParseUntrustedJson(*text, what);
-  const engine::ModelConfig config = engine::FindFamily(json, what).parse_config(json, what);
+  const engine::ModelConfig config = ConfigOf(context.source).config;
   const MaxTextLayout layout{.is_scanned = spec.layout != "unscanned",
                              .rotates_pairs = RotatesPairs(spec.maxtext.model)};
   const std::vector<MaxTextLeaf> leaves = MaxTextLeaves(config, layout);

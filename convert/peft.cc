@@ -16,6 +16,7 @@
 #include "convert/open_tensors.h"
 #include "convert/peft_numbers.h"
 #include "convert/source.h"
+#include "convert/source_config.h"
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
@@ -51,12 +52,9 @@ struct Told {
   engine::ModelConfig config = {};
 
   explicit Told(const ModelSource& model) : source(model) {
-    const std::string name = source.name() + "/config.json";
-    const auto text = source.ReadText("config.json");
-    if (!text) throw Error(ErrorCode::kDataLoss, source.name() + ": has no config.json");
-    const auto json = engine::ParseUntrustedJson(*text, name);
-    family = &engine::FindFamily(json, name);
-    config = family->parse_config(json, name);
+    SourceConfig found = ConfigOf(source);
+    family = found.family;
+    config = std::move(found.config);
   }
 };
 
@@ -68,10 +66,7 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
 
 // Index of the weight's tensor. `param` is what to name instead.
 int64_t IndexOf(const ModelSource& source, const WeightSpec& spec, const char* param) {
-  int64_t found = source.Find(spec.name);
-  for (const std::string& alias : spec.aliases) {
-    if (found < 0) found = source.Find(alias);
-  }
+  const int64_t found = FindWeight(source, spec);
   const auto refuse = [&](const std::string& what) {
     return Refused(source.name() + ": tensor " + Quoted(spec.name) + what +
                        "; an adapter is made of two models with the same tensors",

@@ -8,9 +8,11 @@
 
 #include "engine/base/check.h"
 #include "engine/base/lasting_names.h"
+#include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/io/model_dir.h"
+#include "engine/model/stored_head.h"
 
 namespace tandem::training {
 namespace {
@@ -117,6 +119,17 @@ engine::ModelConfig ConfigFromFields(const TrainSpec& spec, const ModelFiles& fi
   return c;
 }
 
+// Unties the config of a loaded model that stores a head of its own, and the exported config.json.
+void UseStoredHead(const TrainSpec& spec, ordered_json* json, ModelFiles* files) {
+  const fs::path& path = spec.model.load_parameters_path;
+  if (path.empty() || !files->config.tied_embeddings) return;
+  if (!engine::HasOwnHead(engine::ModelDir::Open(path), *files->family, files->config)) return;
+  spdlog::warn("model_has_own_head model=\"{}\" reason=\"{}\"", path.string(),
+               engine::kOwnHeadNote);
+  files->config.tied_embeddings = false;
+  (*json)["tie_word_embeddings"] = false;
+}
+
 // Parsed back from the JSON that will be exported, so that what is trained is what will be served.
 void ChooseConfig(const TrainSpec& spec, int64_t tokenizer_size, ModelFiles* files) {
   const ModelSection& m = spec.model;
@@ -151,6 +164,7 @@ void ChooseConfig(const TrainSpec& spec, int64_t tokenizer_size, ModelFiles* fil
   json[json.contains("dtype") ? "dtype" : "torch_dtype"] =
       spec.compute == engine::DType::kBF16 ? "bfloat16" : "float32";
   files->config = files->family->parse_config(json, source);
+  UseStoredHead(spec, &json, files);
   files->texts["config.json"] = json.dump(2) + "\n";
 }
 

@@ -16,6 +16,7 @@
 #include "engine/model/adapter.h"
 #include "engine/model/logit_distance.h"
 #include "engine/model/model.h"
+#include "engine/model/stored_head.h"
 #include "engine/ops/parallel.h"
 #include "engine/tensor/round.h"
 
@@ -39,6 +40,7 @@ Source ReadSource(const ModelDir& dir) {
   Source source;
   source.family = &FindFamily(json, name);
   source.config = source.family->parse_config(json, name);
+  if (HasOwnHead(dir, *source.family, source.config)) source.config.tied_embeddings = false;
   source.specs = source.family->list_weights(source.config);
   return source;
 }

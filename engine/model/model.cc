@@ -14,6 +14,7 @@
 #include "engine/kernels/kernels.h"
 #include "engine/model/packed_weights.h"
 #include "engine/model/plan_ops.h"
+#include "engine/model/stored_head.h"
 #include "engine/model/stored_weights.h"
 
 namespace tandem::engine {
@@ -200,6 +201,8 @@ ModelOutline OutlineModel(const ModelDir& dir, const LoadOptions& options) {
   ModelOutline outline;
   outline.family = &FindFamily(json, source);
   outline.config = outline.family->parse_config(json, source);
+  outline.has_own_head = HasOwnHead(dir, *outline.family, outline.config);
+  if (outline.has_own_head) outline.config.tied_embeddings = false;
   outline.specs = outline.family->list_weights(outline.config);
   CheckTensors(dir, outline.specs, outline.config);
   const DType dtype = ChooseDType(dir, outline.specs, options);
@@ -231,6 +234,9 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions&
                                          OpsContext& ops) {
   ModelOutline outline = OutlineModel(dir, options);
   ReportExtraTensors(dir, outline.specs, outline.config);
+  if (outline.has_own_head) {
+    spdlog::warn("model_has_own_head model=\"{}\" reason=\"{}\"", dir.name(), kOwnHeadNote);
+  }
   const PackedTypes& types = outline.types;
 
   const std::shared_ptr<Model> model(new Model());

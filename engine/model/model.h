@@ -38,7 +38,8 @@ inline constexpr int64_t kSmallModelParameters = 64'000'000;
 // is read.
 struct ModelOutline {
   const FamilySpec* family = nullptr;
-  ModelConfig config;
+  ModelConfig config;           // untied where has_own_head
+  bool has_own_head = false;    // stored_head.h
   int64_t max_context_len = 0;  // the config's, or what LoadOptions lowers it to
   std::vector<WeightSpec> specs;
   PackedTypes types;

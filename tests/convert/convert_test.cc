@@ -194,6 +194,30 @@ TEST_F(ConvertTest, AnEmptyTensorOfManyRowsCostsNothing) {
   EXPECT_TRUE(engine::DecodeTensor(*after.FindStored("empty")).empty());
 }
 
+TEST_F(ConvertTest, SwappedShapesAreRefusedWithoutACertificateToo) {
+  const Golden golden = tests::LoadGolden("mistral-tiny");
+  const fs::path model = dir_.path() / "swapped";
+  fs::create_directory(model);
+  fs::copy_file(golden.dir / "config.json", model / "config.json");
+  const engine::ModelDir before = engine::ModelDir::Open(golden.dir);
+  std::vector<engine::NamedTensor> tensors;
+  for (const std::string& name : before.tensor_names()) {
+    tensors.push_back({name, before.FindStored(name)->view});
+    if (name == "model.layers.0.mlp.down_proj.weight") {
+      std::reverse(tensors.back().view.shape.begin(), tensors.back().view.shape.end());
+    }
+  }
+  engine::WriteSafetensors(model / "model.safetensors", tensors, {});
+  for (const char* format : {"hf", "native-params", "gguf"}) {
+    SCOPED_TRACE(format);
+    ConvertSpec spec = ConversionTest::Spec(model, format, std::string("out") + format);
+    if (spec.format == "gguf") spec.target += ".gguf";
+    ExpectFault(spec, ErrorCode::kDataLoss,
+                "tensor 'model.layers.0.mlp.down_proj.weight' has shape [");
+    EXPECT_FALSE(fs::exists(spec.target));
+  }
+}
+
 TEST_F(ConvertTest, WhatIsThereIsReplacedOnRequestAndOnlyIfItIsAModel) {
   const Golden golden = tests::LoadGolden("gemma2-tiny/lora");
   ConvertSpec copy = Spec(golden.dir);

@@ -16,11 +16,14 @@
 #include "engine/base/thread_pool.h"
 #include "engine/io/model_dir.h"
 #include "engine/kernels/kernels.h"
+#include "engine/model/random_model.h"
+#include "engine/model/stored_head.h"
 #include "tests/convert/families.h"
 #include "tests/support/adapters.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/own_head.h"
 #include "tests/support/temporary_dir.h"
 
 namespace tandem::convert {
@@ -113,6 +116,36 @@ TEST_F(GgufConvertTest, EveryFamilyComesBackBitForBit) {
     }
   }
   EXPECT_GE(families, kIsSanitized ? 3 : 8);
+}
+
+TEST_F(GgufConvertTest, AHeadOfItsOwnIsConvertedAlthoughTheConfigTiesIt) {
+  const fs::path model = dir_ / "model";
+  engine::RandomModelSpec spec;
+  spec.config = engine::TinyLlamaConfig();
+  spec.config.tied_embeddings = true;
+  spec.with_tokenizer = true;
+  engine::WriteRandomModel(spec, model);
+  tests::StoreHead(model, /*is_copy=*/false);
+
+  const ConvertResult result = Run(model, dir_ / "model.gguf", "gguf", "f32");
+
+  ASSERT_EQ(std::count(warnings_.begin(), warnings_.end(), engine::kOwnHeadNote), 1);
+  const ModelDir written = ModelDir::Open(dir_ / "model.gguf");
+  const engine::StoredTensor* head = written.FindStored("lm_head.weight");
+  ASSERT_NE(head, nullptr);
+  const ModelDir source = ModelDir::Open(model);
+  EXPECT_EQ(engine::DecodeTensor(*head),
+            engine::DecodeTensor(*source.FindStored("lm_head.weight")));
+  const auto certificate = nlohmann::json::parse(result.certificate_json);
+  EXPECT_EQ(certificate["state"], "measured");
+  EXPECT_LT(certificate["max_kl"], 1e-4);
+
+  // An equal copy stays tied, without a word.
+  tests::StoreHead(model, /*is_copy=*/true);
+  warnings_.clear();
+  Run(model, dir_ / "tied.gguf", "gguf", "f32");
+  EXPECT_EQ(ModelDir::Open(dir_ / "tied.gguf").FindStored("lm_head.weight"), nullptr);
+  EXPECT_EQ(std::count(warnings_.begin(), warnings_.end(), engine::kOwnHeadNote), 0);
 }
 
 // The writer of the tests' support knows the format on its own.

@@ -22,6 +22,7 @@
 #include "engine/model/random_model.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/own_head.h"
 #include "tests/support/temporary_dir.h"
 
 namespace tandem::engine {
@@ -101,6 +102,19 @@ TEST_F(ModelLoad, BlocksHoldMatricesInTheirFormatAndTheHeadAndTablesInAFinerOne)
         EXPECT_EQ(weight.panels.block, head ? of_head : block) << spec.name;
       }
     }
+  }
+}
+
+TEST_F(ModelLoad, AStoredHeadThatDiffersFromTheTableUntiesTheConfig) {
+  ModelConfig config = TinyLlamaConfig();
+  config.tied_embeddings = true;
+  for (const bool is_copy : {true, false}) {
+    const fs::path dir = WriteTiny(is_copy ? "copy" : "own", {.config = config});
+    tests::StoreHead(dir, is_copy);
+    const auto model = Load(dir);
+    EXPECT_EQ(model->config().tied_embeddings, is_copy);
+    EXPECT_EQ(model->weights().back().spec->name == "lm_head.weight", !is_copy);
+    EXPECT_EQ(OutlineModel(ModelDir::Open(dir), {}).has_own_head, !is_copy);
   }
 }
 

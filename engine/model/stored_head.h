@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+
+#include "engine/io/model_dir.h"
+#include "engine/model/family.h"
+
+namespace tandem::engine {
+
+// A config may tie the output head to the embedding table while the checkpoint stores a head of its
+// own. As in transformers 5, a stored head that differs from the table is the model's head; an
+// equal copy stays tied.
+
+// The head that a tied config leaves out, and the table it ties to.
+struct TiedHead {
+  WeightSpec head;
+  WeightSpec table;
+};
+// Empty for untied configs and for families that never tie.
+std::optional<TiedHead> FindTiedHead(const FamilySpec& family, const ModelConfig& config);
+
+// Whether the directory stores a head that differs from the table that `config` ties it to. Reads
+// both tensors when a head is stored, in pieces that leave memory again.
+bool HasOwnHead(const ModelDir& dir, const FamilySpec& family, const ModelConfig& config);
+
+// The warning of whoever then unties the config.
+inline constexpr const char* kOwnHeadNote =
+    "config.json ties the output head to the embeddings, but a different lm_head.weight is stored; "
+    "the stored head is used, as in transformers 5";
+
+}  // namespace tandem::engine
