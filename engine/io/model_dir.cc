@@ -12,6 +12,7 @@
 #include "engine/io/gguf_model.h"
 #include "engine/io/json.h"
 #include "engine/io/llama2c.h"
+#include "engine/io/not_a_model.h"
 #include "engine/io/stacked_tensors.h"
 
 namespace tandem::engine {
@@ -75,7 +76,7 @@ ModelDir ModelDir::Open(const std::filesystem::path& path) {
     return model;
   }
   if (!std::filesystem::is_directory(path, error)) {
-    throw Error(ErrorCode::kNotFound, path.string() + ": no such model directory or file");
+    throw Error(ErrorCode::kNotFound, WhyNotAModel(path));
   }
   model.dir_ = path;
   model.OpenWeights();
@@ -140,9 +141,7 @@ void ModelDir::TakeForeign(const std::filesystem::path& path) {
         ReadLlama2cModel(bytes, name_, vocabulary.empty() ? nullptr : MappedFile::Open(vocabulary));
   } else {
     throw Error(ErrorCode::kUnsupported,
-                name_ +
-                    ": a file that is neither GGUF nor llama2.c; a model is one of these, or a "
-                    "Hugging Face directory");
+                path.empty() ? name_ + ": neither GGUF nor llama2.c" : WhyNotAModel(path));
   }
   tensors_ = std::move(model.tensors);
   read_text_ = std::move(model.read_text);
@@ -161,7 +160,8 @@ GgufFile ModelDir::OpenGguf(const std::filesystem::path& path) {
 
 void ModelDir::OpenWeights() {
   if (!Has("config.json")) {
-    throw Error(ErrorCode::kNotFound, Describe("config.json") + ": no such file");
+    throw Error(ErrorCode::kNotFound, Describe("config.json") + ": no such file" +
+                                          (dir_.empty() ? "" : "; " + WhyNotAModel(dir_)));
   }
   if (Has(kSingleFile)) {
     const SafetensorsFile file = OpenShard(kSingleFile);
@@ -171,8 +171,9 @@ void ModelDir::OpenWeights() {
   }
   if (!Has(kIndexFile) && HasManifest()) return OpenCheckpoint();
   if (!Has(kIndexFile)) {
-    throw Error(ErrorCode::kNotFound,
-                name_ + ": neither " + kSingleFile + " nor " + kIndexFile + " is there");
+    throw Error(ErrorCode::kNotFound, dir_.empty() ? name_ + ": neither " + kSingleFile + " nor " +
+                                                         kIndexFile + " is there"
+                                                   : WhyNotAModel(dir_));
   }
 
   const std::string source = Describe(kIndexFile);

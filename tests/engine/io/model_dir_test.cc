@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "engine/io/not_a_model.h"
 #include "engine/io/sha256.h"
 #include "tests/engine/io/file_helpers.h"
 #include "tests/support/paths.h"
@@ -85,6 +86,49 @@ TEST(ModelDir, NamesWhatIsMissing) {
   ExpectError(ErrorCode::kDataLoss, {kIndex, "tensor 'c' is not in shard 'two.safetensors'"}, open);
   WriteFile(dir / "two.safetensors", "short");
   ExpectError(ErrorCode::kDataLoss, {(dir / "two.safetensors").string()}, open);
+}
+
+// Each message is one line: the path, its contents, the next step.
+TEST(ModelDir, WhatIsNoModelIsRecognised) {
+  const auto expect = [](const fs::path& path, const std::vector<std::string>& parts) {
+    SCOPED_TRACE(path.filename());
+    const std::string why = WhyNotAModel(path);
+    EXPECT_TRUE(why.starts_with(path.string() + ": ")) << why;
+    EXPECT_EQ(why.find('\n'), std::string::npos) << why;
+    for (const std::string& part : parts) EXPECT_NE(why.find(part), std::string::npos) << why;
+    EXPECT_THROW(ModelDir::Open(path), Error);
+  };
+  const TemporaryDir dir;
+  const auto with = [&](const std::string& name, const std::vector<std::string>& files) {
+    for (const std::string& file : files) {
+      fs::create_directories((dir / name / file).parent_path());
+      WriteFile(dir / name / file, "{}");
+    }
+    return dir / name;
+  };
+  fs::create_directories(dir / "empty");
+  expect(dir / "empty", {"an empty directory", "a Hugging Face directory"});
+  expect(with("several", {"a/config.json", "b/config.json"}), {"several models ('a', 'b')"});
+  expect(with("one", {"a/config.json"}), {"holds a model in 'a'; name that directory"});
+  expect(with("pickles", {"config.json", "pytorch_model.bin"}),
+         {"pickles ('pytorch_model.bin')", "safe_serialization=True"});
+  expect(with("flax", {"config.json", "flax_model.msgpack"}),
+         {"msgpack of Flax", "from_flax=True"});
+  expect(with("gguf", {"m-Q4.gguf", "m-Q8.gguf"}),
+         {"'m-Q4.gguf', 'm-Q8.gguf'", "name one of them"});
+  expect(with("weights", {"x.safetensors"}), {"'x.safetensors' without a config.json"});
+  expect(with("config", {"config.json"}), {"neither model.safetensors nor"});
+  expect(with("adapter", {"adapter_config.json"}), {"an adapter", "--adapter NAME=DIR"});
+  expect(with("orbax", {"step_100/_CHECKPOINT_METADATA"}),
+         {"checkpoint of Orbax", "tandem convert"});
+  expect(with("killed", {"100.orbax-checkpoint-tmp-5/x"}), {"an unfinished checkpoint of Orbax"});
+  expect(dir / "weights" / "x.safetensors", {"one file of a model", (dir / "weights").string()});
+  WriteFile(dir / "model.pt", "PK\x03\x04");
+  expect(dir / "model.pt", {"a pickle"});
+  WriteFile(dir / "checkpoint_100", "\x81\xa6params\x80");
+  expect(dir / "checkpoint_100", {"msgpack of Flax"});
+  EXPECT_EQ(WhyNotAModel(dir / "none"),
+            (dir / "none").string() + ": no such model directory or file");
 }
 
 TEST(ModelDir, RefusesAnIndexThatLeavesTheDirectoryOrIsNone) {
