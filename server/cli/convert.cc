@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "config/app_config.h"
 #include "convert/check_spec.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
@@ -35,7 +36,8 @@ struct ConvertFlags {
   std::string base;
   std::string target;
   convert::ConvertSpec spec;
-  int64_t max_shard_mib = convert::kShardBytes >> 20;
+  std::string shard_bytes = "1G";
+  int64_t max_shard_mib = 0;  // 0: not given
   bool scan = false;
   bool unroll = false;
   bool verify = true;
@@ -149,11 +151,16 @@ void AddConvert(CLI::App& command, int& exit_code) {
       "--scan", flags->scan, "all layers of a kind in one tensor, where the format has both");
   command.add_flag("--unroll", flags->unroll, "a tensor for each layer, where the format has both")
       ->excludes(scan);
+  const auto shard_bytes =
+      command
+          .add_option("--shard-bytes", flags->shard_bytes,
+                      "most bytes of one file of weights, in native formats (500M, 2G)")
+          ->capture_default_str();
   command
       .add_option("--max-shard-mib", flags->max_shard_mib,
-                  "most of one file of weights, in native formats")
+                  "the same in MiB, the older name of --shard-bytes")
       ->check(CLI::Range(1, 1 << 30))
-      ->capture_default_str();
+      ->excludes(shard_bytes);
   command.add_flag("--ocdbt,!--no-ocdbt", flags->spec.maxtext.ocdbt,
                    "of maxtext: one database, or a directory for each array (default: --ocdbt)");
   command.add_option("--zarr", flags->spec.maxtext.zarr, "of maxtext: version of the arrays")
@@ -200,7 +207,9 @@ void AddConvert(CLI::App& command, int& exit_code) {
     if (!flags->spec.target.has_filename()) {
       flags->spec.target = flags->spec.target.parent_path();
     }
-    flags->spec.max_shard_bytes = flags->max_shard_mib << 20;
+    flags->spec.max_shard_bytes = flags->max_shard_mib > 0
+                                      ? flags->max_shard_mib << 20
+                                      : config::ParseBytes(flags->shard_bytes, "--shard-bytes");
     if (flags->scan) flags->spec.layout = "scanned";
     if (flags->unroll) flags->spec.layout = "unscanned";
     flags->spec.verify = flags->verify;
