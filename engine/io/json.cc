@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 // insertion (quadratic in a hostile object) and then lets one of the two win.
 class TreeBuilder : public JsonHandler {
  public:
-  TreeBuilder() = default;
+  explicit TreeBuilder(const JsonLimits& limits) : limits_(limits) {}
   TreeBuilder(const TreeBuilder&) = delete;  // open_ points into root_
   TreeBuilder& operator=(const TreeBuilder&) = delete;
 
@@ -43,6 +43,9 @@ class TreeBuilder : public JsonHandler {
  private:
   // The parents of an element stay where they are until it is closed, so pointers to them hold.
   Json* Add(Json value) {
+    if (++n_values_ > limits_.max_values) {
+      Fail("more than " + std::to_string(limits_.max_values) + " values");
+    }
     if (open_.empty()) {
       root_ = std::move(value);
       return &root_;
@@ -52,6 +55,9 @@ class TreeBuilder : public JsonHandler {
       return &array.emplace_back(std::move(value));
     }
     auto& object = open_.back()->get_ref<Json::object_t&>();
+    if (static_cast<int64_t>(object.size()) >= limits_.max_names) {
+      Fail("an object with more than " + std::to_string(limits_.max_names) + " names");
+    }
     // The vector beneath the ordered map: appends without looking for an equal name.
     return &object.emplace_back(std::move(name_), std::move(value)).second;
   }
@@ -67,6 +73,8 @@ class TreeBuilder : public JsonHandler {
     }
   }
 
+  const JsonLimits limits_;
+  int64_t n_values_ = 0;
   Json root_;
   std::vector<Json*> open_;
   std::string name_;
@@ -120,8 +128,13 @@ int64_t IntValue(const Json& value, const char* field, int64_t min, int64_t max,
 }  // namespace
 
 Json ParseUntrustedJson(std::string_view text, const std::string& source, int max_depth) {
-  TreeBuilder builder;
-  ParseJsonEvents(text, source, max_depth, builder);
+  return ParseUntrustedJson(text, source, JsonLimits{.max_depth = max_depth});
+}
+
+Json ParseUntrustedJson(std::string_view text, const std::string& source,
+                        const JsonLimits& limits) {
+  TreeBuilder builder(limits);
+  ParseJsonEvents(text, source, limits.max_depth, builder);
   return builder.Take();
 }
 

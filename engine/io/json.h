@@ -1,11 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
 namespace tandem::engine {
+
+// Bounds of one JSON text. A text beyond a bound is refused before more of it is built.
+struct JsonLimits {
+  int max_depth = 64;                                        // nesting levels
+  int64_t max_names = std::numeric_limits<int64_t>::max();   // names in one object
+  int64_t max_values = std::numeric_limits<int64_t>::max();  // values in the whole text
+};
 
 // Parses JSON that came from outside: rejects invalid UTF-8, control characters, NaN,
 // numbers beyond a double, trailing text, duplicate names (instead of merging them silently), and
@@ -14,6 +22,9 @@ namespace tandem::engine {
 // counting from 1.
 nlohmann::ordered_json ParseUntrustedJson(std::string_view text, const std::string& source,
                                           int max_depth = 64);
+// The same with more bounds. The message names the bound that the text exceeds.
+nlohmann::ordered_json ParseUntrustedJson(std::string_view text, const std::string& source,
+                                          const JsonLimits& limits);
 
 // Field access for config files: each throws kDataLoss naming source and field when the value has
 // the wrong type or lies outside [min, max]. `…Or` gives the fallback (unchecked) when the field is

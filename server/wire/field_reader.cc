@@ -5,38 +5,19 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "engine/io/json.h"
+
 namespace tandem::server {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 64;
+// A prompt of 128k token ids fits eight times, and no known client sends a thousand names.
+constexpr engine::JsonLimits kBodyLimits = {
+    .max_depth = 64, .max_names = 16 << 10, .max_values = 1 << 20};
 
 Error InvalidJson(const std::string& message) {
   return Error(ErrorCode::kInvalidArgument, message).WithReason("invalid_json");
-}
-
-// Before anything is built: depth costs memory and time to destroy.
-bool IsTooDeep(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxDepth) return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return false;
 }
 
 std::string Plain(double value) {
@@ -61,16 +42,11 @@ Json ParseJsonObject(std::string_view text) {
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     throw InvalidJson("the body is not valid JSON (at byte " + std::to_string(nul + 1) + ")");
   }
-  if (IsTooDeep(text)) {
-    throw InvalidJson("the body is nested deeper than " + std::to_string(kMaxDepth) + " levels");
-  }
   Json value;
   try {
-    value = Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    throw InvalidJson("the body is not valid JSON (at byte " + std::to_string(error.byte) + ")");
-  } catch (const Json::exception&) {
-    throw InvalidJson("the body holds a number that is out of range");
+    value = engine::ParseUntrustedJson(text, "the body", kBodyLimits);
+  } catch (const Error& error) {
+    throw InvalidJson(error.what());
   }
   if (!value.is_object()) throw InvalidJson("the body must be a JSON object");
   return value;

@@ -591,6 +591,22 @@ class Limits(Case):
         for connection in connections:
             connection.close()
 
+    def test_objects_of_many_names_hold_neither_the_server_nor_its_end(self):
+        # Quadratic work would take minutes here, and the end of the server would wait for it.
+        server = self.serve()
+        body = {f"name-{i}": 0 for i in range(100_000)}
+        answers = []
+        threads = [threading.Thread(target=lambda: answers.append(
+            server.request("POST", "/v1/chat/completions", body))) for _ in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for status, _, answer in answers:
+            self.assertEqual((status, answer["error"]["code"]), (400, "invalid_json"))
+            self.assertIn("16384 names", answer["error"]["message"])
+        self.assertEqual((len(answers), server.stop()), (10, 0))
+
 
 class Logs(Case):
     def lines(self, server):

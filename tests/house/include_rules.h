@@ -59,11 +59,11 @@ inline constexpr std::array kHub{Names("engine/base"), Names("engine/io"),
                                  Names("server/http/url.h")};
 // engine.h speaks in SamplingParams, so those who fill a request may name them.
 inline constexpr std::array kWire{
-    Names("engine/base"),       Names("engine/engine.h"),
-    Names("engine/options.h"),  Names("engine/sampling/sampling_params.h"),
-    Names("engine/chat"),       Names("engine/tokenizer"),
-    Names("engine/constraint"), Names("training/spec.h"),
-    Names("convert/spec.h")};
+    Names("engine/base"),
+    // Bodies are untrusted JSON: one parser bounds them all.
+    Names("engine/io/json.h"), Names("engine/engine.h"), Names("engine/options.h"),
+    Names("engine/sampling/sampling_params.h"), Names("engine/chat"), Names("engine/tokenizer"),
+    Names("engine/constraint"), Names("training/spec.h"), Names("convert/spec.h")};
 inline constexpr std::array kRespond{
     Names("engine/base"),       Names("engine/engine.h"),
     Names("engine/options.h"),  Names("engine/sampling/sampling_params.h"),
