@@ -121,6 +121,8 @@ const ConfigKey kKeys[] = {
      .effect = "largest file that may be uploaded; larger ones get 413"},
     {.name = "max-connections", .member = &AppConfig::max_connections, .unit = "connections",
      .effect = "open connections; further ones get 503", .min = 1, .max = 1 << 20},
+    {.name = "request-threads", .member = &AppConfig::request_threads, .unit = "threads",
+     .effect = "threads that parse requests, render templates and tokenise", .min = 1, .max = 256},
     {.name = "header-timeout", .member = &AppConfig::header_timeout, .unit = "s",
      .effect = "time for the head of a request, and for a TLS handshake",
      .min = 0.01, .max = 86400},

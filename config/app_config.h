@@ -59,6 +59,7 @@ struct AppConfig {
   Bytes body_memory{512 << 20};
   Bytes max_file{512 << 20};
   int64_t max_connections = 4096;
+  int64_t request_threads = 8;
   Seconds header_timeout{10};
   Seconds body_timeout{30};
   Seconds keep_alive_timeout{75};

@@ -32,7 +32,8 @@ std::string WithoutPath(std::string text, const std::string& path) {
 
 }  // namespace
 
-TrainingData ExamineTrainingData(const training::TrainSpec& given) {
+TrainingData ExamineTrainingData(const training::TrainSpec& given,
+                                 const std::function<bool()>& is_cancelled) {
   training::TrainSpec spec = given;
   spec.data.on_bad_row = training::OnBadRow::kSkip;
   const training::ModelFiles files = training::LoadModelFiles(spec);
@@ -40,6 +41,7 @@ TrainingData ExamineTrainingData(const training::TrainSpec& given) {
   TrainingData data;
   training::OpenDataOptions options;
   options.keep_lengths = true;
+  options.is_cancelled = is_cancelled;
   options.visit = [&](const training::Sample& sample) {
     if (!data.sample_ids.empty()) return;
     data.sample_ids = sample.tokens;

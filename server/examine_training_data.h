@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "server/handlers/fine_tuning_spec.h"
 
 namespace tandem::training {
@@ -8,8 +10,10 @@ struct TrainSpec;
 
 namespace tandem::server {
 
-// Looks at every row of data.train as the run of this spec will: renders it, tokenises it, masks
-// it. What is wrong with rows is a finding; what is wrong with the model's files throws.
-TrainingData ExamineTrainingData(const training::TrainSpec& spec);
+// Checks every row of data.train as the run of this spec will: renders, tokenises and masks it. A
+// fault of a row is a finding; a fault of the model's files throws. Any thread may be asked
+// `is_cancelled`, before each row; true ends the check with kCancelled.
+TrainingData ExamineTrainingData(const training::TrainSpec& spec,
+                                 const std::function<bool()>& is_cancelled);
 
 }  // namespace tandem::server

@@ -202,6 +202,7 @@ void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& pa
   options.example.format = data->format;
   options.example.columns = ColumnsOf(data->format, given);
   options.example.instructions_as_chat = AsChat(spec, files, data->format);
+  options.is_cancelled = wanted.is_cancelled;
   const bool is_chat =
       data->format == RowFormat::kMessages || data->format == RowFormat::kShareGpt ||
       data->format == RowFormat::kOpenAiPreference || options.example.instructions_as_chat;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,7 +31,8 @@ struct OpenedData {
 struct OpenDataOptions {
   DataSplit split = DataSplit::kTrain;
   bool keep_lengths = false;
-  RowSource::Visit visit = {};  // see RowSource
+  RowSource::Visit visit = {};              // see RowSource
+  std::function<bool()> is_cancelled = {};  // see RowOptions
   // Where what the check of rows finds is kept for the next time (CheckedRows); empty: nowhere.
   std::filesystem::path record = {};
 };

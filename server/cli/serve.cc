@@ -106,6 +106,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.http.allowed_hosts = config.allowed_host;
   options.http.cors_origin = config.cors_origin;
   options.http.max_connections = static_cast<size_t>(config.max_connections);
+  options.http.n_request_threads = static_cast<int>(config.request_threads);
   options.http.header_timeout = Milliseconds(config.header_timeout);
   options.http.handshake_timeout = options.http.header_timeout;
   options.http.body_idle_timeout = Milliseconds(config.body_timeout);

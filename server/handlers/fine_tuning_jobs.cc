@@ -22,8 +22,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Larger files are looked at by the job, whose findings end it before its first step.
+// The job checks larger files itself; its findings end it before its first step.
 constexpr int64_t kExaminedBytes = 4 << 20;
+// Validation reads no more than this of a file, about three minutes of one core, and of one line
+// no more than that: a check can be cancelled only between lines.
+constexpr int64_t kMostValidatedBytes = 64 << 20;
+constexpr int64_t kLongestLine = 4 << 20;
 constexpr int64_t kFewestExamples = 10;
 constexpr size_t kListedErrors = 10;
 
@@ -47,24 +51,33 @@ StoredFile FindTrainingFile(FileStore& files, const std::string& id, const char*
   return *file;
 }
 
-// Lines that hold something.
-int64_t CountLines(const std::filesystem::path& path) {
+struct Lines {
+  int64_t count = 0;    // of lines with text
+  int64_t longest = 0;  // in bytes
+};
+
+Lines CountLines(const std::filesystem::path& path, const std::function<void()>& throw_if_over) {
   std::ifstream in(path, std::ios::binary);
   std::string piece(size_t{1} << 20, '\0');
-  int64_t lines = 0;
+  Lines lines;
+  int64_t length = 0;
   bool has_text = false;
   while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
+    throw_if_over();
     for (std::streamsize i = 0; i < in.gcount(); ++i) {
       const char c = piece[static_cast<size_t>(i)];
       if (c == '\n') {
-        lines += has_text ? 1 : 0;
+        lines.count += has_text ? 1 : 0;
         has_text = false;
-      } else if (c != ' ' && c != '\t' && c != '\r') {
-        has_text = true;
+        length = 0;
+        continue;
       }
+      lines.longest = std::max(lines.longest, ++length);
+      if (c != ' ' && c != '\t' && c != '\r') has_text = true;
     }
   }
-  return lines + (has_text ? 1 : 0);
+  lines.count += has_text ? 1 : 0;
+  return lines;
 }
 
 void RefuseBadData(const TrainingData& data, const std::string& param) {
@@ -87,14 +100,45 @@ void RefuseBadData(const TrainingData& data, const std::string& param) {
   }
 }
 
-// As far as a run looks at its data before it begins.
+// Ends a check that nobody waits for: the client is gone, or the server stops.
+bool IsOver(const HandlerContext& context, const ResponseWriter& writer) {
+  return context.is_draining || writer.is_over();
+}
+
+void ThrowIfOver(const HandlerContext& context, const ResponseWriter& writer) {
+  if (!IsOver(context, writer)) return;
+  throw Error(ErrorCode::kUnavailable, "the server is shutting down").WithReason("shutting_down");
+}
+
+// Checks a file as a run does before it begins.
 TrainingData ExamineFile(const HandlerContext& context, const FineTuningRequest& request,
-                         const TrainingBase& base, const std::filesystem::path& path) {
+                         const TrainingBase& base, const std::filesystem::path& path,
+                         const ResponseWriter& writer) {
   TrainingData one_row;
   one_row.samples = 1;
   const FineTuningPlan plan = PlanFineTuning(request, base, one_row, 0);
   const std::string spec = TrainSpecOf(plan, base, {path, {}}).dump();
-  return context.examine_data(training::ParseTrainSpec(spec, "spec", {}));
+  return context.examine_data(training::ParseTrainSpec(spec, "spec", {}),
+                              [&] { return IsOver(context, writer); });
+}
+
+// Refuses what ExamineFile would take too long for.
+void RefuseLongFile(const HandlerContext& context, const StoredFile& file,
+                    const std::filesystem::path& path, const ResponseWriter& writer) {
+  if (file.bytes > kMostValidatedBytes) {
+    throw InvalidTrainingFile("training_file",
+                              "validation reads files of at most " +
+                                  std::to_string(kMostValidatedBytes >> 20) + " MiB, '" + file.id +
+                                  "' has " + std::to_string(file.bytes) +
+                                  " bytes: validate a part of it; a job checks every line");
+  }
+  const Lines lines = CountLines(path, [&] { ThrowIfOver(context, writer); });
+  if (lines.longest > kLongestLine) {
+    throw InvalidTrainingFile("training_file", "validation reads lines of at most " +
+                                                   std::to_string(kLongestLine >> 20) + " MiB, '" +
+                                                   file.id + "' has one of " +
+                                                   std::to_string(lines.longest) + " bytes");
+  }
 }
 
 // One of the two files of a request, with what is known of it.
@@ -106,25 +150,28 @@ struct ExaminedFile {
 
 class Creation {
  public:
-  Creation(const HandlerContext& context, FineTuningRequest request, TrainingBase base)
+  Creation(const HandlerContext& context, FineTuningRequest request, TrainingBase base,
+           const ResponseWriter& writer)
       : context_(context),
         files_(RequireFiles(context)),
         request_(std::move(request)),
-        base_(std::move(base)) {}
+        base_(std::move(base)),
+        writer_(writer) {}
 
   ExaminedFile Examine(const std::string& id, const char* param) {
     const StoredFile file = FindTrainingFile(files_, id, param);
     ExaminedFile examined{files_.PathOf(id), {}, file.bytes <= kExaminedBytes};
     if (examined.is_checked) {
-      examined.data = ExamineFile(context_, request_, base_, examined.path);
+      examined.data = ExamineFile(context_, request_, base_, examined.path, writer_);
     } else {
-      examined.data.examples = examined.data.samples = CountLines(examined.path);
+      const Lines lines = CountLines(examined.path, [&] { ThrowIfOver(context_, writer_); });
+      examined.data.examples = examined.data.samples = lines.count;
     }
     RefuseBadData(examined.data, param);
     return examined;
   }
 
-  void Run(const ResponseWriter& writer) {
+  void Run() {
     const ExaminedFile training = Examine(request_.training_file, "training_file");
     TrainingFiles files{training.path, {}};
     if (request_.validation_file) {
@@ -138,7 +185,7 @@ class Creation {
     const FineTuningPlan plan = PlanFineTuning(request_, base_, training.data, random_seed);
     const std::string spec = TrainSpecOf(plan, base_, files).dump();
     const training::TrainSpec parsed = training::ParseTrainSpec(spec, "spec", {});
-    if (request_.dry_run) return writer.Json(200, context_.plan_training(parsed));
+    if (request_.dry_run) return writer_.Json(200, context_.plan_training(parsed));
 
     std::vector<std::string> ids = {request_.training_file};
     if (request_.validation_file) ids.push_back(*request_.validation_file);
@@ -146,7 +193,7 @@ class Creation {
     files_.Use(ids, [&] {
       job = RequireJobs(context_).Submit(JobType::kFineTune, RequestJson(plan).dump(), spec);
     });
-    writer.Json(200, FineTuningJobJson(job, UnixSeconds()).dump());
+    writer_.Json(200, FineTuningJobJson(job, UnixSeconds()).dump());
   }
 
  private:
@@ -174,6 +221,7 @@ class Creation {
   FileStore& files_;
   const FineTuningRequest request_;
   const TrainingBase base_;
+  const ResponseWriter& writer_;
   bool is_unchecked_ = false;  // some of the data, before the job looks
 };
 
@@ -255,7 +303,7 @@ void CreateFineTuningJob(const HandlerContext& context, Request request, Respons
     writer.AddHeader("x-ignored-params", IgnoredParamsHeader(wanted.ignored_params));
   }
   TrainingBase base = BaseOf(context, wanted.model);
-  Creation(context, std::move(wanted), std::move(base)).Run(writer);
+  Creation(context, std::move(wanted), std::move(base), writer).Run();
 }
 
 // POST /v1/fine_tuning/validate
@@ -263,8 +311,10 @@ void ValidateFineTuning(const HandlerContext& context, Request request, Response
   const FineTuningRequest wanted = ParseRequest(context, request);
   const TrainingBase base = BaseOf(context, wanted.model);
   FileStore& files = RequireFiles(context);
-  FindTrainingFile(files, wanted.training_file, "training_file");
-  const TrainingData data = ExamineFile(context, wanted, base, files.PathOf(wanted.training_file));
+  const StoredFile file = FindTrainingFile(files, wanted.training_file, "training_file");
+  const std::filesystem::path path = files.PathOf(file.id);
+  RefuseLongFile(context, file, path, writer);
+  const TrainingData data = ExamineFile(context, wanted, base, path, writer);
 
   Json body;
   body["valid"] = data.bad == 0 && data.examples >= kFewestExamples;

@@ -72,8 +72,10 @@ struct HandlerContext {
   std::function<bool(const std::string&)> is_named_model = {};
   // What a checked training spec would take, as JSON; starts nothing.
   std::function<std::string(const training::TrainSpec&)> plan_training = {};
-  // Reads all that a checked training spec would train on.
-  std::function<TrainingData(const training::TrainSpec&)> examine_data = {};
+  // Reads all that a checked training spec would train on. Throws kCancelled soon after
+  // `is_cancelled` says so, which any thread may ask.
+  std::function<TrainingData(const training::TrainSpec&, const std::function<bool()>& is_cancelled)>
+      examine_data = {};
   // Where a job finds the files of a served model that is no adapter.
   std::function<std::string(const ServedModel&)> path_of_model = {};
   std::filesystem::path model_root;  // what paths in bodies are relative to

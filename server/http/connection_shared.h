@@ -44,6 +44,7 @@ struct ConnectionShared {
   // reading, writing and answering /health.
   net::io_context answer_io;
   std::unique_ptr<RequestPool> pool;
+  std::unique_ptr<RequestPool> worker;  // one thread, of RunsOn::kWorker
 
   const std::shared_ptr<BodyBudget> body_budget;  // shared: a request may outlive this
 

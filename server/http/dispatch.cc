@@ -137,8 +137,9 @@ void RunHandler(const std::shared_ptr<ConnectionShared>& shared, const Route& ro
   if (route.runs_on == RunsOn::kIoThread) return run(std::move(request));
   // std::function wants something that can be copied.
   const auto shared_request = std::make_shared<Request>(std::move(request));
-  const bool posted = shared->pool->TryPost([run, writer, shared_request] {
-    if (!writer.disconnected()) run(std::move(*shared_request));
+  RequestPool& pool = route.runs_on == RunsOn::kWorker ? *shared->worker : *shared->pool;
+  const bool posted = pool.TryPost([run, writer, shared_request] {
+    if (!writer.is_over()) run(std::move(*shared_request));
   });
   if (!posted) {
     writer.Send(shared->policy.refusal(503, "server_overloaded",

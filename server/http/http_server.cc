@@ -182,6 +182,8 @@ void HttpServer::Start() {
   ConnectionShared& shared = *state_->shared;
   shared.pool = std::make_unique<RequestPool>(shared.options.n_request_threads,
                                               shared.options.max_queued_requests);
+  shared.worker =
+      std::make_unique<RequestPool>(1, shared.options.max_queued_for_worker, "tandem-worker");
   net::post(state_->strand, [state = state_.get()] {
     state->Accept();
     state->WatchMemory();
@@ -245,6 +247,7 @@ void HttpServer::Stop() {
   // Handlers that still run may answer into closed connections; after this nobody posts but
   // producers outside this room, and those find no connection to post to.
   shared.pool->Stop();
+  shared.worker->Stop();
   state_->work.reset();
   state_->answer_work.reset();
   for (std::thread& thread : state_->threads) thread.join();

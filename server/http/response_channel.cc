@@ -125,6 +125,11 @@ bool ResponseChannel::disconnected() const {
   return disconnected_;
 }
 
+bool ResponseChannel::is_over() const {
+  const std::lock_guard lock(mutex_);
+  return disconnected_ || phase_ == Phase::kFinished;
+}
+
 void ResponseChannel::OnDisconnect(std::function<void()> callback) {
   std::function<void()> replaced;
   {

@@ -53,6 +53,8 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   bool is_streaming() const;  // begun as a stream and not finished
   bool has_length() const;    // begun as a stream of so many bytes
   bool disconnected() const;
+  // The answer is complete, or the client is gone: further work for it is useless.
+  bool is_over() const;
   // Called once when the client is gone before the answer is finished; at once if it already is.
   // Must not block (it runs on an io thread) and must not own the writer.
   void OnDisconnect(std::function<void()> callback);

@@ -113,6 +113,8 @@ void ResponseWriter::Post(std::function<void()> task) const {
 
 bool ResponseWriter::disconnected() const { return guard_->channel->disconnected(); }
 
+bool ResponseWriter::is_over() const { return guard_->channel->is_over(); }
+
 void ResponseWriter::OnDisconnect(std::function<void()> callback) const {
   guard_->channel->OnDisconnect(std::move(callback));
 }

@@ -87,6 +87,9 @@ class ResponseWriter {
   void Post(std::function<void()> task) const;
 
   bool disconnected() const;
+  // True when the client is gone or has its whole answer, such as the 503 of a server that stops.
+  // A handler that works long asks now and then, and ends.
+  bool is_over() const;
   // Called once, on an io thread, when the client leaves before the answer is complete.
   void OnDisconnect(std::function<void()> callback) const;
 

@@ -17,9 +17,10 @@ using Handler = std::function<void(Request request, ResponseWriter writer)>;
 // Who may use a route: anyone, holders of a key, the administrator; kMetricsKey is open unless
 // there is a key for it.
 enum class Access { kOpen, kApiKey, kAdminKey, kMetricsKey };
-// kIoThread is for answers that must come at any load and never wait; everything else runs on the
+// kIoThread is for answers that must come at any load and never wait. kWorker is one thread for
+// handlers that may take minutes: they leave the request pool free. Everything else runs on the
 // request pool.
-enum class RunsOn { kRequestPool, kIoThread };
+enum class RunsOn { kRequestPool, kIoThread, kWorker };
 
 struct Route {
   std::string method;

@@ -297,6 +297,12 @@ class Checks(FineTuningCase):
         self.assertGreater(verdict["tokens"]["total"], 0)
         self.assertEqual(sum(bin["examples"] for bin in verdict["tokens"]["histogram"]),
                          len(ANIMALS))
+        long_line = self.upload(server, "\n".join(rows[:6] + ['{"a": "' + "x" * (5 << 20) + '"}']))
+        status, _, answer = server.request(
+            "POST", "/v1/fine_tuning/validate", {"model": MODEL, "training_file": long_line})
+        self.assertEqual((status, answer["error"]["param"]), (400, "training_file"))
+        self.assertIn("lines of at most 4 MiB", answer["error"]["message"])
+        verdict = server.post("/v1/fine_tuning/validate", {"model": MODEL, "training_file": good})
         learned = [token for token in verdict["sample"]["tokens"] if token["loss"]]
         self.assertIn("Once there was a", "".join(token["text"] for token in learned))
 

@@ -85,13 +85,18 @@ void RowSource::CheckAll(ThreadPool& pool, DataReport* report, const Visit& visi
   for (int64_t from = 0; from < rows_->size(); from += kRowsAtOnce) {
     const int64_t n = std::min(kRowsAtOnce, rows_->size() - from);
     checked.assign(static_cast<size_t>(n), {});
-    pool.ParallelFor(n, [&](int64_t i, int) { checked[static_cast<size_t>(i)] = Check(from + i); });
+    pool.ParallelFor(n, [&](int64_t i, int) {
+      if (!IsCancelled()) checked[static_cast<size_t>(i)] = Check(from + i);
+    });
+    if (IsCancelled()) throw Error(ErrorCode::kCancelled, rows_->name() + ": check cancelled");
     for (int64_t i = 0; i < n; ++i) {
       Count(from + i, checked[static_cast<size_t>(i)], report, visit);
     }
   }
   report->samples = n_samples_;
 }
+
+bool RowSource::IsCancelled() const { return options_.is_cancelled && options_.is_cancelled(); }
 
 // One of the few places that catch: a bad row is a finding, and all of them are wanted.
 RowSource::Checked RowSource::Check(int64_t row) const {

@@ -25,6 +25,8 @@ struct RowOptions {
   // them out, kError makes their rows bad, kSplit keeps them as they are.
   Overflow overflow = Overflow::kSplit;
   bool keep_lengths = false;  // lengths and hashes of all samples, for statistics: 12 bytes each
+  // Open asks before each row, from any thread of its pool. True ends Open with kCancelled.
+  std::function<bool()> is_cancelled = {};
 };
 
 struct BadRow {
@@ -95,6 +97,7 @@ class RowSource final : public SampleSource {
             const RowOptions& options);
   void CheckAll(ThreadPool& pool, DataReport* report, const Visit& visit);
   Checked Check(int64_t row) const;
+  bool IsCancelled() const;
   void Count(int64_t row, const Checked& checked, DataReport* report, const Visit& visit);
   bool IsKept(const Sample& sample, DataReport* report) const;
   void Keep(const Place& place);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <fstream>
 
 #include "engine/base/error.h"
@@ -53,6 +54,16 @@ class RowSourceTest : public testing::Test {
   DataReport report_;
   std::string text_;
 };
+
+TEST_F(RowSourceTest, ACancelledCheckReadsNoFurtherRow) {
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += Row("a", "b");
+  std::atomic<int> n_asked = 0;
+  options_.is_cancelled = [&] { return ++n_asked > 10; };
+
+  EXPECT_EQ(Fault(text), "rows: check cancelled");
+  EXPECT_LT(n_asked, 1000);  // the rows of one batch are asked about, no more
+}
 
 TEST_F(RowSourceTest, ListsBadRowsUpToFifty) {
   std::string text = Row("a", "b");
