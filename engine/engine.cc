@@ -8,6 +8,7 @@
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/base/mailbox.h"
+#include "engine/base/out_of_memory.h"
 #include "engine/base/thread_name.h"
 #include "engine/loop/engine_loop.h"
 #include "engine/model/adapter.h"
@@ -101,7 +102,9 @@ Engine::~Engine() {
   {
     const std::lock_guard lock(impl_->submit_mutex);
     impl_->closed = true;
-    impl_->inbox.Post(StopCommand{});
+    while (!HasMemoryFor([&] { impl_->inbox.Post(StopCommand{}); })) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   impl_->thread.join();
 }
@@ -137,6 +140,15 @@ std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests
   }
   const auto n_requests = static_cast<int64_t>(requests.size());
   const uint64_t client = requests.empty() ? 0 : requests.front().client;
+  // Whatever needs memory comes before the first request is counted.
+  std::vector<RequestId> ids;
+  std::vector<LoopCommand> commands;
+  ids.reserve(requests.size());
+  commands.reserve(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ids.push_back({impl_->next_id++});
+    commands.emplace_back(SubmitCommand{ids.back(), std::move(requests[i]), std::move(sinks[i])});
+  }
   const LoopStatus::Entry entry = impl_->status->TryEnqueue(
       client, n_requests, impl_->options.max_queue, max_waiting, impl_->options.max_seqs);
   if (entry == LoopStatus::Entry::kClientFull) {
@@ -151,10 +163,9 @@ std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests
                     " requests are waiting (--max-queue)")
         .WithReason("server_overloaded");
   }
-  std::vector<RequestId> ids;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ids.push_back({impl_->next_id++});
-    impl_->inbox.Post(SubmitCommand{ids.back(), std::move(requests[i]), std::move(sinks[i])});
+  if (!HasMemoryFor([&] { impl_->inbox.PostAll(std::move(commands)); })) {
+    impl_->status->Withdraw(client, n_requests);
+    throw std::bad_alloc();
   }
   return ids;
 }

@@ -22,7 +22,9 @@ pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 add_library(tandem_options INTERFACE)
-target_include_directories(tandem_options INTERFACE ${CMAKE_SOURCE_DIR})
+# The second holds headers that stand before a library's own (engine/base/README.md).
+target_include_directories(tandem_options INTERFACE
+  ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/engine/base/third_party)
 target_compile_options(tandem_options INTERFACE
   -march=x86-64-v3
   # Fused multiply-adds are explicit: the compiler must never choose a rounding (DESIGN "Decided numerics" 1).

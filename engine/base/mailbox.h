@@ -20,6 +20,17 @@ class Mailbox {
     arrived_.notify_one();
   }
 
+  // Posts all messages, in order, or none when memory runs out.
+  void PostAll(std::vector<T> messages) {
+    {
+      const std::lock_guard lock(mutex_);
+      const size_t needed = messages_.size() + messages.size();
+      if (messages_.capacity() < needed) messages_.reserve(2 * needed);
+      for (T& message : messages) messages_.push_back(std::move(message));
+    }
+    arrived_.notify_one();
+  }
+
   // Swaps out what is there; never waits.
   std::vector<T> TakeAll() {
     std::vector<T> out;

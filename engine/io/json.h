@@ -22,7 +22,7 @@ struct JsonLimits {
 // counting from 1.
 nlohmann::ordered_json ParseUntrustedJson(std::string_view text, const std::string& source,
                                           int max_depth = 64);
-// The same with more bounds. The message names the bound that the text exceeds.
+// Like the above, with more bounds. The message names the bound that the text exceeds.
 nlohmann::ordered_json ParseUntrustedJson(std::string_view text, const std::string& source,
                                           const JsonLimits& limits);
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/base/check.h"
+#include "engine/base/out_of_memory.h"
 #include "engine/kv/block_pool.h"
 
 namespace tandem::engine {
@@ -85,9 +86,16 @@ std::vector<BlockId> PrefixIndex::Insert(std::span<const TokenId> tokens,
       TANDEM_CHECK(known->second == key);
       continue;
     }
-    if (!block_of_.try_emplace(key, blocks[i]).second) continue;
-    key_of_.emplace(blocks[i], key);
-    indexed.push_back(blocks[i]);
+    // An entry of one map without the other's would serve the keys of another text later.
+    if (!HasMemoryFor([&] { indexed.push_back(blocks[i]); })) break;
+    bool is_new = false;
+    const bool has_both = HasMemoryFor([&] {
+      is_new = block_of_.try_emplace(key, blocks[i]).second;
+      if (is_new) key_of_.emplace(blocks[i], key);
+    });
+    if (!has_both && is_new) block_of_.erase(key);
+    if (!has_both || !is_new) indexed.pop_back();
+    if (!has_both) break;
   }
   return indexed;
 }

@@ -27,7 +27,7 @@ class PrefixIndex {
 
   // Says that `blocks` (all full) hold the first blocks.size() * kTokensPerBlock tokens. A prefix
   // that is already indexed under another block keeps the old one. Returns the blocks that became
-  // indexed (tell BlockPool::SetCached).
+  // indexed (tell BlockPool::SetCached). Where memory runs out it indexes fewer, and does not fail.
   std::vector<BlockId> Insert(std::span<const TokenId> tokens, std::span<const BlockId> blocks,
                               std::string_view variant);
   // Its content is about to be overwritten. Unknown blocks are ignored.

@@ -7,10 +7,12 @@
 #include <functional>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/log.h"
+#include "engine/base/out_of_memory.h"
 #include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
 #include "engine/loop/memory_plan.h"
@@ -21,6 +23,10 @@ namespace {
 
 // Idle or not, the loop shows that it lives at least this often.
 constexpr auto kHeartbeat = std::chrono::milliseconds(1000);
+// Between rounds without memory, so that others may give some back.
+constexpr auto kPauseWithoutMemory = std::chrono::milliseconds(10);
+constexpr const char* kOutOfMemory = "not enough memory for this request";
+constexpr const char* kOutOfMemoryReason = "out_of_memory";
 
 // DESIGN, decided numerics 11: cached keys and values are reused only by the arithmetic that made
 // them. The model's fingerprint names weights and compute dtype, which is the KV dtype.
@@ -57,6 +63,7 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   scheduling.max_model_len = model_.max_model_len;
   scheduling.prefix_cache = options_.prefix_cache;
   scheduler_.emplace(scheduling, *blocks_, prefix_index_);
+  step_requests_.reserve(static_cast<size_t>(options_.max_seqs));
   stats_.kv_blocks_total = n_blocks;
   stats_.kv_bytes = kv_->bytes();
   stats_.scratch_bytes = scratch_bytes;
@@ -67,23 +74,31 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
 
 void EngineLoop::Run() {
   while (!stopping_) {
-    status_.Beat();
-    Drain();
-    ExpireDeadlines();
-    const bool worked = Step();
-    if (worked) {
-      has_released_ = false;
-    } else if (!has_released_ && active_.empty()) {
-      ReleaseIdleMemory();
-    }
-    PublishStatus();
+    bool worked = false;
+    // Each part leaves its unfinished work to the next round when it runs out of memory.
+    const bool has_memory = HasMemoryFor([&] {
+      status_.Beat();
+      Drain();
+      ExpireDeadlines();
+      worked = Step();
+      if (worked) {
+        has_released_ = false;
+      } else if (!has_released_ && active_.empty()) {
+        ReleaseIdleMemory();
+      }
+    });
+    HasMemoryFor([&] { PublishStatus(); });
     SendEvents();
-    if (!worked && !stopping_) inbox_.WaitFor(TimeToSleep());
+    if (!has_memory) {
+      std::this_thread::sleep_for(kPauseWithoutMemory);
+    } else if (!worked && !stopping_) {
+      inbox_.WaitFor(TimeToSleep());
+    }
   }
   while (!active_.empty()) {
     End(active_.begin()->first, {.outcome = RequestFinished::Outcome::kCancelled});
   }
-  PublishStatus();
+  HasMemoryFor([&] { PublishStatus(); });
   SendEvents();
 }
 
@@ -102,25 +117,46 @@ void EngineLoop::ReleaseIdleMemory() {
 }
 
 void EngineLoop::Drain() {
-  for (LoopCommand& command : inbox_.TakeAll()) {
+  if (next_command_ == commands_.size()) {
+    commands_ = inbox_.TakeAll();
+    next_command_ = 0;
+  }
+  // Handling a command must not fail on the lists that report it.
+  left_queue_.reserve(left_queue_.size() + commands_.size() - next_command_);
+  while (next_command_ < commands_.size()) {
+    LoopCommand command = std::move(commands_[next_command_++]);
     std::visit([&](auto& c) { Handle(std::move(c)); }, command);
   }
 }
 
-// A request that cannot even be set up (out of memory) fails alone.
+// A request that cannot be set up fails alone, for want of memory in practice.
 void EngineLoop::Handle(SubmitCommand command) {
   ++n_taken_;
   const uint64_t client = command.request.client;
-  const auto sink = std::make_shared<EventSink>(std::move(command.sink));
+  std::shared_ptr<EventSink> sink;
   try {
+    sink = std::make_shared<EventSink>(std::move(command.sink));
     Admit(command.id, std::move(command.request), sink);
+  } catch (const std::bad_alloc&) {
+    RefuseSubmission(command.id, client, sink, kOutOfMemory);
   } catch (const std::exception& error) {
-    if (!scheduler_->Cancel(command.id)) never_queued_.push_back(client);
-    events_.push_back({sink, command.id,
-                       RequestFinished{.outcome = RequestFinished::Outcome::kFailed,
-                                       .code = ErrorCode::kUnavailable,
-                                       .message = error.what()}});
+    RefuseSubmission(command.id, client, sink, error.what());
   }
+}
+
+// Without memory for the event, destroying the sink tells its owner that the request is over.
+void EngineLoop::RefuseSubmission(RequestId id, uint64_t client,
+                                  const std::shared_ptr<EventSink>& sink, const char* why) {
+  if (!scheduler_->Cancel(id)) left_queue_.push_back(client);
+  if (sink == nullptr) return;
+  RequestFinished how{.outcome = RequestFinished::Outcome::kFailed,
+                      .code = ErrorCode::kUnavailable};
+  const bool is_told = HasMemoryFor([&] {
+    how.message = why;
+    if (how.message == kOutOfMemory) how.reason = kOutOfMemoryReason;
+    events_.push_back({sink, id, std::move(how)});
+  });
+  if (!is_told) *sink = nullptr;
 }
 
 void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_ptr<EventSink> sink) {
@@ -172,15 +208,21 @@ void EngineLoop::Handle(const CancelCommand& command) {
 
 void EngineLoop::Handle(const EndAllCommand& command) {
   while (!active_.empty()) {
-    End(active_.begin()->first, {.outcome = RequestFinished::Outcome::kFailed,
-                                 .code = ErrorCode::kUnavailable,
-                                 .message = command.message,
-                                 .reason = command.reason});
+    RequestFinished how{.outcome = RequestFinished::Outcome::kFailed,
+                        .code = ErrorCode::kUnavailable};
+    HasMemoryFor([&] {
+      how.reason = command.reason;
+      how.message = command.message;
+    });
+    End(active_.begin()->first, std::move(how));
   }
 }
 
 void EngineLoop::Handle(const PauseCommand& command) {
-  scheduler_->SetPaused(command.id, command.paused);
+  // A request that cannot be resumed would wait for ever.
+  if (!HasMemoryFor([&] { scheduler_->SetPaused(command.id, command.paused); })) {
+    EndWithoutMemory(command.id);
+  }
 }
 
 void EngineLoop::ExpireDeadlines() {
@@ -227,10 +269,14 @@ std::chrono::milliseconds EngineLoop::TimeToSleep() const {
 // False when there was nothing to do.
 bool EngineLoop::Step() {
   step_requests_.clear();
-  // The one place where a fault of ours, or memory running out, is caught: it costs the requests of
-  // this step, and the loop goes on.
+  // Faults of ours, and memory that runs out, end the requests of this step; the loop continues.
   try {
-    const BatchPlan& plan = scheduler_->Plan();
+    const BatchPlan* made = nullptr;
+    if (!HasMemoryFor([&] { made = &scheduler_->Plan(); })) {
+      FailNewest();
+      return true;
+    }
+    const BatchPlan& plan = *made;
     if (plan.slices.empty()) return false;
     step_began_ = Clock::now();
     for (const PlannedSlice& slice : plan.slices) {
@@ -252,7 +298,7 @@ bool EngineLoop::Step() {
     scheduler_->CheckInvariants();
 #endif
   } catch (const std::bad_alloc&) {
-    FailStep(ErrorCode::kUnavailable, "out of memory");
+    FailStep(ErrorCode::kUnavailable, kOutOfMemory);
   } catch (const Error& error) {
     FailStep(error.code(), error.what());
   } catch (const std::exception& error) {
@@ -354,7 +400,11 @@ void EngineLoop::SampleAndTake() {
   sampled_at_ = Clock::now();
   for (size_t i = 0; i < jobs_.size(); ++i) {
     // A request that failed with an earlier choice is not there any more.
-    if (Active* active = Find(sampled_[i].request)) TakeToken(*active, sampled_[i], jobs_[i]);
+    Active* active = Find(sampled_[i].request);
+    if (active == nullptr) continue;
+    if (!HasMemoryFor([&] { TakeToken(*active, sampled_[i], jobs_[i]); })) {
+      EndWithoutMemory(sampled_[i].request);
+    }
   }
 }
 
@@ -448,15 +498,14 @@ void EngineLoop::CountCompleted(const Active& active, const RequestTimings& timi
   histograms_.params_max_tokens.Observe(static_cast<double>(active.request.stop.max_new_tokens));
 }
 
-// The requests of the step fail; if it was not even planned, nobody can go on.
-void EngineLoop::FailStep(ErrorCode code, const std::string& message) {
+// The requests of the step fail; if it was not even planned, all do.
+void EngineLoop::FailStep(ErrorCode code, std::string_view message) {
   spdlog::error("engine step failed requests={} error=\"{}\"", step_requests_.size(), message);
   if (step_requests_.empty()) {
-    for (const auto& [id, active] : active_) step_requests_.push_back(id);
+    while (!active_.empty()) EndFailed(active_.begin()->first, code, message);
   }
   for (const RequestId id : step_requests_) {
-    if (Find(id) == nullptr) continue;
-    End(id, {.outcome = RequestFinished::Outcome::kFailed, .code = code, .message = message});
+    if (Find(id) != nullptr) EndFailed(id, code, message);
   }
 }
 
@@ -473,6 +522,27 @@ void EngineLoop::FailModel() {
   Handle(EndAllCommand{message, "model_damaged"});
 }
 
+// Planning ran out of memory: the request that came last gives back what it holds.
+void EngineLoop::FailNewest() {
+  const auto newest =
+      std::max_element(active_.begin(), active_.end(),
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (newest != active_.end()) EndWithoutMemory(newest->first);
+}
+
+void EngineLoop::EndWithoutMemory(RequestId id) {
+  if (Find(id) != nullptr) EndFailed(id, ErrorCode::kUnavailable, kOutOfMemory);
+}
+
+void EngineLoop::EndFailed(RequestId id, ErrorCode code, std::string_view message) {
+  RequestFinished how{.outcome = RequestFinished::Outcome::kFailed, .code = code};
+  HasMemoryFor([&] {
+    if (message == kOutOfMemory) how.reason = kOutOfMemoryReason;
+    how.message = message;
+  });
+  End(id, std::move(how));
+}
+
 // ---- Events
 
 EngineLoop::Active* EngineLoop::Find(RequestId id) {
@@ -484,7 +554,8 @@ void EngineLoop::Emit(const Active& active, RequestId id, GenerationEvent event)
   events_.push_back({active.sink, id, std::move(event)});
 }
 
-// The terminal event; the request is forgotten.
+// Emits the terminal event and forgets the request. Never fails: without memory for the event,
+// destroying the sink tells its owner that the request is over.
 void EngineLoop::End(RequestId id, RequestFinished how) {
   const auto found = active_.find(id);
   TANDEM_CHECK(found != active_.end());
@@ -496,13 +567,21 @@ void EngineLoop::End(RequestId id, RequestFinished how) {
   ends_.Add(now);
   how.timings = TimingsOf(active, now);
   if (how.outcome == RequestFinished::Outcome::kCompleted) CountCompleted(active, how.timings);
-  Emit(active, id, std::move(how));
+  if (!HasMemoryFor([&] { Emit(active, id, std::move(how)); })) *active.sink = nullptr;
   active_.erase(found);
 }
 
 // Last in a step, so that whoever hears of an end finds it counted.
 void EngineLoop::SendEvents() {
-  for (Outgoing& event : events_) (*event.sink)(event.request, std::move(event.event));
+  // By index: ending a request adds an event.
+  for (size_t i = 0; i < events_.size(); ++i) {
+    Outgoing event = std::move(events_[i]);
+    if (!*event.sink) continue;
+    if (HasMemoryFor([&] { (*event.sink)(event.request, std::move(event.event)); })) continue;
+    // An answer with a gap would be wrong: nothing more of it is sent.
+    *event.sink = nullptr;
+    EndWithoutMemory(event.request);
+  }
   events_.clear();
 }
 
@@ -534,11 +613,13 @@ void EngineLoop::PublishStatus() {
   stats_.preemptions_total = counters.preemptions;
   stats_.requests_ended_per_second = ends_.PerSecond(Clock::now());
   ListAdapters();
-  std::vector<uint64_t> left_queue = scheduler_->TakeLeftQueue();
-  left_queue.insert(left_queue.end(), never_queued_.begin(), never_queued_.end());
-  status_.Publish(stats_, histograms_, scheduler_->num_queued_requests(), n_taken_, left_queue);
+  // Nothing may get lost when memory runs out: the next round publishes it.
+  left_queue_.reserve(left_queue_.size() + scheduler_->num_left_queue());
+  const std::vector<uint64_t> left = scheduler_->TakeLeftQueue();
+  left_queue_.insert(left_queue_.end(), left.begin(), left.end());
+  status_.Publish(stats_, histograms_, scheduler_->num_queued_requests(), n_taken_, left_queue_);
   n_taken_ = 0;
-  never_queued_.clear();
+  left_queue_.clear();
 }
 
 }  // namespace tandem::engine

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <variant>
 #include <vector>
@@ -90,6 +91,8 @@ class EngineLoop {
 
   void Drain();
   void Handle(SubmitCommand command);
+  void RefuseSubmission(RequestId id, uint64_t client, const std::shared_ptr<EventSink>& sink,
+                        const char* why);
   void Admit(RequestId id, GenerationRequest submitted, std::shared_ptr<EventSink> sink);
   void Handle(const CancelCommand& command);
   void Handle(const PauseCommand& command);
@@ -105,8 +108,11 @@ class EngineLoop {
   void SampleAndTake();
   void TakeToken(Active& active, Sampled who, StepRunner::Job& job);
   void FinishChoice(Active& active, Sequence& sequence, ChoiceOutput::End end);
-  void FailStep(ErrorCode code, const std::string& message);
+  void FailStep(ErrorCode code, std::string_view message);
   void FailModel();
+  void FailNewest();
+  void EndWithoutMemory(RequestId id);
+  void EndFailed(RequestId id, ErrorCode code, std::string_view message);
 
   static std::optional<Clock::time_point> EndsBy(const Active& active);
   void CountToken(Active& active, Choice& choice);
@@ -137,9 +143,12 @@ class EngineLoop {
   int64_t n_deadlines_ = 0;  // active requests that have one
   int64_t n_adapted_ = 0;    // active requests with an adapter
   bool stopping_ = false;
-  bool has_released_ = true;  // nothing was computed since memory was returned
-  int64_t n_taken_ = 0;       // submissions taken from the inbox since the last publication
-  std::vector<uint64_t> never_queued_;  // since then: clients whose request could not be set up
+  bool has_released_ = true;           // nothing was computed since memory was returned
+  std::vector<LoopCommand> commands_;  // taken from the inbox
+  size_t next_command_ = 0;            // of commands_, not handled yet
+  int64_t n_taken_ = 0;  // submissions taken from the inbox since the last publication
+  std::vector<uint64_t>
+      left_queue_;  // since then: one entry for each request that left the queue, its client
   EngineStats stats_;
   EngineHistograms histograms_;
   EventRate ends_;

@@ -39,8 +39,8 @@ LoopStatus::Entry LoopStatus::TryEnqueue(uint64_t client, int64_t n_requests, in
     return Entry::kClientFull;
   }
   if (RoomLocked(max_queue, max_seqs) == 0) return Entry::kQueueFull;
+  waiting_of_[client] += n_requests;  // first: it may lack memory
   in_inbox_ += n_requests;
-  waiting_of_[client] += n_requests;
   return Entry::kTaken;
 }
 
@@ -52,6 +52,15 @@ void LoopStatus::SetFailed(const std::string& message) {
 std::string LoopStatus::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
+}
+
+void LoopStatus::Withdraw(uint64_t client, int64_t n_requests) {
+  const std::lock_guard lock(mutex_);
+  in_inbox_ -= n_requests;
+  const auto waiting = waiting_of_.find(client);
+  TANDEM_CHECK(waiting != waiting_of_.end() && waiting->second >= n_requests);
+  waiting->second -= n_requests;
+  if (waiting->second == 0) waiting_of_.erase(waiting);
 }
 
 void LoopStatus::Publish(const EngineStats& stats, const EngineHistograms& histograms,

@@ -20,6 +20,8 @@ class LoopStatus {
   // them, or what the client may have waiting (0: as much as there is room for).
   Entry TryEnqueue(uint64_t client, int64_t n_requests, int64_t max_queue,
                    int64_t max_waiting_of_client, int64_t max_seqs);
+  // Takes back what TryEnqueue has counted: the requests never reached the inbox.
+  void Withdraw(uint64_t client, int64_t n_requests);
   // How many more requests there is room for.
   int64_t Room(int64_t max_queue, int64_t max_seqs) const;
   // The same for one client that may keep `max_waiting` of them.

@@ -1,11 +1,13 @@
 #include "engine/sched/scheduler.h"
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/out_of_memory.h"
 
 // How a step is planned
 //
@@ -57,9 +59,9 @@ void Scheduler::Add(Request request) {
   TANDEM_CHECK(!request.prompt.empty());
   TANDEM_CHECK(static_cast<int64_t>(request.prompt.size()) < options_.max_model_len);
   TANDEM_CHECK(request.n >= 1);
-  const auto [where, is_new] = groups_.try_emplace(request.id);
-  TANDEM_CHECK(is_new);
-  Group& group = where->second;
+  // All allocations come first: a failure leaves the scheduler unchanged.
+  ReserveLeftQueue();
+  Group group;
   group.entry = {.request = request.id,
                  .client = request.client,
                  .priority = request.priority,
@@ -79,9 +81,31 @@ void Scheduler::Add(Request request) {
     sequence->phase = choice == 0 ? SequencePhase::kWaiting : SequencePhase::kAwaitingFork;
     group.choices.push_back(std::move(sequence));
   }
-  group.choices[0]->tokens = std::move(request.prompt);
-  queue_.Queue(group.entry);
+  Sequence* first = group.choices[0].get();
+  first->tokens = std::move(request.prompt);
+  Line node;
+  node.insert(first);
+  group.place = node.extract(node.begin());
+  const auto [where, is_new] = groups_.try_emplace(request.id, std::move(group));
+  TANDEM_CHECK(is_new);
+  if (!HasMemoryFor([&] { queue_.Queue(where->second.entry); })) {
+    groups_.erase(where);
+    throw std::bad_alloc();
+  }
   ++queued_requests_;
+}
+
+// LeaveQueue must not fail, so its list has room for every queued request and the one to come.
+void Scheduler::ReserveLeftQueue() {
+  const size_t needed = left_queue_.size() + static_cast<size_t>(queued_requests_) + 1;
+  if (left_queue_.capacity() < needed) left_queue_.reserve(2 * needed);
+}
+
+std::vector<uint64_t> Scheduler::TakeLeftQueue() {
+  std::vector<uint64_t> taken;
+  taken.reserve(static_cast<size_t>(queued_requests_) + 1);
+  taken.swap(left_queue_);
+  return taken;
 }
 
 std::span<const std::unique_ptr<Sequence>> Scheduler::Choices(RequestId request) const {
@@ -103,7 +127,8 @@ bool Scheduler::AwaitsFork(const Group& group) {
 // ---- Planning
 
 const BatchPlan& Scheduler::Plan() {
-  plan_.copies.clear();
+  // A plan that ran out of memory leaves its copies to the next: blocks stand for them already.
+  if (!std::exchange(is_planning_, true)) plan_.copies.clear();
   plan_.slices.clear();
   plan_.preempted.clear();
   plan_.rows = 0;
@@ -118,6 +143,7 @@ const BatchPlan& Scheduler::Plan() {
   } while (plan_.slices.empty() && !idle());
   std::stable_partition(plan_.slices.begin(), plan_.slices.end(),
                         [](const PlannedSlice& slice) { return slice.decodes(); });
+  is_planning_ = false;
   return plan_;
 }
 
@@ -149,16 +175,6 @@ Sequence* Scheduler::NextInLine() const {
   if (!waiting_.empty()) return *waiting_.begin();
   const std::optional<RequestId> next = queue_.Next();
   return next ? groups_.at(*next).choices[0].get() : nullptr;
-}
-
-// The sequence waits for a place. REQUIRES: its phase is kWaiting and it is in no line.
-void Scheduler::Enqueue(Sequence& sequence) {
-  const Group& group = GroupOf(sequence);
-  if (group.queued) {
-    queue_.Queue(group.entry);
-  } else {
-    waiting_.insert(&sequence);
-  }
 }
 
 // Gives a place to the first in line as long as it fits.
@@ -202,22 +218,34 @@ bool Scheduler::MakeRoom(const Sequence& sequence, std::span<const BlockId> matc
 
 void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
   Group& group = GroupOf(sequence);
-  if (group.queued) {
-    LeaveQueue(group);
-    queue_.Admit();
-    for (const auto& choice : group.choices) choice->turn = turns_;
-    ++turns_;
-  } else {
-    waiting_.erase(&sequence);
-  }
-  if (sequence.blocks.empty()) {
+  const auto set_turn = [&](uint64_t turn) {
+    for (const auto& choice : group.choices) choice->turn = turn;
+  };
+  // The turn orders those who hold blocks, so it comes before the blocks.
+  if (group.queued) set_turn(turns_);
+  const bool has_memory = HasMemoryFor([&] {
+    if (!sequence.blocks.empty()) return;
     if (sequence.uses_prefix_cache) {
       FindLeader(sequence, static_cast<int64_t>(matched.size()) * kTokensPerBlock);
     }
     if (sequence.leader == nullptr) TakeCached(sequence, matched);
+  });
+  if (!has_memory) {
+    if (group.queued) set_turn(kNoTurn);
+    throw std::bad_alloc();
+  }
+  // Nothing below allocates.
+  Line::node_type place;
+  if (group.queued) {
+    LeaveQueue(group);
+    queue_.Admit();
+    ++turns_;
+    place = std::move(group.place);
+  } else {
+    place = waiting_.extract(&sequence);
   }
   sequence.phase = SequencePhase::kRunning;
-  running_.insert(&sequence);
+  running_.insert(std::move(place));
 }
 
 void Scheduler::LeaveQueue(Group& group) {
@@ -253,13 +281,14 @@ void Scheduler::FollowLeaders() {
   }
 }
 
-// REQUIRES: the sequence holds no blocks.
+// REQUIRES: the sequence holds no blocks. Changes nothing when memory runs out.
 void Scheduler::TakeCached(Sequence& sequence, std::span<const BlockId> matched) {
-  for (const BlockId block : matched) pool_.AddRef(block);
+  sequence.blocks.reserve(matched.size());
+  if (!matched.empty()) holders_.insert(&sequence);
   sequence.blocks.assign(matched.begin(), matched.end());
+  for (const BlockId block : matched) pool_.AddRef(block);
   sequence.computed_len = static_cast<int64_t>(matched.size()) * kTokensPerBlock;
   TANDEM_CHECK(sequence.computed_len < sequence.length());
-  if (!matched.empty()) holders_.insert(&sequence);
   if (sequence.uses_prefix_cache && !sequence.looked_up) {
     sequence.looked_up = true;
     sequence.cached_len = sequence.computed_len;
@@ -309,23 +338,28 @@ bool Scheduler::Reserve(Sequence& sequence, int64_t n_tokens) {
   const auto write_block = static_cast<size_t>(sequence.computed_len / kTokensPerBlock);
   while (write_block < sequence.blocks.size() &&
          pool_.references(sequence.blocks[write_block]) > 1) {
+    plan_.copies.emplace_back();  // before a block is taken: a failure must not lose it
     if (const std::optional<BlockId> copy = TryAllocate()) {
       const BlockId shared = sequence.blocks[write_block];
-      plan_.copies.push_back({shared, *copy});
+      plan_.copies.back() = {shared, *copy};
       pool_.Release(shared);
       sequence.blocks[write_block] = *copy;
-    } else if (!PreemptFor(sequence)) {
-      return false;
+      continue;
     }
+    plan_.copies.pop_back();
+    if (!PreemptFor(sequence)) return false;
   }
   const auto n_blocks = static_cast<size_t>(BlocksFor(sequence.computed_len + n_tokens));
   while (sequence.blocks.size() < n_blocks) {
+    sequence.blocks.reserve(n_blocks);  // again: preempting this sequence does not shrink it
+    const bool is_first = sequence.blocks.empty();
+    if (is_first) holders_.insert(&sequence);
     if (const std::optional<BlockId> block = TryAllocate()) {
-      if (sequence.blocks.empty()) holders_.insert(&sequence);
       sequence.blocks.push_back(*block);
-    } else if (!PreemptFor(sequence)) {
-      return false;
+      continue;
     }
+    if (is_first) holders_.erase(&sequence);
+    if (!PreemptFor(sequence)) return false;
   }
   return true;
 }
@@ -358,14 +392,10 @@ bool Scheduler::PreemptFor(Sequence& sequence) {
 }
 
 void Scheduler::Preempt(Sequence& victim) {
+  plan_.preempted.push_back(&victim);  // the only line that may fail
   ReleaseBlocks(victim);
-  if (victim.phase == SequencePhase::kRunning) {
-    Leave(victim);
-    victim.phase = SequencePhase::kWaiting;
-    waiting_.insert(&victim);
-  }
+  if (victim.phase == SequencePhase::kRunning) Move(victim, SequencePhase::kWaiting);
   ++counters_.preemptions;
-  plan_.preempted.push_back(&victim);
 }
 
 // ---- After the step
@@ -456,46 +486,59 @@ bool Scheduler::Cancel(RequestId request) {
 void Scheduler::SetPaused(RequestId request, bool paused) {
   const auto found = groups_.find(request);
   if (found == groups_.end() || found->second.paused == paused) return;
-  found->second.paused = paused;
-  for (const auto& owned : found->second.choices) {
+  Group& group = found->second;
+  // The only step that may fail comes first.
+  if (!paused && group.queued) queue_.Queue(group.entry);
+  group.paused = paused;
+  for (const auto& owned : group.choices) {
     Sequence& sequence = *owned;
     if (!sequence.live() || sequence.phase == SequencePhase::kAwaitingFork) continue;
-    Leave(sequence);
-    sequence.phase = paused ? SequencePhase::kPaused : SequencePhase::kWaiting;
-    if (paused) {
-      paused_.insert(&sequence);
-    } else {
-      Enqueue(sequence);
-    }
+    Move(sequence, paused ? SequencePhase::kPaused : SequencePhase::kWaiting);
   }
 }
 
-void Scheduler::Leave(Sequence& sequence) {
+// From one line to another. Its place in the set moves too: nothing is allocated.
+void Scheduler::Move(Sequence& sequence, SequencePhase phase) {
+  Line::node_type node = Leave(sequence);
+  sequence.phase = phase;
+  if (Group& group = GroupOf(sequence); group.queued && phase == SequencePhase::kWaiting) {
+    group.place = std::move(node);
+    return;
+  }
+  Line& line = phase == SequencePhase::kRunning  ? running_
+               : phase == SequencePhase::kPaused ? paused_
+                                                 : waiting_;
+  line.insert(std::move(node));
+}
+
+Scheduler::Line::node_type Scheduler::Leave(Sequence& sequence) {
   switch (sequence.phase) {
     case SequencePhase::kWaiting:
-      if (const Group& group = GroupOf(sequence); group.queued) {
+      if (Group& group = GroupOf(sequence); group.queued) {
         queue_.Leave(group.entry);
-      } else {
-        waiting_.erase(&sequence);
+        return std::move(group.place);
       }
-      break;
+      return waiting_.extract(&sequence);
     case SequencePhase::kPaused:
-      paused_.erase(&sequence);
-      break;
-    case SequencePhase::kRunning:
-      running_.erase(&sequence);
+      return paused_.extract(&sequence);
+    case SequencePhase::kRunning: {
+      Line::node_type node = running_.extract(&sequence);
       sequence.leader = nullptr;
       for (Sequence* other : running_) {
         if (other->leader != &sequence) continue;
-        // What the leader did compute is in the index: take that and compute the rest.
         other->leader = nullptr;
-        TakeCached(*other, index_.Match(other->tokens, other->prefix_variant));
+        // The index has the blocks that the leader computed. Without memory for the look-up the
+        // follower computes them again.
+        HasMemoryFor(
+            [&] { TakeCached(*other, index_.Match(other->tokens, other->prefix_variant)); });
       }
-      break;
+      return node;
+    }
     case SequencePhase::kAwaitingFork:
     case SequencePhase::kFinished:
       break;
   }
+  return {};
 }
 
 // The tail first: blocks near the beginning of a text are the ones others will ask for.

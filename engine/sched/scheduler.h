@@ -60,13 +60,15 @@ class Scheduler {
   Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixIndex& index);
 
   // Queues a request. Its sequences live until the last one is finished or the request cancelled.
+  // Throws std::bad_alloc and then changes nothing.
   void Add(Request request);
 
   // Choices of a request, by number; empty when the request is unknown.
   std::span<const std::unique_ptr<Sequence>> Choices(RequestId request) const;
 
   // Plans the next step; the result is valid until the next call of anything but Commit, Append
-  // and Finish. A plan without slices means that there is nothing to do now.
+  // and Finish. A plan without slices means that there is nothing to do now. After std::bad_alloc
+  // every sequence is in a valid phase: plan again, or cancel requests.
   const BatchPlan& Plan();
 
   // The rows of the last plan have been computed: advances its sequences, publishes full blocks in
@@ -78,9 +80,10 @@ class Scheduler {
   // The sequence is over; its blocks are released. The last one ends the request and all of its
   // Sequence references.
   void Finish(Sequence& sequence);
-  // The request is over in whatever phase. False when it is unknown (already over).
+  // The request is over in whatever phase. False when it is unknown (already over). Never fails.
   bool Cancel(RequestId request);
   // A paused request yields its place until resumed. Idempotent; unknown requests are ignored.
+  // Resuming throws std::bad_alloc and then changes nothing.
   void SetPaused(RequestId request, bool paused);
 
   // Forgets every cached prefix. REQUIRES: there are no requests.
@@ -92,8 +95,9 @@ class Scheduler {
   // Requests that never had a place yet.
   int64_t num_queued_requests() const { return queued_requests_; }
   // Clients of requests that got a place, or ended without one, since the last call: one entry
-  // each.
-  std::vector<uint64_t> TakeLeftQueue() { return std::exchange(left_queue_, {}); }
+  // each. Throws std::bad_alloc and then takes nothing.
+  std::vector<uint64_t> TakeLeftQueue();
+  size_t num_left_queue() const { return left_queue_.size(); }
   int64_t num_requests() const { return static_cast<int64_t>(groups_.size()); }
 
   struct Counters {
@@ -108,17 +112,17 @@ class Scheduler {
   void CheckInvariants() const;
 
  private:
+  using Line = std::set<Sequence*, GoesFirst>;
   struct Group {
     std::vector<std::unique_ptr<Sequence>> choices;
     bool paused = false;
     bool queued = true;  // never had a place
     TurnTaking::Entry entry;
+    Line::node_type place;  // while queued and not paused: what its first choice enters a line with
   };
-  using Line = std::set<Sequence*, GoesFirst>;
 
   void Admit();
   Sequence* NextInLine() const;
-  void Enqueue(Sequence& sequence);
   bool MakeRoom(const Sequence& sequence, std::span<const BlockId> matched);
   void Start(Sequence& sequence, std::span<const BlockId> matched);
   void FindLeader(Sequence& sequence, int64_t matched_tokens);
@@ -130,7 +134,9 @@ class Scheduler {
   bool Reserve(Sequence& sequence, int64_t n_tokens);
   bool PreemptFor(Sequence& sequence);
   void Preempt(Sequence& victim);
-  void Leave(Sequence& sequence);  // drops it from its line
+  void Move(Sequence& sequence, SequencePhase phase);
+  Line::node_type Leave(Sequence& sequence);  // takes it out of its line; empty: it is in none
+  void ReserveLeftQueue();
   void ReleaseBlocks(Sequence& sequence);
   std::optional<BlockId> TryAllocate();
   int64_t BlocksMissing(const Sequence& sequence) const;
@@ -153,10 +159,11 @@ class Scheduler {
   uint64_t arrivals_ = 0;
   uint64_t turns_ = 0;  // given
   int64_t queued_requests_ = 0;
-  std::vector<uint64_t> left_queue_;
+  std::vector<uint64_t> left_queue_;  // has room for every queued request
 
   BatchPlan plan_;
   bool committed_ = true;
+  bool is_planning_ = false;  // also after a Plan that threw
   struct Share {
     Sequence* sequence;
     int64_t n_tokens;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/out_of_memory.h"
 
 namespace tandem::engine {
 

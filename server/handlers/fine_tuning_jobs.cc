@@ -24,8 +24,8 @@ using Json = nlohmann::ordered_json;
 
 // The job checks larger files itself; its findings end it before its first step.
 constexpr int64_t kExaminedBytes = 4 << 20;
-// Validation reads no more than this of a file, about three minutes of one core, and of one line
-// no more than that: a check can be cancelled only between lines.
+// Validation refuses larger files: 64 MiB take one core about three minutes. It refuses longer
+// lines too, because a check can be cancelled only between lines.
 constexpr int64_t kMostValidatedBytes = 64 << 20;
 constexpr int64_t kLongestLine = 4 << 20;
 constexpr int64_t kFewestExamples = 10;
@@ -100,7 +100,7 @@ void RefuseBadData(const TrainingData& data, const std::string& param) {
   }
 }
 
-// Ends a check that nobody waits for: the client is gone, or the server stops.
+// Whether a check has become useless: the client is gone, or the server stops.
 bool IsOver(const HandlerContext& context, const ResponseWriter& writer) {
   return context.is_draining || writer.is_over();
 }

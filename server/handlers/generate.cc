@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/base/out_of_memory.h"
 #include "engine/chat/chat_template.h"
 #include "server/handlers/generation_tally.h"
 #include "server/wire/field_reader.h"
@@ -148,10 +149,15 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
     if (context.queue_timeout.count() > 0) {
       requests[i].queue_deadline = request.received + context.queue_timeout;
     }
-    sinks.push_back([tally, answer = reply->Sink(i)](RequestId id, engine::GenerationEvent event) {
-      tally->OnEvent(event);
-      answer(id, std::move(event));
-    });
+    sinks.push_back(
+        [tally, kept_writer, answer = reply->Sink(i)](RequestId id, engine::GenerationEvent event) {
+          // An answer with a gap would be wrong: without memory the client's connection ends.
+          const bool is_passed_on = HasMemoryFor([&] {
+            tally->OnEvent(event);
+            answer(id, std::move(event));
+          });
+          if (!is_passed_on) kept_writer->GiveUp();
+        });
   }
   std::vector<RequestId> ids;
   try {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/log.h"
+#include "engine/base/out_of_memory.h"
 #include "server/http/dispatch.h"
 #include "server/http/sse.h"
 #include "server/http/strand_timer.h"
@@ -22,6 +23,30 @@ constexpr size_t kMaxLingerBytes = size_t{256} << 20;
 
 }  // namespace
 
+// Every callback comes in here. A fault, of memory in practice, resets this connection alone.
+template <class Callback>
+void Connection::Enter(Callback callback) {
+  try {
+    callback(*this);
+  } catch (const std::exception& error) {
+    spdlog::error("http_connection_failed what=\"{}\"", error.what());
+    Reset();
+  }
+}
+
+// Runs `callback` on the strand, from any thread. Never throws: a connection that cannot even be
+// posted to is shut down, which its pending read reports.
+template <class Callback>
+void Connection::Post(Callback callback) {
+  const bool is_posted = HasMemoryFor([&] {
+    net::post(socket_.get_executor(),
+              [self = shared_from_this(), callback] { self->Enter(callback); });
+  });
+  if (is_posted) return;
+  const std::lock_guard lock(descriptor_mutex_);
+  if (descriptor_ >= 0) ::shutdown(descriptor_, SHUT_RDWR);
+}
+
 Connection::Connection(StrandSocket socket, std::string remote,
                        std::shared_ptr<ConnectionShared> shared)
     : socket_(std::move(socket)),
@@ -31,13 +56,15 @@ Connection::Connection(StrandSocket socket, std::string remote,
       ping_timer_(socket_.get_executor()),
       leave_timer_(socket_.get_executor()),
       output_(socket_, tls_, shared_->options.write_timeout,
-              {[this] { return shared_from_this(); }, [this] { OnOutputSent(); },
-               [this] { OnPeerGone(false); },
+              {[this] { return shared_from_this(); },
+               [this] { Enter([](Connection& self) { self.OnOutputSent(); }); },
+               [this] { Enter([](Connection& self) { self.OnPeerGone(false); }); },
                [this] {
                  spdlog::debug("http_slow_reader remote={}", remote_);
                  Reset();
                }}),
-      queue_(*shared_, [this] { return SinkRoomCallback(); }) {
+      queue_(*shared_, [this] { return SinkRoomCallback(); }),
+      descriptor_(socket_.native_handle()) {
   std::shared_ptr<const TlsContext> tls;
   {
     const std::lock_guard lock(shared_->mutex);
@@ -52,12 +79,16 @@ Connection::~Connection() {
   shared_->changed.notify_all();
 }
 
-void Connection::Start() { BeginReading(); }
+void Connection::Start() {
+  Enter([](Connection& self) { self.BeginReading(); });
+}
 
 void Connection::StartOverloaded() {
-  queue_.Refuse({503, "server_overloaded", "too many open connections"});
-  if (tls_) BeginReading();  // the answer waits for the handshake
-  StartNext();
+  Enter([](Connection& self) {
+    self.queue_.Refuse({503, "server_overloaded", "too many open connections"});
+    if (self.tls_) self.BeginReading();  // the answer waits for the handshake
+    self.StartNext();
+  });
 }
 
 // ---- timers
@@ -65,7 +96,7 @@ void Connection::StartOverloaded() {
 template <class Callback>
 void Connection::Arm(StrandTimer& timer, std::chrono::milliseconds after, Callback callback) {
   ArmTimer(timer, after, [self = shared_from_this(), callback] {
-    if (!self->is_closed_) callback(*self);
+    if (!self->is_closed_) self->Enter(callback);
   });
 }
 
@@ -140,22 +171,23 @@ void Connection::ReadMore() {
   if (queue_.is_full() && !is_lingering_) return WatchUnreadInput();
   is_reading_ = true;
   read_buffer_.resize(kReadBytes);
-  socket_.async_read_some(net::buffer(read_buffer_.data(), read_buffer_.size()),
-                          [self = shared_from_this()](const boost::system::error_code& error,
-                                                      size_t n) { self->OnRead(error, n); });
+  socket_.async_read_some(
+      net::buffer(read_buffer_.data(), read_buffer_.size()),
+      [self = shared_from_this()](const boost::system::error_code& error, size_t n) {
+        self->Enter([&](Connection& entered) { entered.OnRead(error, n); });
+      });
 }
 
 // For the sink of a body, which may outlive the connection.
 std::function<void()> Connection::SinkRoomCallback() {
   return [weak = weak_from_this()] {
-    std::shared_ptr<Connection> self = weak.lock();
-    if (!self) return;
-    const auto executor = self->socket_.get_executor();
-    net::post(executor, [self = std::move(self)] {
-      if (self->is_closed_) return;
-      self->queue_.SinkHasRoom();
-      self->ParseInput();
-      self->ReadMore();
+    const std::shared_ptr<Connection> connection = weak.lock();
+    if (!connection) return;
+    connection->Post([](Connection& self) {
+      if (self.is_closed_) return;
+      self.queue_.SinkHasRoom();
+      self.ParseInput();
+      self.ReadMore();
     });
   };
 }
@@ -257,10 +289,10 @@ void Connection::StartNext() {
   RequestQueue::Entry next = queue_.Pop();
   // Reading stopped when the queue was full: the bytes at hand come first, then the socket.
   if (was_full) {
-    net::post(socket_.get_executor(), [self = shared_from_this()] {
-      if (self->is_closed_) return;
-      self->ParseInput();
-      self->ReadMore();
+    Post([](Connection& self) {
+      if (self.is_closed_) return;
+      self.ParseInput();
+      self.ReadMore();
     });
   }
   if (Request* request = std::get_if<Request>(&next)) {
@@ -281,9 +313,8 @@ void Connection::SendContinue() {
 Exchange& Connection::Activate(const Request& request) {
   // The connection may be gone when a producer wakes it; the channel then goes to nobody.
   auto wake = [weak = weak_from_this()] {
-    if (std::shared_ptr<Connection> self = weak.lock()) {
-      const auto executor = self->socket_.get_executor();
-      net::post(executor, [self = std::move(self)] { self->OnChannelReady(); });
+    if (const std::shared_ptr<Connection> connection = weak.lock()) {
+      connection->Post([](Connection& self) { self.OnChannelReady(); });
     }
   };
   active_ = std::make_unique<Exchange>(shared_, request, std::move(wake));
@@ -402,8 +433,8 @@ void Connection::ShutdownSend() {
 
 void Connection::Close() {
   if (is_closed_) return;
+  is_closed_ = true;  // first: whatever fails below does not come here again
   AbandonActive();
-  is_closed_ = true;
   queue_.Abandon();
   output_.Close();
   boost::system::error_code ignored;
@@ -412,13 +443,17 @@ void Connection::Close() {
   leave_timer_.cancel();
   if (tls_ && !output_.is_writing()) {
     // An alert, or the goodbye of an idle connection, if there is room for it.
-    tls_->SendEnd();
-    const std::string last_words = tls_->TakeOutput();
-    send(socket_.native_handle(), last_words.data(), last_words.size(),
-         MSG_DONTWAIT | MSG_NOSIGNAL);
+    HasMemoryFor([&] {
+      tls_->SendEnd();
+      const std::string last_words = tls_->TakeOutput();
+      send(socket_.native_handle(), last_words.data(), last_words.size(),
+           MSG_DONTWAIT | MSG_NOSIGNAL);
+    });
   }
   tls_.reset();
   socket_.shutdown(tcp::socket::shutdown_both, ignored);
+  const std::lock_guard lock(descriptor_mutex_);
+  descriptor_ = -1;
   socket_.close(ignored);
 }
 
@@ -431,29 +466,27 @@ void Connection::Reset() {
 }
 
 void Connection::CloseIfIdle() {
-  net::post(socket_.get_executor(), [self = shared_from_this()] {
-    if (!self->active_ && self->queue_.is_idle() && self->output_.empty()) {
-      self->Close();
-    }
+  Post([](Connection& self) {
+    if (!self.active_ && self.queue_.is_idle() && self.output_.empty()) self.Close();
   });
 }
 
 void Connection::AbortRequests() {
-  net::post(socket_.get_executor(), [self = shared_from_this()] {
-    self->queue_.Abandon();
-    if (self->active_) {
-      self->active_->CloseConnection();
-      AbortForShutdown(self->shared_->policy, *self->active_->channel());
-    } else if (self->output_.empty()) {
-      self->Close();
+  Post([](Connection& self) {
+    self.queue_.Abandon();
+    if (self.active_) {
+      self.active_->CloseConnection();
+      AbortForShutdown(self.shared_->policy, *self.active_->channel());
+    } else if (self.output_.empty()) {
+      self.Close();
     } else {
-      self->close_after_write_ = true;
+      self.close_after_write_ = true;
     }
   });
 }
 
 void Connection::CloseNow() {
-  net::post(socket_.get_executor(), [self = shared_from_this()] { self->Close(); });
+  Post([](Connection& self) { self.Close(); });
 }
 
 }  // namespace tandem::server

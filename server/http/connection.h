@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -68,6 +69,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Reset();
 
   template <class Callback>
+  void Enter(Callback callback);
+  template <class Callback>
+  void Post(Callback callback);
+  template <class Callback>
   void Arm(StrandTimer& timer, std::chrono::milliseconds after, Callback callback);
 
   StrandSocket socket_;
@@ -91,6 +96,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_lingering_ = false;
   size_t lingered_bytes_ = 0;
   bool is_closed_ = false;
+
+  std::mutex descriptor_mutex_;  // guards the next: any thread may shut the socket down
+  int descriptor_;               // the socket's; -1: closed
 };
 
 }  // namespace tandem::server

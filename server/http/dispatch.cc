@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/base/log.h"
+#include "engine/base/out_of_memory.h"
 #include "server/http/header_text.h"
 #include "server/http/response_writer.h"
 #include "server/http/sse.h"
@@ -25,9 +26,12 @@ void RunChannelTasks(const HttpPolicy& policy, const Request& head, ResponseChan
   try {
     channel.RunTasks(tasks);
   } catch (...) {
-    Response response = policy.exception(std::current_exception(), head);
-    const std::string events = ErrorEvents(response);
-    channel.Abort(std::move(response), events);
+    const bool is_answered = HasMemoryFor([&] {
+      Response response = policy.exception(std::current_exception(), head);
+      const std::string events = ErrorEvents(response);
+      channel.Abort(std::move(response), events);
+    });
+    if (!is_answered) channel.GiveUp();
   }
 }
 
@@ -130,7 +134,9 @@ void RunHandler(const std::shared_ptr<ConnectionShared>& shared, const Route& ro
     try {
       route.handler(std::move(to_handle), writer);
     } catch (...) {
-      writer.Send(shared->policy.exception(std::current_exception(), context));
+      const bool is_answered = HasMemoryFor(
+          [&] { writer.Send(shared->policy.exception(std::current_exception(), context)); });
+      if (!is_answered) writer.GiveUp();
     }
   };
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "engine/base/out_of_memory.h"
 #include "server/http/dispatch.h"
 #include "server/http/standard_headers.h"
 
@@ -45,7 +46,12 @@ Exchange::Exchange(std::shared_ptr<ConnectionShared> shared, const Request& requ
   ++shared_->n_running;
 }
 
+Exchange::~Exchange() {
+  if (is_running_) Abandon();
+}
+
 void Exchange::LeaveRunning() {
+  is_running_ = false;
   const std::lock_guard lock(shared_->mutex);
   --shared_->n_running;
   shared_->changed.notify_all();
@@ -94,15 +100,15 @@ void Exchange::SendStreamBytes(std::string bytes, OutputQueue& out) {
 
 void Exchange::Finish(OutputQueue& out) {
   if (is_chunked_) out.Push("0\r\n\r\n");
-  Report(status_);
+  HasMemoryFor([&] { Report(status_); });
   LeaveRunning();
 }
 
 void Exchange::Abandon() {
   LeaveRunning();
-  // First the producer: what it has to note belongs to the report.
-  channel_->Disconnect();
-  Report(499);
+  // First the producer: its notes belong to the report.
+  HasMemoryFor([&] { channel_->Disconnect(); });
+  HasMemoryFor([&] { Report(499); });
 }
 
 void Exchange::Report(int status) {

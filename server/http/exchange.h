@@ -16,12 +16,16 @@
 namespace tandem::server {
 
 // One request being answered: how its answer is framed, and what is counted and reported of it.
-// Ends with exactly one Finish or Abandon.
+// Ends with one Finish or Abandon; its destructor abandons it otherwise.
 class Exchange {
  public:
   // `wake` as OpenChannel says.
   Exchange(std::shared_ptr<ConnectionShared> shared, const Request& request,
            std::function<void()> wake);
+
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
 
   const Request& head() const { return head_; }  // what answers and reports need of it; no body
   const std::shared_ptr<ResponseChannel>& channel() const { return channel_; }
@@ -43,7 +47,7 @@ class Exchange {
   std::chrono::steady_clock::time_point last_stream_write() const { return last_stream_write_; }
 
   void Finish(OutputQueue& out);
-  // The client is gone: the producer is told, nothing more is sent.
+  // The client is gone: tells the producer and sends nothing more. Never throws.
   void Abandon();
 
  private:
@@ -56,6 +60,7 @@ class Exchange {
   std::shared_ptr<ResponseChannel> channel_;
   const Route* route_ = nullptr;
   bool keep_alive_;
+  bool is_running_ = true;  // counted in n_running
   bool is_stream_ = false;
   bool is_chunked_ = false;
   int status_ = 0;  // 0: the answer has not begun

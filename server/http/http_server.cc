@@ -5,13 +5,17 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <future>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/out_of_memory.h"
 #include "engine/base/thread_name.h"
 #include "server/http/allowed_hosts.h"
 #include "server/http/connection.h"
@@ -27,6 +31,9 @@ constexpr auto kTrimInterval = 1s;
 tcp::endpoint ListenEndpoint(const HttpOptions& options) {
   return {net::ip::make_address(ParseListenHost(options.host).address), options.port};
 }
+
+constexpr auto kPauseAfterFault = 1ms;
+constexpr auto kAcceptRetry = 100ms;
 
 // A client that vanished without a word is found by the kernel: unacknowledged bytes and silent
 // peers end the connection after about a minute.
@@ -56,17 +63,38 @@ std::string RemoteName(const StrandSocket& socket) {
 }
 
 // Nothing a client sends may end the process: what escapes a callback (memory, in practice) costs
-// one operation of one connection.
-void RunIo(net::io_context& io) {
+// one operation of one connection. `recover` then restores what must never end.
+void RunIo(net::io_context& io, const std::function<void()>& recover) {
+  bool has_failed = false;
   for (;;) {
     try {
+      if (has_failed) recover();
+      has_failed = false;
       io.run();
       return;
     } catch (const std::exception& exception) {
+      has_failed = true;
       spdlog::error("http_io_exception what=\"{}\"", exception.what());
+      std::this_thread::sleep_for(kPauseAfterFault);
     }
   }
 }
+
+// Counts handlers that wait, whether they are called or dropped.
+class Pending {
+ public:
+  explicit Pending(std::shared_ptr<std::atomic<int>> count) : count_(std::move(count)) {
+    ++*count_;
+  }
+  ~Pending() {
+    if (count_) --*count_;
+  }
+  Pending(Pending&&) = default;
+  Pending& operator=(Pending&&) = delete;
+
+ private:
+  std::shared_ptr<std::atomic<int>> count_;
+};
 
 }  // namespace
 
@@ -74,58 +102,82 @@ struct HttpServer::State {
   State(HttpOptions options, std::vector<Route> routes, HttpPolicy policy)
       : shared(std::make_shared<ConnectionShared>(std::move(options), std::move(routes),
                                                   std::move(policy))),
-        strand(net::make_strand(shared->io)),
-        acceptor(strand),
-        retry_timer(strand),
-        trim_timer(strand),
+        acceptor(shared->io.get_executor()),
+        retry_timer(shared->io.get_executor()),
+        trim_timer(shared->io.get_executor()),
         work(net::make_work_guard(shared->io)),
         answer_work(net::make_work_guard(shared->answer_io)) {}
 
   void Accept();
+  void RetryAccept();
   void WatchMemory();
+  // Restarts accepting and WatchMemory when a fault has ended them. On the IO thread.
+  void Revive();
   void OnAccepted(StrandSocket socket);
   std::vector<std::shared_ptr<Connection>> Connections();
 
   std::shared_ptr<ConnectionShared> shared;
-  Strand strand;  // of the acceptor
-  net::basic_socket_acceptor<tcp, Strand> acceptor;
+  std::mutex acceptor_mutex;  // guards the next two
+  net::basic_socket_acceptor<tcp, IoExecutor> acceptor;
   StrandTimer retry_timer;
-  StrandTimer trim_timer;
+  StrandTimer trim_timer;  // of the IO thread
+  // Pending handlers of the acceptor and its timer. At 0 the server no longer accepts.
+  const std::shared_ptr<std::atomic<int>> n_accepting = std::make_shared<std::atomic<int>>(0);
+  // Pending handlers of trim_timer. At 0 nobody watches the memory.
+  const std::shared_ptr<std::atomic<int>> n_watching = std::make_shared<std::atomic<int>>(0);
   net::executor_work_guard<net::io_context::executor_type> work;
   net::executor_work_guard<net::io_context::executor_type> answer_work;
   std::vector<std::thread> threads;
   uint16_t port = 0;
   bool stopped = false;
-  bool is_closing = false;  // on the strand: no timer starts again
+  bool is_closing = false;  // of the IO thread: no timer starts again
 };
 
 // After a burst of large bodies the allocator would keep their memory, and that of the JSON made
 // from them, for good: malloc_trim returns it. It takes milliseconds, so a request thread does it.
 void HttpServer::State::WatchMemory() {
   trim_timer.expires_after(kTrimInterval);
-  trim_timer.async_wait([this](const boost::system::error_code& cancelled) {
-    if (cancelled || is_closing) return;
-    if (shared->body_budget->TakeBurst()) shared->pool->TryPost([] { malloc_trim(0); });
-    WatchMemory();
-  });
+  trim_timer.async_wait(
+      [this, pending = Pending(n_watching)](const boost::system::error_code& cancelled) {
+        if (cancelled || is_closing) return;
+        if (shared->body_budget->TakeBurst()) shared->pool->TryPost([] { malloc_trim(0); });
+        WatchMemory();
+      });
 }
 
 void HttpServer::State::Accept() {
-  acceptor.async_accept(net::make_strand(shared->io), [this](const boost::system::error_code& error,
-                                                             StrandSocket socket) {
-    if (!acceptor.is_open() || error == net::error::operation_aborted) return;
-    if (error) {
-      // Out of descriptors, most likely: wait for some to come back instead of spinning.
-      spdlog::warn("accept_failed error=\"{}\"", error.message());
-      retry_timer.expires_after(100ms);
-      retry_timer.async_wait([this](const boost::system::error_code& cancelled) {
-        if (!cancelled && acceptor.is_open()) Accept();
+  const std::lock_guard lock(acceptor_mutex);
+  if (!acceptor.is_open()) return;
+  acceptor.async_accept(shared->io.get_executor(),
+                        [this, pending = Pending(n_accepting)](
+                            const boost::system::error_code& error, StrandSocket socket) {
+                          if (error == net::error::operation_aborted) return;
+                          if (error) {
+                            // Out of descriptors, most likely: wait for some to come back instead
+                            // of spinning.
+                            spdlog::warn("accept_failed error=\"{}\"", error.message());
+                            return RetryAccept();
+                          }
+                          if (!HasMemoryFor([&] { OnAccepted(std::move(socket)); })) {
+                            spdlog::warn("connection_refused reason=out_of_memory");
+                          }
+                          Accept();
+                        });
+}
+
+void HttpServer::State::RetryAccept() {
+  const std::lock_guard lock(acceptor_mutex);
+  if (!acceptor.is_open()) return;
+  retry_timer.expires_after(kAcceptRetry);
+  retry_timer.async_wait(
+      [this, pending = Pending(n_accepting)](const boost::system::error_code& cancelled) {
+        if (!cancelled) Accept();
       });
-      return;
-    }
-    OnAccepted(std::move(socket));
-    Accept();
-  });
+}
+
+void HttpServer::State::Revive() {
+  if (*n_accepting == 0) Accept();
+  if (*n_watching == 0 && !is_closing) WatchMemory();
 }
 
 void HttpServer::State::OnAccepted(StrandSocket socket) {
@@ -184,19 +236,15 @@ void HttpServer::Start() {
                                               shared.options.max_queued_requests);
   shared.worker =
       std::make_unique<RequestPool>(1, shared.options.max_queued_for_worker, "tandem-worker");
-  net::post(state_->strand, [state = state_.get()] {
-    state->Accept();
-    state->WatchMemory();
+  state_->Accept();
+  net::post(shared.io, [state = state_.get()] { state->WatchMemory(); });
+  state_->threads.emplace_back([state = state_.get()] {
+    NameThisThread("tandem-io");
+    RunIo(state->shared->io, [state] { state->Revive(); });
   });
-  for (int i = 0; i < std::max(1, shared.options.n_io_threads); ++i) {
-    state_->threads.emplace_back([&shared, i] {
-      NameThisThread("tandem-io-" + std::to_string(i));
-      RunIo(shared.io);
-    });
-  }
   state_->threads.emplace_back([&shared] {
     NameThisThread("tandem-answer");
-    RunIo(shared.answer_io);
+    RunIo(shared.answer_io, [] {});
   });
 }
 
@@ -226,11 +274,14 @@ void HttpServer::Stop() {
   Drain();
   // Connections accepted after the lists below were made would never be closed.
   std::promise<void> closed;
-  net::post(state_->strand, [state = state_.get(), &closed] {
-    boost::system::error_code ignored;
-    state->acceptor.close(ignored);
+  net::post(shared.io, [state = state_.get(), &closed] {
+    {
+      const std::lock_guard lock(state->acceptor_mutex);
+      boost::system::error_code ignored;
+      state->acceptor.close(ignored);
+      state->retry_timer.cancel();
+    }
     state->is_closing = true;
-    state->retry_timer.cancel();
     state->trim_timer.cancel();
     closed.set_value();
   });

@@ -19,8 +19,7 @@ struct TlsPair {
 // CONTRACT §5.
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 8080;  // 0 picks a free one
-  int n_io_threads = 1;
+  uint16_t port = 8080;               // 0 picks a free one
   int n_request_threads = 8;          // run handlers: parsing, templates, tokenising
   size_t max_queued_requests = 4096;  // waiting for a request thread; further ones get 503
   size_t max_queued_for_worker = 32;  // waiting for the worker; further ones get 503

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/base/out_of_memory.h"
 #include "server/http/strand_timer.h"
 
 namespace tandem::server {
@@ -70,9 +71,10 @@ void OutputQueue::WriteMore() {
   }
   is_writing_ = true;
   ArmWriteTimer();
-  socket_.async_write_some(
-      buffers, [this, owner = owner_.keep_alive()](const boost::system::error_code& error,
-                                                   size_t n) { OnWritten(error, n); });
+  socket_.async_write_some(buffers, [this, owner = owner_.keep_alive()](
+                                        const boost::system::error_code& error, size_t n) {
+    if (!HasMemoryFor([&] { OnWritten(error, n); })) owner_.on_stalled();
+  });
 }
 
 // A partial write is progress, and gives the client the whole write timeout again. So is what it
@@ -81,7 +83,8 @@ void OutputQueue::ArmWriteTimer() {
   const int unread = UnreadByClient(socket_.native_handle());
   ArmTimer(write_timer_, write_timeout_, [this, unread, owner = owner_.keep_alive()] {
     if (is_closed_) return;
-    if (UnreadByClient(socket_.native_handle()) < unread) return ArmWriteTimer();
+    const bool advances = UnreadByClient(socket_.native_handle()) < unread;
+    if (advances && HasMemoryFor([&] { ArmWriteTimer(); })) return;
     owner_.on_stalled();
   });
 }

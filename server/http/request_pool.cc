@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/out_of_memory.h"
 #include "engine/base/thread_name.h"
 
 namespace tandem::server {
@@ -52,7 +53,7 @@ void RequestPool::Run() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    task();
+    HasMemoryFor(task);
   }
 }
 

@@ -21,7 +21,7 @@ class RequestPool {
   RequestPool(const RequestPool&) = delete;
   RequestPool& operator=(const RequestPool&) = delete;
 
-  // Tasks must not throw.
+  // A task that runs out of memory is dropped; it must throw nothing else.
   bool TryPost(std::function<void()> task);
   // Finishes the task in hand of each thread, drops what is queued, joins. After it TryPost answers
   // false. The destructor does the same.

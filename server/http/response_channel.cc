@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/out_of_memory.h"
 
 namespace tandem::server {
 
@@ -101,7 +102,8 @@ void ResponseChannel::Finish() {
 }
 
 void ResponseChannel::GiveUp() {
-  Disconnect();
+  // The producer may lack the memory to hear of it; its further output goes nowhere.
+  HasMemoryFor([&] { Disconnect(); });
   Wake();
 }
 
@@ -148,14 +150,18 @@ void ResponseChannel::OnBackpressure(std::function<void(bool)> callback) {
   if (phase_ != Phase::kFinished) on_backpressure_ = std::move(callback);
 }
 
+// An answer without one of its tasks would be wrong or never end: without memory it is given up.
 void ResponseChannel::Post(std::function<void()> task) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (disconnected_) return;
-    tasks_.push_back(std::move(task));
-    if (tasks_.size() > 1) return;  // somebody has been asked already
-  }
-  run_tasks_(shared_from_this());
+  const bool is_posted = HasMemoryFor([&] {
+    {
+      const std::lock_guard lock(mutex_);
+      if (disconnected_) return;
+      tasks_.push_back(std::move(task));
+      if (tasks_.size() > 1) return;  // somebody has been asked already
+    }
+    run_tasks_(shared_from_this());
+  });
+  if (!is_posted) GiveUp();
 }
 
 void ResponseChannel::Note(std::string_view name, LogValue value) {
@@ -175,30 +181,28 @@ LogFields ResponseChannel::TakeNotes() {
 }
 
 void ResponseChannel::RunTasks(std::vector<std::function<void()>>& ran) {
-  // Ends the batch, whichever way it goes.
-  struct Batch {
-    explicit Batch(ResponseChannel& the_channel) : channel(the_channel) {}
-    ~Batch() {
-      bool owes_wake = false;
-      {
-        const std::lock_guard lock(channel.mutex_);
-        channel.runs_tasks_ = false;
-        owes_wake = std::exchange(channel.owes_wake_, false);
-      }
-      if (owes_wake) channel.wake_();
-    }
-    Batch(const Batch&) = delete;
-    Batch& operator=(const Batch&) = delete;
-    ResponseChannel& channel;
-  };
-
   {
     const std::lock_guard lock(mutex_);
     ran.swap(tasks_);
     runs_tasks_ = true;
   }
-  const Batch batch(*this);
-  for (const auto& task : ran) task();
+  try {
+    for (const auto& task : ran) task();
+  } catch (...) {
+    EndTasks();
+    throw;
+  }
+  EndTasks();
+}
+
+void ResponseChannel::EndTasks() {
+  bool owes_wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    runs_tasks_ = false;
+    owes_wake = std::exchange(owes_wake_, false);
+  }
+  if (owes_wake) wake_();
 }
 
 ResponseChannel::Output ResponseChannel::Take() {

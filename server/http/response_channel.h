@@ -20,7 +20,7 @@ namespace tandem::server {
 //
 // The producer's side is ResponseWriter and EventStream. The connection's side is Take, Sent and
 // Disconnect, called on its strand. `wake` is called (from the producer's thread, outside the lock)
-// when there is something new to take; it must only post.
+// when there is something new to take; it must only post, and must not throw.
 class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
  public:
   // What has become ready since the last Take.
@@ -47,7 +47,7 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   // obeys is kept. One that cannot be asked is given up at four times the bound.
   void Append(std::string_view text);
   void Finish();
-  // What has been promised will not come: the connection is reset.
+  // Resets the connection: the rest of the answer will not come. Never throws.
   void GiveUp();
   bool has_begun() const;
   bool is_streaming() const;  // begun as a stream and not finished
@@ -88,6 +88,7 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   enum class Phase { kWaiting, kStreaming, kFinished };
 
   bool Begin(Response head, std::optional<int64_t> length);
+  void EndTasks();
   // Says that there is something to take; while tasks run, their end says so for all of them.
   void Wake();
 

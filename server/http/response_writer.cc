@@ -3,6 +3,7 @@
 #include <mutex>
 #include <utility>
 
+#include "engine/base/out_of_memory.h"
 #include "server/http/sse.h"
 
 namespace tandem::server {
@@ -13,6 +14,12 @@ struct EventStream::Guard {
         std::function<ResponseWriter::Abandoned()> the_make_abandoned)
       : channel(std::move(the_channel)), make_abandoned(std::move(the_make_abandoned)) {}
   ~Guard() {
+    if (!HasMemoryFor([&] { EndAnswer(); })) channel->GiveUp();
+  }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  void EndAnswer() {
     if (channel->disconnected()) return;
     if (!channel->has_begun()) {
       channel->Respond(make_abandoned().response);
@@ -23,8 +30,6 @@ struct EventStream::Guard {
       channel->Finish();
     }
   }
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
 
   Headers TakeHeaders() {
     const std::lock_guard lock(mutex);
@@ -114,6 +119,8 @@ void ResponseWriter::Post(std::function<void()> task) const {
 bool ResponseWriter::disconnected() const { return guard_->channel->disconnected(); }
 
 bool ResponseWriter::is_over() const { return guard_->channel->is_over(); }
+
+void ResponseWriter::GiveUp() const { guard_->channel->GiveUp(); }
 
 void ResponseWriter::OnDisconnect(std::function<void()> callback) const {
   guard_->channel->OnDisconnect(std::move(callback));

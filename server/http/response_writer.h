@@ -86,6 +86,9 @@ class ResponseWriter {
   // Runs a task on the connection's strand, in order; dropped once the client is gone.
   void Post(std::function<void()> task) const;
 
+  // The answer cannot be completed: the connection is reset. Never throws.
+  void GiveUp() const;
+
   bool disconnected() const;
   // True when the client is gone or has its whole answer, such as the 503 of a server that stops.
   // A handler that works long asks now and then, and ends.

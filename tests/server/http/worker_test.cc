@@ -9,7 +9,7 @@ namespace {
 
 class WorkerTest : public testing::Test {
  protected:
-  // `/long` works until nobody waits for its answer.
+  // `/long` works until its answer is over.
   void Start() {
     HttpOptions options;
     options.port = 0;

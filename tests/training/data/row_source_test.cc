@@ -62,7 +62,7 @@ TEST_F(RowSourceTest, ACancelledCheckReadsNoFurtherRow) {
   options_.is_cancelled = [&] { return ++n_asked > 10; };
 
   EXPECT_EQ(Fault(text), "rows: check cancelled");
-  EXPECT_LT(n_asked, 1000);  // the rows of one batch are asked about, no more
+  EXPECT_LT(n_asked, 1000);  // only the rows of the first batch
 }
 
 TEST_F(RowSourceTest, ListsBadRowsUpToFifty) {

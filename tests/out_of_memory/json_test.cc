@@ -1,0 +1,61 @@
+// JSON values when memory runs out: parsed, copied and destroyed.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/base/out_of_memory.h"
+#include "server/wire/field_reader.h"
+#include "tests/out_of_memory/failing_new.h"
+
+namespace tandem::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* const kBody =
+    R"({"messages":[{"role":"user","content":[{"type":"text","text":"a long enough text to be on the heap"}]},)"
+    R"({"role":"assistant","content":"b","tool_calls":[[[],[{}],{"a":[1,2,[3]]}]]}],"n":1,"x":{"y":{"z":[]}}})";
+
+// Only this thread's allocations can fail, whatever the destructors do with them.
+TEST(JsonOutOfMemoryTest, NoFailedAllocationEndsTheProgram) {
+  bool has_failed = true;
+  int64_t k = 0;
+  while (has_failed) {
+    const tests::FailAllocation failure(++k);
+    HasMemoryFor([&] {
+      const Json body = ParseJsonObject(kBody);
+      Json copy = body;
+      copy["more"] = Json::array({"an element that is on the heap too", copy});
+      copy["messages"].clear();
+    });
+    has_failed = failure.has_failed();
+  }
+  EXPECT_GT(k, 50);
+}
+
+TEST(JsonOutOfMemoryTest, DestroyingAValueAllocatesNothing) {
+  auto body = std::make_unique<Json>(ParseJsonObject(kBody));
+  const tests::FailAllocation failure(1);
+  body.reset();
+  EXPECT_FALSE(failure.has_failed());
+}
+
+TEST(JsonOutOfMemoryTest, AValueOfAnyDepthIsDestroyedWithoutRecursion) {
+  Json value;
+  for (int i = 0; i < 1'000'000; ++i) {
+    Json outer = i % 2 == 0 ? Json::array() : Json::object();
+    if (i % 2 == 0) {
+      outer.push_back(std::move(value));
+    } else {
+      outer["a"] = std::move(value);
+    }
+    value = std::move(outer);
+  }
+  value = nullptr;
+  EXPECT_TRUE(value.is_null());
+}
+
+}  // namespace
+}  // namespace tandem::server
