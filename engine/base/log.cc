@@ -1,14 +1,18 @@
 #include "engine/base/log.h"
 
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/base_sink.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/log_queue.h"
 #include "engine/base/utf8.h"
 
 namespace tandem {
@@ -67,6 +71,51 @@ class EscapedMessage : public spdlog::custom_flag_formatter {
 
  private:
   const bool escapes_quotes_;
+};
+
+using Formatter = std::unique_ptr<spdlog::pattern_formatter>;
+
+std::string LineOf(spdlog::formatter& formatter, const spdlog::details::log_msg& message) {
+  spdlog::memory_buf_t text;
+  formatter.format(message, text);
+  return {text.data(), text.size()};
+}
+
+// Formats lines and hands them to the queue. On a terminal the level has its colour.
+class QueueSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  QueueSink(Formatter formatter, std::shared_ptr<LogQueue> queue, bool has_colours)
+      : base_sink(std::move(formatter)), queue_(std::move(queue)), has_colours_(has_colours) {}
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    std::string line = LineOf(*formatter_, message);
+    if (has_colours_ && message.color_range_end > message.color_range_start) {
+      line.insert(message.color_range_end, "\033[0m");
+      line.insert(message.color_range_start, ColourOf(message.level));
+    }
+    queue_->Push(line);
+  }
+  void flush_() override {}
+
+ private:
+  static const char* ColourOf(spdlog::level::level_enum level) {
+    switch (level) {
+      case spdlog::level::trace:
+        return "\033[37m";
+      case spdlog::level::debug:
+        return "\033[36m";
+      case spdlog::level::info:
+        return "\033[32m";
+      case spdlog::level::warn:
+        return "\033[33m\033[1m";
+      default:
+        return "\033[31m\033[1m";
+    }
+  }
+
+  const std::shared_ptr<LogQueue> queue_;
+  const bool has_colours_;
 };
 
 // A word that needs no quotes in `key=value`.
@@ -129,23 +178,38 @@ void ConfigureLog(std::string_view level, LogFormat format) {
     throw Error(ErrorCode::kInvalidArgument,
                 "log level must be trace, debug, info, warn, error or off, got '" + name + "'");
   }
-  const auto make = [&](const char* logger_name, bool escapes_quotes, const char* pattern) {
-    auto logger = spdlog::stderr_color_mt(logger_name);
-    auto formatter = std::make_unique<spdlog::pattern_formatter>();
-    formatter->add_flag<EscapedMessage>('V', escapes_quotes).set_pattern(pattern);
-    logger->set_formatter(std::move(formatter));
+  const bool is_json = format == LogFormat::kJson;
+  constexpr const char* kJsonTime = R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",)";
+  const std::string text_pattern = is_json ? std::string(kJsonTime) + R"("message":"%V"})"
+                                           : std::string("%H:%M:%S.%e %^%l%$ %V");
+  const std::string event_pattern = is_json ? std::string(kJsonTime) + "%v}" : text_pattern;
+  const auto formatter = [](const std::string& pattern, bool escapes_quotes) {
+    auto made = std::make_unique<spdlog::pattern_formatter>();
+    made->add_flag<EscapedMessage>('V', escapes_quotes).set_pattern(pattern);
+    return made;
+  };
+
+  LogQueue::Options options;
+  options.fd = STDERR_FILENO;
+  options.report = [format, lines = std::shared_ptr<spdlog::pattern_formatter>(
+                                formatter(event_pattern, false))](uint64_t n_dropped) {
+    const std::string event =
+        FormatEvent(format, "log_lines_dropped", {{"count", static_cast<int64_t>(n_dropped)}});
+    return LineOf(*lines, {"tandem", spdlog::level::warn, event});
+  };
+  const auto queue = std::make_shared<LogQueue>(std::move(options));
+  const auto make = [&](const char* logger_name, Formatter lines) {
+    auto logger = std::make_shared<spdlog::logger>(
+        logger_name,
+        std::make_shared<QueueSink>(std::move(lines), queue, isatty(STDERR_FILENO) == 1));
     logger->set_level(parsed);
+    // The library would write to standard error itself, which may block.
+    logger->set_error_handler([](const std::string&) {});
     return logger;
   };
-  constexpr const char* kJsonTime = R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",)";
-  if (format == LogFormat::kJson) {
-    spdlog::set_default_logger(
-        make("tandem", true, (std::string(kJsonTime) + R"("message":"%V"})").c_str()));
-    // Events bring their members with them, escaped already.
-    JsonEvents() = make("tandem-events", false, (std::string(kJsonTime) + "%v}").c_str());
-  } else {
-    spdlog::set_default_logger(make("tandem", false, "%H:%M:%S.%e %^%l%$ %V"));
-  }
+  spdlog::set_default_logger(make("tandem", formatter(text_pattern, is_json)));
+  // Events bring their members with them, escaped already.
+  JsonEvents() = is_json ? make("tandem-events", formatter(event_pattern, false)) : nullptr;
 }
 
 }  // namespace tandem

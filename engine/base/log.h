@@ -18,7 +18,9 @@ namespace tandem {
 enum class LogFormat { kText, kJson };
 
 // Called once by main. `level` is trace|debug|info|warn|error|off; throws kInvalidArgument.
-// Whatever a message holds, it stays one line, and in JSON one object of valid UTF-8.
+// Whatever a message holds, it stays one line, and in JSON one object of valid UTF-8. Logging never
+// waits for a reader of standard error (LogQueue): lines beyond 1 MiB are dropped, and a line
+// `log_lines_dropped count=N` says so later. The end of the process waits one second for a reader.
 void ConfigureLog(std::string_view level, LogFormat format);
 
 using LogValue = std::variant<std::string, int64_t, double>;

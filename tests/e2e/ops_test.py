@@ -682,6 +682,29 @@ class Logs(Case):
         self.wait_until("a line", lambda: len(self.requests(server)) == 1)
         self.assertEqual(self.requests(server)[0]["model"], "7")
 
+    def test_a_log_that_nobody_reads_stops_nothing(self):
+        # A pipe holds 64 KiB, and each line has about 100 bytes.
+        process = subprocess.Popen(
+            [harness.BINARY, "serve", "--port", "0", "--data-dir", str(self.path / "data")],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=dict(os.environ, XDG_CACHE_HOME=str(self.path / "cache")))
+        try:
+            port = int(re.search(r":(\d+)\n", process.stdout.readline())[1])
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+            for _ in range(2000):
+                connection.request("GET", "/v1/models")
+                response = connection.getresponse()
+                response.read()
+                self.assertEqual(response.status, 200)
+            connection.request("GET", "/health")
+            self.assertEqual(connection.getresponse().status, 200)
+            connection.close()
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(PATIENCE_S), 0)
+        finally:
+            process.kill()
+            process.communicate()
+
     def test_hostile_bytes_stay_inside_their_line(self):
         server = self.serve("--log-format", "json")
         paths = [b"/%22,%22admin%22:%22yes%E2%80%A8x", b"/a%20status=200", b"/%FF%0A%1B[31mx"]
