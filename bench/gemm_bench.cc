@@ -12,6 +12,7 @@
 #include <random>
 #include <string>
 
+#include "bench/paired.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/thread_pool.h"
 #include "engine/kernels/kernels.h"
@@ -30,11 +31,6 @@ using Clock = std::chrono::steady_clock;
 
 double Since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Median time of one step(index), steps running in turn over `cycle` indices.

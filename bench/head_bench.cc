@@ -27,7 +27,7 @@ double SecondsOf(const std::function<void()>& work) {
 }
 
 // Small numbers that differ, in no order that matters.
-void Fill(AlignedBuffer& buffer) {
+void FillBf16(AlignedBuffer& buffer) {
   auto* values = buffer.as<Bf16>();
   for (size_t i = 0; i < buffer.size() / sizeof(Bf16); ++i) {
     values[i] = Bf16(static_cast<float>(i * 2654435761U % 1013) * 1e-4F - 0.05F);
@@ -48,9 +48,9 @@ class HeadBench {
         dz_(static_cast<size_t>(options.rows * engine::RowStride(DType::kBF16, options.vocab)) *
             sizeof(Bf16)),
         weights_(static_cast<size_t>(options.rows), 1.0F) {
-    Fill(panels_);
-    Fill(hidden_);
-    Fill(dz_);
+    FillBf16(panels_);
+    FillBf16(hidden_);
+    FillBf16(dz_);
     for (int64_t r = 0; r < options.rows; ++r) {
       targets_.push_back(static_cast<TokenId>(r * 7919 % options.vocab));
     }

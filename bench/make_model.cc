@@ -13,7 +13,7 @@ namespace tandem::bench {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;  // sorted: the ordered kind takes linear time per key
+using SortedJson = nlohmann::json;  // sorted: the ordered kind takes linear time per key
 
 constexpr int kEndOfText = 256;
 constexpr const char* kEndOfTextName = "<|endoftext|>";
@@ -101,15 +101,15 @@ class Vocabulary {
     merges_.push_back(left + " " + right);
     return joined;
   }
-  const Json& ids() const { return ids_; }
-  const Json& merges() const { return merges_; }
+  const SortedJson& ids() const { return ids_; }
+  const SortedJson& merges() const { return merges_; }
 
  private:
   int64_t size_;
   int64_t next_id_ = kEndOfText + 1;
   std::string space_;
-  Json ids_ = Json::object();
-  Json merges_ = Json::array();
+  SortedJson ids_ = SortedJson::object();
+  SortedJson merges_ = SortedJson::array();
 };
 
 // In the order in which an encoder meets them: a syllable, the space before it, what follows.
@@ -157,29 +157,29 @@ std::string SyllableTokenizerJson(int64_t vocab_size) {
   AddSyllables(vocabulary);
   TANDEM_CHECK(vocabulary.is_full());  // there are 1,180,142 at most
 
-  const Json byte_level{{"type", "ByteLevel"},
-                        {"add_prefix_space", false},
-                        {"trim_offsets", true},
-                        {"use_regex", true}};
-  const Json end_of_text{{"id", kEndOfText}, {"content", kEndOfTextName}, {"single_word", false},
-                         {"lstrip", false},  {"rstrip", false},           {"normalized", false},
-                         {"special", true}};
-  return Json{{"version", "1.0"},
-              {"truncation", nullptr},
-              {"padding", nullptr},
-              {"added_tokens", Json::array({end_of_text})},
-              {"normalizer", nullptr},
-              {"pre_tokenizer", byte_level},
-              {"post_processor", nullptr},
-              {"decoder", byte_level},
-              {"model", Json{{"type", "BPE"},
-                             {"dropout", nullptr},
-                             {"unk_token", nullptr},
-                             {"continuing_subword_prefix", ""},
-                             {"end_of_word_suffix", ""},
-                             {"fuse_unk", false},
-                             {"vocab", vocabulary.ids()},
-                             {"merges", vocabulary.merges()}}}}
+  const SortedJson byte_level{{"type", "ByteLevel"},
+                              {"add_prefix_space", false},
+                              {"trim_offsets", true},
+                              {"use_regex", true}};
+  const SortedJson end_of_text{
+      {"id", kEndOfText}, {"content", kEndOfTextName}, {"single_word", false}, {"lstrip", false},
+      {"rstrip", false},  {"normalized", false},       {"special", true}};
+  return SortedJson{{"version", "1.0"},
+                    {"truncation", nullptr},
+                    {"padding", nullptr},
+                    {"added_tokens", SortedJson::array({end_of_text})},
+                    {"normalizer", nullptr},
+                    {"pre_tokenizer", byte_level},
+                    {"post_processor", nullptr},
+                    {"decoder", byte_level},
+                    {"model", SortedJson{{"type", "BPE"},
+                                         {"dropout", nullptr},
+                                         {"unk_token", nullptr},
+                                         {"continuing_subword_prefix", ""},
+                                         {"end_of_word_suffix", ""},
+                                         {"fuse_unk", false},
+                                         {"vocab", vocabulary.ids()},
+                                         {"merges", vocabulary.merges()}}}}
       .dump();
 }
 
@@ -214,9 +214,9 @@ void MakeModel(const std::string& name, const fs::path& dir, int64_t n_layers,
     fs::remove(temporary / "weights");
     engine::WriteFileAtomically(temporary / "tokenizer.json",
                                 SyllableTokenizerJson(spec.config.vocab_size));
-    const Json tokenizer_config{{"tokenizer_class", "PreTrainedTokenizerFast"},
-                                {"eos_token", kEndOfTextName},
-                                {"chat_template", kChatTemplate}};
+    const SortedJson tokenizer_config{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                      {"eos_token", kEndOfTextName},
+                                      {"chat_template", kChatTemplate}};
     engine::WriteFileAtomically(temporary / "tokenizer_config.json", tokenizer_config.dump(2));
   });
 }

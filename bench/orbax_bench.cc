@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "bench/paired.h"
-#include "convert/crew.h"
-#include "convert/maxtext.h"
+#include "convert/formats/maxtext/maxtext.h"
 #include "convert/orbax/orbax_checkpoint.h"
 #include "convert/orbax/orbax_writer.h"
+#include "convert/work/thread_group.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/thread_pool.h"
 
@@ -25,8 +25,8 @@ namespace tandem::bench {
 namespace {
 
 namespace fs = std::filesystem;
-using convert::ForAll;
 using convert::OrbaxCheckpoint;
+using convert::ParallelFor;
 using Leaf = OrbaxCheckpoint::Leaf;
 
 // Arrays of parameters; states of optimizers are not imported.
@@ -101,24 +101,24 @@ class OrbaxBench {
 
   // Every chunk that importing looks into.
   double Decompress() const {
-    return ForArrays(arrays_.size(), [](const Array& array, const ForAll& for_all) {
-      array.checkpoint->Decompress(*array.leaf, for_all);
+    return ForArrays(arrays_.size(), [](const Array& array, const ParallelFor& parallel_for) {
+      array.checkpoint->Decompress(*array.leaf, parallel_for);
     });
   }
   double Read() const {
-    return ForArrays(n_leaves_, [](const Array& array, const ForAll& for_all) {
+    return ForArrays(n_leaves_, [](const Array& array, const ParallelFor& parallel_for) {
       AlignedBuffer bytes(static_cast<size_t>(array.leaf->array->bytes()));
-      array.checkpoint->Read(*array.leaf, bytes.span(), for_all);
+      array.checkpoint->Read(*array.leaf, bytes.span(), parallel_for);
     });
   }
   // As writers of files do it.
   double Import() const {
     std::vector<int64_t> parts(static_cast<size_t>(source_->parts()));
     std::iota(parts.begin(), parts.end(), 0);
-    convert::PartQueue queue(*source_, parts);
-    return OnAllThreads([&](const convert::Crew& crew) {
-      queue.Drain(crew, [&](int64_t part, const ForAll& for_all) {
-        source_->ReadPieces(part, for_all, [](const auto&, int64_t, const auto&) {});
+    convert::BudgetedQueue queue(*source_, parts);
+    return OnAllThreads([&](const convert::ThreadGroup& group) {
+      queue.Drain(group, [&](int64_t part, const ParallelFor& parallel_for) {
+        source_->ReadPieces(part, parallel_for, [](const auto&, int64_t, const auto&) {});
       });
     });
   }
@@ -148,30 +148,32 @@ class OrbaxBench {
   }
 
   // Seconds.
-  double OnAllThreads(const std::function<void(const convert::Crew& crew)>& work) const {
+  double OnAllThreads(const std::function<void(const convert::ThreadGroup& group)>& work) const {
     const auto from = std::chrono::steady_clock::now();
-    convert::Crew crew;
-    for (int i = 0; i < n_threads_; ++i) crew.Add([&] { work(crew); });
-    crew.Wait([] {});
+    convert::ThreadGroup group;
+    for (int i = 0; i < n_threads_; ++i) group.Add([&] { work(group); });
+    group.Wait([] {});
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
   }
 
   // Seconds for the first n; who has no array any more helps with the chunks of others'.
-  double ForArrays(size_t n, const std::function<void(const Array&, const ForAll&)>& task) const {
-    convert::SharedWork shared;
+  double ForArrays(size_t n,
+                   const std::function<void(const Array&, const ParallelFor&)>& task) const {
+    convert::WorkStealing shared;
     std::atomic<size_t> next{0};
     std::atomic<size_t> done{0};
-    return OnAllThreads([&](const convert::Crew& crew) {
-      const ForAll for_all = [&](int64_t chunks, const std::function<void(int64_t)>& decode) {
-        return shared.Do(crew, chunks, decode);
+    return OnAllThreads([&](const convert::ThreadGroup& group) {
+      const ParallelFor parallel_for = [&](int64_t chunks,
+                                           const std::function<void(int64_t)>& decode) {
+        return shared.Distribute(group, chunks, decode);
       };
       for (size_t i = next++; i < n; i = next++) {
-        task(arrays_[i], for_all);
+        task(arrays_[i], parallel_for);
         ++done;
         shared.Wake();
       }
-      for (uint64_t seen = shared.seen(); done < n && !crew.stopping(); seen = shared.seen()) {
-        shared.HelpOrWait(crew, seen);
+      for (uint64_t seen = shared.seen(); done < n && !group.stopping(); seen = shared.seen()) {
+        shared.HelpOrWait(group, seen);
       }
     });
   }

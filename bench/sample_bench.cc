@@ -38,7 +38,7 @@ AlignedBuffer MakeRows(size_t vocab, bool peaked) {
   return bytes;
 }
 
-struct Case {
+struct SampleCase {
   const char* name;
   SamplingParams params;
   int n_top = -1;
@@ -53,7 +53,7 @@ SamplingParams Params(float temperature, int top_k, float top_p) {
   return params;
 }
 
-std::vector<Case> Cases(size_t vocab) {
+std::vector<SampleCase> Cases(size_t vocab) {
   SamplingParams penalties = Params(1, 0, 1);
   penalties.presence_penalty = 0.5f;
   penalties.repetition_penalty = 1.1f;
@@ -110,7 +110,7 @@ int RunSampleBench(std::ostream& out, const SampleBenchOptions& options) {
     std::snprintf(line, sizeof line, "%s rows of %zu logits, one thread, medians of %d rounds\n",
                   peaked ? "peaked" : "flat", vocab, options.rounds);
     out << line;
-    for (const Case& one : Cases(vocab)) {
+    for (const SampleCase& one : Cases(vocab)) {
       const Sampler sampler(one.params, 0, prompt);
       SamplerScratch scratch;
       std::vector<double> ours;

@@ -18,7 +18,7 @@
 #include "engine/model/family.h"
 #include "engine/model/model.h"
 #include "training/lora/lora.h"
-#include "training/trainer.h"
+#include "training/step/trainer.h"
 
 namespace tandem::bench {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "engine/base/check.h"
+#include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
-#include "engine/base/lasting_names.h"
 #include "engine/io/atomic_write.h"
 
 // Puts a file of the repository into the read-only data of the program, aligned so that tensors

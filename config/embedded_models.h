@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 
 namespace tandem::config {
 

@@ -10,30 +10,30 @@
 #include <numeric>
 #include <vector>
 
-#include "convert/certificate.h"
-#include "convert/check_spec.h"
-#include "convert/crew.h"
-#include "convert/formats.h"
-#include "convert/identity.h"
-#include "convert/journal.h"
-#include "convert/model_texts.h"
-#include "convert/open_tensors.h"
-#include "convert/progress.h"
-#include "convert/provenance.h"
-#include "convert/record.h"
-#include "convert/source.h"
-#include "convert/source_config.h"
-#include "convert/work_dir.h"
+#include "convert/formats/check_spec.h"
+#include "convert/formats/formats.h"
+#include "convert/sources/source.h"
+#include "convert/sources/tensor_source_open.h"
+#include "convert/tensors/model_texts.h"
+#include "convert/tensors/source_config.h"
+#include "convert/verify/certificate.h"
+#include "convert/verify/record.h"
+#include "convert/work/identity.h"
+#include "convert/work/journal.h"
+#include "convert/work/progress.h"
+#include "convert/work/provenance.h"
+#include "convert/work/thread_group.h"
+#include "convert/work/work_dir.h"
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
+#include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
-#include "engine/io/model_dir.h"
 #include "engine/io/posix_file.h"
-#include "engine/model/merge_adapter.h"
 #include "engine/model/stored_head.h"
 #include "engine/tensor/dtype.h"
+#include "engine/tools/merge_adapter.h"
 
 namespace tandem::convert {
 namespace {
@@ -113,7 +113,7 @@ ConvertResult Describe(const ConvertSpec& spec) {
 
 // Of a piece of a tensor, which begins at `from`. What was written is mapped.
 bool IsSame(const engine::NamedTensor& tensor, int64_t from, ModelSource::Bytes wanted,
-            const ModelSource& source, const ModelSource& written, const Crew& crew) {
+            const ModelSource& source, const ModelSource& written, const ThreadGroup& group) {
   const int64_t at = written.Find(tensor.name);
   if (at < 0) return false;
   const engine::ConstTensorView& is = written.tensors()[static_cast<size_t>(at)].view;
@@ -122,7 +122,7 @@ bool IsSame(const engine::NamedTensor& tensor, int64_t from, ModelSource::Bytes 
   const ModelSource::Bytes bytes =
       written.Read(at, &buffer).subspan(static_cast<size_t>(from), wanted.size());
   bool same = true;
-  InPieces(source, wanted, crew, [&](ModelSource::Bytes piece, size_t offset) {
+  InPieces(source, wanted, group, [&](ModelSource::Bytes piece, size_t offset) {
     const ModelSource::Bytes there = bytes.subspan(offset, piece.size());
     MapAtOnce(there);
     same = same && (piece.empty() || std::memcmp(piece.data(), there.data(), piece.size()) == 0);
@@ -142,21 +142,21 @@ void Compare(const ModelSource& source, const ModelSource& written, int n_thread
   std::atomic<int64_t> compared{0};
   std::vector<int64_t> parts(static_cast<size_t>(source.parts()));
   std::iota(parts.begin(), parts.end(), int64_t{0});
-  PartQueue queue(source, std::move(parts));
-  Crew crew;
+  BudgetedQueue queue(source, std::move(parts));
+  ThreadGroup group;
   const auto compare = [&](const engine::NamedTensor& tensor, int64_t from,
                            ModelSource::Bytes bytes) {
-    if (!IsSame(tensor, from, bytes, source, written, crew) && !crew.stopping()) {
+    if (!IsSame(tensor, from, bytes, source, written, group) && !group.stopping()) {
       throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(tensor.name) +
                                             " is not what was written; nothing is kept");
     }
     compared += static_cast<int64_t>(bytes.size());
   };
-  const auto compare_part = [&](int64_t part, const ForAll& for_all) {
-    source.ReadPieces(part, for_all, compare);
+  const auto compare_part = [&](int64_t part, const ParallelFor& parallel_for) {
+    source.ReadPieces(part, parallel_for, compare);
   };
-  for (int i = 0; i < n_threads; ++i) crew.Add([&] { queue.Drain(crew, compare_part); });
-  crew.Wait([&] { advance(compared.exchange(0)); });
+  for (int i = 0; i < n_threads; ++i) group.Add([&] { queue.Drain(group, compare_part); });
+  group.Wait([&] { advance(compared.exchange(0)); });
 }
 
 // Merged weights are always compared, by what the model says: there is nothing else to hold them
@@ -198,8 +198,8 @@ bool MergesIntoTarget(const ConvertSpec& spec, SourceKind kind) {
 }
 
 // Where the adapter was merged, by this process or by one that was killed.
-fs::path Merged(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
-                const WorkDir& work) {
+fs::path MergedDir(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
+                   const WorkDir& work) {
   fs::path merged = work.path() / WorkDir::kMergedDir;
   engine::RemoveStaleTemporaries(work.path(), WorkDir::kMergedDir);
   if (!fs::exists(merged)) Merge(spec, context, ops, merged);
@@ -233,33 +233,33 @@ void CheckSource(const ModelSource& source,
 }
 
 // What a writer tells of what it wrote.
-struct Told {
+struct WriterReport {
   std::string report_json;  // empty: nothing
   engine::FileHashes file_hashes;
 };
 
-Told Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
-           const WorkDir& work) {
+WriterReport Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
+                   const WorkDir& work) {
   const Format& format = FormatOf(spec);
   const SourceKind kind = FormOf(spec.source, "source").kind;
   if (MergesIntoTarget(spec, kind)) {
-    if (!fs::exists(work.out())) fs::rename(Merged(spec, context, ops, work), work.out());
+    if (!fs::exists(work.out())) fs::rename(MergedDir(spec, context, ops, work), work.out());
     return {};
   }
   WarnOfBlocks(spec, context);
   ConvertSpec read = spec;
-  if (kind == SourceKind::kAdapter) read.source = Merged(spec, context, ops, work);
+  if (kind == SourceKind::kAdapter) read.source = MergedDir(spec, context, ops, work);
   const auto source =
       OpenSource(read, format.casts_source ? FloatTypeOf(spec.dtype) : std::nullopt);
   Journal journal(work.path() / WorkDir::kJournalFile);
   Progress progress(context, (spec.verify ? 2 : 1) * BytesToWrite(*source, format));
   const auto advance = [&](int64_t bytes) { progress.Advance(bytes); };
-  if (!format.goes_on) fs::remove_all(work.out());
+  if (!format.supports_resume) fs::remove_all(work.out());
   if (!format.IsFile()) {
     fs::create_directory(work.out());
     engine::RemoveStaleTemporaries(work.out());  // of small files, of a process that was killed
   }
-  Told told;
+  WriterReport written;
   const auto warn = [&](const std::string& text) {
     if (context.report) context.report({.kind = "warning", .message = text});
   };
@@ -270,31 +270,31 @@ Told Write(const ConvertSpec& spec, const JobContext& context, engine::OpsContex
                       .advance = advance,
                       .journal = &journal,
                       .warn = warn,
-                      .report = [&](std::string json) { told.report_json = std::move(json); },
+                      .report = [&](std::string json) { written.report_json = std::move(json); },
                       .hashed =
                           [&](const engine::FileHashes& hashes) {
-                            told.file_hashes.insert(hashes.begin(), hashes.end());
+                            written.file_hashes.insert(hashes.begin(), hashes.end());
                           }});
   if (spec.verify) {
     CompareAll(spec, *source, *format.open(spec, work.out()), ops.pool().n_threads(), advance);
   }
-  if (kind != SourceKind::kAdapter) return told;
+  if (kind != SourceKind::kAdapter) return written;
   const fs::path merge = (format.IsFile() ? work.path() : work.out()) / kMergeFile;
   fs::copy_file(read.source / kMergeFile, merge, fs::copy_options::overwrite_existing);
-  return told;
+  return written;
 }
 
 // Runs what was written, and gives the text of its record.
-std::string Certified(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
-                      const WorkDir& work, Told told) {
+std::string CertifiedRecord(const ConvertSpec& spec, const JobContext& context,
+                            engine::OpsContext& ops, const WorkDir& work, WriterReport written) {
   Progress reporter(context);
   const auto progress = [&] { reporter.Reach(1, 1, "comparing logits"); };
   const Certificate certificate = Certify(
       spec, work.out(),
       {.work_dir = work.path(), .cache_dir = context.cache_dir, .progress = progress, .ops = ops});
   RecordContext record{.job = JobOf(context), .cache_dir = context.cache_dir, .progress = progress};
-  record.report_json = std::move(told.report_json);
-  record.file_hashes = std::move(told.file_hashes);
+  record.report_json = std::move(written.report_json);
+  record.file_hashes = std::move(written.file_hashes);
   // A record beside a file is written before the file has its name, so it says which file it is of.
   if (FormatOf(spec).IsFile()) record.inode = InodeOf(work.out());
   for (const fs::path& merge : {work.path() / kMergeFile, work.out() / kMergeFile}) {
@@ -305,11 +305,11 @@ std::string Certified(const ConvertSpec& spec, const JobContext& context, engine
 
 // The record says what the parents' weights hash to; it finds that remembered, if this has been
 // done. What cannot be hashed it says itself.
-void HashAhead(const fs::path& path, const JobContext& context, const Crew& crew) {
+void HashAhead(const fs::path& path, const JobContext& context, const ThreadGroup& group) {
   const OpenedTensors opened = OpenTensors(path);
   if (opened.kind != TensorsKind::kModel) return;
   engine::ModelDir::Open(opened.path).ContentHash(context.cache_dir / "hashes", [&] {
-    if (crew.stopping()) throw Error(ErrorCode::kCancelled, "stopped");
+    if (group.stopping()) throw Error(ErrorCode::kCancelled, "stopped");
   });
 }
 
@@ -320,17 +320,17 @@ void MakeIn(WorkDir& work, const ConvertSpec& spec, const JobContext& context,
                     .total_steps = 100,
                     .message = "going on from an interrupted conversion"});
   }
-  Crew hashing;
+  ThreadGroup hashing;
   if (!context.cache_dir.empty()) {
     for (const fs::path& parent_model : {spec.source, spec.base}) {
       if (parent_model.empty()) continue;
       hashing.Add([&hashing, &context, path = parent_model] { HashAhead(path, context, hashing); });
     }
   }
-  Told told = Write(spec, context, ops, work);
+  WriterReport written = Write(spec, context, ops, work);
   Progress progress(context);
   hashing.WaitForEnd([&] { progress.Reach(1, 1, "hashing the source"); });
-  const std::string text = Certified(spec, context, ops, work, std::move(told));
+  const std::string text = CertifiedRecord(spec, context, ops, work, std::move(written));
   const fs::path record = FormatOf(spec).IsFile() ? RecordOf(spec) : work.out() / kRecordFile;
   engine::WriteFileAtomically(record, text);
   if (!FormatOf(spec).IsFile()) AddToManifest(work.out(), text);

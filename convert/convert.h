@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "convert/spec.h"
+#include "convert/spec/spec.h"
 #include "engine/base/job_context.h"
 #include "engine/ops/ops_context.h"
 

@@ -1,6 +1,6 @@
 # How this project is put together: one static library per room, linked only to the rooms below it.
 #
-#   tandem_room(engine_kv DIR engine/kv DEPS engine_base engine_io)   the library of a room; sources are globbed
+#   tandem_room(engine_kv DIR engine/kv DEPS engine_base engine_io)   the library of one or more folders; sources are globbed
 #   tandem_test(engine_kv_test DIR tests/engine/kv DEPS engine_kv)    one test program per room
 
 find_package(Threads REQUIRED)
@@ -32,6 +32,10 @@ target_compile_options(tandem_options INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror
   # g++ 12 sees overlapping copies in every `"literal" + std::string` (GCC bug 105651).
   -Wno-restrict)
+if(TANDEM_UNITY)
+  # In a unity build every source looks like a header, so g++ warns of classes with members of local types.
+  target_compile_options(tandem_options INTERFACE -Wno-subobject-linkage)
+endif()
 target_link_libraries(tandem_options INTERFACE Threads::Threads)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_compile_options(tandem_options INTERFACE -O3 -g1)
@@ -54,27 +58,25 @@ if(TANDEM_SANITIZE)
   endif()
 endif()
 
-# Rooms in which a lost bit is a bug add -Wconversion (STYLE 11).
-# ONLY and EXCEPT name files of a room that is more than one library.
+# STRICT adds -Wconversion: for rooms in which a lost bit is a bug.
+# SEPARATE compiles each file alone even in a unity build: for files that reuse each other's local names.
 function(tandem_room NAME)
-  cmake_parse_arguments(R "STRICT" "DIR" "DEPS;LIBS;ONLY;EXCEPT" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${R_DIR}/*.cc)
+  cmake_parse_arguments(R "STRICT;SEPARATE" "" "DIR;DEPS;LIBS" ${ARGN})
+  list(TRANSFORM R_DIR PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE patterns)
+  list(TRANSFORM patterns APPEND /*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${patterns})
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
-  foreach(file IN LISTS R_EXCEPT)
-    list(REMOVE_ITEM sources ${CMAKE_SOURCE_DIR}/${R_DIR}/${file})
-  endforeach()
-  if(R_ONLY)
-    list(TRANSFORM R_ONLY PREPEND ${CMAKE_SOURCE_DIR}/${R_DIR}/)
-    set(sources ${R_ONLY})
-  endif()
   if(sources)
     add_library(${NAME} STATIC ${sources})
+    if(TANDEM_UNITY AND NOT R_SEPARATE)
+      set_target_properties(${NAME} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+    endif()
     target_link_libraries(${NAME} PUBLIC tandem_options ${R_DEPS} ${R_LIBS})
     if(R_STRICT)
       target_compile_options(${NAME} PRIVATE -Wconversion)
     endif()
     # Only what computes is worth what optimising sanitizers' code takes: -Og compiles in two thirds of the time.
-    if(TANDEM_SANITIZE AND NOT R_DIR MATCHES "^engine")
+    if(TANDEM_SANITIZE AND NOT "${R_DIR}" MATCHES "^engine")
       target_compile_options(${NAME} PRIVATE -Og)
     endif()
   else()

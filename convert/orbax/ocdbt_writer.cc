@@ -32,10 +32,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint32_t kManifestMagic = 0x0cdb3a2a;
-constexpr uint32_t kNodeMagic = 0x0cdb20de;
-constexpr size_t kEnvelopeBytes = 4 + 8 + 1 + 1 + 4;
-constexpr size_t kMaxKeyBytes = 65535;
+constexpr uint32_t kWrittenManifestMagic = 0x0cdb3a2a;
+constexpr uint32_t kWrittenNodeMagic = 0x0cdb20de;
+constexpr size_t kWrittenEnvelopeBytes = 4 + 8 + 1 + 1 + 4;
+constexpr size_t kMostKeyBytes = 65535;
 // An entry of a node costs this beside its key and value: columns of numbers, each of at most ten
 // bytes.
 constexpr size_t kEntryBytes = 64;
@@ -77,7 +77,7 @@ std::string Envelope(uint32_t magic, const ByteWriter& body) {
   const std::vector<std::byte> packed = EncodeZstd(body.bytes());
   ByteWriter out;
   out.U32Big(magic);
-  out.U64(kEnvelopeBytes + packed.size());
+  out.U64(kWrittenEnvelopeBytes + packed.size());
   out.Varint(0);  // version
   out.Varint(1);  // zstd
   out.Text({reinterpret_cast<const char*>(packed.data()), packed.size()});
@@ -154,7 +154,7 @@ class OcdbtWriter : public KeyValueWriter {
   bool IsInlined(uint64_t bytes) const { return bytes <= sizes_.max_inline_value_bytes; }
 
   void Keep(const std::string& key, Value value) {
-    if (key.empty() || key.size() > kMaxKeyBytes) {
+    if (key.empty() || key.size() > kMostKeyBytes) {
       throw Error(ErrorCode::kInvalidArgument, Quoted(key) + " is no key of OCDBT");
     }
     if (!values_.emplace(key, std::move(value)).second) {
@@ -229,7 +229,7 @@ class OcdbtWriter : public KeyValueWriter {
   }
 
   Subtree WriteNode(const ByteWriter& body, std::string first_key) {
-    const std::string object = Envelope(kNodeMagic, body);
+    const std::string object = Envelope(kWrittenNodeMagic, body);
     Subtree subtree;
     subtree.first_key = std::move(first_key);
     subtree.at = Append(std::as_bytes(std::span(object)));
@@ -370,7 +370,7 @@ class OcdbtWriter : public KeyValueWriter {
     body.Varint(root ? root->outside_bytes : 0);
     body.U64(static_cast<uint64_t>(stamp_.time_ns));
     body.Varint(0);  // older versions
-    engine::WriteFileAtomically(dir_ / "manifest.ocdbt", Envelope(kManifestMagic, body));
+    engine::WriteFileAtomically(dir_ / "manifest.ocdbt", Envelope(kWrittenManifestMagic, body));
   }
 
   const fs::path dir_;

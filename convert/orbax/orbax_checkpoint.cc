@@ -16,14 +16,14 @@ namespace {
 namespace fs = std::filesystem;
 using Leaf = OrbaxCheckpoint::Leaf;
 
-constexpr const char* kTree = "_METADATA";
+constexpr const char* kTreeFile = "_METADATA";
 constexpr const char* kDatabase = "manifest.ocdbt";
 // Array descriptions of the two versions of zarr.
 constexpr const char* kZarr2 = ".zarray";
 constexpr const char* kZarr3 = "zarr.json";
 
 bool IsItem(const fs::path& dir) {
-  return fs::is_regular_file(dir / kTree) || fs::is_regular_file(dir / kDatabase);
+  return fs::is_regular_file(dir / kTreeFile) || fs::is_regular_file(dir / kDatabase);
 }
 
 bool IsStep(const fs::path& dir) { return fs::is_regular_file(dir / "_CHECKPOINT_METADATA"); }
@@ -175,7 +175,7 @@ OrbaxCheckpoint OrbaxCheckpoint::Open(const fs::path& path) {
   checkpoint.dir_ = FindItem(path);
   if (checkpoint.dir_.empty()) {
     throw Error(ErrorCode::kUnsupported, path.string() + ": no checkpoint of Orbax: neither " +
-                                             kTree + " nor " + kDatabase +
+                                             kTreeFile + " nor " + kDatabase +
                                              " in it, in a finished step or in an item of one");
   }
   const fs::path& dir = checkpoint.dir_;
@@ -183,8 +183,8 @@ OrbaxCheckpoint OrbaxCheckpoint::Open(const fs::path& path) {
   const std::shared_ptr<const KeyValues> values =
       checkpoint.is_ocdbt_ ? OpenOcdbt(dir) : OpenFileTree(dir);
   checkpoint.arrays_ = std::make_shared<const ZarrReader>(values);
-  checkpoint.leaves_ =
-      fs::is_regular_file(dir / kTree) ? LeavesOfTree(dir / kTree) : LeavesOfKeys(values->Keys());
+  checkpoint.leaves_ = fs::is_regular_file(dir / kTreeFile) ? LeavesOfTree(dir / kTreeFile)
+                                                            : LeavesOfKeys(values->Keys());
   for (Leaf& leaf : checkpoint.leaves_) {
     if (!HasData(leaf.value_type)) continue;
     leaf.array = FindArray(*values, leaf.name(), dir.string());
@@ -220,16 +220,17 @@ void OrbaxCheckpoint::CheckStored(const Leaf& leaf) const {
 }
 
 void OrbaxCheckpoint::Read(const Leaf& leaf, std::span<std::byte> out,
-                           const ForAll& for_all) const {
-  arrays_->Read(leaf.name(), ArrayOf(leaf), out, for_all);
+                           const ParallelFor& parallel_for) const {
+  arrays_->Read(leaf.name(), ArrayOf(leaf), out, parallel_for);
 }
 
-void OrbaxCheckpoint::ReadRuns(const Leaf& leaf, const TakeRun& take, const ForAll& for_all) const {
-  arrays_->ReadRuns(leaf.name(), ArrayOf(leaf), take, for_all);
+void OrbaxCheckpoint::ReadRuns(const Leaf& leaf, const TakeRun& take,
+                               const ParallelFor& parallel_for) const {
+  arrays_->ReadRuns(leaf.name(), ArrayOf(leaf), take, parallel_for);
 }
 
-void OrbaxCheckpoint::Decompress(const Leaf& leaf, const ForAll& for_all) const {
-  arrays_->Decompress(leaf.name(), ArrayOf(leaf), for_all);
+void OrbaxCheckpoint::Decompress(const Leaf& leaf, const ParallelFor& parallel_for) const {
+  arrays_->Decompress(leaf.name(), ArrayOf(leaf), parallel_for);
 }
 
 }  // namespace tandem::convert

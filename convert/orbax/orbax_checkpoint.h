@@ -38,10 +38,12 @@ class OrbaxCheckpoint {
   // Throws kDataLoss when chunks are missing or too small for the shape; see ZarrReader. Call it
   // before allocating the array's bytes.
   void CheckStored(const Leaf& leaf) const;
-  // The elements of a leaf that has an array, on all threads of for_all: see ZarrReader.
-  void Read(const Leaf& leaf, std::span<std::byte> out, const ForAll& for_all = OneByOne) const;
-  void ReadRuns(const Leaf& leaf, const TakeRun& take, const ForAll& for_all = OneByOne) const;
-  void Decompress(const Leaf& leaf, const ForAll& for_all = OneByOne) const;
+  // The elements of a leaf that has an array, on all threads of parallel_for: see ZarrReader.
+  void Read(const Leaf& leaf, std::span<std::byte> out,
+            const ParallelFor& parallel_for = OneByOne) const;
+  void ReadRuns(const Leaf& leaf, const TakeRun& take,
+                const ParallelFor& parallel_for = OneByOne) const;
+  void Decompress(const Leaf& leaf, const ParallelFor& parallel_for = OneByOne) const;
 
  private:
   std::filesystem::path dir_;

@@ -53,7 +53,7 @@ std::string ChunkKey(const std::string& name, const ZarrArray& array, int64_t ch
 }
 
 // Tasks of a pool may not throw: the first fault is kept and thrown here.
-void ParallelFor(ThreadPool& pool, int64_t n, const std::function<void(int64_t)>& task) {
+void RunOnPool(ThreadPool& pool, int64_t n, const std::function<void(int64_t)>& task) {
   std::mutex mutex;  // guards fault
   std::exception_ptr fault;
   pool.ParallelFor(n, [&](int64_t i, int) {
@@ -122,7 +122,7 @@ StoredArray OrbaxItemWriter::PutAll(const std::string& name, const ZarrArray& ar
   for (int64_t first = 0; first < n_chunks; first += at_once) {
     std::vector<std::vector<std::byte>> encoded(
         static_cast<size_t>(std::min(at_once, n_chunks - first)));
-    ParallelFor(pool_, static_cast<int64_t>(encoded.size()), [&](int64_t i) {
+    RunOnPool(pool_, static_cast<int64_t>(encoded.size()), [&](int64_t i) {
       encoded[static_cast<size_t>(i)] = EncodeZarrChunk(array, first + i, bytes);
     });
     for (size_t i = 0; i < encoded.size(); ++i) {

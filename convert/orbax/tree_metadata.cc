@@ -9,7 +9,7 @@ namespace tandem::convert {
 namespace {
 
 constexpr int kMaxDepth = 64;
-constexpr size_t kMaxKeys = 64;  // of one path
+constexpr size_t kMostPathKeys = 64;  // of one path
 
 // Follows {"tree_metadata": {NAME: {"key_metadata": [{"key": …}], "value_metadata":
 // {"value_type": …}}}} and skips every other value, at any depth.
@@ -107,8 +107,8 @@ class TreeReader : public engine::JsonHandler {
 
   bool EnterKey(bool is_object) {
     if (!is_object) Fail(Quoted(name_) + " has a bad key");
-    if (entries.back().path.size() == kMaxKeys) {
-      Fail(Quoted(name_) + " has more than " + std::to_string(kMaxKeys) + " keys");
+    if (entries.back().path.size() == kMostPathKeys) {
+      Fail(Quoted(name_) + " has more than " + std::to_string(kMostPathKeys) + " keys");
     }
     has_key_ = false;
     place_ = Place::kKey;

@@ -207,9 +207,9 @@ class ZarrReader::Reading {
   }
 
   using Work = std::function<void(const StoredChunk& chunk, Space* space)>;
-  void Run(const ForAll& for_all, const Work& work) {
+  void Run(const ParallelFor& parallel_for, const Work& work) {
     for (auto chunks = list_.Take(); !chunks.empty(); chunks = list_.Take()) {
-      RunAll(for_all, static_cast<int64_t>(chunks.size()), [&](int64_t i) {
+      RunAll(parallel_for, static_cast<int64_t>(chunks.size()), [&](int64_t i) {
         const StoredChunk& chunk = chunks[static_cast<size_t>(i)];
         std::unique_ptr<Space> space = reader_.Borrow();
         work(chunk, space.get());
@@ -365,26 +365,26 @@ void ZarrReader::CheckStored(const std::string& prefix, const ZarrArray& array) 
 }
 
 void ZarrReader::Read(const std::string& prefix, const ZarrArray& array, std::span<std::byte> out,
-                      const ForAll& for_all) const {
+                      const ParallelFor& parallel_for) const {
   if (static_cast<int64_t>(out.size()) != array.bytes()) {
     throw Error(ErrorCode::kInternal, prefix + ": room for another number of bytes");
   }
   Reading reading(*this, prefix, array);
-  reading.Run(for_all,
+  reading.Run(parallel_for,
               [&](const StoredChunk& chunk, Space* space) { reading.Put(chunk, space, out); });
 }
 
 void ZarrReader::ReadRuns(const std::string& prefix, const ZarrArray& array, const TakeRun& take,
-                          const ForAll& for_all) const {
+                          const ParallelFor& parallel_for) const {
   Reading reading(*this, prefix, array);
-  reading.Run(for_all,
+  reading.Run(parallel_for,
               [&](const StoredChunk& chunk, Space* space) { reading.InRuns(chunk, space, take); });
 }
 
 void ZarrReader::Decompress(const std::string& prefix, const ZarrArray& array,
-                            const ForAll& for_all) const {
+                            const ParallelFor& parallel_for) const {
   Reading reading(*this, prefix, array);
-  reading.Run(for_all,
+  reading.Run(parallel_for,
               [&](const StoredChunk& chunk, Space* space) { reading.Forget(chunk, space); });
 }
 

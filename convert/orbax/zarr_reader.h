@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "convert/orbax/for_all.h"
 #include "convert/orbax/key_values.h"
+#include "convert/orbax/parallel_for.h"
 #include "convert/orbax/zarr.h"
 
 namespace tandem::convert {
@@ -18,8 +18,8 @@ namespace tandem::convert {
 // Where in an array (in bytes) a run begins, and its bytes, there during the call.
 using TakeRun = std::function<void(int64_t offset, std::span<const std::byte> run)>;
 
-// Reads arrays of a store, the chunks of one on all threads of a ForAll. What it decodes in is kept
-// for the next. Any thread.
+// Reads arrays of a store, the chunks of one on all threads of a ParallelFor. What it decodes in is
+// kept for the next. Any thread.
 //
 // Throws kDataLoss naming the chunk, of several the first in order, whatever number of threads
 // reads; one that is missing is an error, as in Orbax. Throws kUnsupported for an array that is not
@@ -36,18 +36,18 @@ class ZarrReader {
   // All elements in C order, little-endian, into out.size() == array.bytes() bytes. Memory: a chunk
   // for each thread, of those that are no runs of the array.
   void Read(const std::string& prefix, const ZarrArray& array, std::span<std::byte> out,
-            const ForAll& for_all = OneByOne) const;
+            const ParallelFor& parallel_for = OneByOne) const;
 
   // The same in runs of at most kRunBytes, none of them twice, those of a chunk in order; `take` is
   // called by several threads at a time. REQUIRES: HasRuns(array).
   static constexpr size_t kRunBytes = size_t{256} << 10;
   void ReadRuns(const std::string& prefix, const ZarrArray& array, const TakeRun& take,
-                const ForAll& for_all = OneByOne) const;
+                const ParallelFor& parallel_for = OneByOne) const;
 
   // Decodes every chunk at once, in memory that has been used before, and forgets it: what reading
   // an array costs at least. For measurements.
   void Decompress(const std::string& prefix, const ZarrArray& array,
-                  const ForAll& for_all = OneByOne) const;
+                  const ParallelFor& parallel_for = OneByOne) const;
 
  private:
   struct Space;

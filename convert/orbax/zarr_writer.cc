@@ -17,14 +17,14 @@ namespace {
 
 using engine::DType;
 // Sorted names, as TensorStore writes them.
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 struct TypeNames {
   DType dtype;
   const char* zarr2;
   const char* zarr3;
 };
-constexpr std::array kTypes = {
+constexpr std::array kTypeNames = {
     TypeNames{DType::kF32, "<f4", "float32"},        TypeNames{DType::kF64, "<f8", "float64"},
     TypeNames{DType::kBF16, "bfloat16", "bfloat16"}, TypeNames{DType::kF16, "<f2", "float16"},
     TypeNames{DType::kI64, "<i8", "int64"},          TypeNames{DType::kI32, "<i4", "int32"},
@@ -97,9 +97,9 @@ ZarrArray PlanZarr(int version, DType dtype, std::vector<int64_t> shape, int64_t
   if (version != 2 && version != 3) {
     throw Error(ErrorCode::kInvalidArgument, "zarr is written in versions 2 and 3");
   }
-  const auto type = std::find_if(kTypes.begin(), kTypes.end(),
+  const auto type = std::find_if(kTypeNames.begin(), kTypeNames.end(),
                                  [&](const TypeNames& names) { return names.dtype == dtype; });
-  TANDEM_CHECK(type != kTypes.end());
+  TANDEM_CHECK(type != kTypeNames.end());
   ZarrArray array;
   array.version = version;
   array.type_name = version == 2 ? type->zarr2 : type->zarr3;
@@ -124,37 +124,39 @@ const char* ZarrMetadataName(const ZarrArray& array) {
 
 std::string ZarrMetadataText(const ZarrArray& array) {
   if (array.version == 2) {
-    return Json{{"zarr_format", 2},
-                {"shape", array.shape},
-                {"chunks", array.chunk_shape},
-                {"dtype", array.type_name},
-                {"compressor", {{"id", "zstd"}, {"level", 1}}},
-                {"fill_value", nullptr},
-                {"filters", nullptr},
-                {"order", "C"},
-                {"dimension_separator", "."}}
+    return SortedJson{{"zarr_format", 2},
+                      {"shape", array.shape},
+                      {"chunks", array.chunk_shape},
+                      {"dtype", array.type_name},
+                      {"compressor", {{"id", "zstd"}, {"level", 1}}},
+                      {"fill_value", nullptr},
+                      {"filters", nullptr},
+                      {"order", "C"},
+                      {"dimension_separator", "."}}
         .dump();
   }
-  const Json bytes = {{"name", "bytes"}, {"configuration", {{"endian", "little"}}}};
-  const Json zstd = {{"name", "zstd"}, {"configuration", {{"checksum", true}, {"level", 1}}}};
-  const Json sharding = {{"name", "sharding_indexed"},
-                         {"configuration",
-                          {{"chunk_shape", array.chunk_shape},
-                           {"codecs", Json::array({bytes, zstd})},
-                           {"index_codecs", Json::array({bytes, Json{{"name", "crc32c"}}})}}}};
+  const SortedJson bytes = {{"name", "bytes"}, {"configuration", {{"endian", "little"}}}};
+  const SortedJson zstd = {{"name", "zstd"}, {"configuration", {{"checksum", true}, {"level", 1}}}};
+  const SortedJson sharding = {
+      {"name", "sharding_indexed"},
+      {"configuration",
+       {{"chunk_shape", array.chunk_shape},
+        {"codecs", SortedJson::array({bytes, zstd})},
+        {"index_codecs", SortedJson::array({bytes, SortedJson{{"name", "crc32c"}}})}}}};
   const bool is_float = array.dtype == DType::kF32 || array.dtype == DType::kF64 ||
                         array.dtype == DType::kBF16 || array.dtype == DType::kF16;
-  Json fill = is_float ? Json(0.0) : Json(0);
+  SortedJson fill = is_float ? SortedJson(0.0) : SortedJson(0);
   if (array.dtype == DType::kBool) fill = false;
-  return Json{{"zarr_format", 3},
-              {"node_type", "array"},
-              {"shape", array.shape},
-              {"data_type", array.type_name},
-              {"chunk_grid",
-               {{"name", "regular"}, {"configuration", {{"chunk_shape", array.chunk_shape}}}}},
-              {"chunk_key_encoding", {{"name", "default"}}},
-              {"fill_value", std::move(fill)},
-              {"codecs", Json::array({sharding})}}
+  return SortedJson{
+      {"zarr_format", 3},
+      {"node_type", "array"},
+      {"shape", array.shape},
+      {"data_type", array.type_name},
+      {"chunk_grid",
+       {{"name", "regular"}, {"configuration", {{"chunk_shape", array.chunk_shape}}}}},
+      {"chunk_key_encoding", {{"name", "default"}}},
+      {"fill_value", std::move(fill)},
+      {"codecs", SortedJson::array({sharding})}}
       .dump();
 }
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/io/safetensors.h"
+#include "engine/formats/safetensors/safetensors.h"
 
 namespace tandem::engine {
 

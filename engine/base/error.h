@@ -28,7 +28,9 @@ enum class ErrorCode {
 // in lower case, and never contain prompts or keys.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  // A NUL in the message is written as \u0000: what() ends at the first one.
+  Error(ErrorCode code, const std::string& message)
+      : std::runtime_error(WithoutNuls(message)), code_(code) {}
 
   // The request field at fault, as OpenAI's `error.param` ("messages[3].content").
   Error&& WithParam(std::string param) && {
@@ -46,6 +48,19 @@ class Error : public std::runtime_error {
   const std::string& reason() const { return reason_; }
 
  private:
+  static std::string WithoutNuls(const std::string& message) {
+    if (message.find('\0') == std::string::npos) return message;
+    std::string out;
+    for (const char c : message) {
+      if (c == '\0') {
+        out += "\\u0000";
+      } else {
+        out.push_back(c);
+      }
+    }
+    return out;
+  }
+
   ErrorCode code_;
   std::string param_;
   std::string reason_;

@@ -96,7 +96,8 @@ class QueueSink : public spdlog::sinks::base_sink<std::mutex> {
     }
     queue_->Push(line);
   }
-  void flush_() override {}
+  // Only an explicit flush waits, for at most a second.
+  void flush_() override { queue_->Flush(std::chrono::seconds(1)); }
 
  private:
   static const char* ColourOf(spdlog::level::level_enum level) {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "engine/chat/jinja_eval.h"
-#include "engine/chat/jinja_parser.h"
+#include "engine/chat/jinja/eval.h"
+#include "engine/chat/jinja/parser.h"
 
 namespace tandem::engine {
 namespace {

@@ -13,7 +13,7 @@
 namespace tandem::engine {
 namespace {
 
-constexpr uintptr_t kPageBytes = 4096;
+constexpr uintptr_t kFaultPageBytes = 4096;
 
 // Constant-initialized and never destroyed: a fault may come at any time.
 constinit std::array<MappingWatch::Slot, MappingWatch::kMaxWatches> g_slots;
@@ -26,7 +26,7 @@ struct sigaction g_previous;  // written before the handler can run
 // Replaces the rest of the range by zeros: whatever cut the file short took all of it, and one
 // mapping per page would run into the kernel's limit. mmap is a plain system call here.
 bool Repair(MappingWatch::Slot& slot, uintptr_t at, uintptr_t end) {
-  const uintptr_t page = at / kPageBytes * kPageBytes;
+  const uintptr_t page = at / kFaultPageBytes * kFaultPageBytes;
   const void* mapped = mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return false;
@@ -73,7 +73,7 @@ MappingWatch::Slot& MappingWatch::Take() {
 
 MappingWatch::MappingWatch(std::span<const std::byte> range) : slot_(Take()) {
   const auto begin = reinterpret_cast<uintptr_t>(range.data());
-  TANDEM_CHECK(begin % kPageBytes == 0 && range.size() % kPageBytes == 0);
+  TANDEM_CHECK(begin % kFaultPageBytes == 0 && range.size() % kFaultPageBytes == 0);
   slot_.damaged.store(false, std::memory_order_relaxed);
   slot_.begin.store(begin, std::memory_order_relaxed);
   slot_.end.store(begin + range.size(), std::memory_order_release);

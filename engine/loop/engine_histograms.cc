@@ -1,6 +1,8 @@
 #include <array>
 
-#include "engine/engine.h"
+#include "engine/api/generation.h"
+#include "engine/api/loaded_model.h"
+#include "engine/api/stats.h"
 
 // Boundaries are vLLM's, so that dashboards made for it fit, and a few smaller ones in front: small
 // models on fast machines would otherwise fall into one bucket.

@@ -10,9 +10,12 @@
 #include <variant>
 #include <vector>
 
+#include "engine/api/generation.h"
+#include "engine/api/loaded_model.h"
+#include "engine/api/options.h"
+#include "engine/api/stats.h"
 #include "engine/base/mailbox.h"
 #include "engine/base/thread_pool.h"
-#include "engine/engine.h"
 #include "engine/kv/block_pool.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/kv/prefix_index.h"

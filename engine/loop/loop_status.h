@@ -8,7 +8,9 @@
 #include <string>
 #include <unordered_map>
 
-#include "engine/engine.h"
+#include "engine/api/generation.h"
+#include "engine/api/loaded_model.h"
+#include "engine/api/stats.h"
 
 namespace tandem::engine {
 

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 
-#include "engine/engine.h"
+#include "engine/api/generation.h"
+#include "engine/api/loaded_model.h"
+#include "engine/api/options.h"
+#include "engine/api/stats.h"
 #include "engine/model/model.h"
-#include "engine/options.h"
 
 namespace tandem::engine {
 

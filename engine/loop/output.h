@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/generation.h"
+#include "engine/api/loaded_model.h"
+#include "engine/api/stats.h"
 #include "engine/base/ids.h"
-#include "engine/engine.h"
 #include "engine/loop/stop_matcher.h"
 #include "engine/tokenizer/incremental_detokenizer.h"
 

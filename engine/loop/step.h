@@ -5,8 +5,10 @@
 #include <span>
 #include <vector>
 
+#include "engine/api/generation.h"
+#include "engine/api/loaded_model.h"
+#include "engine/api/stats.h"
 #include "engine/base/ids.h"
-#include "engine/engine.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/model/batch_view.h"
 #include "engine/model/family.h"

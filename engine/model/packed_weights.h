@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/aligned_buffer.h"
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "engine/model/weights.h"
 #include "engine/ops/ops_context.h"
 

@@ -8,8 +8,8 @@
 
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/check.h"
+#include "engine/formats/safetensors/safetensors.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/safetensors.h"
 #include "engine/model/family.h"
 #include "engine/tensor/bfloat16.h"
 

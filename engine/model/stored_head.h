@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "engine/model/family.h"
 
 namespace tandem::engine {

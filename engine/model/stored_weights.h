@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/io/stored_tensor.h"
+#include "engine/formats/stored/stored_tensor.h"
 #include "engine/model/weights.h"
 #include "engine/ops/matmul.h"
 

@@ -1,6 +1,6 @@
 #include "engine/model/weights.h"
 
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 
 namespace tandem::engine {
 

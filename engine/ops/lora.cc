@@ -18,7 +18,7 @@ constexpr int64_t kWorthSharing = 1 << 16;
 
 int64_t TasksOf(const LoraRows& rows) { return (rows.n_rows + kTaskRows - 1) / kTaskRows; }
 
-int64_t PanelsOf(int64_t n) { return (n + kLanes - 1) / kLanes; }
+int64_t LoraPanels(int64_t n) { return (n + kLanes - 1) / kLanes; }
 
 template <class T>
 void RunTask(const KernelTable& table, const ConstMatrix& x, const LoraMatrices& lora,
@@ -31,7 +31,7 @@ void RunTask(const KernelTable& table, const ConstMatrix& x, const LoraMatrices&
                   .ldx = x.stride,
                   .m = n_rows,
                   .panels = reinterpret_cast<const T*>(lora.a.panels),
-                  .n_panels = PanelsOf(rank),
+                  .n_panels = LoraPanels(rank),
                   .n_columns = rank,
                   .k = RowStride(lora.a.dtype, lora.a.k),
                   .bias = nullptr,
@@ -57,7 +57,7 @@ void RunTask(const KernelTable& table, const ConstMatrix& x, const LoraMatrices&
                   .ldx = ldh,
                   .m = n_rows,
                   .panels = reinterpret_cast<const T*>(lora.b.panels),
-                  .n_panels = PanelsOf(lora.b.n),
+                  .n_panels = LoraPanels(lora.b.n),
                   .n_columns = lora.b.n,
                   .k = RowStride(lora.b.dtype, rank),
                   .bias = nullptr,

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/tokenizer/unicode.h"
+#include "engine/tokenizer/text/unicode.h"
 
 namespace tandem::engine {
 namespace {
@@ -33,14 +33,8 @@ bool TouchesWord(std::string_view text, size_t begin, size_t end) {
 
 bool AddedToken::is_control() const {
   if (special) return true;
-  size_t characters = 0;
-  bool has_punctuation = false;
-  for (size_t at = 0; at < content.size(); ++characters) {
-    const std::optional<Utf8Char> c = CharAt(content, at);
-    has_punctuation = has_punctuation || (c && IsPunctuation(c->value));
-    at += c ? c->size : 1;
-  }
-  return characters > 1 && has_punctuation;
+  return content.size() > 2 &&
+         (content.find_first_of("<>[]|") != std::string::npos || content.front() == '/');
 }
 
 AddedTokenMatcher::AddedTokenMatcher(const std::vector<AddedToken>& tokens) : tokens_(tokens) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
-#include "engine/tokenizer/text_ranges.h"
+#include "engine/tokenizer/text/text_ranges.h"
 
 namespace tandem::engine {
 
@@ -24,8 +24,8 @@ struct AddedToken {
   bool normalized = false;   // looked for in the normalised text
 
   // Whether the token steers the model, so that only a template's text may become it: a special
-  // token, or more than one character with punctuation among them (<tool_call>, [INST], /think).
-  // White space, words and single characters are vocabulary.
+  // token, or one with a bracket, a bar or a leading slash (<tool_call>, [INST], /think). White
+  // space, words, short tokens and other punctuation are vocabulary.
   bool is_control() const;
 };
 

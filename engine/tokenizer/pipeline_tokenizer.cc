@@ -1,7 +1,7 @@
 #include "engine/tokenizer/pipeline_tokenizer.h"
 
 #include "engine/base/check.h"
-#include "engine/tokenizer/unicode.h"
+#include "engine/tokenizer/text/unicode.h"
 
 namespace tandem::engine {
 

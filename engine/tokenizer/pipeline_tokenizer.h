@@ -9,9 +9,9 @@
 
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/decoder.h"
-#include "engine/tokenizer/normalizer.h"
-#include "engine/tokenizer/pretokenizer.h"
-#include "engine/tokenizer/token_model.h"
+#include "engine/tokenizer/models/token_model.h"
+#include "engine/tokenizer/normalizers/normalizer.h"
+#include "engine/tokenizer/pretokenizers/pretokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/vocabulary.h"
 

@@ -11,7 +11,7 @@
 
 #include "engine/base/ids.h"
 #include "engine/tokenizer/decoder.h"
-#include "engine/tokenizer/text_ranges.h"
+#include "engine/tokenizer/text/text_ranges.h"
 
 namespace tandem::engine {
 

@@ -4,8 +4,8 @@
 
 #include "engine/base/check.h"
 #include "engine/base/quoted.h"
-#include "engine/tokenizer/file_errors.h"
-#include "engine/tokenizer/unicode.h"
+#include "engine/tokenizer/files/file_errors.h"
+#include "engine/tokenizer/text/unicode.h"
 
 namespace tandem::engine {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/tokenizer/added_tokens.h"
-#include "engine/tokenizer/json_value.h"
-#include "engine/tokenizer/token_table.h"
+#include "engine/tokenizer/files/json_value.h"
+#include "engine/tokenizer/models/token_table.h"
 
 namespace tandem::engine {
 

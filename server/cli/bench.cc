@@ -16,12 +16,12 @@
 #include "bench/template_bench.h"
 #include "bench/tokenizer_bench.h"
 #include "bench/train_bench.h"
-#include "convert/model_source.h"
+#include "convert/tensors/model_source.h"
 #include "engine/io/atomic_write.h"
 #include "server/cli/model_options.h"
 #include "server/cli/tokenizer_source.h"
 #include "server/cli/verbs.h"
-#include "server/load_model.h"
+#include "server/models/load_model.h"
 
 namespace tandem::server {
 namespace {

@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "convert/open_tensors.h"
-#include "convert/tensor_diff.h"
-#include "convert/tensor_hash.h"
-#include "convert/verify_tensors.h"
+#include "convert/sources/tensor_source_open.h"
+#include "convert/tensors/tensor_diff.h"
+#include "convert/tensors/tensor_hash.h"
+#include "convert/verify/verify_tensors.h"
 #include "server/cli/checkpoint_verbs.h"
 
 namespace tandem::server {

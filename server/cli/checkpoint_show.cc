@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "convert/checkpoint_summary.h"
-#include "convert/open_tensors.h"
 #include "convert/orbax/orbax_checkpoint.h"
-#include "engine/io/model_dir.h"
+#include "convert/sources/checkpoint_summary.h"
+#include "convert/sources/tensor_source_open.h"
+#include "engine/formats/model_dir.h"
 #include "engine/io/sha256.h"
 #include "engine/tensor/dtype.h"
 #include "server/cli/checkpoint_verbs.h"

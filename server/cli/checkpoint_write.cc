@@ -6,7 +6,7 @@
 #include <string>
 
 #include "config/app_config.h"
-#include "convert/params_spec.h"
+#include "convert/formats/params_spec.h"
 #include "server/cli/checkpoint_verbs.h"
 #include "server/cli/convert_verb.h"
 #include "training/checkpoint/checkpoint_garbage.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "server/cli/verbs.h"
-#include "training/explain.h"
+#include "training/spec/explain.h"
 
 namespace tandem::server {
 namespace {

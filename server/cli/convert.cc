@@ -13,7 +13,7 @@
 #include <string>
 
 #include "config/app_config.h"
-#include "convert/check_spec.h"
+#include "convert/formats/check_spec.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
 #include "engine/io/atomic_write.h"

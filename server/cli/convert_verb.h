@@ -1,6 +1,6 @@
 #pragma once
 
-#include "convert/spec.h"
+#include "convert/spec/spec.h"
 
 namespace tandem::server {
 

@@ -11,8 +11,8 @@
 #include "engine/base/thread_pool.h"
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
-#include "training/data_view.h"
-#include "training/open_data.h"
+#include "training/setup/data_view.h"
+#include "training/setup/open_data.h"
 
 namespace tandem::server {
 namespace {

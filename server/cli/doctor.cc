@@ -14,7 +14,7 @@
 #include "engine/model/packed_cache.h"
 #include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
-#include "server/handlers/version.h"
+#include "server/wire/version.h"
 
 namespace tandem::server {
 namespace {

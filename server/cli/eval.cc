@@ -13,7 +13,7 @@
 #include "server/cli/model_options.h"
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
-#include "training/evaluate.h"
+#include "training/run/evaluate.h"
 
 namespace tandem::server {
 namespace {

@@ -2,12 +2,12 @@
 
 #include <string>
 
-#include "server/handlers/model_registry.h"
+#include "server/models/model_registry.h"
 
 namespace tandem::server {
 
-// A curl command for a POSIX shell. It sends a chat if the model has a chat template, else a text to
-// complete; a model without a tokenizer gets a token id. `key_variable` names the environment
+// A curl command for a POSIX shell. It sends a chat if the model has a chat template, else a text
+// to complete; a model without a tokenizer gets a token id. `key_variable` names the environment
 // variable that holds an API key; empty: the server is open.
 std::string ExampleRequest(const std::string& base_url, const ServedModel& model,
                            const std::string& key_variable);

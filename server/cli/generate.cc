@@ -18,7 +18,7 @@
 #include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
 #include "server/handlers/prompt.h"
-#include "server/load_model.h"
+#include "server/models/load_model.h"
 
 namespace tandem::server {
 namespace {

@@ -78,7 +78,7 @@ class OpenJob {
   JobContext context_;
 };
 
-// The main of a job's process. Locks DIR/run.lock, throws as LockRunDirectory before it touches
+// The main of a job's process. Locks DIR/work.lock, throws as LockRunDirectory before it touches
 // anything in the directory, then calls `work`. Writes what `work` throws into result.json and
 // rethrows it; `out_of_memory` is the message for std::bad_alloc.
 int EndInResult(const std::filesystem::path& dir, const char* out_of_memory,

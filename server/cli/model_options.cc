@@ -6,7 +6,7 @@
 
 #include "config/app_config.h"
 #include "engine/io/atomic_write.h"
-#include "server/load_model.h"
+#include "server/models/load_model.h"
 
 namespace tandem::server {
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "engine/options.h"
+#include "engine/api/options.h"
 
 namespace CLI {
 class App;

@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/hub/options.h"
+#include "engine/hub/pull.h"
+#include "engine/hub/reference.h"
 #include "engine/io/atomic_write.h"
 #include "server/cli/job_child.h"
 #include "server/cli/model_options.h"
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
-#include "server/hub/options.h"
-#include "server/hub/pull.h"
-#include "server/hub/reference.h"
 #include "server/pipeline/run.h"
-#include "training/spec.h"
+#include "training/spec/spec.h"
 
 namespace tandem::server {
 namespace {
@@ -45,10 +45,10 @@ std::string FromEnvironment(const char* name) {
 
 // What the cache has of ORG/NAME, for a look that fetches nothing.
 std::string CachedPath(const std::string& path) {
-  const auto reference = ParseHubReference(path);
+  const auto reference = engine::ParseHubReference(path);
   if (fs::exists(path) || !reference) return path;
   try {
-    return FindPulledModel(*reference, HubOptionsFromEnvironment()).string();
+    return engine::FindPulledModel(*reference, engine::HubOptionsFromEnvironment()).string();
   } catch (const Error&) {
     return path;  // not there yet: it will be fetched when the job begins
   }
@@ -120,7 +120,7 @@ ordered_json Summary(const PipelineSpec& spec, const fs::path& dir,
 int Run(const PipelineFlags& flags) {
   const PipelineSpec spec = Load(flags);
   PipelineOptions options = OptionsOf(flags, spec);
-  options.find = {[](const std::string& path) { return PulledPath(path); }, FindSpecPaths};
+  options.find = {[](const std::string& path) { return engine::PulledPath(path); }, FindSpecPaths};
   // Standard output is the summary's, if one was asked for.
   std::FILE* const lines = flags.json ? stderr : stdout;
   const StopOnSignal stop;

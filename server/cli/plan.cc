@@ -1,4 +1,4 @@
-#include "training/plan.h"
+#include "training/plan/plan.h"
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "training/profile.h"
+#include "training/run/profile.h"
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "server/hub/pull.h"
+#include "engine/hub/pull.h"
 
 #include <signal.h>
 
@@ -21,7 +21,7 @@ constexpr int kExitTryAgain = 75;
 
 struct PullFlags {
   std::string model;
-  int connections = HubOptions().connections;
+  int connections = engine::HubOptions().connections;
   std::string log_level = "info";
 };
 
@@ -36,20 +36,21 @@ void BlockStopSignals() {
 
 int RunPull(const PullFlags& flags) {
   ConfigureLog(flags.log_level, LogFormat::kText);
-  const std::optional<HubReference> reference = ParseHubReference(flags.model);
+  const std::optional<engine::HubReference> reference = engine::ParseHubReference(flags.model);
   if (!reference) {
     throw Error(ErrorCode::kInvalidArgument,
                 "'" + flags.model +
                     "' is no model of the hub: expected ORG/NAME, ORG/NAME@REVISION, or for a GGUF "
                     "file ORG/NAME:FILE.gguf or ORG/NAME:Q4_K_M");
   }
-  HubOptions options = HubOptionsFromEnvironment();
+  engine::HubOptions options = engine::HubOptionsFromEnvironment();
   options.connections = flags.connections;
   BlockStopSignals();
   std::stop_source stop;
   try {
-    const std::filesystem::path path = PullModel(
-        *reference, options, StoppingOnSignals(ShowPullProgress(), stop), stop.get_token());
+    const std::filesystem::path path = engine::PullModel(
+        *reference, options, engine::StoppingOnSignals(engine::ShowPullProgress(), stop),
+        stop.get_token());
     std::printf("%s\n", path.c_str());
     return 0;
   } catch (const Error& error) {

@@ -11,12 +11,12 @@
 #include "engine/engine.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
-#include "engine/model/logit_distance.h"
 #include "engine/ops/ops_context.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tools/logit_distance.h"
 #include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
-#include "server/load_model.h"
+#include "server/models/load_model.h"
 
 namespace tandem::server {
 namespace {
@@ -109,20 +109,19 @@ int Quantize(const QuantizeFlags& flags) {
   const engine::LogitDistance distance = engine::MeasureLogitDistance(
       reference.model, rounded.model, TextTokens(reference, flags), window, ops);
 
-  nlohmann::ordered_json report = {
-      {"model", flags.model},
-      {"reference_dtype", reference.weights_dtype},
-      {"dtype", rounded.weights_dtype},
-      {"reference_bytes", reference.weight_bytes},
-      {"bytes", rounded.weight_bytes},
-      {"positions", distance.n_positions},
-      {"mean_kl", distance.mean_kl},
-      {"max_kl", distance.max_kl},
-      {"same_first_choice", distance.same_first_choice},
-      {"text", !flags.text_file.empty() ? flags.text_file
-               : reference.tokenizer    ? "built in"
-                                        : "random ids"},
-      {"packed_file", rounded.model->packed_path().string()}};
+  nlohmann::ordered_json report = {{"model", flags.model},
+                                   {"reference_dtype", reference.weights_dtype},
+                                   {"dtype", rounded.weights_dtype},
+                                   {"reference_bytes", reference.weight_bytes},
+                                   {"bytes", rounded.weight_bytes},
+                                   {"positions", distance.n_positions},
+                                   {"mean_kl", distance.mean_kl},
+                                   {"max_kl", distance.max_kl},
+                                   {"same_first_choice", distance.same_first_choice},
+                                   {"text", !flags.text_file.empty() ? flags.text_file
+                                            : reference.tokenizer    ? "built in"
+                                                                     : "random ids"},
+                                   {"packed_file", rounded.model->packed_path().string()}};
   // Random ids are no text: every model predicts them badly, which says nothing.
   if (reference.tokenizer || !flags.text_file.empty()) {
     report["reference_perplexity"] = distance.reference_perplexity;

@@ -16,11 +16,11 @@
 #include "engine/io/atomic_write.h"
 #include "engine/io/mapping_faults.h"
 #include "engine/kernels/kernels.h"
-#include "server/app.h"
+#include "server/app/app.h"
+#include "server/app/service_notify.h"
 #include "server/cli/example_request.h"
 #include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
-#include "server/service_notify.h"
 
 namespace tandem::server {
 namespace {

@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "server/hub/options.h"
-#include "server/hub/pull.h"
-#include "server/hub/reference.h"
-#include "training/spec.h"
+#include "engine/hub/options.h"
+#include "engine/hub/pull.h"
+#include "engine/hub/reference.h"
+#include "training/spec/spec.h"
 
 namespace tandem::server {
 namespace {
@@ -19,11 +19,11 @@ namespace fs = std::filesystem;
 fs::path CachedDataSet(const fs::path& path) {
   std::error_code absent;
   if (path.empty() || fs::exists(path, absent)) return path;
-  const std::optional<HubReference> reference = ParseHubReference(path.string());
+  const std::optional<engine::HubReference> reference = engine::ParseHubReference(path.string());
   if (!reference || !reference->gguf.empty() || reference->revision != "main") return path;
   std::string name = "datasets--" + reference->repo;
   name.replace(name.find('/'), 1, "--");
-  const fs::path cached = HubOptionsFromEnvironment().cache_dir / name;
+  const fs::path cached = engine::HubOptionsFromEnvironment().cache_dir / name;
   return fs::is_directory(cached, absent) ? cached : path;
 }
 
@@ -31,8 +31,9 @@ fs::path CachedDataSet(const fs::path& path) {
 
 void FindSpecPaths(training::TrainSpec& spec) {
   spec.model.load_parameters_path =
-      PulledPath(spec.model.load_parameters_path.string(), spec.hub_token);
-  spec.model.tokenizer_path = PulledPath(spec.model.tokenizer_path.string(), spec.hub_token);
+      engine::PulledPath(spec.model.load_parameters_path.string(), spec.hub_token);
+  spec.model.tokenizer_path =
+      engine::PulledPath(spec.model.tokenizer_path.string(), spec.hub_token);
   spec.data.train = CachedDataSet(spec.data.train);
   spec.data.eval = CachedDataSet(spec.data.eval);
 }

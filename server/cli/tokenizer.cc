@@ -11,7 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
-#include "engine/tokenizer/bpe_trainer.h"
+#include "engine/tokenizer/training/bpe_trainer.h"
 #include "server/cli/tokenizer_source.h"
 #include "server/cli/verbs.h"
 

@@ -3,8 +3,8 @@
 #include <filesystem>
 
 #include "engine/base/error.h"
+#include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/model_dir.h"
 
 namespace tandem::server {
 namespace {

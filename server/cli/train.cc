@@ -4,14 +4,14 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
-#include "engine/base/lasting_names.h"
 #include "engine/io/atomic_write.h"
 #include "server/cli/job_child.h"
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
 #include "server/jobs/process_lock.h"
-#include "training/run.h"
+#include "training/run/run.h"
 
 namespace tandem::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/handlers/version.h"
+#include "server/wire/version.h"
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
-#include "engine/base/lasting_names.h"
 #include "engine/base/log.h"
 #include "server/database/owner_only.h"
 
@@ -289,7 +289,7 @@ std::error_code FileStore::Remove(const std::string& id) {
   std::error_code error;
   std::filesystem::rename(PathOf(id), TombstoneOf(id), error);
   if (error && error != std::errc::no_such_file_or_directory) return error;
-  SyncNamesIn(dir_);
+  SyncDirectory(dir_);
   FinishRemoval(id);
   return {};
 }

@@ -14,7 +14,7 @@
 #include "server/files/file_store.h"
 #include "server/files/temporary_file.h"
 #include "server/http/body_sink.h"
-#include "server/http/multipart_parser.h"
+#include "server/http/syntax/multipart_parser.h"
 
 namespace tandem::server {
 

@@ -1,11 +1,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "server/handlers/adapter_host.h"
 #include "server/handlers/handlers.h"
-#include "server/handlers/job_spec.h"
+#include "server/models/adapter_host.h"
 #include "server/respond/error_response.h"
 #include "server/wire/field_reader.h"
+#include "server/wire/job_spec.h"
 
 namespace tandem::server {
 namespace {

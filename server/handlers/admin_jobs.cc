@@ -1,14 +1,14 @@
 #include <nlohmann/json.hpp>
 
-#include "convert/spec.h"
+#include "convert/spec/spec.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_follower.h"
-#include "server/handlers/job_spec.h"
 #include "server/handlers/pipeline_spec.h"
 #include "server/handlers/query_fields.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/wire/field_reader.h"
-#include "training/spec.h"
+#include "server/wire/job_spec.h"
+#include "training/spec/spec.h"
 
 namespace tandem::server {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "engine/base/memory_ledger.h"
 #include "server/handlers/handlers.h"
-#include "server/handlers/job_spec.h"
-#include "server/handlers/model_host.h"
-#include "server/handlers/model_object.h"
+#include "server/models/model_host.h"
+#include "server/models/model_object.h"
 #include "server/wire/field_reader.h"
+#include "server/wire/job_spec.h"
 
 namespace tandem::server {
 namespace {

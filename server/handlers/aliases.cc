@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
-#include "server/handlers/alias_book.h"
 #include "server/handlers/handlers.h"
+#include "server/models/alias_book.h"
 #include "server/wire/field_reader.h"
 
 namespace tandem::server {

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "convert/check_spec.h"
+#include "convert/formats/check_spec.h"
 #include "server/handlers/handlers.h"
-#include "server/handlers/job_spec.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/wire/field_reader.h"
+#include "server/wire/job_spec.h"
 
 namespace tandem::server {
 namespace {

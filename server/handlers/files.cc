@@ -7,9 +7,9 @@
 #include "server/files/file_download.h"
 #include "server/files/file_store.h"
 #include "server/files/form_upload.h"
-#include "server/handlers/byte_range.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/query_fields.h"
+#include "server/http/syntax/byte_range.h"
 #include "server/wire/field_reader.h"
 
 namespace tandem::server {

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/handlers/fine_tuning_checkpoints.h"
-#include "server/handlers/fine_tuning_events.h"
-#include "server/handlers/fine_tuning_object.h"
+#include "server/fine_tuning/fine_tuning_checkpoints.h"
+#include "server/fine_tuning/fine_tuning_events.h"
+#include "server/fine_tuning/fine_tuning_object.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_follower.h"
 #include "server/handlers/query_fields.h"
@@ -23,7 +23,7 @@ std::string Text(const Json& event) {
   return event.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-Job FindJob(const HandlerContext& context, const Request& request) {
+Job FindFollowedJob(const HandlerContext& context, const Request& request) {
   return RequireFineTuningJob(context, request.path_params.at("id"));
 }
 
@@ -75,7 +75,7 @@ class EventFollower final : public JobFollower {
 
 // GET /v1/fine_tuning/jobs/{id}/events
 void ListFineTuningEvents(const HandlerContext& context, Request request, ResponseWriter writer) {
-  const Job job = FindJob(context, request);
+  const Job job = FindFollowedJob(context, request);
   const std::string* stream = request.FindQuery("stream");
   if (stream != nullptr && (*stream == "true" || *stream == "1")) {
     std::make_shared<EventFollower>(context, job, std::move(writer))->Start();
@@ -97,7 +97,7 @@ void ListFineTuningEvents(const HandlerContext& context, Request request, Respon
 // GET /v1/fine_tuning/jobs/{id}/checkpoints
 void ListFineTuningCheckpoints(const HandlerContext& context, Request request,
                                ResponseWriter writer) {
-  const Job job = FindJob(context, request);
+  const Job job = FindFollowedJob(context, request);
   const auto limit = static_cast<size_t>(QueryInt(request, "limit", 10, 1, 100));
   std::vector<Json> checkpoints;
   const std::vector<FineTuningCheckpoint> found = FineTuningCheckpointsOf(job);

@@ -6,8 +6,8 @@
 
 #include "engine/tokenizer/tokenizer.h"
 #include "server/files/file_store.h"
-#include "server/handlers/fine_tuning_object.h"
-#include "server/handlers/fine_tuning_spec.h"
+#include "server/fine_tuning/fine_tuning_object.h"
+#include "server/fine_tuning/fine_tuning_spec.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/query_fields.h"
 #include "server/jobs/job_record.h"
@@ -15,7 +15,7 @@
 #include "server/wire/field_reader.h"
 #include "server/wire/fine_tuning_request.h"
 #include "server/wire/logprobs.h"
-#include "training/spec.h"
+#include "training/spec/spec.h"
 
 namespace tandem::server {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "engine/base/out_of_memory.h"
 #include "engine/chat/chat_template.h"
-#include "server/handlers/generation_tally.h"
+#include "server/admission/generation_tally.h"
 #include "server/wire/field_reader.h"
 
 namespace tandem::server {

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "server/handlers/model_registry.h"
 #include "server/http/request.h"
 #include "server/http/response_writer.h"
+#include "server/models/model_registry.h"
 
 namespace tandem::training {
 struct TrainSpec;

@@ -1,8 +1,8 @@
 #include <nlohmann/json.hpp>
 
 #include "server/handlers/handlers.h"
-#include "server/handlers/version.h"
 #include "server/wire/error_body.h"
+#include "server/wire/version.h"
 
 namespace tandem::server {
 namespace {

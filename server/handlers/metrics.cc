@@ -1,4 +1,4 @@
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 
 #include "server/files/file_store.h"
 #include "server/handlers/handlers.h"

@@ -2,13 +2,13 @@
 #include <utility>
 #include <vector>
 
-#include "server/handlers/fine_tuning_checkpoints.h"
-#include "server/handlers/fine_tuning_object.h"
+#include "server/fine_tuning/fine_tuning_checkpoints.h"
+#include "server/fine_tuning/fine_tuning_object.h"
 #include "server/handlers/handlers.h"
-#include "server/handlers/job_spec.h"
-#include "server/handlers/model_object.h"
 #include "server/jobs/job_files.h"
 #include "server/jobs/job_supervisor.h"
+#include "server/models/model_object.h"
+#include "server/wire/job_spec.h"
 
 namespace tandem::server {
 namespace {

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "convert/check_spec.h"
+#include "convert/formats/check_spec.h"
 #include "server/handlers/handlers.h"
-#include "server/handlers/job_spec.h"
 #include "server/pipeline/run.h"
 #include "server/pipeline/spec.h"
 #include "server/wire/field_reader.h"
-#include "training/spec.h"
+#include "server/wire/job_spec.h"
+#include "training/spec/spec.h"
 
 namespace tandem::server {
 namespace {

@@ -9,7 +9,7 @@
 #include "server/respond/reasoning_splitter.h"
 #include "server/wire/field_reader.h"
 #include "training/data/sample_encoder.h"
-#include "training/spec.h"
+#include "training/spec/spec.h"
 
 namespace tandem::server {
 namespace {

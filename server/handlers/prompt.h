@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/chat/chat_template.h"
-#include "server/handlers/model_registry.h"
+#include "server/models/model_registry.h"
 #include "server/wire/chat_request.h"
 
 namespace tandem::server {

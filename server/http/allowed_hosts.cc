@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "engine/base/error.h"
-#include "server/http/header_text.h"
 #include "server/http/net.h"
+#include "server/http/syntax/header_text.h"
 
 namespace tandem::server {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "engine/base/log.h"
 #include "engine/base/out_of_memory.h"
-#include "server/http/header_text.h"
 #include "server/http/response_writer.h"
 #include "server/http/sse.h"
 #include "server/http/standard_headers.h"
+#include "server/http/syntax/header_text.h"
 
 namespace tandem::server {
 namespace {

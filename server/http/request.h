@@ -78,7 +78,7 @@ struct Response {
   std::string body;
   std::string content_type = "application/json";
   Headers headers;
-  std::string error_code;  // of an error, for the log; not sent apart from the body
+  std::string error_code = {};  // of an error, for the log; not sent apart from the body
 };
 
 }  // namespace tandem::server

@@ -5,9 +5,9 @@
 #include <limits>
 #include <utility>
 
-#include "server/http/header_text.h"
+#include "engine/base/url.h"
 #include "server/http/net.h"
-#include "server/http/url.h"
+#include "server/http/syntax/header_text.h"
 
 namespace tandem::server {
 namespace {

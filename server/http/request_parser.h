@@ -9,9 +9,9 @@
 #include <utility>
 #include <variant>
 
-#include "server/http/chunked_decoder.h"
 #include "server/http/options.h"
 #include "server/http/request.h"
+#include "server/http/syntax/chunked_decoder.h"
 
 namespace tandem::server {
 

@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
-#include "engine/base/lasting_names.h"
 #include "engine/base/utf8.h"
 #include "server/database/disk_full.h"
 
@@ -141,7 +141,7 @@ void WriteJobFile(const std::filesystem::path& path, std::string_view text) {
     ::unlink(temporary.c_str());
     ThrowIo("rename to", path, error_number);
   }
-  SyncNamesIn(path.parent_path());
+  SyncDirectory(path.parent_path());
 }
 
 void AppendLogLine(const std::filesystem::path& path, const std::string& line) {

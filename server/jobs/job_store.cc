@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
-#include "engine/base/lasting_names.h"
 #include "server/database/database.h"
 #include "server/database/owner_only.h"
 #include "server/jobs/job_files.h"

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
-#include "engine/base/lasting_names.h"
 #include "engine/base/log.h"
 
 namespace tandem::server {
@@ -107,7 +107,7 @@ JobRecord JobSupervisor::Create(JobType type, std::string_view request_json,
   if (::mkdir(job.dir.c_str(), 0700) != 0) ThrowIo("create", job.dir, errno);
   try {
     WriteJobFile(SpecFile(job.dir), spec_json);
-    SyncNamesIn(job.dir.parent_path());
+    SyncDirectory(job.dir.parent_path());
     store_.Create(record);
   } catch (...) {
     std::error_code ignored;

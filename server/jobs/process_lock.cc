@@ -34,7 +34,7 @@ UniqueFd LockForThisProcess(const std::filesystem::path& file, const std::string
 }
 
 UniqueFd LockRunDirectory(const std::filesystem::path& dir) {
-  return LockForThisProcess(dir / "run.lock", "run directory " + dir.string(),
+  return LockForThisProcess(dir / "work.lock", "run directory " + dir.string(),
                             "wait until it ends, or choose another run_name or directory");
 }
 

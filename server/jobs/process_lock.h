@@ -14,7 +14,8 @@ namespace tandem::server {
 UniqueFd LockForThisProcess(const std::filesystem::path& file, const std::string& what,
                             const std::string& advice);
 
-// The lock of a run's or job's directory, DIR/run.lock: one process at a time works in it.
+// The lock of a run's or job's directory, DIR/work.lock: one process at a time works in it. Not
+// run.lock, which ChildProcess holds for the same process.
 UniqueFd LockRunDirectory(const std::filesystem::path& dir);
 
 }  // namespace tandem::server

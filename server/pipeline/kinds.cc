@@ -7,13 +7,13 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "convert/check_spec.h"
+#include "convert/formats/check_spec.h"
 #include "engine/base/edit_distance.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
-#include "server/hub/reference.h"
-#include "training/explain.h"
-#include "training/spec.h"
+#include "engine/hub/reference.h"
+#include "training/spec/explain.h"
+#include "training/spec/spec.h"
 
 namespace tandem::server {
 namespace {
@@ -160,7 +160,8 @@ class Maker {
       const bool is_of_target = error.param().starts_with("target.");
       if (IsReferenced("from", "base") && !is_of_target) return;
       // Of the hub, and not fetched yet.
-      if (error.code() == ErrorCode::kNotFound && find_.model && ParseHubReference(Text("from"))) {
+      if (error.code() == ErrorCode::kNotFound && find_.model &&
+          engine::ParseHubReference(Text("from"))) {
         return;
       }
       if (error.code() == ErrorCode::kAlreadyExists) return;  // its own, or refused when it is run

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "engine/base/lasting_names.h"
+#include "engine/base/durable_dirs.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "server/jobs/process_lock.h"
@@ -83,9 +83,10 @@ fs::path Old(const fs::path& path) { return path.string() + ".old"; }
 
 constexpr const char* kConversionMark = "convert-";  // begins the name of its process's directory
 
-class Runner {
+class PipelineRunner {
  public:
-  Runner(const PipelineSpec& spec, const PipelineOptions& options, const JobContext& context)
+  PipelineRunner(const PipelineSpec& spec, const PipelineOptions& options,
+                 const JobContext& context)
       : spec_(spec), options_(options), context_(context), dir_(fs::absolute(options.dir)) {}
 
   PipelineOutcome Go() {
@@ -162,16 +163,17 @@ class Runner {
       Say("message", job.name + ": unchanged, done before", 1);
       return true;
     }
-    const bool goes_on = before != nullptr && before->fingerprint == fingerprint &&
-                         before->status != Record::Status::kDone;
-    Record record = goes_on ? *before : Record{};
+    const bool supports_resume = before != nullptr && before->fingerprint == fingerprint &&
+                                 before->status != Record::Status::kDone;
+    Record record = supports_resume ? *before : Record{};
     record.served_id = before == nullptr ? "" : before->served_id;
-    if (!goes_on) Begin(job, order, record);
+    if (!supports_resume) Begin(job, order, record);
     record.fingerprint = fingerprint;
     record.status = Record::Status::kRunning;
     record.error.clear();
     state_.Set(job.name, record);
-    Say("message", job.name + ": " + (goes_on ? "goes on" : "begins") + " (" + job.kind + ")", 0);
+    Say("message",
+        job.name + ": " + (supports_resume ? "goes on" : "begins") + " (" + job.kind + ")", 0);
     const Clock::time_point begin = Clock::now();
     const JobRunEnd run = is_load ? Load(job, order, record) : Process(job, order, fingerprint);
     record.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
@@ -351,7 +353,7 @@ const char* Describe(Action action) {
 
 PipelineOutcome RunPipeline(const PipelineSpec& spec, const PipelineOptions& options,
                             const JobContext& context) {
-  return Runner(spec, options, context).Go();
+  return PipelineRunner(spec, options, context).Go();
 }
 
 std::vector<PlannedJob> PlanPipeline(const PipelineSpec& spec, const PipelineOptions& options) {

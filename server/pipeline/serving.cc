@@ -6,9 +6,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
+#include "engine/base/url.h"
+#include "engine/hub/http_client.h"
 #include "engine/io/json.h"
-#include "server/http/url.h"
-#include "server/hub/http_client.h"
 
 namespace tandem::server {
 namespace {
@@ -21,8 +21,8 @@ constexpr std::chrono::milliseconds kPollInterval{100};
 // A prompt of thousands of tokens on a busy server takes its time to the first word.
 constexpr std::chrono::milliseconds kPatience{600'000};
 
-HubOptions ClientOptions(const std::string& server) {
-  HubOptions options;
+engine::HubOptions ClientOptions(const std::string& server) {
+  engine::HubOptions options;
   options.endpoint = server;
   options.idle_timeout = kPatience;
   options.answer_timeout = kPatience;
@@ -124,7 +124,7 @@ class Server {
   int Send(const std::string& method, const std::string& path, const Json& body) {
     const auto url = ParseUrl(url_ + path);
     if (!url) throw Error(ErrorCode::kInvalidArgument, "server: " + Quoted(url_) + " is no URL");
-    HttpClient::Request request{method, *url, {}, false};
+    engine::HttpClient::Request request{method, *url, {}, false};
     const std::string& key = path.starts_with("/admin") ? keys_.admin : keys_.api;
     if (!key.empty()) request.fields.emplace_back("Authorization", "Bearer " + key);
     if (!body.is_null()) {
@@ -138,7 +138,7 @@ class Server {
   auto Transported(Do&& what) -> decltype(what()) {
     try {
       return what();
-    } catch (const TransientFault& fault) {
+    } catch (const engine::TransientFault& fault) {
       throw Error(ErrorCode::kUnavailable,
                   std::string(fault.what()) +
                       ": is a server running there? Start one (tandem serve), or say with "
@@ -148,8 +148,8 @@ class Server {
 
   const std::string url_;
   const ServerKeys keys_;
-  HttpShared shared_;
-  HttpClient client_;
+  engine::HttpShared shared_;
+  engine::HttpClient client_;
 };
 
 // "http://host:1234/" is the same server without its slash.

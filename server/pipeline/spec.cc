@@ -24,7 +24,7 @@ constexpr size_t kMaxJobs = 100;
 constexpr size_t kMaxNameBytes = 64;
 // Aliases of YAML may stand for more than was written.
 constexpr size_t kMaxValues = 10'000;
-constexpr int kMaxDepth = 16;
+constexpr int kMaxNesting = 16;
 constexpr std::array<const char*, 3> kTopKeys = {"name", "dir", "jobs"};
 constexpr const char* kCommandLine = "command line";
 
@@ -184,7 +184,7 @@ class Reader {
     for (const auto& entry : node) {
       const std::string key = prefix + Key(entry.first);
       const std::string where = Where(entry.first);
-      if (depth > kMaxDepth || ++n_values_ > kMaxValues) {
+      if (depth > kMaxNesting || ++n_values_ > kMaxValues) {
         Fault(where, "jobs." + job.name + ": too many keys, or too deep");
         return;
       }

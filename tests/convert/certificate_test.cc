@@ -1,6 +1,6 @@
 // Certificates: what a conversion has changed of what the model says, and what is made of that.
 
-#include "convert/certificate.h"
+#include "convert/verify/certificate.h"
 
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@
 #include "convert/convert.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
+#include "engine/formats/safetensors/safetensors.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/safetensors.h"
 #include "engine/kernels/kernels.h"
 #include "tests/convert/families.h"
 #include "tests/support/adapters.h"

@@ -12,8 +12,8 @@
 #include "convert/convert.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
+#include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/model_dir.h"
 #include "engine/kernels/kernels.h"
 #include "tests/support/temporary_dir.h"
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/model_dir.h"
 #include "engine/tensor/bfloat16.h"
 #include "tests/convert/convert_fixture.h"
 #include "tests/convert/families.h"

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "convert/convert.h"
-#include "convert/gguf.h"
+#include "convert/formats/gguf/gguf.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/random_model.h"
 #include "engine/model/stored_head.h"

@@ -1,6 +1,6 @@
 // Tokenizers as GGUF has them: our own reader encodes and decodes as before.
 
-#include "convert/gguf_tokenizer.h"
+#include "convert/formats/gguf/gguf_tokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -11,10 +11,10 @@
 #include <sstream>
 
 #include "engine/base/error.h"
-#include "engine/io/model_dir.h"
-#include "engine/io/sentencepiece_text.h"
-#include "engine/tokenizer/bpe_trainer.h"
+#include "engine/formats/model_dir.h"
+#include "engine/formats/stored/sentencepiece_text.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/training/bpe_trainer.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
 
@@ -254,19 +254,19 @@ std::string SmallSentencePiece(bool is_bpe) {
   model.is_bpe = is_bpe;
   model.bos = "<s>";
   model.eos = "</s>";
-  model.pieces = {{"<unk>", 0, PieceType::kUnknown},
-                  {"<s>", 0, PieceType::kControl},
-                  {"</s>", 0, PieceType::kControl},
-                  {"\xE2\x96\x81\xE2\x96\x81", 0, PieceType::kUserDefined}};
+  model.pieces = {{"<unk>", 0, SentencePieceType::kUnknown},
+                  {"<s>", 0, SentencePieceType::kControl},
+                  {"</s>", 0, SentencePieceType::kControl},
+                  {"\xE2\x96\x81\xE2\x96\x81", 0, SentencePieceType::kUserDefined}};
   constexpr std::string_view kHex = "0123456789ABCDEF";
   for (size_t b = 0; b < 256; ++b) {
     model.pieces.push_back(
-        {std::string("<0x") + kHex[b / 16] + kHex[b % 16] + ">", 0, PieceType::kByte});
+        {std::string("<0x") + kHex[b / 16] + kHex[b % 16] + ">", 0, SentencePieceType::kByte});
   }
   float score = 0;
   for (const char* text :
        {"\xE2\x96\x81t", "he", "\xE2\x96\x81the", "\xE2\x96\x81", "t", "h", "e"}) {
-    model.pieces.push_back({text, score--, PieceType::kNormal});
+    model.pieces.push_back({text, score--, SentencePieceType::kNormal});
   }
   return engine::WriteSentencePiece(model);
 }

@@ -1,6 +1,6 @@
 // The container and the encodings of GGUF, apart from any model.
 
-#include "convert/gguf_writer.h"
+#include "convert/formats/gguf/gguf_writer.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -9,7 +9,7 @@
 #include <csignal>
 #include <random>
 
-#include "convert/gguf_quantize.h"
+#include "convert/formats/gguf/gguf_quantize.h"
 #include "engine/base/error.h"
 #include "engine/io/mapped_file.h"
 #include "engine/tensor/bfloat16.h"

@@ -1,6 +1,6 @@
 // Models as checkpoints of MaxText and back: every number of the fixtures, in both directions.
 
-#include "convert/maxtext.h"
+#include "convert/formats/maxtext/maxtext.h"
 
 #include <gtest/gtest.h>
 
@@ -18,15 +18,15 @@
 #include <vector>
 
 #include "convert/convert.h"
-#include "convert/maxtext_map.h"
-#include "convert/maxtext_numbers.h"
+#include "convert/formats/maxtext/maxtext_map.h"
+#include "convert/formats/maxtext/maxtext_numbers.h"
 #include "convert/orbax/orbax_checkpoint.h"
 #include "convert/orbax/orbax_writer.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
+#include "engine/formats/model_dir.h"
+#include "engine/formats/safetensors/safetensors.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/model_dir.h"
-#include "engine/io/safetensors.h"
 #include "engine/kernels/kernels.h"
 #include "engine/tensor/bfloat16.h"
 #include "engine/tensor/tensor.h"
@@ -301,7 +301,7 @@ TEST_F(MaxTextTest, PiecesAreTheWholeOnAnyNumberOfThreads) {
       }
       for (const int n_threads : {1, 2, 5}) {
         ThreadPool pool(n_threads);
-        const ForAll for_all = [&](int64_t n, const std::function<void(int64_t)>& task) {
+        const ParallelFor parallel_for = [&](int64_t n, const std::function<void(int64_t)>& task) {
           pool.ParallelFor(n, [&](int64_t i, int) { task(i); });
           return true;
         };
@@ -316,7 +316,7 @@ TEST_F(MaxTextTest, PiecesAreTheWholeOnAnyNumberOfThreads) {
           std::copy(piece.begin(), piece.end(), array.bytes.begin() + offset);
         };
         for (int64_t part = 0; part < source->parts(); ++part) {
-          source->ReadPieces(part, for_all, take);
+          source->ReadPieces(part, parallel_for, take);
         }
         ExpectSame(read, wanted);
       }

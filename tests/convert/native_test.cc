@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "engine/io/checkpoint_manifest.h"
+#include "engine/formats/checkpoint_manifest.h"
 #include "engine/io/sha256.h"
 #include "engine/model/family.h"
 #include "engine/model/weights.h"

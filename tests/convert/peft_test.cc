@@ -1,6 +1,6 @@
 // Adapters made of a tuned model and its base: what they say, what they lose, what is refused.
 
-#include "convert/peft.h"
+#include "convert/formats/peft/peft.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "engine/adapter/lora_adapter.h"
-#include "engine/io/safetensors.h"
+#include "engine/formats/safetensors/safetensors.h"
 #include "tests/convert/convert_fixture.h"
 #include "tests/convert/families.h"
 #include "tests/support/golden.h"

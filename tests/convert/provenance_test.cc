@@ -1,7 +1,7 @@
 // Records: what conversions say of where their targets come from, and what is believed of records
 // that somebody else has written.
 
-#include "convert/provenance.h"
+#include "convert/work/provenance.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include "convert/convert.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
+#include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/model_dir.h"
 #include "engine/kernels/kernels.h"
 #include "tests/support/adapters.h"
 #include "tests/support/golden.h"

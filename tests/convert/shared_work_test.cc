@@ -1,12 +1,11 @@
-#include "convert/shared_work.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <set>
 #include <thread>
 
-#include "convert/crew.h"
+#include "convert/work/thread_group.h"
+#include "convert/work/work_stealing.h"
 #include "engine/base/error.h"
 
 namespace tandem::convert {
@@ -22,7 +21,7 @@ class LargeParts : public ModelSource {
   int64_t parts() const override { return n_; }
   void ReadPart(int64_t, const Take&) const override {}
   Bytes Read(int64_t, std::vector<std::byte>*) const override { return {}; }
-  int64_t PartMemory(int64_t) const override { return PartQueue::kBudgetBytes; }
+  int64_t PartMemory(int64_t) const override { return BudgetedQueue::kBudgetBytes; }
 
  private:
   int64_t n_;
@@ -35,12 +34,12 @@ class SharedWorkTest : public testing::Test {
   static constexpr int kThreads = 4;
 
   // On all threads, of three parts.
-  void Drain(const PartQueue::Work& work) {
+  void Drain(const BudgetedQueue::Work& work) {
     const LargeParts source(3);
-    PartQueue queue(source, {0, 1, 2});
-    Crew crew;
-    for (int i = 0; i < kThreads; ++i) crew.Add([&] { queue.Drain(crew, work); });
-    crew.Wait([] {});
+    BudgetedQueue queue(source, {0, 1, 2});
+    ThreadGroup group;
+    for (int i = 0; i < kThreads; ++i) group.Add([&] { queue.Drain(group, work); });
+    group.Wait([] {});
   }
 };
 
@@ -48,8 +47,9 @@ TEST_F(SharedWorkTest, EveryTaskIsDoneOnce) {
   for (int round = 0; round < 50; ++round) {
     std::vector<std::atomic<int>> done(3 * 100);
 
-    Drain([&](int64_t part, const ForAll& for_all) {
-      EXPECT_TRUE(for_all(100, [&](int64_t i) { ++done[static_cast<size_t>(part * 100 + i)]; }));
+    Drain([&](int64_t part, const ParallelFor& parallel_for) {
+      EXPECT_TRUE(
+          parallel_for(100, [&](int64_t i) { ++done[static_cast<size_t>(part * 100 + i)]; }));
       // All of them have ended.
       for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(done[static_cast<size_t>(part * 100 + i)], 1);
     });
@@ -60,9 +60,9 @@ TEST_F(SharedWorkTest, EveryTaskIsDoneOnce) {
 
 // Tasks that wait for each other end only if all threads take part, though one alone has a part.
 TEST_F(SharedWorkTest, ThreadsThatWaitForMemoryHelp) {
-  Drain([&](int64_t, const ForAll& for_all) {
+  Drain([&](int64_t, const ParallelFor& parallel_for) {
     std::atomic<int> inside{0};
-    for_all(kThreads, [&](int64_t) {
+    parallel_for(kThreads, [&](int64_t) {
       ++inside;
       while (inside < kThreads) std::this_thread::yield();
     });
@@ -73,8 +73,8 @@ TEST_F(SharedWorkTest, ThreadsThatWaitForMemoryHelp) {
 TEST_F(SharedWorkTest, TheFirstFailureEndsAll) {
   for (int round = 0; round < 50; ++round) {
     try {
-      Drain([&](int64_t, const ForAll& for_all) {
-        RunAll(for_all, 100, [&](int64_t i) {
+      Drain([&](int64_t, const ParallelFor& parallel_for) {
+        RunAll(parallel_for, 100, [&](int64_t i) {
           if (i >= 40) throw Error(ErrorCode::kDataLoss, "task " + std::to_string(i));
         });
       });
@@ -89,19 +89,19 @@ TEST_F(SharedWorkTest, AStoppedCrewBeginsNoTask) {
   std::atomic<int> begun{0};
   try {
     const LargeParts source(1);
-    PartQueue queue(source, {0});
-    Crew crew;
+    BudgetedQueue queue(source, {0});
+    ThreadGroup group;
     for (int i = 0; i < kThreads; ++i) {
-      crew.Add([&] {
-        queue.Drain(crew, [&](int64_t, const ForAll& for_all) {
-          RunAll(for_all, 1 << 30, [&](int64_t) {
+      group.Add([&] {
+        queue.Drain(group, [&](int64_t, const ParallelFor& parallel_for) {
+          RunAll(parallel_for, 1 << 30, [&](int64_t) {
             ++begun;
-            while (!crew.stopping()) std::this_thread::yield();
+            while (!group.stopping()) std::this_thread::yield();
           });
         });
       });
     }
-    crew.Wait([&] {
+    group.Wait([&] {
       if (begun > 0) throw Error(ErrorCode::kCancelled, "by hand");
     });
     ADD_FAILURE() << "went on";

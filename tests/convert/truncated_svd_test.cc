@@ -1,6 +1,6 @@
 // Singular values held to Eigen's, which finds all of them.
 
-#include "convert/truncated_svd.h"
+#include "convert/formats/peft/truncated_svd.h"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "convert/open_tensors.h"
-#include "convert/tensor_hash.h"
+#include "convert/sources/tensor_source_open.h"
+#include "convert/tensors/tensor_hash.h"
 #include "engine/io/atomic_write.h"
 #include "tests/durability/replay.h"
 #include "tests/support/golden.h"

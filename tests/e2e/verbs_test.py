@@ -111,11 +111,11 @@ class Training(RunCase):
         job.mkdir()
         (job / "spec.json").write_text("{}")
         (job / "result.json").write_text("of the first")
-        (job / "run.lock").write_text("4242\n")
-        with open(job / "run.lock", "r+", encoding="utf-8") as lock:
+        (job / "work.lock").write_text("4242\n")
+        with open(job / "work.lock", "r+", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self.assertIn("process 4242", self.tandem("train", "--job", job, code=69))
-        self.assertEqual(sorted(os.listdir(job)), ["result.json", "run.lock", "spec.json"])
+        self.assertEqual(sorted(os.listdir(job)), ["result.json", "spec.json", "work.lock"])
         self.assertEqual((job / "result.json").read_text(), "of the first")
 
     def test_a_token_of_the_hub_is_written_nowhere(self):

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "engine/chat/chat_template.h"
+#include "engine/formats/model_dir.h"
 #include "engine/io/mapping_faults.h"
-#include "engine/io/model_dir.h"
 #include "engine/model/model.h"
 #include "engine/model/random_model.h"
 #include "tests/support/adapters.h"

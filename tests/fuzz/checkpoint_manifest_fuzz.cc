@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "engine/io/checkpoint_manifest.h"
-#include "engine/io/stacked_tensors.h"
+#include "engine/formats/checkpoint_manifest.h"
+#include "engine/formats/stored/stacked_tensors.h"
 #include "tests/fuzz/strangers_file.h"
 
 namespace {

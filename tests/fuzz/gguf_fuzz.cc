@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "tests/fuzz/tokenizer_use.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

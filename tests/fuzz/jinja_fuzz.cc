@@ -9,7 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/chat/chat_template.h"
-#include "engine/chat/jinja_runtime.h"
+#include "engine/chat/jinja/runtime.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/http/multipart_parser.h"
+#include "server/http/syntax/multipart_parser.h"
 
 namespace tandem::server {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/io/safetensors.h"
+#include "engine/formats/safetensors/safetensors.h"
 #include "tests/fuzz/tokenizer_use.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/tokenizer/tokenizer_json.h"
+#include "engine/tokenizer/readers/tokenizer_json.h"
 #include "tests/fuzz/tokenizer_use.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/tokenizer/sentencepiece.h"
-#include "engine/tokenizer/tiktoken.h"
+#include "engine/tokenizer/readers/sentencepiece.h"
+#include "engine/tokenizer/readers/tiktoken.h"
 #include "tests/fuzz/tokenizer_use.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "engine/tokenizer/incremental_detokenizer.h"
+#include "engine/tokenizer/text/unicode.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "engine/tokenizer/unicode.h"
 #include "tests/fuzz/strangers_file.h"
 
 namespace tandem::engine {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "engine/model/random_model.h"
 #include "server/http/http_server.h"
 #include "server/http/response_writer.h"
@@ -99,7 +99,7 @@ class ServerOutOfMemoryTest : public testing::Test {
   RawClient::Reply Ask() const {
     RawClient client(server_->port());
     const std::string body = R"({"prompt":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]})";
-    client.Send("POST /complete HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+    client.Send("POST /complete HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
                 std::to_string(body.size()) + "\r\n\r\n" + body);
     return client.Read();
   }

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/formats/safetensors/safetensors.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/safetensors.h"
-#include "training/micro_batch.h"
-#include "training/model_files.h"
+#include "training/setup/model_files.h"
+#include "training/step/micro_batch.h"
 
 namespace tandem::tests {
 

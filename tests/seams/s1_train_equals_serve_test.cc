@@ -17,8 +17,8 @@
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
 #include "training/lora/lora.h"
-#include "training/model_files.h"
-#include "training/trainer.h"
+#include "training/setup/model_files.h"
+#include "training/step/trainer.h"
 
 namespace tandem {
 namespace {

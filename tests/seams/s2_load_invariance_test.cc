@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/random_model.h"
 #include "tests/support/adapters.h"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "engine/adapter/lora_adapter.h"
+#include "engine/formats/safetensors/safetensors.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/safetensors.h"
 #include "tests/server/app_adapters_fixture.h"
 
 namespace tandem::server {

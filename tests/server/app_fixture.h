@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/app.h"
+#include "server/app/app.h"
 #include "tests/server/http/raw_client.h"
 #include "tests/support/temporary_dir.h"
 #include "tests/support/tiny_model.h"

@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine/formats/model_dir.h"
 #include "engine/io/mapping_faults.h"
-#include "engine/io/model_dir.h"
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "tests/server/app_fixture.h"

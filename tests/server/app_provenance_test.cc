@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "tests/server/app_adapters_fixture.h"
 
 namespace tandem::server {

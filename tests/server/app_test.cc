@@ -1,4 +1,4 @@
-#include "server/app.h"
+#include "server/app/app.h"
 
 #include <filesystem>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "tests/support/engine_client.h"
 #include "tests/support/temporary_dir.h"
 #include "tests/support/tiny_model.h"

@@ -9,9 +9,9 @@
 
 #include "engine/base/thread_pool.h"
 #include "tests/server/app_fixture.h"
-#include "training/data_view.h"
-#include "training/model_files.h"
-#include "training/open_data.h"
+#include "training/setup/data_view.h"
+#include "training/setup/model_files.h"
+#include "training/setup/open_data.h"
 
 namespace tandem::server {
 namespace {
@@ -184,9 +184,11 @@ class OneChatTest : public AppTest {
     return sample;
   }
 
-  std::vector<TokenId> PromptOf(const Json& messages) {
+  std::vector<TokenId> PromptOf(const Json& messages, std::string* text) {
     std::vector<TokenId> ids;
-    for (const Json& token : PostJson("/v1/render", {{"messages", messages}})["tokens"]) {
+    const Json rendered = PostJson("/v1/render", {{"messages", messages}});
+    *text = rendered["text"].get<std::string>();
+    for (const Json& token : rendered["tokens"]) {
       ids.push_back(token["id"]);
     }
     return ids;
@@ -195,14 +197,19 @@ class OneChatTest : public AppTest {
   // Every trained stretch of the sample begins where a prompt that serving feeds ends.
   void ExpectPrompts(const Json& chat, const training::Sample& sample) {
     size_t n_found = 0;
+    std::string others;  // prompts that are no beginning of the sample
     for (size_t i = 0; i < chat.size(); ++i) {
       if (chat[i]["role"] != "assistant") continue;
       Json before = Json::array();
       for (size_t k = 0; k < i; ++k) before.push_back(chat[k]);
-      const std::vector<TokenId> prompt = PromptOf(before);
+      std::string text;
+      const std::vector<TokenId> prompt = PromptOf(before, &text);
       const size_t n = prompt.size();
-      if (n >= sample.tokens.size() || sample.trained[n] == 0) continue;
-      if (!std::equal(prompt.begin(), prompt.end(), sample.tokens.begin())) continue;
+      if (n >= sample.tokens.size() || sample.trained[n] == 0 ||
+          !std::equal(prompt.begin(), prompt.end(), sample.tokens.begin())) {
+        others += "\n--- prompt of message " + std::to_string(i) + ": " + text;
+        continue;
+      }
       EXPECT_EQ(sample.trained[n - 1], 0);
       ++n_found;
     }
@@ -210,7 +217,7 @@ class OneChatTest : public AppTest {
     for (size_t t = 1; t < sample.tokens.size(); ++t) {
       if (sample.trained[t] != 0 && sample.trained[t - 1] == 0) ++n_stretches;
     }
-    EXPECT_EQ(n_found, n_stretches);
+    EXPECT_EQ(n_found, n_stretches) << others;
     EXPECT_GT(n_found, 0u);
   }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/routes.h"
+#include "server/app/routes.h"
 #include "server/wire/unserved_fields.h"
 
 // GET /openapi.json is written by hand, so something must notice when it and the routes part.

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "server/app.h"
+#include "server/app/app.h"
 #include "tests/server/http/raw_client.h"
 #include "tests/support/temporary_dir.h"
 #include "tests/support/tiny_model.h"

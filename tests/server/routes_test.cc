@@ -1,4 +1,4 @@
-#include "server/routes.h"
+#include "server/app/routes.h"
 
 #include <gtest/gtest.h>
 

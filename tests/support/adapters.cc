@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/formats/safetensors/safetensors.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
-#include "engine/io/safetensors.h"
 #include "training/lora/lora.h"
 
 namespace tandem::tests {

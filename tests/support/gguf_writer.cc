@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "engine/base/check.h"
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "engine/tensor/bfloat16.h"
 
 namespace tandem::tests {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/io/stored_tensor.h"
+#include "engine/formats/stored/stored_tensor.h"
 
 namespace tandem::tests {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
-#include "engine/io/safetensors.h"
+#include "engine/formats/safetensors/safetensors.h"
 
 namespace tandem::tests {
 

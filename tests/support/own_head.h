@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/io/model_dir.h"
-#include "engine/io/safetensors.h"
+#include "engine/formats/model_dir.h"
+#include "engine/formats/safetensors/safetensors.h"
 
 namespace tandem::tests {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/io/gguf.h"
+#include "engine/formats/gguf/gguf.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/tiny_model.h"
 

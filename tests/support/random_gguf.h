@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "engine/io/stored_tensor.h"
+#include "engine/formats/stored/stored_tensor.h"
 
 namespace tandem::tests {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/io/safetensors.h"
-#include "engine/tokenizer/bpe_trainer.h"
+#include "engine/formats/safetensors/safetensors.h"
+#include "engine/tokenizer/training/bpe_trainer.h"
 
 namespace tandem::tests {
 namespace {

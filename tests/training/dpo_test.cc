@@ -13,12 +13,12 @@
 #include "engine/model/random_model.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
-#include "training/data_view.h"
-#include "training/evaluate.h"
-#include "training/open_data.h"
-#include "training/plan.h"
-#include "training/run.h"
-#include "training/run_parts.h"
+#include "training/plan/plan.h"
+#include "training/run/evaluate.h"
+#include "training/run/run.h"
+#include "training/setup/data_view.h"
+#include "training/setup/open_data.h"
+#include "training/setup/run_parts.h"
 
 namespace tandem::training {
 namespace {
@@ -255,7 +255,7 @@ TEST_F(DpoTest, ARunThatIsStoppedBeforeItsReferenceGoesOnBitwise) {
 }
 
 TEST_F(DpoTest, OtherPairsAreARenewedReferenceAndOtherWeightsARefusal) {
-  const auto longer = Spec({"steps=10"});
+  const auto longer = Spec({"steps=10", "resume_on_changed_data=continue"});
   Run(Spec({"steps=4"}), "run");
   WriteRows("train.jsonl", 7, 20);
   events_.clear();

@@ -1,4 +1,4 @@
-#include "training/flops.h"
+#include "training/plan/flops.h"
 
 #include <gtest/gtest.h>
 

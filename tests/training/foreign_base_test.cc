@@ -9,13 +9,13 @@
 
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/error.h"
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/golden.h"
 #include "tests/support/temporary_dir.h"
-#include "training/model_files.h"
-#include "training/parameters.h"
-#include "training/run.h"
+#include "training/run/run.h"
+#include "training/setup/model_files.h"
+#include "training/step/parameters.h"
 
 namespace tandem::training {
 namespace {

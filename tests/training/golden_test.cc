@@ -10,12 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/formats/model_dir.h"
 #include "engine/io/json.h"
-#include "engine/io/model_dir.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/model.h"
 #include "training/lora/lora.h"
-#include "training/trainer.h"
+#include "training/step/trainer.h"
 
 namespace tandem::training {
 namespace {

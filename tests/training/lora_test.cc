@@ -16,7 +16,7 @@
 #include "tests/support/temporary_dir.h"
 #include "training/lora/module_names.h"
 #include "training/lora/pattern_branches.h"
-#include "training/run.h"
+#include "training/run/run.h"
 
 namespace tandem::training {
 namespace {

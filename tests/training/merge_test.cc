@@ -15,7 +15,7 @@
 #include "tests/support/model_harness.h"
 #include "tests/support/random_gguf.h"
 #include "tests/support/temporary_dir.h"
-#include "training/run.h"
+#include "training/run/run.h"
 
 namespace tandem::training {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "engine/base/error.h"
 #include "tests/training/tiny_run.h"
-#include "training/evaluate.h"
 #include "training/observe/metrics.h"
-#include "training/profile.h"
+#include "training/run/evaluate.h"
+#include "training/run/profile.h"
 
 namespace tandem::training {
 namespace {

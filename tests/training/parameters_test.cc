@@ -1,4 +1,4 @@
-#include "training/parameters.h"
+#include "training/step/parameters.h"
 
 #include <gtest/gtest.h>
 

@@ -1,17 +1,17 @@
 // The arithmetic of direct preference optimisation, alone and as the gradient of whole models.
 
-#include "training/preference.h"
+#include "training/step/preference.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "engine/formats/model_dir.h"
 #include "engine/io/json.h"
-#include "engine/io/model_dir.h"
 #include "engine/kernels/kernels.h"
 #include "tests/support/golden.h"
-#include "training/trainer.h"
+#include "training/step/trainer.h"
 
 namespace tandem::training {
 namespace {

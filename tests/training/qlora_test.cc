@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/formats/safetensors/safetensors.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/safetensors.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/random_model.h"
 #include "tests/support/gguf_writer.h"
@@ -18,9 +18,9 @@
 #include "tests/support/random_gguf.h"
 #include "tests/support/temporary_dir.h"
 #include "training/lora/lora.h"
-#include "training/lora_base.h"
-#include "training/model_files.h"
-#include "training/trainer.h"
+#include "training/setup/lora_base.h"
+#include "training/setup/model_files.h"
+#include "training/step/trainer.h"
 
 namespace tandem::training {
 namespace {

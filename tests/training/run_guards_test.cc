@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "engine/base/error.h"
-#include "engine/io/safetensors.h"
+#include "engine/formats/safetensors/safetensors.h"
 #include "tests/training/tiny_run.h"
 
 namespace tandem::training {

@@ -1,4 +1,4 @@
-#include "training/run.h"
+#include "training/run/run.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -17,8 +17,8 @@
 #include "engine/model/model.h"
 #include "tests/support/model_harness.h"
 #include "tests/training/tiny_run.h"
-#include "training/plan.h"
-#include "training/run_parts.h"
+#include "training/plan/plan.h"
+#include "training/setup/run_parts.h"
 
 namespace tandem::training {
 namespace {
@@ -244,8 +244,9 @@ TEST_F(RunTrainingTest, ABestModelOfAnEarlierRunIsNotExported) {
 
 TEST_F(RunTrainingTest, TheBestModelIsStillKnownAfterAStop) {
   const std::string eval = "data.eval=" + (dir_.path() / "train.txt").string();
-  const TrainSpec spec = Spec({eval, "steps=12", "eval_interval=2", "learning_rate=0.5",
-                               "train.schedule.type=constant", "gradient_clipping_threshold=0"});
+  const TrainSpec spec =
+      Spec({eval, "steps=12", "eval_interval=2", "learning_rate=0.5",
+            "train.schedule.type=constant", "gradient_clipping_threshold=0", "dropout_rate=0"});
   const TrainOutcome whole = Run(spec, "whole");
   ASSERT_LT(whole.best_eval_loss, whole.eval_loss);
   RunUntil(spec, "parts", 10);

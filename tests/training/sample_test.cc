@@ -1,4 +1,4 @@
-#include "training/sample.h"
+#include "training/run/sample.h"
 
 #include <gtest/gtest.h>
 

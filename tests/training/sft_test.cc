@@ -13,9 +13,9 @@
 #include "engine/model/random_model.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
-#include "training/data_view.h"
-#include "training/open_data.h"
-#include "training/run.h"
+#include "training/run/run.h"
+#include "training/setup/data_view.h"
+#include "training/setup/open_data.h"
 
 namespace tandem::training {
 namespace {

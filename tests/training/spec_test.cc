@@ -1,4 +1,4 @@
-#include "training/spec.h"
+#include "training/spec/spec.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 #include "engine/base/error.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
-#include "training/explain.h"
-#include "training/spec_foreign.h"
-#include "training/spec_keys.h"
+#include "training/spec/explain.h"
+#include "training/spec/spec_foreign.h"
+#include "training/spec/spec_keys.h"
 
 namespace tandem::training {
 namespace {

@@ -14,7 +14,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/model/random_model.h"
 #include "tests/support/temporary_dir.h"
-#include "training/run.h"
+#include "training/run/run.h"
 
 namespace tandem::training {
 

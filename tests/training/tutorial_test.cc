@@ -12,7 +12,7 @@
 #include "engine/model/random_model.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
-#include "training/run.h"
+#include "training/run/run.h"
 
 namespace tandem::training {
 namespace {

@@ -19,10 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTrash = ".trash-";
+constexpr const char* kTrashMark = ".trash-";
 constexpr size_t kMaxStateBytes = 64 << 20;
 
-bool IsStepName(const std::string& name) {
+bool IsStepDirName(const std::string& name) {
   return name.size() == 12 &&
          std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
@@ -52,7 +52,7 @@ bool HasWriter(const fs::path& path) {
 // Empty: it is none.
 std::string LeftoverKind(const fs::path& path) {
   const std::string name = path.filename().string();
-  if (name.starts_with(kTrash)) return "was being deleted";
+  if (name.starts_with(kTrashMark)) return "was being deleted";
   const size_t mark = name.find(".tmp-");
   if (mark != std::string::npos && mark > 0) return "left by a writer that was killed";
   if (name.ends_with(".part") && fs::is_regular_file(path / "conversion.json")) {
@@ -87,8 +87,8 @@ fs::path NewestValid(const std::vector<fs::path>& steps) {
 void Remove(const fs::path& path) {
   fs::path doomed = path;
   std::error_code failed;
-  if (IsStepName(path.filename().string())) {
-    doomed = path.parent_path() / (kTrash + path.filename().string());
+  if (IsStepDirName(path.filename().string())) {
+    doomed = path.parent_path() / (kTrashMark + path.filename().string());
     fs::remove_all(doomed, failed);
     fs::rename(path, doomed, failed);
     if (failed) throw Error(ErrorCode::kIo, path.string() + ": " + failed.message());
@@ -109,7 +109,7 @@ GarbageResult CollectGarbage(const fs::path& given, const GarbageOptions& option
   GarbageResult result;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
     const fs::path& path = entry.path();
-    if (IsStepName(path.filename().string()) && entry.is_directory() && !entry.is_symlink()) {
+    if (IsStepDirName(path.filename().string()) && entry.is_directory() && !entry.is_symlink()) {
       steps.push_back(path);
       continue;
     }

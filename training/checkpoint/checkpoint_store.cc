@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/check.h"
-#include "engine/base/lasting_names.h"
+#include "engine/base/durable_dirs.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/io/mapped_file.h"

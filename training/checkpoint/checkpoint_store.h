@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/io/safetensors.h"
+#include "engine/formats/safetensors/safetensors.h"
 
 namespace tandem::training {
 

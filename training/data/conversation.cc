@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-[[noreturn]] void Throw(const std::string& field, const std::string& what) {
+[[noreturn]] void ThrowAt(const std::string& field, const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, field + " " + what)
       .WithParam(field)
       .WithReason("invalid_value");
@@ -32,8 +32,8 @@ void CheckArguments(const Json& message, const std::string& at) {
   if (calls == message.end()) return;
   for (size_t i = 0; i < calls->size(); ++i) {
     if ((*calls)[i].at("function").at("arguments").is_object()) continue;
-    Throw(at + ".tool_calls[" + std::to_string(i) + "].function.arguments",
-          "must be an object or the JSON text of one");
+    ThrowAt(at + ".tool_calls[" + std::to_string(i) + "].function.arguments",
+            "must be an object or the JSON text of one");
   }
 }
 
@@ -42,10 +42,10 @@ bool ReadWeight(const Json& message, const std::string& role, const std::string&
   const auto weight = message.find("weight");
   if (weight == message.end() || weight->is_null()) return role == "assistant";
   if (!weight->is_number() || (*weight != 0 && *weight != 1)) {
-    Throw(at + ".weight", "must be 0 or 1, is " + Quoted(weight->dump(), 40));
+    ThrowAt(at + ".weight", "must be 0 or 1, is " + Quoted(weight->dump(), 40));
   }
   if (role != "assistant") {
-    Throw(at + ".weight", "is for messages of the assistant, this is the " + role + "'s");
+    ThrowAt(at + ".weight", "is for messages of the assistant, this is the " + role + "'s");
   }
   return *weight == 1;
 }
@@ -59,20 +59,20 @@ std::shared_ptr<const Json> CheckTools(const Json* given) {
     if (text.find_first_not_of(" \t\r\n") == std::string::npos) return nullptr;
     *tools = engine::ParseUntrustedJson(text, "tools");
   }
-  if (!tools->is_array()) Throw("tools", "must be a list");
+  if (!tools->is_array()) ThrowAt("tools", "must be a list");
   if (tools->empty()) return nullptr;
   for (size_t i = 0; i < tools->size(); ++i) {
     const std::string at = "tools[" + std::to_string(i) + "]";
     Json& tool = (*tools)[i];
-    if (!tool.is_object()) Throw(at, "must be an object");
+    if (!tool.is_object()) ThrowAt(at, "must be an object");
     // A bare function, as some sets have it, in the form that templates expect.
     if (!tool.contains("function") && tool.contains("name")) {
       tool = Json{{"type", "function"}, {"function", tool}};
     }
     if (!tool.contains("function") || !tool.at("function").is_object()) {
-      Throw(at + ".function", "must be an object");
+      ThrowAt(at + ".function", "must be an object");
     }
-    if (!IsText(tool.at("function"), "name")) Throw(at + ".function.name", "must be a text");
+    if (!IsText(tool.at("function"), "name")) ThrowAt(at + ".function.name", "must be a text");
   }
   return tools;
 }
@@ -81,8 +81,8 @@ std::shared_ptr<const Json> CheckTools(const Json* given) {
 
 Conversation ParseConversation(const Json& messages, const Json* tools, const std::string& field,
                                bool developer_as_system, LastMessage last) {
-  if (!messages.is_array()) Throw(field, "must be a list of messages");
-  if (messages.empty()) Throw(field, "has no message");
+  if (!messages.is_array()) ThrowAt(field, "must be a list of messages");
+  if (messages.empty()) ThrowAt(field, "has no message");
   Json normalized = engine::NormalizeMessages(
       messages, {.path = field, .developer_as_system = developer_as_system});
   Conversation chat;
@@ -95,13 +95,14 @@ Conversation ParseConversation(const Json& messages, const Json* tools, const st
     speaks = speaks || role == "assistant";
   }
   if (last == LastMessage::kAssistant) {
-    if (!speaks) Throw(field, "has no message of the assistant, so there is nothing to learn");
+    if (!speaks) ThrowAt(field, "has no message of the assistant, so there is nothing to learn");
     if (messages.back().at("role") != "assistant") {
-      Throw(field, "must end with a message of the assistant, ends with one of the " +
-                       messages.back().at("role").get<std::string>());
+      ThrowAt(field, "must end with a message of the assistant, ends with one of the " +
+                         messages.back().at("role").get<std::string>());
     }
     if (std::find(chat.learned.begin(), chat.learned.end(), true) == chat.learned.end()) {
-      Throw(field, "has weight 0 on every message of the assistant, so there is nothing to learn");
+      ThrowAt(field,
+              "has weight 0 on every message of the assistant, so there is nothing to learn");
     }
   }
   chat.messages = std::make_shared<const Json>(std::move(normalized));

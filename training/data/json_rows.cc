@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kStride = 32;
 constexpr size_t kLookedAt = 4096;
-constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kJsonSpace = " \t\r\n";
 constexpr std::string_view kUtf8Mark = "\xEF\xBB\xBF";
 
 struct Kind {
@@ -39,7 +39,7 @@ JsonRows::JsonRows(std::shared_ptr<const engine::MappedFile> file, std::string_v
     : file_(std::move(file)), text_(text), name_(std::move(name)) {
   RefuseOtherKinds();
   if (text_.starts_with(kUtf8Mark)) begin_.offset = kUtf8Mark.size();
-  const size_t first = text_.find_first_not_of(kSpace, begin_.offset);
+  const size_t first = text_.find_first_not_of(kJsonSpace, begin_.offset);
   if (first == std::string_view::npos) {
     throw Error(ErrorCode::kDataLoss, name_ + ": the file is empty");
   }
@@ -96,7 +96,7 @@ bool JsonRows::NextLine(Cursor* at, Row* row) const {
     const std::string_view line = text_.substr(at->offset, end - at->offset);
     const int64_t number = at->line++;
     at->offset = end + 1;
-    if (line.find_first_not_of(kSpace) == std::string_view::npos) continue;
+    if (line.find_first_not_of(kJsonSpace) == std::string_view::npos) continue;
     *row = {line, number};
     return true;
   }
@@ -107,7 +107,8 @@ bool JsonRows::NextLine(Cursor* at, Row* row) const {
 // is read; here only brackets and strings count.
 bool JsonRows::NextElement(Cursor* at, Row* row) const {
   size_t i = at->offset;
-  while (i < text_.size() && (kSpace.find(text_[i]) != std::string_view::npos || text_[i] == ',')) {
+  while (i < text_.size() &&
+         (kJsonSpace.find(text_[i]) != std::string_view::npos || text_[i] == ',')) {
     at->line += text_[i++] == '\n' ? 1 : 0;
   }
   at->offset = i;

@@ -18,15 +18,15 @@ namespace {
 
 constexpr std::string_view kThinkOpen = "<think>";
 constexpr std::string_view kThinkClose = "</think>";
-constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kTurnSpace = " \t\r\n";
 
 std::string_view TrimLeft(std::string_view text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
+  text.remove_prefix(std::min(text.find_first_not_of(kTurnSpace), text.size()));
   return text;
 }
 
 std::string_view TrimRight(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kSpace) + 1);
+  return text.substr(0, text.find_last_not_of(kTurnSpace) + 1);
 }
 
 // The thought of a message and the white space between its end and the answer.

@@ -6,12 +6,12 @@ namespace tandem::training {
 namespace {
 
 constexpr size_t kLookedAt = 4096;
-constexpr std::string_view kSpace = " \t\r\n\v\f";
+constexpr std::string_view kWhitespace = " \t\r\n\v\f";
 
 std::string_view Trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(kSpace);
+  const size_t first = text.find_first_not_of(kWhitespace);
   if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+  return text.substr(first, text.find_last_not_of(kWhitespace) - first + 1);
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 #include "engine/model/adapter.h"
 #include "engine/sampling/philox.h"
 #include "training/lora/module_names.h"
+#include "training/lora/name_pattern.h"
 #include "training/lora/pattern_branches.h"
-#include "training/name_pattern.h"
 
 namespace tandem::training {
 namespace {

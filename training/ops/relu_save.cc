@@ -15,16 +15,18 @@ using engine::DType;
 using engine::OpsContext;
 
 // Whole bytes of the mask, so that no two tasks write the same one.
-constexpr int64_t kElementsPerTask = 1 << 15;
+constexpr int64_t kElementsPerSaveTask = 1 << 15;
 
-int64_t TasksOf(int64_t elements) { return (elements + kElementsPerTask - 1) / kElementsPerTask; }
+int64_t TasksOf(int64_t elements) {
+  return (elements + kElementsPerSaveTask - 1) / kElementsPerSaveTask;
+}
 
 // Calls body(task, first, end) for runs of elements.
 template <class Body>
 void OverTasks(OpsContext& ops, int64_t elements, const Body& body) {
   ops.pool().ParallelFor(TasksOf(elements), [&](int64_t task, int) {
-    const int64_t first = task * kElementsPerTask;
-    body(task, first, std::min(elements, first + kElementsPerTask));
+    const int64_t first = task * kElementsPerSaveTask;
+    body(task, first, std::min(elements, first + kElementsPerSaveTask));
   });
 }
 

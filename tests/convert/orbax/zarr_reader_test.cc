@@ -16,7 +16,7 @@ namespace tandem::convert {
 namespace {
 
 // As many threads as there are tasks at most, each of which takes the next.
-ForAll OnThreads(int n_threads) {
+ParallelFor OnThreads(int n_threads) {
   return [n_threads](int64_t n, const std::function<void(int64_t)>& task) {
     std::atomic<int64_t> next{0};
     std::vector<std::thread> threads;
@@ -62,29 +62,29 @@ class ZarrReaderTest : public testing::Test {
   }
   void Damage(int64_t i) { Chunk(i)[Chunk(i).size() - 1] ^= std::byte{1}; }  // its checksum
 
-  std::vector<float> Read(const ForAll& for_all) const {
+  std::vector<float> Read(const ParallelFor& parallel_for) const {
     std::vector<float> out(static_cast<size_t>(array_.elements()));
-    ZarrReader(store_).Read("x", array_, std::as_writable_bytes(std::span(out)), for_all);
+    ZarrReader(store_).Read("x", array_, std::as_writable_bytes(std::span(out)), parallel_for);
     return out;
   }
-  std::vector<float> ReadRuns(const ForAll& for_all) const {
+  std::vector<float> ReadRuns(const ParallelFor& parallel_for) const {
     std::vector<float> out(static_cast<size_t>(array_.elements()));
     const auto put = [&](int64_t offset, std::span<const std::byte> run) {
       std::memcpy(
           std::as_writable_bytes(std::span(out)).subspan(static_cast<size_t>(offset)).data(),
           run.data(), run.size());
     };
-    ZarrReader(store_).ReadRuns("x", array_, put, for_all);
+    ZarrReader(store_).ReadRuns("x", array_, put, parallel_for);
     return out;
   }
   // Of every way to read, with any number of threads, again and again.
   void ExpectFault(const std::string& words) const {
     for (const int n_threads : {1, 2, 3, 8}) {
       for (int round = 0; round < 20; ++round) {
-        const ForAll for_all = OnThreads(n_threads);
+        const ParallelFor parallel_for = OnThreads(n_threads);
         for (const bool runs : {false, true}) {
           try {
-            runs ? ReadRuns(for_all) : Read(for_all);
+            runs ? ReadRuns(parallel_for) : Read(parallel_for);
             ADD_FAILURE() << "was read";
           } catch (const Error& error) {
             EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
@@ -154,7 +154,7 @@ TEST_F(ZarrReaderTest, WhatTakingThrowsGoesOnOnce) {
 }
 
 TEST_F(ZarrReaderTest, WhatIsToStopIsCancelled) {
-  const ForAll stops = [](int64_t, const std::function<void(int64_t)>& task) {
+  const ParallelFor stops = [](int64_t, const std::function<void(int64_t)>& task) {
     task(0);
     return false;
   };

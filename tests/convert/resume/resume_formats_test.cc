@@ -12,10 +12,10 @@
 #include <random>
 #include <set>
 
-#include "convert/gguf.h"
-#include "convert/journal.h"
-#include "convert/work_dir.h"
-#include "engine/io/gguf.h"
+#include "convert/formats/gguf/gguf.h"
+#include "convert/work/journal.h"
+#include "convert/work/work_dir.h"
+#include "engine/formats/gguf/gguf.h"
 #include "engine/io/json.h"
 #include "engine/io/mapped_file.h"
 #include "engine/model/family.h"

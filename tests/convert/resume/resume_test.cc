@@ -11,7 +11,7 @@
 #include <random>
 #include <thread>
 
-#include "convert/work_dir.h"
+#include "convert/work/work_dir.h"
 #include "tests/convert/families.h"
 #include "tests/convert/resume/resume_fixture.h"
 

@@ -1,10 +1,9 @@
-#include "engine/base/lasting_names.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <fstream>
 
+#include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
 #include "tests/support/temporary_dir.h"
 
@@ -48,8 +47,8 @@ TEST(MakeDirectories, SaysWhatIsInTheWay) {
       EXPECT_NE(std::string(error.what()).find("file"), std::string::npos);
     }
   }
-  EXPECT_THROW(SyncNamesIn(dir / "file"), Error);
-  EXPECT_THROW(SyncNamesIn(dir / "absent"), Error);
+  EXPECT_THROW(SyncDirectory(dir / "file"), Error);
+  EXPECT_THROW(SyncDirectory(dir / "absent"), Error);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include <functional>
 #include <thread>
 
-#include "engine/io/safetensors.h"
+#include "engine/formats/safetensors/safetensors.h"
 #include "tests/engine/io/file_helpers.h"
 
 namespace tandem::engine {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "tests/engine/io/file_helpers.h"
 #include "tests/support/gguf_writer.h"
 

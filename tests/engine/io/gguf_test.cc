@@ -1,8 +1,8 @@
-#include "engine/io/gguf.h"
+#include "engine/formats/gguf/gguf.h"
 
 #include <nlohmann/json.hpp>
 
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "engine/io/sha256.h"
 #include "tests/engine/io/file_helpers.h"
 #include "tests/support/gguf_writer.h"

@@ -6,8 +6,8 @@
 #include <limits>
 #include <random>
 
-#include "engine/io/gguf.h"
-#include "engine/io/model_dir.h"
+#include "engine/formats/gguf/gguf.h"
+#include "engine/formats/model_dir.h"
 #include "tests/engine/io/file_helpers.h"
 #include "tests/support/gguf_writer.h"
 

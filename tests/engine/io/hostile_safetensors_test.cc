@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "engine/io/safetensors.h"
+#include "engine/formats/safetensors/safetensors.h"
 #include "tests/engine/io/file_helpers.h"
 
 namespace tandem::engine {

@@ -1,11 +1,11 @@
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 
 #include <sys/stat.h>
 
 #include <chrono>
 #include <cstdlib>
 
-#include "engine/io/not_a_model.h"
+#include "engine/formats/not_a_model.h"
 #include "engine/io/sha256.h"
 #include "tests/engine/io/file_helpers.h"
 #include "tests/support/paths.h"

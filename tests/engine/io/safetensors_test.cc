@@ -1,10 +1,10 @@
-#include "engine/io/safetensors.h"
+#include "engine/formats/safetensors/safetensors.h"
 
 #include <cstring>
 #include <limits>
 #include <map>
 
-#include "engine/io/safetensors_stream.h"
+#include "engine/formats/safetensors/safetensors_stream.h"
 #include "engine/io/sha256.h"
 #include "tests/engine/io/file_helpers.h"
 

@@ -1,4 +1,4 @@
-#include "engine/io/stored_tensor.h"
+#include "engine/formats/stored/stored_tensor.h"
 
 #include <gtest/gtest.h>
 

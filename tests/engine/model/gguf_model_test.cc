@@ -12,9 +12,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
+#include "engine/formats/gguf/gguf.h"
+#include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/gguf.h"
-#include "engine/io/model_dir.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/model.h"
 #include "engine/model/stored_weights.h"

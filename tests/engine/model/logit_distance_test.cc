@@ -1,4 +1,4 @@
-#include "engine/model/logit_distance.h"
+#include "engine/tools/logit_distance.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Adapters merged into their base.
 
-#include "engine/model/merge_adapter.h"
+#include "engine/tools/merge_adapter.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

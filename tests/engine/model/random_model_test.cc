@@ -6,8 +6,8 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/model_dir.h"
 #include "engine/model/family.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/formats/model_dir.h"
+#include "engine/formats/safetensors/safetensors.h"
 #include "engine/io/atomic_write.h"
-#include "engine/io/model_dir.h"
-#include "engine/io/safetensors.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"

@@ -1,4 +1,4 @@
-#include "engine/tokenizer/bpe.h"
+#include "engine/tokenizer/models/bpe.h"
 
 #include <gtest/gtest.h>
 

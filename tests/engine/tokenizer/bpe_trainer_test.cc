@@ -1,4 +1,4 @@
-#include "engine/tokenizer/bpe_trainer.h"
+#include "engine/tokenizer/training/bpe_trainer.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
-#include "engine/tokenizer/pretokenizer.h"
-#include "engine/tokenizer/unicode.h"
+#include "engine/tokenizer/pretokenizers/pretokenizer.h"
+#include "engine/tokenizer/text/unicode.h"
 #include "tests/engine/tokenizer/tokenizer_test_support.h"
 
 namespace tandem::engine {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/tokenizer/incremental_detokenizer.h"
-#include "engine/tokenizer/unicode.h"
+#include "engine/tokenizer/text/unicode.h"
 #include "tests/engine/tokenizer/tokenizer_test_support.h"
 
 namespace tandem::engine {

@@ -7,8 +7,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/log.h"
-#include "engine/io/model_dir.h"
-#include "engine/tokenizer/pretokenizer.h"
+#include "engine/formats/model_dir.h"
+#include "engine/tokenizer/pretokenizers/pretokenizer.h"
 #include "tests/engine/tokenizer/tokenizer_test_support.h"
 #include "tests/support/gguf_writer.h"
 
@@ -186,20 +186,13 @@ TokenizerFiles LoadBytes(const std::string& bytes) {
   return Load(ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes))));
 }
 
-// Once per program: the log has a name.
-void LogToStderr() {
-  [[maybe_unused]] static const bool configured = [] {
-    ConfigureLog("info", LogFormat::kText);
-    return true;
-  }();
-}
-
 // What the program logs meanwhile.
 template <class Action>
 std::string LogOf(const Action& action) {
-  LogToStderr();
   ::testing::internal::CaptureStderr();
+  ConfigureLog("info", LogFormat::kText);
   action();
+  spdlog::default_logger()->flush();
   return ::testing::internal::GetCapturedStderr();
 }
 

@@ -1,4 +1,4 @@
-#include "engine/tokenizer/json_value.h"
+#include "engine/tokenizer/files/json_value.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
-#include "engine/tokenizer/piece_trie.h"
+#include "engine/tokenizer/models/piece_trie.h"
 #include "tests/engine/tokenizer/tokenizer_test_support.h"
 
 // Whole tokenizers of every kind of model against plain definitions.

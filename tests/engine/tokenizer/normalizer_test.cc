@@ -1,4 +1,4 @@
-#include "engine/tokenizer/normalizer.h"
+#include "engine/tokenizer/normalizers/normalizer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/tokenizer/pretokenizer.h"
+#include "engine/tokenizer/pretokenizers/pretokenizer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "engine/tokenizer/regex.h"
+#include "engine/tokenizer/text/regex.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/tokenizer/unicode.h"
+#include "engine/tokenizer/text/unicode.h"
 
 namespace tandem::engine {
 namespace {

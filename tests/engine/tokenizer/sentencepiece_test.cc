@@ -1,4 +1,4 @@
-#include "engine/tokenizer/sentencepiece.h"
+#include "engine/tokenizer/readers/sentencepiece.h"
 
 #include <gtest/gtest.h>
 

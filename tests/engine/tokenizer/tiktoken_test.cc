@@ -1,9 +1,9 @@
-#include "engine/tokenizer/tiktoken.h"
+#include "engine/tokenizer/readers/tiktoken.h"
 
 #include <gtest/gtest.h>
 
 #include "engine/base/error.h"
-#include "engine/tokenizer/base64.h"
+#include "engine/tokenizer/files/base64.h"
 #include "tests/engine/tokenizer/tokenizer_test_support.h"
 
 namespace tandem::engine {

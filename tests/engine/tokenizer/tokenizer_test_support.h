@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/tokenizer/bpe_trainer.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/training/bpe_trainer.h"
 #include "tests/support/paths.h"
 
 namespace tandem::engine {

@@ -1,4 +1,4 @@
-#include "engine/tokenizer/unicode.h"
+#include "engine/tokenizer/text/unicode.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/handlers/byte_range.h"
+#include "server/http/syntax/byte_range.h"
 
 #include <gtest/gtest.h>
 

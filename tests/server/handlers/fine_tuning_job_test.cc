@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "server/handlers/fine_tuning_checkpoints.h"
-#include "server/handlers/fine_tuning_events.h"
-#include "server/handlers/fine_tuning_object.h"
+#include "server/fine_tuning/fine_tuning_checkpoints.h"
+#include "server/fine_tuning/fine_tuning_events.h"
+#include "server/fine_tuning/fine_tuning_object.h"
 #include "server/jobs/job_files.h"
 #include "tests/support/temporary_dir.h"
 

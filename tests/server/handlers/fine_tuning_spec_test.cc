@@ -1,4 +1,4 @@
-#include "server/handlers/fine_tuning_spec.h"
+#include "server/fine_tuning/fine_tuning_spec.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "training/spec.h"
+#include "training/spec/spec.h"
 
 namespace tandem::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/handlers/job_spec.h"
+#include "server/wire/job_spec.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/handlers/model_host.h"
+#include "server/models/model_host.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/io/model_dir.h"
+#include "engine/formats/model_dir.h"
 #include "tests/support/temporary_dir.h"
 #include "tests/support/tiny_model.h"
 

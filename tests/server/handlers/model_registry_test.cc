@@ -1,4 +1,4 @@
-#include "server/handlers/model_registry.h"
+#include "server/models/model_registry.h"
 
 #include <gtest/gtest.h>
 

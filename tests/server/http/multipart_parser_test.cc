@@ -1,4 +1,4 @@
-#include "server/http/multipart_parser.h"
+#include "server/http/syntax/multipart_parser.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "server/http/header_params.h"
+#include "server/http/syntax/header_params.h"
 
 namespace tandem::server {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "server/http/url.h"
+#include "engine/base/url.h"
 
 namespace tandem::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/http/url.h"
+#include "engine/base/url.h"
 
 #include <gtest/gtest.h>
 

@@ -38,11 +38,11 @@ class WorkerTest : public testing::Test {
 TEST_F(WorkerTest, TheOnlyRequestThreadIsFreeWhileTheWorkerWorks) {
   Start();
   RawClient busy(server_->port());
-  busy.Send("GET /long HTTP/1.1\r\nHost: x\r\n\r\n");
+  busy.Send("GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n");
   entered_.wait();
 
   RawClient other(server_->port());
-  other.Send("GET /short HTTP/1.1\r\nHost: x\r\n\r\n");
+  other.Send("GET /short HTTP/1.1\r\nHost: localhost\r\n\r\n");
 
   EXPECT_EQ(other.Read().status, 200);
 }
@@ -51,7 +51,7 @@ TEST_F(WorkerTest, AHandlerLearnsThatItsClientHasLeft) {
   Start();
   {
     RawClient busy(server_->port());
-    busy.Send("GET /long HTTP/1.1\r\nHost: x\r\n\r\n");
+    busy.Send("GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n");
     entered_.wait();
   }
   EXPECT_TRUE(ended_.try_acquire_for(10s));
@@ -60,7 +60,7 @@ TEST_F(WorkerTest, AHandlerLearnsThatItsClientHasLeft) {
 TEST_F(WorkerTest, AServerStopsWhileAHandlerWorksAndAnswersItsClient) {
   Start();
   RawClient busy(server_->port());
-  busy.Send("GET /long HTTP/1.1\r\nHost: x\r\n\r\n");
+  busy.Send("GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n");
   entered_.wait();
 
   server_->Stop();

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "engine/base/error.h"
-#include "engine/tokenizer/bpe_trainer.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/training/bpe_trainer.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
 #include "training/data/content_words.h"

@@ -187,7 +187,10 @@ TEST_F(RowSourceTest, RealChatsAreLearnedWithTemplatesThatRewriteEarlierTurns) {
       SCOPED_TRACE(std::string(name) + ", " + rows);
       EXPECT_EQ(Fault(engine::ReadWholeFile(data / "chat" / rows, 1 << 24)), "");
       EXPECT_EQ(report_.bad_rows, 0);
-      EXPECT_GT(report_.split_rows, 0);
+      // Without an EOS text the Phi template rewrites nothing.
+      if (std::string_view(name).starts_with("qwen3")) {
+        EXPECT_GT(report_.split_rows, 0);
+      }
     }
   }
 }

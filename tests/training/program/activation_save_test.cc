@@ -11,8 +11,8 @@
 #include "engine/kernels/kernels.h"
 #include "engine/model/random_model.h"
 #include "training/lora/lora.h"
-#include "training/parameters.h"
 #include "training/program/executor.h"
+#include "training/step/parameters.h"
 
 namespace tandem::training {
 namespace {

@@ -8,7 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/random_model.h"
-#include "training/trainer.h"
+#include "training/step/trainer.h"
 
 namespace tandem::training {
 namespace {

@@ -7,9 +7,9 @@
 #include "engine/kernels/kernels.h"
 #include "engine/model/random_model.h"
 #include "training/lora/lora.h"
-#include "training/parameters.h"
 #include "training/program/executor.h"
 #include "training/program/passes.h"
+#include "training/step/parameters.h"
 
 namespace tandem::training {
 namespace {

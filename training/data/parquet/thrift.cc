@@ -6,7 +6,7 @@ namespace tandem::training {
 namespace {
 
 // Parquet's own structures nest eight deep (footer, row group, chunk, its metadata, statistics).
-constexpr int kMaxDepth = 32;
+constexpr int kMaxThriftDepth = 32;
 
 }  // namespace
 
@@ -15,7 +15,8 @@ void ThriftReader::Fail(const std::string& problem) const {
 }
 
 void ThriftReader::Enter() {
-  if (++depth_ > kMaxDepth) Fail("nested more than " + std::to_string(kMaxDepth) + " deep");
+  if (++depth_ > kMaxThriftDepth)
+    Fail("nested more than " + std::to_string(kMaxThriftDepth) + " deep");
 }
 
 uint8_t ThriftReader::Byte() {

@@ -1,0 +1,254 @@
+// GGUF files: one file with the weights, the configuration and the tokenizer.
+
+#include "convert/formats/gguf/gguf.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "convert/formats/gguf/gguf_config.h"
+#include "convert/formats/gguf/gguf_tokenizer.h"
+#include "convert/tensors/source_config.h"
+#include "engine/base/check.h"
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "engine/formats/model_dir.h"
+#include "engine/io/json.h"
+#include "engine/model/family.h"
+
+namespace tandem::convert {
+namespace {
+
+using engine::DType;
+using engine::ModelConfig;
+
+uint32_t FileTypeOf(GgufNumbers numbers) {
+  switch (numbers) {
+    case GgufNumbers::kF32:
+      return 0;
+    case GgufNumbers::kF16:
+      return 1;
+    case GgufNumbers::kQ4_0:
+      return 2;
+    case GgufNumbers::kQ8_0:
+      return 7;
+    case GgufNumbers::kBF16:
+      return 32;
+  }
+  TANDEM_CHECK(false);
+}
+
+// `general.file_type`, by the numbers of the format: what was asked for, else what most are.
+uint32_t FileType(const std::string& dtype, const std::vector<GgufTensor>& tensors) {
+  if (!dtype.empty()) return FileTypeOf(GgufNumbersOf(dtype));
+  std::map<GgufNumbers, int64_t> elements;
+  for (const GgufTensor& tensor : tensors) {
+    elements[tensor.info.numbers] += engine::ElementCount(tensor.info.shape);
+  }
+  const auto most =
+      std::max_element(elements.begin(), elements.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  return FileTypeOf(most->first);
+}
+
+void CheckWritten(const ModelSource& source, const ModelConfig& config,
+                  const std::filesystem::path& path, std::vector<std::string>* warnings) {
+  const auto written = OpenModelFiles(path, {});
+  const std::string difference = FirstDifference(config, ConfigOf(*written).config);
+  if (!difference.empty()) {
+    throw Error(ErrorCode::kUnsupported, source.name() + ": GGUF cannot say its " + difference +
+                                             "; convert it to hf or native");
+  }
+  CompareTokenizers(source, *written, warnings);
+}
+
+// How far a number may be from its source: the halves of steps, and what a step itself is rounded
+// by; numbers that 1 was added to are steps of floats above 1.
+class Tolerance {
+ public:
+  Tolerance(const GgufTensor& tensor, std::span<const float> source)
+      : tensor_(tensor), source_(source) {}
+
+  bool Allows(size_t i, float written) {
+    const float value = source_[i];
+    const double difference = std::abs(static_cast<double>(value) - written);
+    if (tensor_.change == engine::GgufChange::kPlus1) {
+      return difference <= 0x1p-23 * std::max(1.0f, std::abs(value));
+    }
+    switch (tensor_.info.numbers) {
+      case GgufNumbers::kF32:
+        return difference == 0;
+      case GgufNumbers::kF16:
+        return difference <= std::max(0x1p-11 * std::abs(value), 0x1p-25);
+      case GgufNumbers::kBF16:
+        return difference <= std::max(0x1p-8 * std::abs(value), 0x1p-133);
+      case GgufNumbers::kQ8_0:
+        return difference <= BlockStep(i, 127) * 0.6 + 0x1p-17;
+      case GgufNumbers::kQ4_0:
+        return difference <= BlockStep(i, 8) * 1.01 + 0x1p-21;
+    }
+    return false;
+  }
+
+ private:
+  // Blocks lie in rows, and rows in whichever order keep their blocks; columns do not.
+  double BlockStep(size_t i, double steps) {
+    const bool turned = tensor_.change == engine::GgufChange::kTransposed;
+    const auto apart = turned ? static_cast<size_t>(tensor_.info.shape.front()) : 1;
+    const size_t first = i / apart / 32 * 32 * apart + i % apart;
+    if (first == first_) return most_ / steps;
+    first_ = first;
+    most_ = 0;
+    for (size_t k = 0; k < 32; ++k) most_ = std::max(most_, std::abs(source_[first + k * apart]));
+    return most_ / steps;
+  }
+
+  const GgufTensor& tensor_;
+  std::span<const float> source_;
+  size_t first_ = SIZE_MAX;  // of the block whose largest number is most_
+  float most_ = 0;
+};
+
+// Numbers of either side that are in memory at a time, where a row is not longer.
+constexpr int64_t kComparePieceElements = 1 << 20;
+
+bool IsNear(const GgufTensor& tensor, std::span<const float> source, std::span<const float> is) {
+  Tolerance tolerance(tensor, source);
+  for (size_t i = 0; i < source.size(); ++i) {
+    if (!tolerance.Allows(i, is[i])) return false;
+  }
+  return true;
+}
+
+// Row by row, as the file has them; a transpose has the source's rows only as a whole.
+bool IsNear(const GgufTensor& tensor, const engine::ConstTensorView& source,
+            const engine::StoredTensor& stored) {
+  if (stored.view.shape != source.shape) return false;
+  const int64_t row_elements = std::max<int64_t>(stored.row_elements(), 1);
+  const int64_t at_once = stored.transposed
+                              ? stored.rows()
+                              : std::max<int64_t>(1, kComparePieceElements / row_elements);
+  std::vector<float> wanted, is;
+  for (int64_t row = 0; row < stored.rows(); row += at_once) {
+    const int64_t count = std::min(at_once, stored.rows() - row);
+    wanted.resize(static_cast<size_t>(count * row_elements));
+    const int64_t skipped = row * row_elements * static_cast<int64_t>(DTypeBytes(source.dtype));
+    engine::ConvertToF32({source.data + skipped, source.dtype, {count * row_elements}}, wanted);
+    if (stored.transposed) {
+      is = engine::DecodeTensor(stored);
+    } else {
+      is.resize(wanted.size());
+      engine::ReadRows(stored, row, count, is.data());
+    }
+    if (!IsNear(tensor, wanted, is)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+GgufError GgufReport::Total() const {
+  GgufError total;
+  for (const GgufTensor& tensor : tensors) total.Add(tensor.error);
+  return total;
+}
+
+std::string GgufReport::Json() const {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const GgufTensor& tensor : tensors) {
+    list.push_back({{"name", tensor.info.name},
+                    {"type", GgufNumbersName(tensor.info.numbers)},
+                    {"max_abs", tensor.error.max_abs},
+                    {"relative_rms", tensor.error.RelativeRms()}});
+  }
+  const GgufError total = Total();
+  const auto worst = std::max_element(
+      tensors.begin(), tensors.end(),
+      [](const auto& a, const auto& b) { return a.error.RelativeRms() < b.error.RelativeRms(); });
+  return nlohmann::ordered_json{{"max_abs", total.max_abs},
+                                {"relative_rms", total.RelativeRms()},
+                                {"worst_tensor", worst->info.name},
+                                {"worst_relative_rms", worst->error.RelativeRms()},
+                                {"warnings", warnings},
+                                {"tensors", std::move(list)}}
+      .dump();
+}
+
+GgufReport WriteGgufFile(const WriteContext& context, const std::string& name,
+                         const std::string& dtype) {
+  const ModelSource& source = context.source;
+  const ModelConfig config = ConfigOf(source).config;
+  const engine::GgufArchitecture& architecture = GgufArchitectureFor(config, source.name());
+  GgufReport report;
+  report.tensors = PlanGgufTensors(architecture, config, source, dtype);
+  GgufKeys keys;
+  AddGgufConfig(architecture, config, keys);
+  keys.Add("general.type", "model");
+  keys.Add("general.name", name);
+  keys.Add("general.alignment", static_cast<uint32_t>(kGgufAlignment));
+  keys.Add("general.file_type", FileType(dtype, report.tensors));
+  keys.Add("general.quantization_version", uint32_t{2});
+  AddGgufTokenizer(source, config, keys, &report.warnings);
+  if (architecture.name == "llama" && config.LayerAttention(0).window > 0) {
+    report.warnings.emplace_back(
+        "other programs that read GGUF do not know a sliding window of this architecture; they "
+        "compute another model beyond it");
+  }
+  std::vector<GgufTensorInfo> infos;
+  for (const GgufTensor& tensor : report.tensors) infos.push_back(tensor.info);
+  GgufFileWriter writer(context.target, keys, infos);
+  WriteGgufTensors(context, writer, report.tensors);
+  writer.Finish();
+  CheckWritten(source, config, context.target, &report.warnings);
+  return report;
+}
+
+void CompareGguf(const ModelSource& source, const std::filesystem::path& file,
+                 const std::string& dtype, const std::function<void(int64_t)>& advance) {
+  const ModelConfig config = ConfigOf(source).config;
+  const engine::GgufArchitecture& architecture = GgufArchitectureFor(config, source.name());
+  const auto written = engine::ModelDir::Open(file);
+  int64_t left = source.bytes();
+  std::vector<std::byte> buffer;
+  for (const GgufTensor& tensor : PlanGgufTensors(architecture, config, source, dtype)) {
+    if (tensor.source < 0) continue;  // config.json tells it, which was compared
+    engine::NamedTensor wanted = source.tensors()[static_cast<size_t>(tensor.source)];
+    advance(static_cast<int64_t>(wanted.view.bytes()));
+    left -= static_cast<int64_t>(wanted.view.bytes());
+    const engine::StoredTensor* stored =
+        written.FindStored(engine::HfNameOf(architecture, tensor.info.name).name);
+    bool same = stored != nullptr;
+    if (same) {
+      wanted.view.data = source.Read(tensor.source, &buffer).data();
+      same = IsNear(tensor, wanted.view, *stored);
+      source.LetGo(tensor.source);
+      written.LetGo(*stored);
+    }
+    if (same) continue;
+    throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(wanted.name) +
+                                          " is not what was written; nothing is kept");
+  }
+  advance(left);
+}
+
+void WriteGguf(const ConvertSpec& spec, const WriteContext& context) {
+  std::filesystem::path name = spec.source.filename();
+  if (name.empty()) name = spec.source.parent_path().filename();
+  const GgufReport report = WriteGgufFile(context, name.string(), spec.dtype);
+  for (const std::string& warning : report.warnings) context.warn(warning);
+  context.report(report.Json());
+}
+
+std::unique_ptr<ModelSource> OpenGguf(const ConvertSpec& /*spec*/,
+                                      const std::filesystem::path& target) {
+  return OpenModelFiles(target, {});
+}
+
+void CompareWithGguf(const ConvertSpec& spec, const ModelSource& source, const ModelSource& written,
+                     const std::function<void(int64_t bytes)>& advance) {
+  // In its own blocks, which are smaller than what they are told as.
+  CompareGguf(source, written.name(), spec.dtype, advance);
+}
+
+}  // namespace tandem::convert

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "convert/spec/spec.h"
+#include "convert/tensors/model_source.h"
+#include "convert/work/write_context.h"
+
+namespace tandem::convert {
+
+// The format hf: a Hugging Face directory with safetensors.
+void WriteHf(const ConvertSpec& spec, const WriteContext& context);
+std::unique_ptr<ModelSource> OpenHf(const ConvertSpec& spec, const std::filesystem::path& target);
+
+}  // namespace tandem::convert

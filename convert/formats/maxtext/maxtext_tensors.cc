@@ -1,0 +1,203 @@
+#include "convert/formats/maxtext/maxtext_tensors.h"
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "engine/model/family.h"
+
+namespace tandem::convert {
+namespace {
+
+using engine::DType;
+
+// Numbers that a task computes at a time, of one tensor.
+constexpr int64_t kPieceElements = int64_t{1} << 20;
+bool IsHalf(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
+
+// The tensors of the source by the names of the map: those of models with eyes have a beginning of
+// their own.
+std::map<std::string, int64_t> FindTensors(const ModelSource& source,
+                                           const engine::ModelConfig& config) {
+  std::map<std::string, int64_t> found;
+  std::set<int64_t> used;
+  for (const engine::WeightSpec& spec :
+       engine::FindFamilyByName(config.family).list_weights(config)) {
+    const int64_t at = source.Find(spec.name);
+    if (at < 0) {
+      throw Error(ErrorCode::kUnsupported,
+                  source.name() + ": has no tensor " + Quoted(spec.name) +
+                      "; models with eyes are not converted to MaxText, their text part is, as a "
+                      "model of its own");
+    }
+    const engine::ConstTensorView& view = source.tensors()[static_cast<size_t>(at)].view;
+    if (view.shape != spec.source_shape) {
+      throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(spec.name) +
+                                            " has another shape than config.json says");
+    }
+    if (view.dtype != DType::kF32 && !IsHalf(view.dtype)) {
+      throw Error(ErrorCode::kUnsupported, source.name() + ": tensor " + Quoted(spec.name) +
+                                               " is in " + std::string(DTypeName(view.dtype)) +
+                                               "; name the dtype f32 or bf16");
+    }
+    found[spec.name] = at;
+    used.insert(at);
+  }
+  for (int64_t i = 0; i < static_cast<int64_t>(source.tensors().size()); ++i) {
+    if (used.contains(i)) continue;
+    throw Error(ErrorCode::kUnsupported, source.name() +
+                                             ": MaxText's tree has no place for tensor " +
+                                             Quoted(source.tensors()[static_cast<size_t>(i)].name));
+  }
+  return found;
+}
+
+// Rows that a task has of a tensor alone in its leaf: of whole heads where outputs lie as pairs.
+int64_t RowsAtOnce(const MaxTextLeaf& leaf) {
+  const int64_t row_elements = engine::ElementCount(leaf.tensor_shape) / leaf.tensor_shape[0];
+  const int64_t heads = std::max<int64_t>(1, leaf.rotated_head_dim);
+  const int64_t rows = std::max<int64_t>(1, kPieceElements / row_elements);
+  return (rows + heads - 1) / heads * heads;
+}
+
+// Rows of a tensor, each by itself if the source can, so that neither the tensor nor the pages of
+// its file are in memory beside what is made of them. Any thread.
+class RowsReader {
+ public:
+  RowsReader(const ModelSource& source, int64_t tensor, const std::vector<int64_t>& shape)
+      : source_(source), tensor_(tensor), n_rows_(shape[0]) {
+    std::vector<std::byte> none;
+    if (!source_.ReadRows(tensor_, 0, 0, &none)) whole_ = source_.Read(tensor_, &buffer_);
+  }
+  // Of rows beyond the tensor's nothing.
+  ModelSource::Bytes Read(RowRange rows, std::vector<std::byte>* buffer) const {
+    const int64_t first = std::min(rows.first, n_rows_);
+    const int64_t count = std::min(rows.last, n_rows_) - first;
+    if (!whole_) return *source_.ReadRows(tensor_, first, count, buffer);
+    const size_t row_bytes = whole_->size() / static_cast<size_t>(n_rows_);
+    return whole_->subspan(static_cast<size_t>(first) * row_bytes,
+                           static_cast<size_t>(count) * row_bytes);
+  }
+
+ private:
+  const ModelSource& source_;
+  const int64_t tensor_;
+  const int64_t n_rows_;
+  std::vector<std::byte> buffer_;
+  std::optional<ModelSource::Bytes> whole_;
+};
+
+}  // namespace
+
+MaxTextTensors::MaxTextTensors(const ModelSource& source, const engine::ModelConfig& config,
+                               ThreadPool& pool)
+    : source_(source), pool_(pool), places_(FindTensors(source, config)) {}
+
+void MaxTextTensors::LetGo(const MaxTextLeaf& leaf) const {
+  for (const std::string& tensor : leaf.tensors) source_.LetGo(places_.at(tensor));
+}
+
+const engine::ConstTensorView& MaxTextTensors::ViewOf(const MaxTextLeaf& leaf,
+                                                      int64_t layer) const {
+  const int64_t at = places_.at(leaf.tensors[static_cast<size_t>(layer)]);
+  return source_.tensors()[static_cast<size_t>(at)].view;
+}
+
+ModelSource::Bytes MaxTextTensors::Read(const MaxTextLeaf& leaf, int64_t layer,
+                                        std::vector<std::byte>* buffer) const {
+  return source_.Read(places_.at(leaf.tensors[static_cast<size_t>(layer)]), buffer);
+}
+
+void MaxTextTensors::ForRows(const MaxTextLeaf& leaf, int64_t n_rows, const Task& task) const {
+  std::mutex mutex;  // guards fault
+  std::exception_ptr fault;
+  const auto guarded = [&](const std::function<void()>& work) {
+    try {
+      work();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (fault == nullptr) fault = std::current_exception();
+    }
+  };
+  if (leaf.n_layers() > 1) {
+    pool_.ParallelFor(leaf.n_layers(), [&](int64_t layer, int) {
+      guarded([&] {
+        std::vector<std::byte> buffer;
+        task(layer, Read(leaf, layer, &buffer), {0, n_rows});
+      });
+    });
+  } else {
+    const RowsReader reader(source_, places_.at(leaf.tensors.front()), leaf.tensor_shape);
+    const int64_t rows = RowsAtOnce(leaf);
+    pool_.ParallelFor((n_rows + rows - 1) / rows, [&](int64_t i, int) {
+      const RowRange range{i * rows, std::min(n_rows, (i + 1) * rows)};
+      guarded([&] {
+        std::vector<std::byte> buffer;
+        const ModelSource::Bytes tensor = reader.Read(range, &buffer);
+        task(0, tensor, range);
+        source_.LetGoOf(tensor);
+      });
+    });
+  }
+  if (fault != nullptr) std::rethrow_exception(fault);
+}
+
+Loss MaxTextTensors::LossIn(const MaxTextLeaf& leaf, DType leaf_dtype) const {
+  Loss loss;
+  std::mutex mutex;  // guards loss
+  const int64_t there =
+      leaf.has_vocabulary ? std::min(leaf.shape[0], leaf.tensor_shape[0]) : leaf.tensor_shape[0];
+  ForRows(leaf, there, [&](int64_t layer, ModelSource::Bytes tensor, RowRange /*rows*/) {
+    const DType dtype = DTypeOf(leaf, layer);
+    const Loss of_part = LossOf(leaf.arithmetic, leaf_dtype, tensor, dtype);
+    const std::lock_guard lock(mutex);
+    loss.Add(of_part);
+  });
+  return loss;
+}
+
+std::vector<std::byte> MaxTextTensors::LeafBytes(const MaxTextLeaf& leaf, DType dtype) const {
+  std::vector<std::byte> bytes(static_cast<size_t>(engine::ElementCount(leaf.shape)) *
+                               engine::DTypeBytes(dtype));
+  const int64_t n_rows = leaf.has_vocabulary ? leaf.shape[0] : leaf.tensor_shape[0];
+  ForRows(leaf, n_rows, [&](int64_t layer, ModelSource::Bytes tensor, RowRange rows) {
+    if (TensorToLeaf(leaf, layer, rows, tensor, DTypeOf(leaf, layer), dtype, bytes)) return;
+    throw Error(ErrorCode::kDataLoss,
+                source_.name() + ": tensor " + Quoted(leaf.tensors[static_cast<size_t>(layer)]) +
+                    " holds values that become too large for " + std::string(DTypeName(dtype)));
+  });
+  for (const std::string& tensor : leaf.tensors) source_.LetGo(places_.at(tensor));
+  return bytes;
+}
+
+template <typename Int>
+std::optional<std::vector<Int>> MaxTextTensors::StepsOf(const MaxTextLeaf& leaf, int64_t layer,
+                                                        DType leaf_dtype,
+                                                        ModelSource::Bytes tensor) const {
+  const DType dtype = DTypeOf(leaf, layer);
+  const size_t piece_bytes = size_t{kPieceElements} * engine::DTypeBytes(dtype);
+  std::vector<Int> all;
+  all.reserve(tensor.size() / engine::DTypeBytes(dtype));
+  for (size_t at = 0; at < tensor.size(); at += piece_bytes) {
+    const ModelSource::Bytes piece = tensor.subspan(at, std::min(piece_bytes, tensor.size() - at));
+    for (const int32_t step : CorrectionSteps(leaf.arithmetic, leaf_dtype, piece, dtype)) {
+      if (!std::in_range<Int>(step)) return std::nullopt;
+      all.push_back(static_cast<Int>(step));
+    }
+    source_.LetGoOf(piece);
+  }
+  return all;
+}
+
+template std::optional<std::vector<int8_t>> MaxTextTensors::StepsOf(const MaxTextLeaf&, int64_t,
+                                                                    DType,
+                                                                    ModelSource::Bytes) const;
+template std::optional<std::vector<int32_t>> MaxTextTensors::StepsOf(const MaxTextLeaf&, int64_t,
+                                                                     DType,
+                                                                     ModelSource::Bytes) const;
+
+}  // namespace tandem::convert

@@ -1,0 +1,177 @@
+#include "convert/tensors/model_source.h"
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "engine/formats/model_dir.h"
+#include "engine/tensor/round.h"
+
+namespace tandem::convert {
+namespace {
+
+using engine::DType;
+using engine::StoredTensor;
+
+// Numbers that are in memory as f32 on their way from one type to another.
+constexpr int64_t kReadPieceElements = 1 << 20;
+
+bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 ||
+         dtype == DType::kF64;
+}
+
+class ModelFiles final : public ModelSource {
+ public:
+  ModelFiles(const std::filesystem::path& path, std::optional<DType> dtype)
+      : model_(engine::ModelDir::Open(path)) {
+    for (const std::string& name : model_.tensor_names()) {
+      engine::ConstTensorView view = model_.FindStored(name)->view;
+      view.data = nullptr;
+      if (dtype && IsFloat(view.dtype)) view.dtype = *dtype;
+      tensors_.push_back({name, std::move(view)});
+    }
+  }
+
+  const std::string& name() const override { return model_.name(); }
+  const std::vector<engine::NamedTensor>& tensors() const override { return tensors_; }
+  std::optional<std::string> ReadText(std::string_view file_name) const override {
+    return model_.ReadText(file_name);
+  }
+  void ReadPart(int64_t part, const Take& take) const override {
+    std::vector<std::byte> buffer;
+    take(Tensor(part), Read(part, &buffer));
+    LetGo(part);
+  }
+  Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const override {
+    const engine::NamedTensor& wanted = Tensor(tensor);
+    const StoredTensor& stored = *model_.FindStored(wanted.name);
+    if (IsMapped(tensor)) return stored.bytes();
+    buffer->clear();
+    buffer->reserve(wanted.view.bytes());
+    // Without this, 2^60 claimed rows of no elements are walked one piece after the other.
+    if (wanted.view.elements() == 0) return *buffer;
+    if (stored.transposed) {
+      AppendRounded(name(), wanted, engine::DecodeTensor(stored), buffer);
+      return *buffer;
+    }
+    const int64_t rows_at_once =
+        std::max<int64_t>(1, kReadPieceElements / std::max<int64_t>(1, stored.row_elements()));
+    for (int64_t row = 0; row < stored.rows(); row += rows_at_once) {
+      AppendRows(wanted, row, std::min(rows_at_once, stored.rows() - row), buffer);
+    }
+    return *buffer;
+  }
+  std::optional<Bytes> ReadRows(int64_t tensor, int64_t first, int64_t count,
+                                std::vector<std::byte>* buffer) const override {
+    const engine::NamedTensor& wanted = Tensor(tensor);
+    const StoredTensor& stored = *model_.FindStored(wanted.name);
+    if (wanted.view.shape.empty() || stored.rows() != wanted.view.shape.front())
+      return std::nullopt;
+    if (stored.transposed) return std::nullopt;
+    if (IsMapped(tensor)) return RowBytes(stored, first, count);
+    buffer->clear();
+    AppendRows(wanted, first, count, buffer);
+    return *buffer;
+  }
+  void LetGo(int64_t tensor) const override {
+    model_.LetGo(*model_.FindStored(Tensor(tensor).name));
+  }
+  void LetGoOf(Bytes bytes) const override { model_.LetGo(bytes); }
+  int64_t stored_bytes() const override {
+    int64_t sum = 0;
+    for (const engine::NamedTensor& tensor : tensors_) {
+      sum += static_cast<int64_t>(model_.FindStored(tensor.name)->bytes().size());
+    }
+    return sum;
+  }
+  int64_t PartMemory(int64_t part) const override {
+    return IsMapped(part) ? 0 : ModelSource::PartMemory(part);
+  }
+
+ private:
+  static Bytes RowBytes(const StoredTensor& stored, int64_t first, int64_t count) {
+    const int64_t row_bytes =
+        static_cast<int64_t>(stored.bytes().size()) / std::max<int64_t>(1, stored.rows());
+    return stored.bytes().subspan(static_cast<size_t>(first * row_bytes),
+                                  static_cast<size_t>(count * row_bytes));
+  }
+  // Rows as they lie in the file, in the type that is wanted.
+  void AppendRows(const engine::NamedTensor& wanted, int64_t first, int64_t count,
+                  std::vector<std::byte>* bytes) const {
+    const StoredTensor& stored = *model_.FindStored(wanted.name);
+    std::vector<float> values(static_cast<size_t>(count * stored.row_elements()));
+    engine::ReadRows(stored, first, count, values.data());
+    AppendRounded(name(), wanted, values, bytes);
+    // Or the file's pages would be in memory beside what is made of them.
+    model_.LetGo(RowBytes(stored, first, count));
+  }
+  // Whether it is told just as it lies in the file.
+  bool IsMapped(int64_t tensor) const {
+    const engine::NamedTensor& wanted = Tensor(tensor);
+    const StoredTensor& stored = *model_.FindStored(wanted.name);
+    return stored.IsAsAsked() && stored.view.dtype == wanted.view.dtype;
+  }
+  const engine::NamedTensor& Tensor(int64_t index) const {
+    return tensors_.at(static_cast<size_t>(index));
+  }
+  engine::ModelDir model_;
+  std::vector<engine::NamedTensor> tensors_;
+};
+
+}  // namespace
+
+int64_t ModelSource::Find(std::string_view tensor) const {
+  const auto found = std::lower_bound(
+      tensors().begin(), tensors().end(), tensor,
+      [](const engine::NamedTensor& one, std::string_view name) { return one.name < name; });
+  if (found == tensors().end() || found->name != tensor) return -1;
+  return found - tensors().begin();
+}
+
+void ModelSource::ReadPieces(int64_t part, const ParallelFor& /*parallel_for*/,
+                             const TakePiece& take) const {
+  ReadPart(part, [&](const engine::NamedTensor& tensor, Bytes bytes) { take(tensor, 0, bytes); });
+}
+
+int64_t ModelSource::PartMemory(int64_t part) const {
+  int64_t bytes = 0;
+  for (const int64_t tensor : TensorsOf(part)) {
+    bytes += static_cast<int64_t>(tensors()[static_cast<size_t>(tensor)].view.bytes());
+  }
+  return bytes;
+}
+
+int64_t ModelSource::bytes() const {
+  int64_t bytes = 0;
+  for (const engine::NamedTensor& tensor : tensors()) {
+    bytes += static_cast<int64_t>(tensor.view.bytes());
+  }
+  return bytes;
+}
+
+std::unique_ptr<ModelSource> OpenModelFiles(const std::filesystem::path& path,
+                                            std::optional<DType> dtype) {
+  return std::make_unique<ModelFiles>(path, dtype);
+}
+
+void AppendRounded(const std::string& source, const engine::NamedTensor& tensor,
+                   std::span<const float> values, std::vector<std::byte>* bytes) {
+  if (!engine::FitsIn(values, tensor.view.dtype)) {
+    throw Error(ErrorCode::kDataLoss,
+                source + ": tensor " + Quoted(tensor.name) + " holds values that " +
+                    std::string(DTypeName(tensor.view.dtype)) + " does not have");
+  }
+  std::vector<std::byte> rounded;
+  engine::RoundTo(tensor.view.dtype, values, &rounded);
+  bytes->insert(bytes->end(), rounded.begin(), rounded.end());
+}
+
+std::optional<DType> FloatTypeOf(std::string_view name) {
+  if (name == "f32") return DType::kF32;
+  if (name == "bf16") return DType::kBF16;
+  if (name == "f16") return DType::kF16;
+  return std::nullopt;
+}
+
+}  // namespace tandem::convert

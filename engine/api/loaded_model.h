@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/base/ids.h"
+#include "engine/base/memory_ledger.h"
+#include "engine/sampling/sampling_params.h"
+
+namespace tandem::engine {
+
+class ChatTemplate;
+class Model;
+class Tokenizer;
+
+// Everything of a model directory that serving needs. Immutable; shared.
+struct LoadedModel {
+  std::shared_ptr<const Model> model;
+  std::shared_ptr<const Tokenizer> tokenizer;         // null: token ids only
+  std::shared_ptr<const ChatTemplate> chat_template;  // null: no chat without --chat-template
+  std::string chat_template_error;  // why the model's own template is not used; else empty
+  std::optional<TokenId> bos;
+  std::optional<TokenId> eos;
+  std::string bos_text;  // as templates want them
+  std::string eos_text;
+  bool add_bos = false;  // plain-string prompts begin with BOS
+  std::vector<TokenId>
+      end_tokens;  // generation stops at these (config.json, generation_config.json)
+  SamplingParams default_sampling;  // generation_config.json
+  std::string format;               // ModelDir::format
+  std::string weights_dtype;        // "f32", "bf16", "int8" or "int4"
+  std::string kv_dtype;             // the compute dtype: "f32" or "bf16"
+  int64_t vocab_size = 0;
+  int64_t max_model_len = 0;  // the smaller of the model's and the option's
+  std::string fingerprint;    // changes with weights, build or numeric settings
+  int64_t weight_bytes = 0;
+  bool weights_mapped = false;  // a file that other processes share
+};
+
+// What serving a model takes, told by its config and tensor headers alone.
+struct MemoryPlan {
+  MemoryClaim least;    // with keys and values of one sequence of max_model_len tokens
+  int64_t most_kv = 0;  // for max_seqs such sequences
+  int64_t max_model_len = 0;
+  std::string format;  // as LoadedModel's, both
+  std::string weights_dtype;
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,27 @@
+#include "engine/chat/jinja/runtime.h"
+
+namespace tandem::engine {
+
+std::string DescribeFault(SourcePosition at, const std::string& what) {
+  return "chat template line " + std::to_string(at.line) + ", column " + std::to_string(at.column) +
+         ": " + what;
+}
+
+void Runtime::Fail(const std::string& what) const {
+  // Whatever a template refuses or cannot finish, it is these messages that it was given.
+  throw Error(ErrorCode::kInvalidArgument, DescribeFault(at_, what)).WithParam("messages");
+}
+
+void Runtime::FailUnsupported(const std::string& what) const {
+  throw Error(ErrorCode::kUnsupported, DescribeFault(at_, what)).WithParam("messages");
+}
+
+void Runtime::FailSteps() const {
+  Fail("rendering takes more than " + std::to_string(kMaxSteps) + " steps");
+}
+
+void Runtime::FailWork() const {
+  Fail("rendering writes or reads more than " + std::to_string(kMaxWorkBytes) + " bytes");
+}
+
+}  // namespace tandem::engine

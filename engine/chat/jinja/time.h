@@ -1,0 +1,10 @@
+#pragma once
+
+#include "engine/chat/jinja/value.h"
+
+namespace tandem::engine {
+
+// strftime_now(format): the rendering's time, in UTC and English, as Python's strftime writes it.
+Value StrftimeNow(Runtime& rt, const Arguments& arguments);
+
+}  // namespace tandem::engine

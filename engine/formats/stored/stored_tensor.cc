@@ -1,0 +1,215 @@
+#include "engine/formats/stored/stored_tensor.h"
+
+#include <array>
+#include <cstring>
+
+#include "engine/base/check.h"
+#include "engine/tensor/bfloat16.h"
+#include "engine/tensor/six_bit_scales.h"
+
+namespace tandem::engine {
+namespace {
+
+// Blocks are read byte by byte: they lie at any address.
+struct BlockView {
+  const std::byte* at;
+
+  uint8_t Byte(int64_t i) const { return std::to_integer<uint8_t>(at[i]); }
+  float Half(int64_t i) const {
+    return F16ToFloat(static_cast<uint16_t>(Byte(i) | Byte(i + 1) << 8));
+  }
+  // Of sixteen bytes, the low nibbles of all and then the high ones.
+  int Nibble(int64_t from, int64_t i) const {
+    return i < 16 ? Byte(from + i) & 15 : Byte(from + i - 16) >> 4;
+  }
+  // The fifth bits of 32 numbers.
+  int HighBit(int64_t from, int64_t i) const { return Byte(from + i / 8) >> (i % 8) & 1; }
+};
+
+void DecodeQ4_0(BlockView b, float* out) {
+  const float d = b.Half(0);
+  for (int64_t i = 0; i < 32; ++i) out[i] = d * static_cast<float>(b.Nibble(2, i) - 8);
+}
+
+void DecodeQ4_1(BlockView b, float* out) {
+  const float d = b.Half(0), m = b.Half(2);
+  for (int64_t i = 0; i < 32; ++i) out[i] = d * static_cast<float>(b.Nibble(4, i)) + m;
+}
+
+void DecodeQ5_0(BlockView b, float* out) {
+  const float d = b.Half(0);
+  for (int64_t i = 0; i < 32; ++i) {
+    out[i] = d * static_cast<float>((b.Nibble(6, i) | b.HighBit(2, i) << 4) - 16);
+  }
+}
+
+void DecodeQ5_1(BlockView b, float* out) {
+  const float d = b.Half(0), m = b.Half(2);
+  for (int64_t i = 0; i < 32; ++i) {
+    out[i] = d * static_cast<float>(b.Nibble(8, i) | b.HighBit(4, i) << 4) + m;
+  }
+}
+
+void DecodeQ8_0(BlockView b, float* out) {
+  const float d = b.Half(0);
+  for (int64_t i = 0; i < 32; ++i) {
+    out[i] = d * static_cast<float>(static_cast<int8_t>(b.Byte(2 + i)));
+  }
+}
+
+// Of one of the eight groups of a Q4_K or Q5_K block.
+struct GroupScale {
+  float scale;
+  float min;
+};
+GroupScale ReadGroupScale(BlockView b, int64_t group) {
+  const auto [scale, minimum] = ReadSixBitScale(reinterpret_cast<const uint8_t*>(b.at + 4), group);
+  return {b.Half(0) * static_cast<float>(scale), b.Half(2) * static_cast<float>(minimum)};
+}
+
+void DecodeQ4_K(BlockView b, float* out) {
+  for (int64_t group = 0; group < 8; ++group) {
+    const GroupScale s = ReadGroupScale(b, group);
+    for (int64_t i = 0; i < 32; ++i) {
+      const int q = b.Byte(16 + group / 2 * 32 + i) >> (group % 2 * 4) & 15;
+      *out++ = s.scale * static_cast<float>(q) - s.min;
+    }
+  }
+}
+
+void DecodeQ5_K(BlockView b, float* out) {
+  for (int64_t group = 0; group < 8; ++group) {
+    const GroupScale s = ReadGroupScale(b, group);
+    for (int64_t i = 0; i < 32; ++i) {
+      const int low = b.Byte(48 + group / 2 * 32 + i) >> (group % 2 * 4) & 15;
+      const int high = b.Byte(16 + i) >> group & 1;
+      *out++ = s.scale * static_cast<float>(low | high << 4) - s.min;
+    }
+  }
+}
+
+// Low nibbles of 128 bytes, two upper bits in 64 more, sixteen int8 scales, d.
+void DecodeQ6_K(BlockView b, float* out) {
+  constexpr int64_t kHigh = 128, kScales = 192, kD = 208;
+  const float d = b.Half(kD);
+  for (int64_t i = 0; i < 256; ++i) {
+    const int64_t half = i / 128, in_half = i % 128;
+    const int low = b.Byte(half * 64 + in_half % 64) >> (in_half / 64 * 4) & 15;
+    const int high = b.Byte(kHigh + half * 32 + i % 32) >> (in_half / 32 * 2) & 3;
+    const float scale = d * static_cast<float>(static_cast<int8_t>(b.Byte(kScales + i / 16)));
+    out[i] = scale * static_cast<float>((low | high << 4) - 32);
+  }
+}
+
+struct EncodingInfo {
+  std::string_view name;
+  int64_t elements;
+  int64_t bytes;
+  void (*decode)(BlockView block, float* out);
+};
+// By Encoding.
+constexpr std::array<EncodingInfo, 9> kEncodings = {{
+    {"plain", 1, 0, nullptr},
+    {"Q4_0", 32, 18, DecodeQ4_0},
+    {"Q4_1", 32, 20, DecodeQ4_1},
+    {"Q5_0", 32, 22, DecodeQ5_0},
+    {"Q5_1", 32, 24, DecodeQ5_1},
+    {"Q8_0", 32, 34, DecodeQ8_0},
+    {"Q4_K", 256, 144, DecodeQ4_K},
+    {"Q5_K", 256, 176, DecodeQ5_K},
+    {"Q6_K", 256, 210, DecodeQ6_K},
+}};
+
+const EncodingInfo& InfoOf(Encoding encoding) {
+  return kEncodings.at(static_cast<size_t>(encoding));
+}
+
+int64_t RowBytes(const StoredTensor& tensor) {
+  const int64_t n = tensor.row_elements();
+  if (tensor.encoding == Encoding::kPlain) {
+    return n * static_cast<int64_t>(DTypeBytes(tensor.view.dtype));
+  }
+  return n / BlockElements(tensor.encoding) * EncodedBlockBytes(tensor.encoding);
+}
+
+}  // namespace
+
+std::string_view EncodingName(Encoding encoding) { return InfoOf(encoding).name; }
+
+int64_t BlockElements(Encoding encoding) { return InfoOf(encoding).elements; }
+
+int64_t EncodedBlockBytes(Encoding encoding) { return InfoOf(encoding).bytes; }
+
+int64_t StoredTensor::rows() const {
+  if (view.shape.empty()) return 1;
+  return transposed ? view.shape.at(1) : view.shape.front();
+}
+
+int64_t StoredTensor::row_elements() const {
+  if (transposed) return view.shape.at(0);
+  int64_t count = 1;
+  for (size_t axis = 1; axis < view.shape.size(); ++axis) count *= view.shape[axis];
+  return count;
+}
+
+std::span<const std::byte> StoredTensor::bytes() const {
+  return {view.data, static_cast<size_t>(rows() * RowBytes(*this))};
+}
+
+const std::byte* StoredTensor::RowData(int64_t row) const {
+  int64_t in_file = row;
+  if (interleaved_heads > 0) {
+    const int64_t of_head = rows() / interleaved_heads;
+    const int64_t in_head = row % of_head;
+    const int64_t half = of_head / 2;
+    in_file = row - in_head + in_head % half * 2 + in_head / half;
+  }
+  return view.data + in_file * RowBytes(*this);
+}
+
+std::string DecodingOf(const StoredTensor& tensor) {
+  std::string text(EncodingName(tensor.encoding));
+  if (tensor.interleaved_heads > 0) text += " pairs " + std::to_string(tensor.interleaved_heads);
+  // Only ever a whole number: what converters add is 1.
+  if (tensor.added != 0) text += " less " + std::to_string(static_cast<int64_t>(tensor.added));
+  if (tensor.transposed) text += " transposed";
+  return text + "/" + std::to_string(kDecodeVersion);
+}
+
+void ReadRows(const StoredTensor& tensor, int64_t first, int64_t count, float* out) {
+  const int64_t n = tensor.row_elements();
+  if (n == 0) return;  // a hostile file may claim 2^60 such rows
+  for (int64_t row = first; row < first + count; ++row, out += n) {
+    const std::byte* data = tensor.RowData(row);
+    if (tensor.encoding == Encoding::kPlain) {
+      ConvertToF32({.data = data, .dtype = tensor.view.dtype, .shape = {n}},
+                   {out, static_cast<size_t>(n)});
+    } else {
+      const EncodingInfo& info = InfoOf(tensor.encoding);
+      for (int64_t i = 0; i < n; i += info.elements, data += info.bytes) {
+        info.decode({data}, out + i);
+      }
+    }
+    if (tensor.added == 0) continue;
+    for (int64_t i = 0; i < n; ++i) out[i] -= tensor.added;
+  }
+}
+
+std::vector<float> DecodeTensor(const StoredTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.view.elements()));
+  if (values.empty()) return values;
+  if (!tensor.transposed) {
+    ReadRows(tensor, 0, tensor.rows(), values.data());
+    return values;
+  }
+  const int64_t rows = tensor.rows(), n = tensor.row_elements();
+  std::vector<float> row(static_cast<size_t>(n));
+  for (int64_t r = 0; r < rows; ++r) {
+    ReadRows(tensor, r, 1, row.data());
+    for (int64_t i = 0; i < n; ++i)
+      values[static_cast<size_t>(i * rows + r)] = row[static_cast<size_t>(i)];
+  }
+  return values;
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+
+#include "engine/base/error.h"
+#include "engine/base/url.h"
+#include "engine/io/posix_file.h"
+
+struct ssl_ctx_st;
+struct ssl_st;
+
+namespace tandem::engine {
+
+// A fault that may be gone at the next attempt: a cut connection, a timeout, an overloaded server.
+struct TransientFault : Error {
+  using Error::Error;
+  std::optional<std::chrono::milliseconds> retry_after;
+};
+
+// A stop request as a descriptor that poll() can wait for. Any thread.
+class StopEvent {
+ public:
+  explicit StopEvent(std::stop_token token);
+
+  int fd() const { return event_.get(); }
+  void ThrowIfStopped() const;
+  // Waits; throws kCancelled when stopped meanwhile.
+  void Sleep(std::chrono::milliseconds duration) const;
+
+ private:
+  struct Raise {
+    int fd;
+    void operator()() const;
+  };
+  std::stop_token token_;
+  FileDescriptor event_;
+  std::stop_callback<Raise> callback_;
+};
+
+// What servers must prove: a certificate chain to the authorities of the system (SSL_CERT_FILE and
+// SSL_CERT_DIR replace them), for the name they were asked by. Shared by all connections.
+class TlsClientContext {
+ public:
+  TlsClientContext();
+  ssl_ctx_st* get() const { return context_.get(); }
+
+ private:
+  struct Free {
+    void operator()(ssl_ctx_st* context) const;
+  };
+  std::unique_ptr<ssl_ctx_st, Free> context_;
+};
+
+// How a server is reached.
+struct Route {
+  Url server;
+  std::optional<Url> proxy;      // plain http; https goes through a tunnel
+  bool forbids_private = false;  // refuse addresses of the machine and its own networks
+};
+
+struct NetTimeouts {
+  std::chrono::milliseconds connect;  // each of: connecting, the proxy's answer, the handshake
+  std::chrono::milliseconds idle;
+};
+
+// One connection: TCP, a proxy's tunnel where there is one, TLS for https. Every wait ends with a
+// timeout (TransientFault) or a stop (kCancelled). One thread at a time.
+class NetStream {
+ public:
+  // Throws TransientFault when nobody answers, kPermissionDenied for a certificate or an address
+  // that is not trusted.
+  NetStream(const Route& route, const TlsClientContext& tls, const NetTimeouts& timeouts,
+            const StopEvent& stop);
+  ~NetStream();
+  NetStream(const NetStream&) = delete;
+  NetStream& operator=(const NetStream&) = delete;
+
+  // At least one byte, or 0 at the end of the stream.
+  size_t Read(std::span<char> out);
+  void Write(std::string_view bytes);
+
+  // The server's address belongs to this machine or a private network. Unknown behind a proxy.
+  bool is_private() const { return is_private_; }
+
+ private:
+  void ConnectTo(const std::string& host, uint16_t port, bool forbids_private);
+  void OpenTunnel(const Route& route);
+  void Handshake(const TlsClientContext& tls, const std::string& host);
+  // Waits until the socket is ready for `events`.
+  void Wait(short events, std::chrono::steady_clock::time_point deadline, const char* doing);
+  // What OpenSSL wants next; throws when that is nothing.
+  void WaitForTls(int result, std::chrono::steady_clock::time_point deadline, const char* doing);
+  size_t ReadPlain(std::span<char> out, std::chrono::steady_clock::time_point deadline);
+  void WritePlain(std::string_view bytes, std::chrono::steady_clock::time_point deadline);
+
+  struct FreeTls {
+    void operator()(ssl_st* session) const;
+  };
+
+  const StopEvent& stop_;
+  const NetTimeouts timeouts_;
+  std::string peer_;  // for messages
+  FileDescriptor socket_;
+  std::unique_ptr<ssl_st, FreeTls> tls_;
+  bool is_private_ = false;
+};
+
+// Whether a host's name alone says that it is this machine or in a private network: `localhost`, or
+// an address.
+bool IsPrivateHost(const std::string& host);
+
+// The proxy for a URL, by the rules of other programs: NO_PROXY holds hosts, `.domains`, optional
+// ports, or `*`.
+std::optional<Url> ProxyFor(const Url& url, const std::string& https_proxy,
+                            const std::string& http_proxy, const std::string& no_proxy);
+// `Proxy-Authorization`'s value from a proxy's user info; empty without one.
+std::string ProxyAuthorization(const Url& proxy);
+
+}  // namespace tandem::engine

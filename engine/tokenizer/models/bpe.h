@@ -1,0 +1,92 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/ids.h"
+#include "engine/tokenizer/models/token_model.h"
+#include "engine/tokenizer/models/token_table.h"
+
+namespace tandem::engine {
+
+struct BpeOptions {
+  // Symbols to begin with: bytes, or characters as spelled in the vocabulary.
+  bool byte_level = true;
+  // Characters the vocabulary lacks become the tokens <0x00>..<0xFF> of their bytes, if it has
+  // them.
+  bool byte_fallback = false;
+  std::optional<TokenId> unk =
+      std::nullopt;            // what else stands for an unknown character; without it, nothing
+  bool fuse_unk = false;       // neighbouring unknown characters become one
+  bool ignore_merges = false;  // a piece that is a token needs no merges to become it
+  // Spellings of characters behind the first of a piece, and of the last one, carry these marks.
+  // Not with byte_level.
+  std::string continuing_prefix = {};
+  std::string word_suffix = {};
+  // Symbols from this id on are characters that only merges know: alone they are unknown.
+  TokenId first_bare_symbol = INT32_MAX;
+};
+
+// Byte-pair encoding of one piece of text.
+class BpeModel final : public TokenModel {
+ public:
+  // `merges` by rank over `tokens`, whose strings are bytes or characters, see BpeOptions. The
+  // token of a byte b, where there is one, is byte_tokens[b], else -1. A piece of text that spells
+  // a token of `control` does not become it.
+  BpeModel(BpeOptions options, TokenTable tokens, PairTable merges,
+           const std::array<TokenId, 256>& byte_tokens, const std::vector<TokenId>& control);
+
+  // Reused between pieces. `steps` counts symbols placed and pairs examined: the work done, for
+  // tests of its growth.
+  class Scratch : public TokenModel::Scratch {
+   public:
+    int64_t steps = 0;
+
+   private:
+    friend class BpeModel;
+    struct Symbol {
+      TokenId id;  // -1: merged into the one before
+      uint32_t previous;
+      uint32_t next;
+    };
+    std::vector<TokenId> initial;
+    std::vector<PairTable::Merge> pairs;
+    std::vector<Symbol> symbols;
+    std::vector<uint64_t> heap;
+  };
+
+  // Appends the tokens of a piece. Linear for pieces that are tokens or short; O(n log n) within a
+  // longer one.
+  void Encode(std::string_view piece, TokenModel::Scratch& scratch,
+              std::vector<TokenId>& out) const override;
+  std::unique_ptr<TokenModel::Scratch> MakeScratch() const override {
+    return std::make_unique<Scratch>();
+  }
+  bool may_cut_at_metaspace() const override { return may_cut_at_metaspace_; }
+
+ private:
+  void PlaceBytes(std::string_view piece, Scratch& scratch) const;
+  void PlaceCharacters(std::string_view piece, Scratch& scratch) const;
+  TokenId FindCharacter(std::string_view piece, size_t begin, size_t end,
+                        std::string& spelling) const;
+  bool AppendBytes(std::string_view text, std::vector<TokenId>& ids) const;
+  void ReplaceBareSymbols(size_t from, std::vector<TokenId>& out) const;
+  void Merge(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const;
+  void MergeShort(Scratch& scratch, std::vector<TokenId>& out) const;
+  void MergeLong(Scratch& scratch, std::vector<TokenId>& out) const;
+
+  BpeOptions options_;
+  PairTable merges_;
+  std::array<TokenId, 256> byte_tokens_;
+  std::array<TokenId, 128> ascii_tokens_;  // of one-character tokens; unused when byte_level
+  bool has_affixes_;
+  std::vector<bool> whole_;  // by id: the merges of the token's own string give the token
+  bool may_cut_at_metaspace_;
+};
+
+}  // namespace tandem::engine

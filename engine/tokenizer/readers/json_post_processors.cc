@@ -1,0 +1,83 @@
+#include <map>
+
+#include "engine/tokenizer/readers/json_components.h"
+
+namespace tandem::engine {
+namespace {
+
+// Known tokenizers put at most five tokens around a text.
+constexpr size_t kMaxTokensAround = 1024;
+
+void CheckTokensAround(const Field& field, size_t count) {
+  if (count <= kMaxTokensAround) return;
+  field.Broken("puts more than " + std::to_string(kMaxTokensAround) + " tokens around a text");
+}
+
+TokenId ReadId(const Field& field) {
+  const int64_t id = field.Int();
+  if (id < 0 || id > INT32_MAX) field.Broken("must be an id");
+  return static_cast<TokenId>(id);
+}
+
+void ReadSequence(const Field& field, PostProcessorSpec& spec) {
+  for (const Field& item : field.At("processors").Items()) ReadPostProcessor(item, spec);
+}
+
+void ReadByteLevel(const Field&, PostProcessorSpec&) {}  // concerns offsets only
+
+// ["<s>", 0]
+TokenId ReadPair(const Field& field) {
+  const std::vector<Field> items = field.Items();
+  if (items.size() != 2) field.Broken("must be a token and its id");
+  return ReadId(items[1]);
+}
+
+// What is put around a text stays around it when another processor follows.
+void ReadBert(const Field& field, PostProcessorSpec& spec) {
+  spec.prefix.insert(spec.prefix.begin(), ReadPair(field.At("cls")));
+  spec.suffix.push_back(ReadPair(field.At("sep")));
+}
+
+// Linear in the file: the names are looked up in a table, and both lists are bounded.
+void ReadTemplate(const Field& field, PostProcessorSpec& spec) {
+  const Field single = field.At("single");
+  CheckTokensAround(single, single.value().size());
+  std::map<std::string_view, JsonValue> special_tokens;
+  if (const auto known = field.Find("special_tokens")) {
+    known->value().ForEachMember(
+        [&](std::string_view name, JsonValue token) { special_tokens.emplace(name, token); });
+  }
+  std::vector<TokenId> prefix, suffix;
+  bool behind_text = false;
+  for (const Field& item : single.Items()) {
+    if (const auto sequence = item.Find("Sequence")) {
+      if (behind_text) sequence->Unsupported("a second time is not supported");
+      behind_text = true;
+      continue;
+    }
+    const Field name = item.At("SpecialToken").At("id");
+    const auto token = special_tokens.find(name.String());
+    if (token == special_tokens.end()) name.Broken("names a token that special_tokens lacks");
+    const std::string path = field.path() + ".special_tokens." + Quoted(name.String());
+    const Field ids = Field(field.file(), token->second, path).At("ids");
+    CheckTokensAround(ids, prefix.size() + suffix.size() + ids.value().size());
+    for (const Field& id : ids.Items()) (behind_text ? suffix : prefix).push_back(ReadId(id));
+  }
+  spec.prefix.insert(spec.prefix.begin(), prefix.begin(), prefix.end());
+  spec.suffix.insert(spec.suffix.end(), suffix.begin(), suffix.end());
+}
+
+constexpr JsonComponent<PostProcessorSpec> kPostProcessors[] = {
+    {"Sequence", ReadSequence},           {"ByteLevel", ReadByteLevel},
+    {"BertProcessing", ReadBert},         {"RobertaProcessing", ReadBert},
+    {"TemplateProcessing", ReadTemplate},
+};
+
+}  // namespace
+
+void ReadPostProcessor(const Field& field, PostProcessorSpec& spec) {
+  ReadComponent(kPostProcessors, field, spec);
+  CheckTokensAround(field, spec.prefix.size() + spec.suffix.size());
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,245 @@
+// The part of the app that is about jobs: where they are kept, and how what they have made comes to
+// answer requests.
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "config/embedded_models.h"
+#include "convert/spec/spec.h"
+#include "convert/work/work_dir.h"
+#include "engine/base/log.h"
+#include "engine/io/atomic_write.h"
+#include "server/app/app.h"
+#include "server/fine_tuning/fine_tuning_checkpoints.h"
+#include "server/fine_tuning/fine_tuning_events.h"
+#include "server/fine_tuning/fine_tuning_object.h"
+#include "server/fine_tuning/fine_tuning_provenance.h"
+#include "server/jobs/job_files.h"
+#include "server/pipeline/run.h"
+#include "server/wire/job_spec.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+// More would fill the memory of a small machine with models that nobody may ask for any more.
+constexpr size_t kMaxRestoredModels = 8;
+constexpr size_t kMaxSpecBytes = 1 << 20;
+
+// A member of the job's result; empty if there is none.
+std::string ResultText(const Job& job, const char* name) {
+  if (!job.result_json) return "";
+  const auto result = nlohmann::json::parse(*job.result_json, nullptr, false);
+  if (!result.is_object() || !result.contains(name) || !result[name].is_string()) return "";
+  return result[name].get<std::string>();
+}
+
+// The contract's table of a fine-tuning job's figures.
+std::string ResultCsv(const FineTuningFigures& figures) {
+  std::string csv = "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n";
+  const auto cell = [](const nlohmann::ordered_json& row, const char* name) {
+    return row.contains(name) && !row[name].is_null() ? row[name].dump() : std::string();
+  };
+  for (const nlohmann::ordered_json& row : figures.rows) {
+    csv += cell(row, "step") + "," + cell(row, "train_loss") + "," +
+           cell(row, "train_mean_token_accuracy") + "," + cell(row, "valid_loss") + "," +
+           cell(row, "valid_mean_token_accuracy") + "\n";
+  }
+  return csv;
+}
+
+// What its conversion has written lies beside the target, for a next start that will not come.
+void RemoveUnfinishedOf(const fs::path& spec_file) {
+  const std::string text = engine::ReadWholeFile(spec_file, kMaxSpecBytes);
+  convert::RemoveUnfinished(convert::ParseConvertSpec(text, spec_file.string()).target);
+}
+
+void RemoveCancelled(const Job& job) {
+  try {
+    if (job.type == JobType::kConvert) RemoveUnfinishedOf(SpecFile(job.dir));
+    if (job.type != JobType::kPipeline) return;
+    for (const fs::path& spec : UnfinishedConversions(job.dir)) RemoveUnfinishedOf(spec);
+  } catch (const std::exception& error) {
+    spdlog::warn("unfinished_conversion_not_removed job={} reason=\"{}\"", job.id, error.what());
+  }
+}
+
+}  // namespace
+
+// nullopt: there is no directory, or it is another server's and nobody has asked for what is in it
+// by giving an admin key.
+std::optional<JobStore> App::OpenJobStore() {
+  if (options_.data_dir.empty()) return std::nullopt;
+  try {
+    return JobStore::Open(fs::absolute(options_.data_dir));
+  } catch (const Error& error) {
+    if (options_.admin_key) throw;
+    spdlog::warn("no_files_and_jobs reason=\"{}\"", error.what());
+    return std::nullopt;
+  }
+}
+
+// A job that has not ended reads its files.
+bool App::IsInUse(const std::string& file_id) {
+  if (!jobs_) return false;
+  for (const JobStatus status : {JobStatus::kQueued, JobStatus::kRunning, JobStatus::kPaused}) {
+    JobFilter filter;
+    filter.type = JobType::kFineTune;
+    filter.status = status;
+    filter.limit = 1000;
+    for (const Job& job : jobs_->List(filter).jobs) {
+      for (const std::string& id : FineTuningFilesOf(job)) {
+        if (id == file_id) return true;
+      }
+    }
+  }
+  return false;
+}
+
+void App::StartJobs() {
+  std::optional<JobStore> store = OpenJobStore();
+  if (!store) return;
+  const fs::path data_dir = fs::absolute(options_.data_dir);
+  // What a job publishes at once, having ended while no server ran, comes after its forerunners.
+  const std::lock_guard lock(publish_mutex_);
+  jobs_ = std::make_unique<JobSupervisor>(
+      std::move(*store), options_.jobs, [this](const Job& job) { OnJobSucceeded(job); },
+      RemoveCancelled);
+  files_ = std::make_unique<FileStore>(
+      FileStore::Options{.data_dir = data_dir,
+                         .max_file_bytes = options_.max_file_bytes,
+                         .is_in_use = [this](const std::string& id) { return IsInUse(id); }});
+  RemoveDeletedCheckpoints(*jobs_);
+  RestoreJobModels();
+  host_ = std::make_unique<ModelHost>(models_, memory_, *jobs_, ModelMaker());
+  context_.model_host = host_.get();
+  context_.jobs = jobs_.get();
+  context_.files = files_.get();
+}
+
+// Models of earlier jobs, oldest first: where two have one name, the newest stays.
+void App::RestoreJobModels() {
+  for (const JobType type : {JobType::kTrain, JobType::kFineTune}) {
+    JobFilter filter;
+    filter.type = type;
+    filter.status = JobStatus::kSucceeded;
+    filter.limit = kMaxRestoredModels;
+    const std::vector<Job> finished = jobs_->List(filter).jobs;
+    for (auto job = finished.rbegin(); job != finished.rend(); ++job) {
+      try {
+        PublishJobModel(*job);
+      } catch (const Error& error) {
+        spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job->id, error.what());
+      }
+    }
+  }
+}
+
+void App::OnJobSucceeded(const Job& job) {
+  const std::lock_guard lock(publish_mutex_);
+  ThrowIfStopping();
+  if (job.type == JobType::kPipeline) return LoadPipelineModels(job);
+  if (job.type == JobType::kFineTune) StoreFineTuningResult(job);
+  try {
+    PublishJobModel(job);
+  } catch (const Error& error) {
+    if (error.reason() != "out_of_memory" && error.reason() != "model_not_found") throw;
+    // What is short for the moment must not cost hours of training.
+    spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job.id, error.what());
+    AppendLogLine(LogFile(job.dir), std::string("tandem: the model is made, but not served: ") +
+                                        error.what() + "; the next start tries again");
+  }
+}
+
+// Once: a job that is published again has it already. The file's id is written down before there is
+// the file: killed in between, the next server does not make a second one.
+void App::StoreFineTuningResult(const Job& job) {
+  const FineTuningFigures figures = ReadFineTuningFigures(job, FineTuningStepsOf(job));
+  std::optional<FineTuningResult> result = ReadFineTuningResult(job);
+  if (!result || result->result_files.empty()) {
+    result.emplace();
+    result->result_files = {FileStore::NewId()};
+    result->trained_tokens = figures.trained_tokens;
+    result->steps = figures.last_step;
+    WriteFineTuningResult(job, *result);
+  }
+  const std::string& id = result->result_files.at(0);
+  if (files_->Find(id)) return;
+  TemporaryFile csv = files_->BeginFile();
+  csv.Write(ResultCsv(figures));
+  files_->Add(std::move(csv), {"step_metrics.csv", "fine-tune-results", std::nullopt, id});
+}
+
+void App::PublishJobModel(const Job& job) {
+  const bool is_fine_tune = job.type == JobType::kFineTune;
+  if ((job.type != JobType::kTrain && !is_fine_tune) || !job.result_json) return;
+  if (fs::exists(job.dir / kModelDeletedFile)) return;
+  const std::string adapter = ResultText(job, "adapter_dir");
+  if (is_fine_tune && !adapter.empty()) {
+    RecordFineTuning(job, adapter, models_, *files_);
+    return PublishAdapter(job, adapter);
+  }
+  const std::string path = ResultText(job, "model_dir");
+  if (path.empty()) return;  // an adapter alone, or the spec asked for no export
+  if (is_fine_tune) RecordFineTuning(job, path, models_, *files_);
+  PublishModel(job, path);
+}
+
+void App::PublishAdapter(const Job& job, const std::string& path) {
+  const std::string name = FineTunedNameOf(job);
+  PublishAdapterAs(name, path, models_.Look(FineTunedBaseOf(job)));
+  spdlog::info("job_model_published job={} model={}", job.id, name);
+}
+
+void App::PublishAdapterAs(const std::string& name, const std::string& path,
+                           std::shared_ptr<const ServedModel> base) {
+  std::optional<NameClaim> claim = models_.TryClaimTuned(name);
+  if (!claim) throw Error(ErrorCode::kAlreadyExists, "another model is named '" + name + "'");
+  MemoryReservation memory = memory_.Reserve(name, engine::PlanAdapter(path, base->loaded()));
+  std::vector<NameClaim> names;
+  names.push_back(std::move(*claim));
+  models_.Publish(LoadServedAdapter({.name = name, .path = path, .owned_by = "user"},
+                                    std::move(base), options_.engine, std::move(memory)),
+                  std::move(names));
+}
+
+void App::PublishModel(const Job& job, const std::string& path) {
+  const bool is_fine_tune = job.type == JobType::kFineTune;
+  const std::string wanted =
+      is_fine_tune ? FineTunedNameOf(job) : ModelIdOfJob(job.request_json, job.id);
+  // A name that another model has got since the job was accepted is not taken from it.
+  std::vector<NameClaim> names;
+  for (const std::string& name : {wanted, job.id}) {
+    if (auto claim = models_.TryClaimTuned(name)) names.push_back(std::move(*claim));
+  }
+  if (names.empty()) {
+    throw Error(ErrorCode::kAlreadyExists, "another model is named '" + job.id + "'");
+  }
+  const std::string id = names.front().name();
+  OpenedModel opened = OpenModelSource({.name = id, .path = path});
+  const engine::MemoryPlan plan = engine::PlanMemory(opened.files, options_.engine);
+  LoadSettings settings;
+  settings.labels.owned_by = "user";
+  settings.labels.parent = is_fine_tune ? FineTunedBaseOf(job) : BaseModelOfJob(job.request_json);
+  settings.in_background = true;
+  settings.progress = [this](double) { ThrowIfStopping(); };
+  settings.memory = memory_.Reserve(id, plan.least);
+  settings.memory.GrowKv(plan.most_kv, 2);  // as much stays free for the next
+  models_.Publish(MakeModel(std::move(opened), options_.engine, "", std::move(settings)),
+                  std::move(names));
+  spdlog::info("job_model_published job={} model={}", job.id, id);
+}
+
+// Jobs read files: an embedded model is written out when one first needs it.
+std::string App::PathOfModel(const ServedModel& model) {
+  if (fs::exists(model.source)) return model.source;
+  const fs::path dir = fs::absolute(options_.data_dir) / "models" /
+                       (model.source + "-" + model.loaded().fingerprint);
+  const std::lock_guard lock(export_mutex_);
+  if (!fs::exists(dir)) config::WriteEmbeddedModel(model.source, dir);
+  return dir.string();
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,195 @@
+#include "server/fine_tuning/fine_tuning_spec.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "server/wire/field_reader.h"
+
+namespace tandem::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kLoraLearningRate = 2e-4;
+constexpr double kFullLearningRate = 2e-5;
+// Preferences are lost from quickly: a tenth.
+constexpr double kDpoFactor = 0.1;
+constexpr int64_t kMostEpochs = 3;
+constexpr int64_t kMostBatch = 8;
+constexpr int64_t kUsualRowTokens = 2048;
+constexpr int64_t kRowTokensStep = 16;
+
+int64_t DividedUp(int64_t n, int64_t by) { return (n + by - 1) / by; }
+int64_t RoundedUp(int64_t n, int64_t step) { return DividedUp(n, step) * step; }
+
+// Three times over a small file, once over one that takes long anyway.
+int64_t AutoEpochs(int64_t examples) {
+  if (examples <= 3000) return kMostEpochs;
+  return examples <= 10000 ? 2 : 1;
+}
+
+int64_t AutoBatch(int64_t examples) {
+  return std::clamp<int64_t>((examples + 31) / 32, 1, kMostBatch);
+}
+
+// A regular expression on the paths of linear layers.
+std::string ModulePath(const std::vector<std::string>& modules) {
+  static const std::map<std::string, std::string_view> kProjections = {
+      {"q", "q_proj"},       {"k", "k_proj"},   {"v", "v_proj"},      {"o", "o_proj"},
+      {"gate", "gate_proj"}, {"up", "up_proj"}, {"down", "down_proj"}};
+  std::string names;
+  for (const std::string& module : modules) {
+    names += (names.empty() ? "" : "|") + std::string(kProjections.at(module));
+  }
+  return "\\.(" + names + ")$";
+}
+
+Json LoraJson(const FineTuningLora& lora, const TrainingBase& base) {
+  Json out;
+  out["enable"] = true;
+  if (!base.adapter_path.empty()) {
+    out["load_path"] = base.adapter_path;  // which brings its own shape
+  } else {
+    out["rank"] = lora.rank;
+    out["alpha"] = lora.alpha;
+    if (!lora.target_modules.empty()) out["module_path"] = ModulePath(lora.target_modules);
+  }
+  out["dropout"] = lora.dropout;
+  return out;
+}
+
+Json DataJson(const FineTuningPlan& plan, const TrainingFiles& files) {
+  Json out;
+  out["train"] = files.training.string();
+  if (!files.validation.empty()) out["eval"] = files.validation.string();
+  const bool is_dpo = plan.request.method == FineTuningMethod::kDpo;
+  out["format"] = is_dpo ? "openai_preference" : "messages";
+  out["max_target_length"] = plan.row_tokens;
+  // One example in a row: a batch is then as many examples as its size says.
+  out["packing"] = "none";
+  out["overflow"] = plan.request.hyperparameters.over_length;
+  out["seed"] = *plan.request.seed;
+  out["num_epoch"] = *plan.request.hyperparameters.n_epochs;
+  return out;
+}
+
+Json TrainJson(const FineTuningPlan& plan) {
+  const FineTuningHyperparameters& wanted = plan.request.hyperparameters;
+  const double rate = (wanted.lora ? kLoraLearningRate : kFullLearningRate) *
+                      (plan.request.method == FineTuningMethod::kDpo ? kDpoFactor : 1);
+  Json out;
+  out["steps"] = plan.steps;
+  out["per_device_batch_size"] = *wanted.batch_size;
+  out["learning_rate"] = rate * *wanted.learning_rate_multiplier;
+  out["schedule"]["type"] = wanted.schedule;
+  if (wanted.warmup_ratio && wanted.schedule != "constant") {
+    out["schedule"]["warmup_fraction"] = *wanted.warmup_ratio;
+  }
+  if (wanted.weight_decay) out["optimizer"]["weight_decay"] = *wanted.weight_decay;
+  if (wanted.grad_clip) out["gradient_clipping_threshold"] = *wanted.grad_clip;
+  return out;
+}
+
+// How many rows an epoch has: one for every example, and where long ones are split, for every
+// piece.
+int64_t RowsOf(const TrainingData& data, const std::string& over_length, int64_t row_tokens) {
+  if (over_length != "split" || data.lengths.empty()) return data.samples;
+  int64_t rows = 0;
+  // The last token of an example is only ever predicted.
+  for (const int32_t tokens : data.lengths) {
+    rows += std::max<int64_t>(1, DividedUp(tokens - 1, row_tokens));
+  }
+  return rows;
+}
+
+}  // namespace
+
+FineTuningPlan PlanFineTuning(FineTuningRequest request, const TrainingBase& base,
+                              const TrainingData& data, int64_t random_seed) {
+  FineTuningPlan plan;
+  FineTuningHyperparameters& chosen = request.hyperparameters;
+  if (chosen.seq_len.value_or(0) > base.max_model_len) {
+    throw BadValue("hyperparameters.seq_len", "seq_len may be at most the model's " +
+                                                  std::to_string(base.max_model_len) + ", got " +
+                                                  std::to_string(*chosen.seq_len));
+  }
+  if (!base.adapter_path.empty() && !chosen.lora) {
+    throw BadValue("hyperparameters.lora", "lora cannot be false: '" + base.id +
+                                               "' is an adapter, and only goes on as one");
+  }
+  if (!request.seed) request.seed = random_seed;
+  if (!chosen.n_epochs) chosen.n_epochs = AutoEpochs(data.samples);
+  if (!chosen.batch_size) chosen.batch_size = AutoBatch(data.samples);
+  if (!chosen.learning_rate_multiplier) chosen.learning_rate_multiplier = 1;
+  if (request.method == FineTuningMethod::kDpo && !chosen.beta) chosen.beta = 0.1;
+  const int64_t longest_allowed =
+      chosen.seq_len.value_or(std::min(kUsualRowTokens, base.max_model_len));
+  plan.row_tokens = longest_allowed;
+  // No row is longer than its longest example.
+  if (data.longest > 0) {
+    plan.row_tokens = std::min(longest_allowed, RoundedUp(data.longest, kRowTokensStep));
+  }
+  const int64_t rows = RowsOf(data, chosen.over_length, plan.row_tokens);
+  plan.steps_per_epoch = std::max<int64_t>(1, DividedUp(rows, *chosen.batch_size));
+  plan.steps = std::max<int64_t>(1, DividedUp(rows * *chosen.n_epochs, *chosen.batch_size));
+  plan.request = std::move(request);
+  if (const auto max_steps = plan.request.hyperparameters.max_steps) {
+    plan.steps = std::min(plan.steps, *max_steps);
+  }
+  return plan;
+}
+
+Json TrainSpecOf(const FineTuningPlan& plan, const TrainingBase& base, const TrainingFiles& files) {
+  const FineTuningHyperparameters& wanted = plan.request.hyperparameters;
+  const bool is_dpo = plan.request.method == FineTuningMethod::kDpo;
+  Json spec;
+  spec["version"] = 1;
+  spec["kind"] = is_dpo ? "train.dpo" : "train.sft";
+  spec["model"]["load_parameters_path"] = base.path;
+  spec["model"]["init_seed"] = *plan.request.seed;
+  if (wanted.lora) spec["lora"] = LoraJson(*wanted.lora, base);
+  spec["data"] = DataJson(plan, files);
+  spec["train"] = TrainJson(plan);
+  if (is_dpo) spec["dpo"]["beta"] = *wanted.beta;
+  spec["checkpoint"]["period"] = wanted.checkpoint_every.value_or(plan.steps_per_epoch);
+  spec["checkpoint"]["keep"] = 1;
+  // What answers as a checkpoint, with an evaluation of each.
+  spec["checkpoint"]["export_epochs"] = true;
+  if (wanted.checkpoint_every) spec["checkpoint"]["export_every"] = *wanted.checkpoint_every;
+  // The result is what the last step has made, as the checkpoint that the API lists says.
+  spec["checkpoint"]["export_best"] = false;
+  return spec;
+}
+
+Json HyperparametersJson(const FineTuningRequest& request) {
+  const FineTuningHyperparameters& chosen = request.hyperparameters;
+  const auto number_or_auto = [](const auto& value) { return value ? Json(*value) : Json("auto"); };
+  Json out;
+  out["n_epochs"] = number_or_auto(chosen.n_epochs);
+  out["batch_size"] = number_or_auto(chosen.batch_size);
+  out["learning_rate_multiplier"] = number_or_auto(chosen.learning_rate_multiplier);
+  if (request.method == FineTuningMethod::kDpo) out["beta"] = number_or_auto(chosen.beta);
+  if (chosen.max_steps) out["max_steps"] = *chosen.max_steps;
+  if (chosen.seq_len) out["seq_len"] = *chosen.seq_len;
+  if (chosen.lora) {
+    out["lora"] = Json{{"rank", chosen.lora->rank},
+                       {"alpha", chosen.lora->alpha},
+                       {"dropout", chosen.lora->dropout}};
+    if (!chosen.lora->target_modules.empty()) {
+      out["lora"]["target_modules"] = chosen.lora->target_modules;
+    }
+  } else {
+    out["lora"] = false;
+  }
+  out["over_length"] = chosen.over_length;
+  out["schedule"] = chosen.schedule;
+  if (chosen.warmup_ratio) out["warmup_ratio"] = *chosen.warmup_ratio;
+  if (chosen.weight_decay) out["weight_decay"] = *chosen.weight_decay;
+  if (chosen.grad_clip) out["grad_clip"] = *chosen.grad_clip;
+  if (chosen.checkpoint_every) out["checkpoint_every"] = *chosen.checkpoint_every;
+  return out;
+}
+
+}  // namespace tandem::server

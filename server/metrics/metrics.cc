@@ -1,0 +1,416 @@
+#include "server/metrics/metrics.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <set>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+#include "engine/kv/block_pool.h"
+
+namespace tandem::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+constexpr std::array<std::string_view, 5> kReasons{"stop", "length", "tool_calls", "abort",
+                                                   "error"};
+
+// Clients choose the method, so there is a label for each that we know, and one for all others.
+std::string_view KnownMethod(std::string_view method) {
+  for (const std::string_view known :
+       {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}) {
+    if (method == known) return known;
+  }
+  return "other";
+}
+
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total_pages = 0;
+  int64_t resident_pages = 0;
+  statm >> total_pages >> resident_pages;
+  return resident_pages * sysconf(_SC_PAGESIZE);
+}
+
+ClientMetric WithLabels(Labels labels) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  return metric;
+}
+
+// Families under construction, in the order of their first use.
+class Families {
+ public:
+  explicit Families(std::string prefix) : prefix_(std::move(prefix) + ":") {}
+
+  void Gauge(const std::string& name, const char* help, Labels labels, double value) {
+    ClientMetric metric = WithLabels(std::move(labels));
+    metric.gauge.value = value;
+    Family(prefix_ + name, help, MetricType::Gauge).metric.push_back(std::move(metric));
+  }
+  void PlainGauge(const std::string& name, const char* help, double value) {
+    ClientMetric metric;
+    metric.gauge.value = value;
+    Family(name, help, MetricType::Gauge).metric.push_back(std::move(metric));
+  }
+  void Counter(const std::string& name, const char* help, Labels labels, double value) {
+    ClientMetric metric = WithLabels(std::move(labels));
+    metric.counter.value = value;
+    Family(prefix_ + name, help, MetricType::Counter).metric.push_back(std::move(metric));
+  }
+  void Histo(const std::string& name, const char* help, Labels labels, const Histogram& histogram) {
+    ClientMetric metric = WithLabels(std::move(labels));
+    const auto counts = histogram.counts();
+    uint64_t cumulative = 0;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      cumulative += counts[i];
+      const double bound = i < histogram.bounds().size() ? histogram.bounds()[i]
+                                                         : std::numeric_limits<double>::infinity();
+      metric.histogram.bucket.push_back({cumulative, bound});
+    }
+    metric.histogram.sample_count = cumulative;
+    metric.histogram.sample_sum = histogram.sum();
+    Family(prefix_ + name, help, MetricType::Histogram).metric.push_back(std::move(metric));
+  }
+
+  std::string Text() const {
+    std::ostringstream out;
+    prometheus::TextSerializer().Serialize(out, families_);
+    return out.str();
+  }
+
+ private:
+  MetricFamily& Family(const std::string& name, const char* help, MetricType type) {
+    for (MetricFamily& family : families_) {
+      if (family.name == name) return family;
+    }
+    families_.push_back({name, help, type, {}});
+    return families_.back();
+  }
+
+  const std::string prefix_;
+  std::vector<MetricFamily> families_;
+};
+
+// What a model's engines have counted, one after the other.
+struct Totals {
+  engine::EngineStats stats;
+  engine::EngineHistograms histograms;
+
+  void Add(const engine::EngineFigures& figures) { Add({figures.stats(), figures.histograms()}); }
+  void Add(const Totals& other) {
+    const engine::EngineStats& more = other.stats;
+    stats.prompt_tokens_total += more.prompt_tokens_total;
+    stats.generation_tokens_total += more.generation_tokens_total;
+    stats.prefix_query_tokens_total += more.prefix_query_tokens_total;
+    stats.prefix_hit_tokens_total += more.prefix_hit_tokens_total;
+    stats.preemptions_total += more.preemptions_total;
+    histograms.Add(other.histograms);
+  }
+};
+
+void AddCounters(Families& families, const std::string& name, const Totals& totals) {
+  const Labels labels{{"model_name", name}};
+  const auto counter = [&](const char* metric, const char* help, int64_t value) {
+    families.Counter(metric, help, labels, static_cast<double>(value));
+  };
+  counter("prompt_tokens_total", "Prompt tokens processed.", totals.stats.prompt_tokens_total);
+  counter("generation_tokens_total", "Tokens generated.", totals.stats.generation_tokens_total);
+  counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+          totals.stats.prefix_query_tokens_total);
+  counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+          totals.stats.prefix_hit_tokens_total);
+  counter("num_preemptions_total", "Sequences that lost their KV blocks and were recomputed.",
+          totals.stats.preemptions_total);
+
+  const engine::EngineHistograms& h = totals.histograms;
+  const auto histogram = [&](const char* metric, const char* help, const Histogram& values) {
+    families.Histo(metric, help, labels, values);
+  };
+  histogram("time_to_first_token_seconds", "From arrival to the first token.",
+            h.time_to_first_token_s);
+  histogram("inter_token_latency_seconds", "Between two tokens of one choice.", h.inter_token_s);
+  histogram("e2e_request_latency_seconds", "From arrival to the last token.", h.e2e_s);
+  histogram("request_queue_time_seconds", "From arrival to a place in the batch.", h.queue_s);
+  histogram("request_prefill_time_seconds", "From a place in the batch to the first token.",
+            h.prefill_s);
+  histogram("request_decode_time_seconds", "From the first token to the last.", h.decode_s);
+  histogram("request_inference_time_seconds", "From a place in the batch to the last token.",
+            h.inference_s);
+  histogram("request_prompt_tokens", "Prompt tokens per request.", h.prompt_tokens);
+  histogram("request_generation_tokens", "Tokens generated per request.", h.generation_tokens);
+  histogram("request_params_n", "Choices asked for per request.", h.params_n);
+  histogram("request_params_max_tokens", "Token limit per request.", h.params_max_tokens);
+  histogram("iteration_tokens_total", "Tokens computed per engine step.", h.step_tokens);
+}
+
+std::string Joined(const std::set<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
+// The name under which a snapshot's reader sees a model.
+std::string ShownName(const Metrics::Snapshot& snapshot, const std::string& name) {
+  const bool is_visible = !snapshot.visible || snapshot.visible->contains(name);
+  return is_visible ? name : std::string(Metrics::kOtherModels);
+}
+
+// `engines` are those of one shown name, the newest last.
+void AddAdapters(Families& families, const Metrics::Snapshot& snapshot, const std::string& name,
+                 const std::vector<Metrics::Model>& engines) {
+  std::set<std::string> running, waiting;
+  int64_t max_adapters = 0;
+  for (const Metrics::Model& one : engines) {
+    const engine::EngineStats stats = one.figures.stats();
+    max_adapters = stats.max_adapters;
+    for (const std::string& id : stats.running_adapters) running.insert(ShownName(snapshot, id));
+    for (const std::string& id : stats.waiting_adapters) waiting.insert(ShownName(snapshot, id));
+  }
+  // vLLM's value is the time at which the labels were true.
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  families.Gauge("lora_requests_info", "Adapters that requests run or wait with.",
+                 {{"max_lora", std::to_string(max_adapters)},
+                  {"model_name", name},
+                  {"running_lora_adapters", Joined(running)},
+                  {"waiting_lora_adapters", Joined(waiting)}},
+                 std::floor(now));
+}
+
+// `engines` as in AddAdapters.
+void AddGauges(Families& families, const Metrics::Snapshot& snapshot, const std::string& name,
+               const std::vector<Metrics::Model>& engines) {
+  const Metrics::Model& model = engines.back();
+  const Labels labels{{"model_name", name}};
+  engine::EngineStats stats;
+  for (const Metrics::Model& one : engines) {
+    const engine::EngineStats more = one.figures.stats();
+    stats.requests_running += more.requests_running;
+    stats.requests_waiting += more.requests_waiting;
+    stats.kv_blocks_used += more.kv_blocks_used;
+    stats.kv_blocks_total += more.kv_blocks_total;
+  }
+  families.Gauge("num_requests_running", "Sequences in the batch.", labels,
+                 static_cast<double>(stats.requests_running));
+  families.Gauge("num_requests_waiting", "Sequences waiting for a place in the batch.", labels,
+                 static_cast<double>(stats.requests_waiting));
+  families.Gauge("kv_cache_usage_perc", "Part of the KV cache in use, 0 to 1.", labels,
+                 stats.kv_blocks_total == 0 ? 0.0
+                                            : static_cast<double>(stats.kv_blocks_used) /
+                                                  static_cast<double>(stats.kv_blocks_total));
+  AddAdapters(families, snapshot, name, engines);
+  // Dashboards know the number of blocks by this name, whatever memory holds them.
+  families.Gauge("cache_config_info", "How the KV cache is laid out.",
+                 {{"block_size", std::to_string(engine::kTokensPerBlock)},
+                  {"cache_dtype", model.kv_dtype},
+                  {"enable_prefix_caching", model.prefix_cache ? "True" : "False"},
+                  {"model_name", name},
+                  {"num_gpu_blocks", std::to_string(stats.kv_blocks_total)}},
+                 1);
+}
+
+// By name and kind: a model that another of its name is replacing counts with it.
+void AddMemory(Families& families, const Metrics::Snapshot& snapshot) {
+  std::map<std::string, MemoryClaim> by_model;
+  int64_t used = 0;
+  for (const auto& [name, claim] : snapshot.memory) {
+    MemoryClaim& sum = by_model[ShownName(snapshot, name)];
+    sum.weights += claim.weights;
+    sum.kv += claim.kv;
+    sum.scratch += claim.scratch;
+    used += claim.total();
+  }
+  for (const auto& [name, claim] : by_model) {
+    const auto memory = [&, model_name = name](const char* kind, int64_t bytes) {
+      families.Gauge("model_memory_bytes", "Memory of a model, as claimed from the budget.",
+                     {{"kind", kind}, {"model_name", model_name}}, static_cast<double>(bytes));
+    };
+    memory("weights", claim.weights);
+    memory("kv", claim.kv);
+    memory("scratch", claim.scratch);
+  }
+  families.Gauge("memory_budget_bytes", "What all models together may take (--memory).", {},
+                 static_cast<double>(snapshot.memory_budget_bytes));
+  families.Gauge("memory_used_bytes", "What they have claimed of it.", {},
+                 static_cast<double>(used));
+}
+
+// Of the two types that train there is a line for every status, at zero too: what begins only with
+// the first failure does not show as one that was not there before.
+void AddJobs(Families& families, const Metrics::Snapshot& snapshot) {
+  auto jobs = snapshot.jobs;
+  for (const char* type : {"train", "fine_tune"}) {
+    for (const char* status : {"queued", "running", "paused", "succeeded", "failed", "cancelled"}) {
+      jobs.try_emplace({type, status}, 0);
+    }
+  }
+  for (const auto& [key, count] : jobs) {
+    families.Gauge("jobs", "Jobs of the data directory, the ended ones too.",
+                   {{"status", key.second}, {"type", key.first}}, static_cast<double>(count));
+  }
+  families.Gauge("finetune_loss", "Training loss of the step reported last; 0: none yet.", {},
+                 snapshot.finetune_loss.value_or(0));
+  families.Gauge("finetune_tokens_per_second", "Speed of the running training job; 0: none runs.",
+                 {}, snapshot.finetune_tokens_per_second.value_or(0));
+  families.Counter("finetune_steps_total", "Steps that training jobs have reported.", {},
+                   static_cast<double>(snapshot.finetune_steps));
+}
+
+void AddProcess(Families& families, const Metrics::Snapshot& snapshot) {
+  families.Gauge("ready", "1 where GET /ready answers 200.", {}, snapshot.is_ready ? 1 : 0);
+  families.Gauge("healthy", "1 where GET /health answers 200.", {}, snapshot.is_healthy ? 1 : 0);
+  families.Gauge("http_connections", "Open connections.", {},
+                 static_cast<double>(snapshot.http_connections));
+  if (snapshot.data_disk) {
+    families.Gauge("data_disk_free_bytes", "Free on the disk of the data directory.", {},
+                   static_cast<double>(snapshot.data_disk->available));
+    families.Gauge("data_disk_size_bytes", "Size of that disk.", {},
+                   static_cast<double>(snapshot.data_disk->capacity));
+  }
+  families.PlainGauge("process_resident_memory_bytes", "Resident memory of the process.",
+                      static_cast<double>(ResidentBytes()));
+}
+
+}  // namespace
+
+class Metrics::RequestEnds {
+ public:
+  std::array<std::atomic<int64_t>, kReasons.size()> counts{};
+};
+
+struct Metrics::State {
+  // Engines that a model name has had. Those that ended are folded into `ended`.
+  struct History {
+    Totals ended;
+    std::vector<Model> engines;
+
+    void FoldEnded() {
+      std::erase_if(engines, [&](const Model& model) {
+        if (!model.figures.has_ended()) return false;
+        ended.Add(model.figures);
+        return true;
+      });
+    }
+  };
+
+  explicit State(std::string the_prefix) : prefix(std::move(the_prefix)) {}
+
+  const std::string prefix;
+  std::mutex mutex;  // guards the rest
+  std::map<std::tuple<std::string_view, std::string, int>, int64_t> http;
+  std::map<std::string, std::shared_ptr<RequestEnds>> ends;
+  std::map<std::string, History> histories;
+  std::map<std::string, std::chrono::steady_clock::time_point> departed;  // when first missed
+
+  void ForgetDeparted(const Snapshot& snapshot);
+};
+
+// A model that neither answers nor has an engine keeps its series for kKeepDeparted: unloaded
+// models must not leave series behind for as long as the server runs. One that returns later
+// begins at zero, which Prometheus takes for a restart.
+void Metrics::State::ForgetDeparted(const Snapshot& snapshot) {
+  std::set<std::string> gone;
+  for (auto& [name, history] : histories) {
+    history.FoldEnded();
+    if (history.engines.empty()) gone.insert(name);
+  }
+  for (const auto& [name, counts] : ends) {
+    if (!histories.contains(name)) gone.insert(name);
+  }
+  for (const std::string& name : snapshot.served) gone.erase(name);
+  std::erase_if(departed, [&](const auto& entry) { return !gone.contains(entry.first); });
+  for (const std::string& name : gone) {
+    const auto since = departed.try_emplace(name, snapshot.now).first;
+    if (snapshot.now - since->second < kKeepDeparted) continue;
+    histories.erase(name);
+    ends.erase(name);
+    departed.erase(since);
+  }
+}
+
+Metrics::Metrics(std::string prefix) : state_(std::make_unique<State>(std::move(prefix))) {}
+
+Metrics::~Metrics() = default;
+
+void Metrics::CountHttp(std::string_view method, std::string_view route, int status) {
+  const std::lock_guard lock(state_->mutex);
+  ++state_->http[{KnownMethod(method), std::string(route.empty() ? "unmatched" : route), status}];
+}
+
+std::shared_ptr<Metrics::RequestEnds> Metrics::EndsOf(const std::string& model_name) {
+  const std::lock_guard lock(state_->mutex);
+  std::shared_ptr<RequestEnds>& ends = state_->ends[model_name];
+  if (!ends) ends = std::make_shared<RequestEnds>();
+  return ends;
+}
+
+void Metrics::Count(RequestEnds& ends, FinishedReason reason) {
+  ++ends.counts[static_cast<size_t>(reason)];
+}
+
+void Metrics::Track(Model model) {
+  const std::lock_guard lock(state_->mutex);
+  state_->ends.try_emplace(model.name, std::make_shared<RequestEnds>());
+  State::History& history = state_->histories[model.name];
+  history.FoldEnded();  // so that they do not pile up where nobody asks
+  history.engines.push_back(std::move(model));
+}
+
+std::string Metrics::Text(const Snapshot& snapshot) {
+  Families families(state_->prefix);
+  const std::lock_guard lock(state_->mutex);
+  state_->ForgetDeparted(snapshot);
+  std::map<std::string, std::vector<Model>> engines;
+  std::map<std::string, Totals> totals;
+  for (const auto& [name, history] : state_->histories) {
+    const std::string shown = ShownName(snapshot, name);
+    totals[shown].Add(history.ended);
+    for (const Model& model : history.engines) {
+      totals[shown].Add(model.figures);
+      engines[shown].push_back(model);
+    }
+  }
+  for (const auto& [name, models] : engines) AddGauges(families, snapshot, name, models);
+  AddMemory(families, snapshot);
+  for (const auto& [name, sum] : totals) AddCounters(families, name, sum);
+  std::map<std::string, std::array<int64_t, kReasons.size()>> ends;
+  for (const auto& [name, counters] : state_->ends) {
+    auto& sums = ends[ShownName(snapshot, name)];
+    for (size_t i = 0; i < kReasons.size(); ++i) sums[i] += counters->counts[i];
+  }
+  for (const auto& [name, sums] : ends) {
+    for (size_t i = 0; i < kReasons.size(); ++i) {
+      families.Counter("request_success_total", "Requests that ended, by how they did.",
+                       {{"finished_reason", std::string(kReasons[i])}, {"model_name", name}},
+                       static_cast<double>(sums[i]));
+    }
+  }
+  for (const auto& [key, count] : state_->http) {
+    const auto& [method, route, status] = key;
+    families.Counter(
+        "http_requests_total", "HTTP requests answered (499: the client left).",
+        {{"method", std::string(method)}, {"route", route}, {"status", std::to_string(status)}},
+        static_cast<double>(count));
+  }
+  AddJobs(families, snapshot);
+  AddProcess(families, snapshot);
+  return families.Text();
+}
+
+}  // namespace tandem::server

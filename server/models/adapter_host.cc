@@ -1,0 +1,197 @@
+#include "server/models/adapter_host.h"
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/base/thread_name.h"
+
+namespace tandem::server {
+namespace {
+
+Error ShuttingDown() {
+  return Error(ErrorCode::kUnavailable, "the server is stopping").WithReason("shutting_down");
+}
+
+// What is wrong with the files is the request's fault, which named them.
+Error ForTheRequest(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kDataLoss:
+    case ErrorCode::kIo:  // a directory where a file should be, or one that we may not read
+      return Error(ErrorCode::kInvalidArgument, error.what()).WithReason("invalid_adapter");
+    case ErrorCode::kUnsupported:
+      return Error(ErrorCode::kInvalidArgument, error.what()).WithReason("unsupported_adapter");
+    case ErrorCode::kNotFound:
+      if (!error.param().empty()) return error;
+      return Error(ErrorCode::kNotFound, error.what()).WithReason("path_not_found");
+    default:
+      return error;
+  }
+}
+
+// The fault that is being handled, in the words of the job and of whoever asked.
+Error CurrentFault() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return ForTheRequest(error);
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::kUnavailable, "not enough memory to load the adapter")
+        .WithReason("out_of_memory");
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::kInternal, error.what());
+  }
+}
+
+OwnEnd FailedWith(const Error& fault) {
+  // Jobs that the server's end cuts short have one code, whatever they were doing.
+  if (fault.reason() == "shutting_down") {
+    return {JobStatus::kFailed,
+            JobError{"the server stopped before the adapter was loaded", "interrupted"},
+            {}};
+  }
+  const std::string code = fault.reason().empty() ? "internal_error" : fault.reason();
+  return {JobStatus::kFailed, JobError{fault.what(), code}, {}};
+}
+
+std::string ResultOf(const ServedModel& model, std::chrono::steady_clock::duration elapsed) {
+  nlohmann::ordered_json result;
+  result["adapter"] = model.id;
+  result["base"] = model.base->id;
+  result["rank"] = model.adapter_rank;
+  result["memory_bytes"] = model.memory.claim().total();
+  result["seconds"] = std::chrono::duration<double>(elapsed).count();
+  return result.dump();
+}
+
+}  // namespace
+
+AdapterHost::AdapterHost(ModelRegistry& registry, MemoryLedger& ledger, JobSupervisor* jobs,
+                         Maker maker)
+    : registry_(registry), ledger_(ledger), jobs_(jobs), maker_(std::move(maker)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+AdapterHost::~AdapterHost() { Stop(); }
+
+std::shared_ptr<const ServedModel> AdapterHost::FindBase(const std::string& name) const {
+  if (!name.empty()) {
+    std::shared_ptr<const ServedModel> base = registry_.Look(name);
+    if (!base->base) return base;
+    throw Error(ErrorCode::kInvalidArgument,
+                "'" + name + "' is an adapter of '" + base->base->id + "': name that as the base")
+        .WithParam("base")
+        .WithReason("invalid_value");
+  }
+  std::shared_ptr<const ServedModel> only;
+  for (const auto& [id, model] : registry_.List()) {
+    if (model->base || id != model->id) continue;
+    if (only) {
+      throw Error(ErrorCode::kInvalidArgument, "base is required: several models are served, '" +
+                                                   only->id + "' and '" + id + "' among them")
+          .WithParam("base")
+          .WithReason("missing_required_parameter");
+    }
+    only = model;
+  }
+  return only ? only : registry_.Look("");  // which says that there is none
+}
+
+void AdapterHost::Load(const AdapterLoadSpec& spec, const std::string& request_json, OnEnd on_end) {
+  Task task{spec, spec.replace ? registry_.ClaimForAdapter(spec.name) : registry_.Claim(spec.name),
+            FindBase(spec.base), "", std::move(on_end)};
+  if (jobs_ != nullptr) {
+    task.job_id = jobs_->BeginOwn(JobType::kAdapterLoad, request_json, nullptr).id;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (!is_stopped_) {
+      queue_.push_back(std::move(task));
+      wake_.notify_all();
+      return;
+    }
+  }
+  EndJob(task, FailedWith(ShuttingDown()));
+  throw ShuttingDown();
+}
+
+std::shared_ptr<const ServedModel> AdapterHost::LoadOne(Task& task) {
+  MemoryReservation memory = ledger_.Reserve(task.spec.name, maker_.plan(task.spec, *task.base));
+  std::shared_ptr<const ServedModel> model =
+      maker_.make(task.spec, std::move(task.base), std::move(memory));
+  std::vector<NameClaim> names;
+  names.push_back(std::move(task.name));
+  registry_.Publish(model, std::move(names));
+  return model;
+}
+
+void AdapterHost::EndJob(const Task& task, OwnEnd end) {
+  if (jobs_ != nullptr) jobs_->EndOwn(task.job_id, std::move(end));
+}
+
+void AdapterHost::LoadAndEnd(Task& task, bool is_late) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::shared_ptr<const ServedModel> model;
+  std::exception_ptr fault;
+  OwnEnd end;
+  try {
+    if (is_late) throw ShuttingDown();
+    if (jobs_ != nullptr) jobs_->StartOwn(task.job_id);
+    model = LoadOne(task);
+    end.result_json = ResultOf(*model, std::chrono::steady_clock::now() - begin);
+  } catch (...) {
+    const Error error = CurrentFault();
+    spdlog::warn("adapter_not_loaded adapter={} reason=\"{}\"", task.spec.name, error.what());
+    fault = std::make_exception_ptr(error);
+    end = FailedWith(error);
+  }
+  task.name.Release();  // before anybody is told, who may try again
+  task.base.reset();
+  EndJob(task, std::move(end));
+  task.on_end(std::move(model), fault);
+}
+
+void AdapterHost::Run() {
+  NameThisThread("tandem-adapters");
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return is_stopped_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Task task = std::move(queue_.front());
+    queue_.pop_front();
+    const bool is_late = is_stopped_;
+    lock.unlock();
+    LoadAndEnd(task, is_late);
+    lock.lock();
+  }
+}
+
+void AdapterHost::Unload(const std::string& name) {
+  const auto not_found = [&](const std::string& why) {
+    return Error(ErrorCode::kNotFound, why).WithParam("name").WithReason("adapter_not_found");
+  };
+  std::shared_ptr<const ServedModel> model;
+  if (registry_.Contains(name)) model = registry_.Look(name);
+  if (!model) throw not_found("no adapter named '" + name.substr(0, 120) + "' is loaded");
+  if (!model->base) {
+    throw not_found("'" + name.substr(0, 120) + "' is a model, not an adapter: unload it with " +
+                    "POST /admin/models/unload");
+  }
+  if (!registry_.Remove(*model, nullptr, "it was unloaded")) {
+    throw not_found("adapter '" + name.substr(0, 120) + "' has left already");
+  }
+  spdlog::info("adapter_unloaded adapter={}", name);
+}
+
+void AdapterHost::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace tandem::server

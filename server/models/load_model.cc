@@ -1,0 +1,153 @@
+#include "server/models/load_model.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "config/embedded_models.h"
+#include "engine/base/log.h"
+#include "engine/base/thread_name.h"
+#include "engine/engine.h"
+#include "engine/hub/pull.h"
+#include "engine/model/model.h"
+#include "server/models/model_provenance.h"
+
+namespace tandem::server {
+
+namespace fs = std::filesystem;
+
+ModelSource ParseModelSource(const std::string& text) {
+  // An existing path may hold '='.
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || fs::exists(text)) return {"", text, true};
+  return {text.substr(0, equals), text.substr(equals + 1), true};
+}
+
+std::string NameOf(const ModelSource& source) {
+  if (!source.name.empty()) return source.name;
+  // A model of the hub is known by its name there, not by the last part of it.
+  if (source.may_pull && !fs::exists(source.path)) {
+    if (const auto reference = engine::ParseHubReference(source.path)) {
+      return reference->repo + (reference->gguf.empty() ? "" : ":" + reference->gguf);
+    }
+  }
+  fs::path path = fs::path(source.path).lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();  // "dir/" and "dir" are the same
+  if (path.filename() == "." || path.filename() == "..")
+    path = fs::absolute(path).lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();
+  return path.filename().string();
+}
+
+OpenedModel OpenModelSource(const ModelSource& source) {
+  // An embedded name has no organisation in front, so it is never looked for at the hub.
+  const std::string path = source.may_pull ? engine::PulledPath(source.path) : source.path;
+  if (!source.is_embedded && fs::exists(path)) {
+    return {NameOf(source), engine::ModelDir::Open(path)};
+  }
+  if (std::optional<engine::ModelDir> embedded = config::OpenEmbeddedModel(path)) {
+    return {NameOf(source), std::move(*embedded)};
+  }
+  std::string embedded_names;
+  for (const std::string_view name : config::EmbeddedModelNames()) {
+    embedded_names += embedded_names.empty() ? "" : ", ";
+    embedded_names += name;
+  }
+  throw Error(ErrorCode::kNotFound,
+              "model '" + path + "' is neither a directory, nor a file, nor an embedded model (" +
+                  (embedded_names.empty() ? "none are" : embedded_names) +
+                  "), nor the name of one at the hub (ORG/NAME)");
+}
+
+void SetDType(const std::string& dtype, engine::EngineOptions& options) {
+  if (dtype == "f32") options.dtype = engine::DType::kF32;
+  if (dtype == "bf16") options.dtype = engine::DType::kBF16;
+  if (dtype == "int8") options.block = engine::BlockFormat::kInt8;
+  if (dtype == "int4") options.block = engine::BlockFormat::kInt4;
+}
+
+namespace {
+
+// A low but real share beside threads that serve: with one of these per core, decoding loses a few
+// per cent, and loading on a machine that is busy all the time still ends.
+constexpr int kLoadingNice = 15;
+
+// Runs `work` on a thread that gives way to others, as do the threads it starts.
+void RunInBackground(const std::function<void()>& work) {
+  std::exception_ptr failure;
+  std::thread thread([&] {
+    NameThisThread("tandem-pack");
+    // Linux keeps both per thread, and new threads inherit them. Refused, it only costs politeness.
+    const sched_param no_priority{};
+    (void)::sched_setscheduler(0, SCHED_BATCH, &no_priority);
+    (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLoadingNice);
+    try {
+      work();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  });
+  thread.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace
+
+std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
+                                                   engine::EngineOptions options,
+                                                   const std::string& chat_template,
+                                                   LoadSettings settings) {
+  const auto begin = std::chrono::steady_clock::now();
+  engine::LoadedModel loaded;
+  const auto open = [&] {
+    loaded = engine::OpenModel(opened.files, options, chat_template, settings.progress);
+  };
+  // The engine's own threads must not begin life in the background.
+  if (settings.in_background) {
+    RunInBackground(open);
+  } else {
+    open();
+  }
+
+  auto model = std::make_shared<ServedModel>();
+  const ServedModelLabels& labels = settings.labels;
+  model->id = opened.id;
+  model->root = labels.parent.value_or(model->id);
+  const std::string& source = opened.files.name();
+  model->source = fs::exists(source) ? fs::absolute(source).string() : source;
+  model->parent = labels.parent;
+  model->owned_by = labels.owned_by;
+  model->provenance = ModelProvenance(model->id, source, loaded.model->content_hash());
+  model->pinned = settings.pinned;
+  model->idle_unload_s = settings.idle_unload_s;
+  model->created = std::chrono::duration_cast<std::chrono::seconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  model->memory = std::move(settings.memory);
+  MemoryClaim claim = model->memory.claim();
+  if (claim.total() > 0) options.kv_cache_bytes = claim.kv;
+  claim.weights = loaded.weight_bytes;
+  claim.weights_mapped = loaded.weights_mapped;
+  const int64_t context = loaded.max_model_len;
+  const std::string dtype = loaded.weights_dtype;
+  model->engine = std::make_shared<engine::Engine>(std::move(loaded), options);
+  const engine::EngineStats stats = model->engine->stats();
+  claim.kv = stats.kv_bytes;
+  claim.scratch = stats.scratch_bytes;
+  model->memory.Settle(claim);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  spdlog::info(
+      "model_loaded model={} dtype={} context={} weights=\"{}\" mapped={} kv=\"{}\" "
+      "scratch=\"{}\" seconds={:.2f}",
+      model->id, dtype, context, BytesText(claim.weights), claim.weights_mapped,
+      BytesText(claim.kv), BytesText(claim.scratch), elapsed.count());
+  return model;
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,27 @@
+#include "server/models/model_provenance.h"
+
+#include <nlohmann/json.hpp>
+
+#include "convert/work/provenance.h"
+#include "engine/base/log.h"
+
+namespace tandem::server {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string ModelProvenance(const std::string& id, const fs::path& path,
+                            const std::string& content_sha256) {
+  try {
+    const std::string text = convert::ReadProvenance(path);
+    if (text.empty() || content_sha256.empty()) return text;
+    Json provenance = Json::parse(text);
+    provenance["hashes"]["content_sha256"] = content_sha256;
+    return provenance.dump();
+  } catch (const std::exception& error) {
+    spdlog::warn("provenance_not_read model={} reason=\"{}\"", id, error.what());
+    return "";
+  }
+}
+
+}  // namespace tandem::server

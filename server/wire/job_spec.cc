@@ -1,0 +1,179 @@
+#include "server/wire/job_spec.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+
+#include "engine/base/error.h"
+#include "server/wire/field_reader.h"
+#include "training/spec/spec.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// "train" of "data.train": in nested objects a key is only its last word.
+std::string LastWord(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? name : name.substr(dot + 1);
+}
+
+// Keys that take paths, by their last words, and the paths that a spec has there.
+struct SpecPaths {
+  std::set<std::string> keys;
+  std::set<std::string> values;
+};
+
+SpecPaths FindPaths(const training::TrainSpec& spec) {
+  SpecPaths paths;
+  for (const training::SpecPath& one : training::PathsOf(spec)) {
+    for (const std::string& name : one.names) paths.keys.insert(LastWord(name));
+    if (!one.path.empty()) paths.values.insert(one.path);
+  }
+  return paths;
+}
+
+// A list of paths as the parsed spec has it; empty when it is no such list.
+std::string JoinedWords(const Json& list) {
+  std::vector<std::string> words;
+  for (const Json& word : list) {
+    if (!word.is_string()) return "";
+    words.push_back(word.get<std::string>());
+  }
+  return training::JoinPaths(words);
+}
+
+Error InvalidPath(const std::string& param, const std::string& why) {
+  return Error(ErrorCode::kInvalidArgument, param + " " + why)
+      .WithParam(param)
+      .WithReason("invalid_path");
+}
+
+void RefuseVariables(const Json& value) {
+  if (value.is_string() && value.get_ref<const std::string&>().find("${") != std::string::npos) {
+    throw BadValue("spec", "spec may not use variables (${…}) when it comes over the API");
+  }
+  if (value.is_structured()) {
+    for (const Json& element : value) RefuseVariables(element);
+  }
+}
+
+// Replaces the strings that the parsed spec took as paths. A key alone does not tell (`train` is
+// also a section), a value alone neither (a run may be called like a file).
+void MakePathsAbsolute(Json& object, const SpecPaths& paths, const fs::path& root,
+                       const std::string& where) {
+  for (auto& [key, value] : object.items()) {
+    const std::string param = where + "." + key;
+    if (value.is_object()) {
+      MakePathsAbsolute(value, paths, root, param);
+    } else if (value.is_string() && paths.keys.contains(LastWord(key)) &&
+               paths.values.contains(value.get<std::string>())) {
+      value = ResolvePath(root, value.get<std::string>(), param).string();
+    } else if (value.is_array() && paths.keys.contains(LastWord(key))) {
+      if (!paths.values.contains(JoinedWords(value))) {
+        throw InvalidPath(param, "must be a path, or a list of them");
+      }
+      for (Json& one : value) one = ResolvePath(root, one.get<std::string>(), param).string();
+    }
+  }
+}
+
+// A run_name names a directory and a model.
+bool IsRunName(std::string_view name) {
+  if (name == "." || name == "..") return false;
+  return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+           c == '_' || c == '-';
+  });
+}
+
+}  // namespace
+
+fs::path ResolvePath(const fs::path& root, const std::string& path, const std::string& param) {
+  if (path.empty() || path.find('\0') != std::string::npos) {
+    throw InvalidPath(param, "must name a file below the model root");
+  }
+  const fs::path relative(path);
+  if (relative.is_absolute()) {
+    throw InvalidPath(param, "must be relative to the model root, got an absolute path");
+  }
+  for (const fs::path& part : relative) {
+    if (part == "..") throw InvalidPath(param, "may not contain '..'");
+  }
+  std::error_code failed;
+  const fs::path real_root = fs::canonical(root, failed);
+  if (failed) {
+    throw Error(ErrorCode::kNotFound, "the model root does not exist")
+        .WithParam(param)
+        .WithReason("path_not_found");
+  }
+  const fs::path real = fs::canonical(real_root / relative, failed);
+  if (failed) {
+    throw Error(ErrorCode::kNotFound,
+                param + ": there is no '" + path.substr(0, 200) + "' below the model root")
+        .WithParam(param)
+        .WithReason("path_not_found");
+  }
+  const auto [root_end, unused] =
+      std::mismatch(real_root.begin(), real_root.end(), real.begin(), real.end());
+  if (root_end != real_root.end()) {
+    throw InvalidPath(param, "leads out of the model root through a link");
+  }
+  return real;
+}
+
+Json CheckTrainSpec(Json spec, const fs::path& model_root) {
+  RefuseVariables(spec);
+  training::TrainSpec parsed;
+  try {
+    parsed = training::ParseTrainSpec(spec.dump(), "spec", {});
+  } catch (const Error& error) {
+    // "spec:" and then a line for every fault, "  field: what"; the API reports the first.
+    std::string message = error.what();
+    const size_t heading = message.find(":\n");
+    if (heading != std::string::npos) message.erase(0, heading + 2);
+    message.erase(std::min(message.find('\n'), message.size()));
+    message.erase(0, std::min(message.find_first_not_of(' '), message.size()));
+    const size_t field_end = message.find(": ");
+    const std::string param =
+        field_end == std::string::npos ? "spec" : "spec." + message.substr(0, field_end);
+    throw Error(ErrorCode::kInvalidArgument, "spec." + message)
+        .WithParam(param)
+        .WithReason("invalid_value");
+  }
+  if (spec.contains("run_name") && !IsRunName(parsed.run_name)) {
+    throw BadValue("spec.run_name",
+                   "spec.run_name must be 1 to 128 characters of [A-Za-z0-9._-] and not '.' or "
+                   "'..', since it names the model");
+  }
+  MakePathsAbsolute(spec, FindPaths(parsed), model_root, "spec");
+  return spec;
+}
+
+std::string ModelIdOfJob(const std::string& spec_json, const std::string& job_id) {
+  const Json spec = Json::parse(spec_json, nullptr, false);
+  if (!spec.is_object()) return job_id;
+  const auto name = spec.find("run_name");
+  if (name == spec.end() || !name->is_string() || !IsRunName(name->get<std::string>())) {
+    return job_id;
+  }
+  return name->get<std::string>();
+}
+
+std::optional<std::string> BaseModelOfJob(const std::string& spec_json) {
+  // Both spellings of the key: below `model`, and MaxText's at the top.
+  const Json spec = Json::parse(spec_json, nullptr, false);
+  for (const char* pointer : {"/model/load_parameters_path", "/load_parameters_path"}) {
+    const Json::json_pointer at(pointer);
+    if (!spec.is_object() || !spec.contains(at) || !spec[at].is_string()) continue;
+    fs::path path = fs::path(spec[at].get<std::string>()).lexically_normal();
+    if (path.filename().empty()) path = path.parent_path();
+    if (!path.filename().empty()) return path.filename().string();
+  }
+  return std::nullopt;
+}
+
+}  // namespace tandem::server

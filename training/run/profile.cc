@@ -1,0 +1,91 @@
+#include "training/run/profile.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "training/observe/roof.h"
+#include "training/run/run_metrics.h"
+#include "training/setup/run_parts.h"
+
+namespace tandem::training {
+namespace {
+
+// A field of /proc/self/status in bytes; 0 where the system has none.
+int64_t StatusBytes(const std::string& field) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(field + ":")) continue;
+    std::istringstream words(line.substr(field.size() + 1));
+    int64_t kib = 0;
+    words >> kib;
+    return kib * 1024;
+  }
+  return 0;
+}
+
+// From here on the peak of the process counts anew.
+void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5\n"; }
+
+}  // namespace
+
+ProfileRow ProfileSpec(const TrainSpec& spec, const ProfileOptions& options,
+                       const std::filesystem::path& cache_dir) {
+  // What an earlier profile has freed goes back to the system, else this one would seem to need
+  // less.
+  malloc_trim(0);
+  ResetPeak();
+  const int64_t before = StatusBytes("VmRSS");
+  JobContext context;
+  context.cache_dir = cache_dir;
+  RunParts parts(spec, context);
+  InitialWeights(parts);
+  parts.trainer.MastersChanged();
+
+  std::vector<MicroBatch> batches(static_cast<size_t>(spec.train.gradient_accumulation_steps));
+  std::vector<double> seconds;
+  for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
+    const auto from = std::chrono::steady_clock::now();
+    if (!NextBatches(parts, batches)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the data end after " + std::to_string(step) + " steps; raise data.num_epoch");
+    }
+    parts.trainer.Step(batches);
+    const auto took = std::chrono::steady_clock::now() - from;
+    if (step >= options.warmup) seconds.push_back(std::chrono::duration<double>(took).count());
+  }
+  std::sort(seconds.begin(), seconds.end());
+
+  ProfileRow row;
+  row.step_seconds = seconds[seconds.size() / 2];
+  row.tokens_per_second = TokensPerStep(spec) / row.step_seconds;
+  row.tflops = StepTflop(parts) / row.step_seconds;
+  row.roof_flops =
+      options.roof_flops > 0 ? options.roof_flops : RoofFlops(parts.ops, spec.compute, {});
+  row.mfu = row.tflops * 1e12 / row.roof_flops;
+  row.predicted_bytes = parts.trainer.parameters().bytes() + parts.trainer.program().arena_bytes;
+  const auto& base = parts.trainer.base();
+  if (base && !base->is_mapped()) row.predicted_bytes += base->weight_bytes();
+  row.measured_bytes = std::max<int64_t>(0, StatusBytes("VmHWM") - before);
+  return row;
+}
+
+std::vector<std::string> SweepWords(const std::string& sweep) {
+  const size_t equals = sweep.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == sweep.size()) {
+    throw Error(ErrorCode::kInvalidArgument, "\"" + sweep + "\": a sweep is key=value,value,…");
+  }
+  std::vector<std::string> words;
+  std::istringstream values(sweep.substr(equals + 1));
+  for (std::string value; std::getline(values, value, ',');) {
+    words.push_back(sweep.substr(0, equals + 1) + value);
+  }
+  return words;
+}
+
+}  // namespace tandem::training

@@ -1,0 +1,404 @@
+#include "training/run/run.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+
+#include "engine/base/durable_dirs.h"
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "training/lora/lora.h"
+#include "training/plan/plan.h"
+#include "training/run/run_checkpoint.h"
+#include "training/run/run_export.h"
+#include "training/run/run_metrics.h"
+#include "training/run/run_reference.h"
+#include "training/run/run_saver.h"
+#include "training/run/trace_window.h"
+#include "training/setup/run_parts.h"
+#include "training/setup/validation_set.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kLossTail = 32;
+
+double Seconds(std::chrono::steady_clock::time_point from) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
+}
+
+class Run {
+  using Wait = RunSaver::Wait;
+
+ public:
+  Run(const TrainSpec& spec, const JobContext& context)
+      : spec_(spec),
+        context_(context),
+        parts_(spec, context),
+        checkpoints_(parts_, context.dir / "checkpoints",
+                     {[this](const fs::path& dir) { Report("checkpoint", dir.string()); },
+                      [this](const std::string& what) { Warn(what); }}) {
+    if (!spec.data.eval.empty()) validation_.emplace(spec, parts_.files, parts_.pool);
+    batches_.resize(static_cast<size_t>(spec.train.gradient_accumulation_steps));
+  }
+
+  TrainOutcome Go() {
+    for (const std::string& note : spec_.notes) Warn(note);
+    Begin();
+    Announce();
+    // So that there is something to go back to.
+    if (spec_.train.on_nan == OnNan::kRollback && !checkpoints_.has_checkpoint()) Save(Wait::kYes);
+    while (progress_.step < spec_.train.steps) {
+      if (context_.stop.stop_requested()) return Stop();
+      checkpoints_.Take(Wait::kNo);
+      if (!OneStep()) break;
+      if (window_.IsOver(progress_.step)) FlushMetrics();
+      const bool last = progress_.step == spec_.train.steps;
+      const bool exports = IsExportDue() && !last;
+      if ((Due(spec_.train.eval_interval) || exports) && !last && Evaluate()) break;
+      if (Due(spec_.train.sample.every) && !last) Sample();
+      // Before the save: a run that goes on from it makes this export no more.
+      if (exports) ExportStep();
+      if (Due(spec_.checkpoint.period) && !last) Save(Wait::kNo);
+    }
+    Finish();
+    return Outcome();
+  }
+
+ private:
+  bool Due(int64_t period) const { return period > 0 && progress_.step % period == 0; }
+
+  // Looks at the epochs, so once a step.
+  bool IsExportDue() {
+    const auto epochs = static_cast<int64_t>(parts_.packer.epoch());
+    const bool is_over = epochs > epochs_;
+    epochs_ = epochs;
+    return Due(spec_.checkpoint.export_every) || (spec_.checkpoint.export_epochs && is_over);
+  }
+
+  void Report(const char* kind, const std::string& message, double value = 0) {
+    if (!context_.report) return;
+    context_.report({kind, progress_.step, spec_.train.steps, value, message});
+  }
+  void Warn(const std::string& message) { Report("warning", message); }
+
+  TrainOutcome Outcome() {
+    outcome_.step = progress_.step;
+    outcome_.best_eval_loss = progress_.best_eval_loss;
+    outcome_.checkpoint = checkpoints_.newest();
+    return outcome_;
+  }
+
+  void Begin() {
+    const auto found = checkpoints_.Begin();
+    const bool has_initial_weights = spec_.is_dpo() && FindReference(found.has_value());
+    if (found) {
+      progress_ = RestoreRun(parts_, *found, [this](const std::string& what) { Warn(what); });
+      if (!progress_.losses.empty()) outcome_.loss = progress_.losses.back();
+      Report("message", "resumed after step " + std::to_string(progress_.step));
+    } else if (!has_initial_weights) {
+      InitialWeights(parts_);
+    }
+    parts_.trainer.MastersChanged();
+    epochs_ = static_cast<int64_t>(parts_.packer.epoch());
+    metrics_.emplace(parts_, context_.dir, progress_.step);
+    window_.Begin(spec_.profiler, progress_.step);
+  }
+
+  // Returns whether the parameters are now those that the run begins with.
+  bool FindReference(bool resumes) {
+    return PrepareReference({.parts = parts_,
+                             .validation = validation_ ? &*validation_ : nullptr,
+                             .dir = context_.dir,
+                             .cache_dir = context_.cache_dir,
+                             .resumes = resumes,
+                             .stop = context_.stop,
+                             .report = [this](const std::string& what) { Report("message", what); },
+                             .warn = [this](const std::string& what) { Warn(what); }});
+  }
+
+  void AnnounceTargets() {
+    const engine::Model& base = *parts_.trainer.base();
+    for (const std::string& line :
+         DescribeTargets(parts_.trainer.lora_targets(), base.weight_specs())) {
+      Report("message", "  " + line);
+    }
+    for (const std::string& line : UnmatchedBranches(spec_.lora, base.family(), base.config())) {
+      Warn("lora.module_path: " + line);
+    }
+    for (const std::string& name : TargetsPassedOver(spec_.lora, base.family(), base.config())) {
+      Warn("lora.module_path also matches " + name + ", which can have no adapter");
+    }
+    const std::string& trained_beside = parts_.adapter.base_hash;
+    if (!trained_beside.empty() && trained_beside != base.content_hash()) {
+      Warn("the adapter of lora.load_path was trained beside other weights than these");
+    }
+  }
+
+  void Announce() {
+    const Trainer& trainer = parts_.trainer;
+    char base[64] = "";
+    if (trainer.base()) {
+      std::snprintf(base, sizeof base, "base %.1f MiB%s, ",
+                    static_cast<double>(trainer.base()->weight_bytes()) / 0x1p20,
+                    trainer.base()->is_mapped() ? " (mapped)" : "");
+      Report("message", "an adapter of rank " + std::to_string(parts_.adapter.options.rank) +
+                            " for " + std::to_string(trainer.lora_targets().size()) +
+                            " linear layers of a model of " +
+                            std::to_string(trainer.base()->parameter_count()) + " parameters in " +
+                            trainer.base()->weights_type());
+      AnnounceTargets();
+    }
+    char text[320];
+    std::snprintf(
+        text, sizeof text,
+        "%lld parameters, %s, %lld samples, arithmetic %s, memory: %sparameters %.1f MiB, "
+        "activations %.1f MiB",
+        static_cast<long long>(trainer.parameters().parameter_count()),
+        std::string(engine::DTypeName(spec_.compute)).c_str(),
+        static_cast<long long>(parts_.data.source->size()),
+        std::string(parts_.ops.kernels().key).c_str(), base,
+        static_cast<double>(trainer.parameters().bytes()) / 0x1p20,
+        static_cast<double>(trainer.program().arena_bytes) / 0x1p20);
+    Report("message", text);
+    AnnounceData();
+  }
+
+  void AnnounceData() {
+    const OpenedData& data = parts_.data;
+    if (data.format != RowFormat::kPlain || data.is_prepared) {
+      Report("message", Summary(spec_, data));
+    }
+    if (const std::string notice = SplitRowsNotice(data); !notice.empty()) {
+      Report("message", notice);
+    }
+    for (const TokenId end : parts_.turn_ends) {
+      const std::string what =
+          "answers end with " + Quoted(parts_.files.tokenizer->TokenBytes(end), 40);
+      if (parts_.is_adapter()) {
+        Warn(what + ", which is no end token of the base model: served over it, answers go on");
+      } else {
+        Report("message", what + ", an end token of the exported model from now on");
+      }
+    }
+    if (data.report.bad_rows > 0) Warn(data.report.BadRows(spec_.data.train.string()));
+    if (const std::string notice = OverLengthNotice(spec_, data); !notice.empty()) Warn(notice);
+  }
+
+  bool FillBatches(Trace* trace) {
+    const TraceSpan span(trace, Trace::Lane::kData, "data");
+    return NextBatches(parts_, batches_);
+  }
+
+  bool OneStep() {
+    const auto start = std::chrono::steady_clock::now();
+    Trace* const trace = window_.At(progress_.step);
+    parts_.trainer.set_trace(trace);
+    const TraceSpan whole(trace, Trace::Lane::kSteps, "step");
+    if (!FillBatches(trace)) {
+      Report("message", "all epochs are done");
+      return false;
+    }
+    StepTimes times;
+    times.data_seconds = Seconds(start);
+    const StepResult step = parts_.trainer.Step(batches_);
+    times.seconds = Seconds(start);
+    if (!step.finite) {
+      SkipStep(step, times);
+      return true;
+    }
+    if (step.spike) Warn("a spike, " + Shown(step) + ": the weights were not updated");
+
+    outcome_.loss = step.loss;
+    progress_.losses.push_back(step.loss);
+    if (progress_.losses.size() > kLossTail) progress_.losses.pop_front();
+    progress_.tokens_seen += step.total_weights;
+    const int64_t number = progress_.step;
+    if (number % spec_.log_period == 0 || number + 1 == spec_.train.steps) {
+      Report("step", metrics_->LogLine(number, step, times), step.loss);
+    }
+    metrics_->Step(number, step, times);
+    ++progress_.step;
+    return true;
+  }
+
+  std::string Shown(const StepResult& step) const {
+    char text[160];
+    std::snprintf(text, sizeof text, "loss %g with gradient norm %g at step %lld", step.loss,
+                  step.raw_grad_norm, static_cast<long long>(progress_.step));
+    return text;
+  }
+
+  // A step whose loss or gradient is not finite; the weights are as they were before it.
+  void SkipStep(const StepResult& step, const StepTimes& times) {
+    if (spec_.train.on_nan == OnNan::kRollback) return RollBack(step);
+    if (spec_.train.on_nan == OnNan::kAbort) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  Shown(step) + ": the weights were not updated; lower the learning rate, check " +
+                      "the data, or see train.on_nan");
+    }
+    Warn(Shown(step) + ": the step is left out");
+    metrics_->LeftOut(progress_.step, step, times);
+    ++progress_.step;
+  }
+
+  // To the last checkpoint, which is then written anew: a run killed now does not meet this data
+  // again, and has the count.
+  void RollBack(const StepResult& step) {
+    const auto found = checkpoints_.FindNewest();
+    const int64_t rollbacks = progress_.rollbacks + 1;
+    if (!found || rollbacks > spec_.train.max_rollbacks) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  Shown(step) + (found ? ", after " + std::to_string(rollbacks - 1) + " rollbacks"
+                                       : ", and there is no checkpoint to go back to"));
+    }
+    Warn(Shown(step) + ": rollback " + std::to_string(rollbacks) + " of at most " +
+         std::to_string(spec_.train.max_rollbacks) + " to step " + std::to_string(found->step) +
+         "; the data up to here is skipped");
+    progress_ = training::RollBack(parts_, *found, [this](const std::string& what) { Warn(what); });
+    progress_.rollbacks = rollbacks;
+    metrics_.emplace(parts_, context_.dir, progress_.step);
+    Save(Wait::kYes);
+  }
+
+  // True when training should end.
+  bool Evaluate() {
+    if (!validation_) return false;
+    const auto start = std::chrono::steady_clock::now();
+    const EvaluationResult result = parts_.trainer.Evaluate(validation_->batches());
+    outcome_.eval_loss = result.loss;
+    evaluated_step_ = progress_.step;
+    const double bits_per_byte =
+        validation_->bytes() > 0 ? result.weighted_loss / std::log(2.0) / validation_->bytes() : 0;
+    Report("eval", RunMetrics::EvalLine(progress_.step, result, bits_per_byte), result.loss);
+    metrics_->Evaluation(progress_.step, result, bits_per_byte, Seconds(start));
+    FlushMetrics();
+
+    const bool better = progress_.best_step < 0 || result.loss < progress_.best_eval_loss;
+    if (better) {
+      progress_.best_eval_loss = result.loss;
+      progress_.best_step = progress_.step;
+      progress_.evaluations_without_gain = 0;
+      if (spec_.checkpoint.export_best &&
+          Guarded([this](const std::string& what) { Warn(what); }, "exporting the best model",
+                  [&] { ExportRun(parts_, context_.dir / "best"); })) {
+        progress_.exported_best_step = progress_.best_step;
+      }
+    } else {
+      ++progress_.evaluations_without_gain;
+    }
+    if (spec_.train.target_eval_loss > 0 && result.loss <= spec_.train.target_eval_loss) {
+      Report("message", "the target evaluation loss is reached");
+      return true;
+    }
+    const int64_t patience = spec_.train.early_stopping_patience;
+    if (patience > 0 && progress_.evaluations_without_gain >= patience) {
+      Report("message", "no better evaluation in " + std::to_string(patience) + ": stopping early");
+      return true;
+    }
+    return false;
+  }
+
+  void Sample() {
+    WriteSamples(parts_, context_.dir / "sample-model",
+                 [this](const std::string& text) { Report("sample", text); });
+  }
+
+  void ExportStep() {
+    const fs::path dir = context_.dir / "exports" / ("step-" + std::to_string(progress_.step));
+    if (Guarded([this](const std::string& what) { Warn(what); }, "exporting " + dir.string(),
+                [&] { ExportRun(parts_, dir); })) {
+      Report("export", dir.string());
+    }
+  }
+
+  void Save(Wait wait) {
+    const auto start = std::chrono::steady_clock::now();
+    // A run that goes on from this checkpoint will not write these rows again.
+    Guarded([this](const std::string& what) { Warn(what); }, "syncing metrics",
+            [this] { metrics_->Sync(); });
+    {
+      const TraceSpan span(window_.open(), Trace::Lane::kCheckpoint, "checkpoint");
+      checkpoints_.Save(progress_, wait);
+    }
+    metrics_->Checkpoint(progress_.step, Seconds(start));
+  }
+
+  void FlushMetrics() {
+    Guarded([this](const std::string& what) { Warn(what); }, "writing metrics",
+            [this] {
+              metrics_->Flush();
+              window_.Write(context_.dir / "profile");
+            });
+  }
+
+  TrainOutcome Stop() {
+    Save(Wait::kYes);
+    FlushMetrics();
+    outcome_.status = TrainOutcome::Status::kStopped;
+    return Outcome();
+  }
+
+  // hf/ or adapter/ is what one would serve: the best evaluated weights where there are any, else
+  // the last.
+  void Finish() {
+    if (evaluated_step_ != progress_.step) Evaluate();
+    Save(Wait::kYes);
+    FlushMetrics();
+    if (spec_.train.sample.every > 0) Sample();
+    if (!spec_.checkpoint.export_model) return;
+    const bool is_adapter = parts_.is_adapter();
+    const fs::path dir = context_.dir / (is_adapter ? "adapter" : "hf");
+    const fs::path best = context_.dir / "best" / WeightsFile(parts_);
+    // A best/ that another run, or an export that failed, has left there is not ours to publish.
+    const bool has_best = progress_.exported_best_step == progress_.best_step && fs::exists(best);
+    if (validation_ && progress_.best_step != progress_.step && has_best) {
+      ExportRun(parts_, best, dir);
+      Report("message", "exported the weights of step " + std::to_string(progress_.best_step) +
+                            ", whose evaluation was best");
+    } else {
+      ExportRun(parts_, dir);
+    }
+    (is_adapter ? outcome_.adapter_dir : outcome_.model_dir) = dir;
+    Report("message",
+           std::string(is_adapter ? "adapter" : "model") + " exported to " + dir.string());
+    if (spec_.lora.export_merged && is_adapter) Merge(dir);
+  }
+
+  void Merge(const fs::path& adapter) {
+    const fs::path dir = context_.dir / "hf";
+    outcome_.merged = ExportMerged(parts_, context_.cache_dir, adapter, dir);
+    outcome_.model_dir = dir;
+    char text[120];
+    std::snprintf(text, sizeof text, "; logits within %.2g of base and adapter, %.2g are allowed",
+                  outcome_.merged->max_abs_difference, outcome_.merged->bound);
+    Report("message", "merged model exported to " + dir.string() + text);
+  }
+
+  const TrainSpec& spec_;
+  const JobContext& context_;
+  RunParts parts_;
+  RunSaver checkpoints_;
+  std::optional<ValidationSet> validation_;
+  std::vector<MicroBatch> batches_;
+  std::optional<RunMetrics> metrics_;
+  TraceWindow window_;
+
+  RunProgress progress_;
+  TrainOutcome outcome_;
+  int64_t evaluated_step_ = -1;
+  int64_t epochs_ = 0;  // that were over after the last step
+};
+
+}  // namespace
+
+TrainOutcome RunTraining(const TrainSpec& spec, const JobContext& context) {
+  RefuseWhatCannotFit(spec);
+  MakeDirectories(context.dir);
+  return Run(spec, context).Go();
+}
+
+}  // namespace tandem::training

@@ -1,0 +1,227 @@
+#include "training/run/run_checkpoint.h"
+
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "engine/io/atomic_write.h"
+#include "engine/io/json.h"
+#include "training/run/run_export.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr size_t kMaxStateBytes = 64 << 20;
+constexpr int64_t kStateVersion = 1;
+
+// Of lists of hundreds of modules the beginning is enough.
+std::string Shortened(const ordered_json& value) { return Quoted(value.dump()); }
+
+// Without a list the text says so: null stands for checkpoints that do not know the setting.
+ordered_json Listed(const std::optional<std::vector<std::string>>& words) {
+  return words ? ordered_json(*words) : ordered_json("norm scales and biases");
+}
+
+// What a resumed run must share with the one it continues, or at least be warned about.
+ordered_json Settings(const RunParts& parts) {
+  const TrainSection& t = parts.spec.train;
+  ordered_json settings = {{"samples", parts.data.source->size()},
+                           {"max_target_length", parts.spec.data.max_target_length},
+                           {"packing", static_cast<int>(parts.spec.data.packing)},
+                           {"overflow", static_cast<int>(parts.spec.data.overflow)},
+                           {"header", static_cast<int>(parts.spec.data.header)},
+                           {"shuffle", parts.spec.data.shuffle},
+                           {"data_seed", parts.spec.data.seed},
+                           {"per_device_batch_size", t.per_device_batch_size},
+                           {"gradient_accumulation_steps", t.gradient_accumulation_steps},
+                           {"optimizer", static_cast<int>(t.optimizer.kind)},
+                           {"optimizer_state", static_cast<int>(t.optimizer.state)},
+                           {"momentum", t.optimizer.momentum},
+                           {"b1", t.optimizer.b1},
+                           {"b2", t.optimizer.b2},
+                           {"eps", t.optimizer.eps},
+                           {"weight_decay", t.optimizer.weight_decay},
+                           {"decay_exclude", Listed(t.optimizer.decay_exclude)},
+                           {"clip_norm", t.optimizer.clip_norm},
+                           {"learning_rate", t.schedule.learning_rate},
+                           {"schedule_steps", t.schedule.schedule_steps},
+                           {"warmup_fraction", t.schedule.warmup_fraction},
+                           {"final_fraction", t.schedule.final_fraction},
+                           {"schedule", static_cast<int>(t.schedule.kind)},
+                           {"warmup_steps", t.schedule.warmup_steps},
+                           {"decay_fraction", t.schedule.decay_fraction},
+                           {"decay_steps", t.schedule.decay_steps},
+                           {"decay_style", static_cast<int>(t.schedule.decay_style)}};
+  settings["dropout"] = parts.trainer.config().dropout;
+  if (parts.is_adapter()) settings["lora_dropout"] = parts.spec.lora.dropout;
+  if (parts.spec.is_dpo()) {
+    settings["dpo_beta"] = parts.spec.dpo.loss.beta;
+    settings["dpo_label_smoothing"] = parts.spec.dpo.loss.label_smoothing;
+    settings["dpo_max_prompt_length"] = parts.spec.dpo.max_prompt_length;
+  }
+  return settings;
+}
+
+ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
+  const PackerState& packer = parts.packer.state();
+  const SpikeGuard::State& spikes = parts.trainer.spikes().state();
+  return {
+      {"version", kStateVersion},
+      {"step", progress.step},
+      {"optimizer_steps", parts.trainer.optimizer_steps()},
+      {"tokens_seen", progress.tokens_seen},
+      {"packer", {{"next", packer.next}, {"pending", packer.pending}, {"offset", packer.offset}}},
+      {"best_eval_loss", progress.best_eval_loss},
+      {"best_step", progress.best_step},
+      {"exported_best_step", progress.exported_best_step},
+      {"evaluations_without_gain", progress.evaluations_without_gain},
+      {"rollbacks", progress.rollbacks},
+      {"spikes", {{"losses", spikes.losses}, {"norms", spikes.norms}}},
+      {"losses", progress.losses},
+      {"base", parts.trainer.base() ? parts.trainer.base()->content_hash() : ""},
+      {"base_weights", parts.trainer.base() ? parts.trainer.base()->weights_type() : ""},
+      {"data_sha256", parts.data_sha256},
+      {"settings", Settings(parts)}};
+}
+
+[[noreturn]] void ThrowOther(const FoundCheckpoint& found, const std::string& what) {
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      found.dir.string() + ": " + what + "; choose another run_name, or checkpoint.resume=false");
+}
+
+// What makes the adapter another one is compared; the base may have moved since.
+void CheckSameAdapter(const RunParts& parts, const FoundCheckpoint& found,
+                      const ordered_json& state, const std::string& source) {
+  const fs::path path = found.dir / "adapter_config.json";
+  if (fs::exists(path) != (parts.trainer.base() != nullptr)) {
+    ThrowOther(found, parts.trainer.base()
+                          ? "the checkpoint is of a model, lora asks for an adapter"
+                          : "the checkpoint is of an adapter, which needs lora");
+  }
+  if (!parts.trainer.base()) return;
+  const auto theirs =
+      engine::ParseUntrustedJson(engine::ReadWholeFile(path, kMaxStateBytes), path.string());
+  const auto ours = engine::ParseUntrustedJson(AdapterConfig(parts), "lora");
+  for (const char* field : {"r", "lora_alpha", "use_rslora", "target_modules"}) {
+    const ordered_json there = theirs.is_object() ? theirs.value(field, ordered_json()) : nullptr;
+    if (there == ours.at(field)) continue;
+    ThrowOther(found, "the checkpoint's adapter has another '" + std::string(field) +
+                          "' than lora asks for: " + Shortened(there) + ", now " +
+                          Shortened(ours.at(field)));
+  }
+  const engine::Model& base = *parts.trainer.base();
+  if (engine::JsonStringOr(state, "base", "", source) != base.content_hash()) {
+    ThrowOther(found, "the checkpoint's adapter belongs to another model than " +
+                          parts.spec.model.load_parameters_path.string() + " holds now");
+  }
+  const std::string held = engine::JsonStringOr(state, "base_weights", "", source);
+  if (!held.empty() && held != base.weights_type()) {
+    ThrowOther(found, "the checkpoint's adapter was trained beside weights in " + held +
+                          ", lora.base_dtype now asks for " + base.weights_type());
+  }
+}
+
+// Compares contents, not names: moved files are the same data. Earlier versions recorded no hash.
+void CheckSameData(const RunParts& parts, const FoundCheckpoint& found, const ordered_json& state,
+                   const std::string& source, const WarnFunction& warn) {
+  const std::string then = engine::JsonStringOr(state, "data_sha256", "", source);
+  if (then.empty() || parts.data_sha256.empty() || then == parts.data_sha256) return;
+  const std::string what = "the training data has changed: " + parts.spec.data.train.string() +
+                           " has the content hash " + parts.data_sha256.substr(0, 12) +
+                           ", the checkpoint was written with " + then.substr(0, 12);
+  if (parts.spec.checkpoint.on_changed_data == OnChangedData::kContinue) {
+    return warn(what + "; the run goes on at the same place of the new data");
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              found.dir.string() + ": " + what +
+                  "; restore the data, choose another run_name, or set "
+                  "checkpoint.resume_on_changed_data=continue");
+}
+
+// Throws when the checkpoint is of another run than this; what may differ is warned about.
+void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ordered_json& state,
+                  const std::string& source, const WarnFunction& warn) {
+  const std::string config = engine::ReadWholeFile(found.dir / "config.json", kMaxStateBytes);
+  if (config != parts.files.texts.at("config.json")) {
+    ThrowOther(found, "the checkpoint is of another model configuration or precision");
+  }
+  if (engine::JsonInt(state, "version", 0, INT64_MAX, source) != kStateVersion) {
+    throw Error(ErrorCode::kUnsupported, source + ": unknown version");
+  }
+  CheckSameAdapter(parts, found, state, source);
+  CheckSameData(parts, found, state, source, warn);
+  if (found.isa_key != parts.ops.kernels().key) {
+    warn("the checkpoint was written with arithmetic " + found.isa_key + ", this is " +
+         std::string(parts.ops.kernels().key) + ": losses will differ in the last digits");
+  }
+  const ordered_json settings = Settings(parts);
+  for (const auto& [key, value] : settings.items()) {
+    const ordered_json there = state.at("settings").value(key, ordered_json());
+    // Checkpoints of earlier versions do not know every setting.
+    if (there != value && !there.is_null()) {
+      warn("resuming with another " + key + ": " + there.dump() + " became " + value.dump());
+    }
+  }
+}
+
+}  // namespace
+
+CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress,
+                              std::vector<std::vector<std::byte>>* bytes) {
+  CheckpointContents contents;
+  contents.step = progress.step;
+  contents.arch = std::string(parts.files.family->name);
+  contents.isa_key = std::string(parts.ops.kernels().key);
+  contents.texts = parts.files.texts;
+  contents.texts["train_state.json"] = StateJson(parts, progress).dump(2) + "\n";
+  if (parts.trainer.base()) contents.texts["adapter_config.json"] = AdapterConfig(parts);
+  contents.tensor_files.push_back(
+      {WeightsFile(parts), ExportedTensors(parts.trainer.parameters(), bytes)});
+  if (parts.trainer.base()) contents.tensor_files.back().metadata = AdapterMetadata(parts);
+  contents.tensor_files.push_back(
+      {"optim.safetensors", parts.trainer.parameters().OptimizerTensors()});
+  return contents;
+}
+
+RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const WarnFunction& warn) {
+  const std::string source = (found.dir / "train_state.json").string();
+  const ordered_json state =
+      engine::ParseUntrustedJson(engine::ReadWholeFile(source, kMaxStateBytes), source);
+  CheckSameRun(parts, found, state, source, warn);
+  RunProgress progress;
+
+  if (parts.trainer.base()) {
+    const fs::path weights = found.dir / "adapter_model.safetensors";
+    parts.trainer.parameters().LoadFrom(engine::SafetensorsFile::Open(weights), weights.string());
+  } else {
+    parts.trainer.parameters().LoadFrom(engine::ModelDir::Open(found.dir));
+  }
+  const fs::path optim = found.dir / "optim.safetensors";
+  parts.trainer.parameters().RestoreOptimizer(engine::SafetensorsFile::Open(optim), optim.string());
+  parts.trainer.set_optimizer_steps(
+      engine::JsonInt(state, "optimizer_steps", 0, INT64_MAX, source));
+  const ordered_json& packer = state.at("packer");
+  parts.packer.Restore({.next = packer.at("next").get<int64_t>(),
+                        .pending = packer.at("pending").get<std::vector<int64_t>>(),
+                        .offset = packer.at("offset").get<int64_t>()});
+  progress.step = engine::JsonInt(state, "step", 0, INT64_MAX, source);
+  progress.tokens_seen = engine::JsonNumberOr(state, "tokens_seen", 0, 0, 1e300, source);
+  progress.best_eval_loss = engine::JsonNumberOr(state, "best_eval_loss", 0, -1e300, 1e300, source);
+  progress.best_step = engine::JsonInt(state, "best_step", -1, INT64_MAX, source);
+  progress.exported_best_step =
+      engine::JsonIntOr(state, "exported_best_step", -1, -1, INT64_MAX, source);
+  progress.evaluations_without_gain =
+      engine::JsonInt(state, "evaluations_without_gain", 0, INT64_MAX, source);
+  progress.rollbacks = engine::JsonIntOr(state, "rollbacks", 0, 0, INT64_MAX, source);
+  const ordered_json spikes = state.value("spikes", ordered_json::object());
+  parts.trainer.spikes().Restore(
+      {spikes.value("losses", std::deque<double>()), spikes.value("norms", std::deque<double>())});
+  progress.losses = state.at("losses").get<std::deque<double>>();
+  return progress;
+}
+
+}  // namespace tandem::training

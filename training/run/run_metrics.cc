@@ -1,0 +1,205 @@
+#include "training/run/run_metrics.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "engine/base/durable_dirs.h"
+#include "engine/io/posix_file.h"
+#include "training/observe/history.h"
+#include "training/observe/roof.h"
+#include "training/plan/flops.h"
+
+namespace tandem::training {
+namespace {
+
+double UnixSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string RewardsIn(const PreferenceFigures& figures) {
+  char text[120];
+  std::snprintf(text, sizeof text, ", rewards/accuracies: %.3f, rewards/margins: %.4f",
+                figures.accuracy, figures.margin);
+  return text;
+}
+
+}  // namespace
+
+double TokensPerStep(const TrainSpec& spec) {
+  return static_cast<double>(spec.train.per_device_batch_size * spec.tokens_per_row() *
+                             spec.train.gradient_accumulation_steps);
+}
+
+double RecomputedTflop(const RunParts& parts) {
+  return static_cast<double>(parts.trainer.program().recompute_flops()) / 1e12 *
+         static_cast<double>(parts.spec.train.gradient_accumulation_steps);
+}
+
+double StepTflop(const RunParts& parts) {
+  const Trainer& trainer = parts.trainer;
+  const TrainSpec& spec = parts.spec;
+  const auto& nodes = trainer.program().nodes;
+  const bool gated = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
+    return node.op == OpKind::kGatedActivation;
+  });
+  // MaxText's count is of all weights; what adapters save of it, the program knows.
+  const double tflop =
+      trainer.base() ? static_cast<double>(trainer.program().training_flops()) / 1e12
+                     : TflopPerStep(parts.files.config, gated,
+                                    spec.train.per_device_batch_size * spec.sequences_per_row(),
+                                    spec.data.max_target_length);
+  return tflop * static_cast<double>(spec.train.gradient_accumulation_steps);
+}
+
+RunMetrics::RunMetrics(RunParts& parts, const std::filesystem::path& dir, int64_t first_step)
+    : parts_(parts),
+      dir_(dir),
+      tflop_per_step_(StepTflop(parts)),
+      recomputed_tflop_(RecomputedTflop(parts)),
+      tokens_per_step_(TokensPerStep(parts.spec)),
+      roof_tflops_(RoofFlops(parts.ops, parts.spec.compute, dir / "roof.json") / 1e12) {
+  const std::filesystem::path lines = dir / "metrics.jsonl";
+  const MetricsHistory history = ReadHistory(lines, first_step);
+  started_unix_ = history.started_unix > 0 ? history.started_unix : UnixSeconds();
+  productive_seconds_ = history.productive_seconds;
+  const MetricsSection& wanted = parts.spec.metrics;
+  if (wanted.plot) sinks_.push_back(MakeLossPlot(dir / "loss.svg", lines, first_step));
+  sinks_.push_back(MakeJsonLines(lines));
+  if (wanted.csv) sinks_.push_back(MakeCsv(dir / "metrics.csv", first_step));
+  if (wanted.tensorboard) sinks_.push_back(MakeTensorBoard(dir / "tensorboard", first_step));
+}
+
+// The share of the time since the first step began that went into steps which count: not into
+// evaluations, checkpoints, starts, standing still, or steps that a restart did once more.
+double RunMetrics::Goodput() const {
+  const double elapsed = UnixSeconds() - started_unix_;
+  return elapsed > 0 ? std::min(1.0, productive_seconds_ / elapsed) : 1;
+}
+
+std::string RunMetrics::LogLine(int64_t step, const StepResult& result,
+                                const StepTimes& times) const {
+  char line[256];
+  std::snprintf(line, sizeof line,
+                "completed step: %lld, seconds: %.3f, TFLOP/s/device: %.3f, "
+                "Tokens/s/device: %.3f, total_weights: %lld, loss: %.3f",
+                static_cast<long long>(step), times.seconds, tflop_per_step_ / times.seconds,
+                tokens_per_step_ / times.seconds, static_cast<long long>(result.total_weights),
+                result.loss);
+  return line + (result.preference ? RewardsIn(*result.preference) : std::string());
+}
+
+std::string RunMetrics::EvalLine(int64_t steps_done, const EvaluationResult& result,
+                                 double bits_per_byte) {
+  char text[240];
+  if (result.preference) {
+    std::snprintf(text, sizeof text, "eval after step: %lld, loss: %.4f%s",
+                  static_cast<long long>(steps_done), result.loss,
+                  RewardsIn(*result.preference).c_str());
+    return text;
+  }
+  std::snprintf(text, sizeof text,
+                "eval after step: %lld, loss: %.4f, perplexity: %.3f, accuracy: %.4f, "
+                "bits/byte: %.4f",
+                static_cast<long long>(steps_done), result.loss, std::exp(result.loss),
+                result.accuracy, bits_per_byte);
+  return text;
+}
+
+void RunMetrics::Step(int64_t step, const StepResult& result, const StepTimes& times) {
+  productive_seconds_ += times.seconds;
+  const double tflops = tflop_per_step_ / times.seconds;
+  std::vector<Scalar> scalars = {
+      {"learning/total_weights", result.total_weights},
+      {"learning/loss", result.loss},
+      {"learning/grad_norm", result.grad_norm},
+      {"learning/raw_grad_norm", result.raw_grad_norm},
+      {"learning/current_learning_rate", result.learning_rate},
+      {"learning/updated", result.updated ? 1.0 : 0.0},
+      {"perf/step_time_seconds", times.seconds},
+      {"perf/data_wait_seconds", times.data_seconds},
+      {"perf/per_device_tflops", tflop_per_step_},
+      {"perf/per_device_tflops_per_sec", tflops},
+      {"perf/hardware_tflops", tflop_per_step_ + recomputed_tflop_},
+      {"perf/per_device_tokens", tokens_per_step_},
+      {"perf/per_device_tokens_per_sec", tokens_per_step_ / times.seconds},
+      {"perf/real_tokens_per_sec", result.total_weights / times.seconds},
+      {"perf/mfu", tflops / roof_tflops_},
+      {"perf/goodput", Goodput()},
+      {"data/epoch", static_cast<double>(parts_.packer.epoch())}};
+  if (result.preference) {
+    const PreferenceFigures& figures = *result.preference;
+    scalars.insert(scalars.end(), {{"rewards/chosen", figures.chosen_reward},
+                                   {"rewards/rejected", figures.rejected_reward},
+                                   {"rewards/accuracies", figures.accuracy},
+                                   {"rewards/margins", figures.margin},
+                                   {"logps/chosen", figures.chosen_logprob},
+                                   {"logps/rejected", figures.rejected_logprob}});
+  } else {
+    scalars.insert(scalars.end(), {{"learning/perplexity", std::exp(result.loss)},
+                                   {"learning/accuracy", result.accuracy}});
+  }
+  Write(MetricsRow::Kind::kStep, step, std::move(scalars));
+}
+
+void RunMetrics::LeftOut(int64_t step, const StepResult& result, const StepTimes& times) {
+  Write(MetricsRow::Kind::kStep, step,
+        {{"learning/total_weights", result.total_weights},
+         {"learning/loss", result.loss},
+         {"learning/raw_grad_norm", result.raw_grad_norm},
+         {"learning/current_learning_rate", result.learning_rate},
+         {"learning/updated", 0},
+         {"learning/finite", 0},
+         {"learning/skipped", 1},
+         {"perf/step_time_seconds", times.seconds},
+         {"perf/data_wait_seconds", times.data_seconds},
+         {"data/epoch", static_cast<double>(parts_.packer.epoch())}});
+}
+
+void RunMetrics::Evaluation(int64_t steps_done, const EvaluationResult& result,
+                            double bits_per_byte, double seconds) {
+  std::vector<Scalar> scalars = {{"eval/avg_loss", result.loss},
+                                 {"eval/total_weights", result.total_weights},
+                                 {"eval/seconds", seconds}};
+  if (result.preference) {
+    const PreferenceFigures& figures = *result.preference;
+    scalars.insert(scalars.end(), {{"eval/rewards/chosen", figures.chosen_reward},
+                                   {"eval/rewards/rejected", figures.rejected_reward},
+                                   {"eval/rewards/accuracies", figures.accuracy},
+                                   {"eval/rewards/margins", figures.margin},
+                                   {"eval/logps/chosen", figures.chosen_logprob},
+                                   {"eval/logps/rejected", figures.rejected_logprob}});
+  } else {
+    scalars.insert(scalars.end(), {{"eval/avg_perplexity", std::exp(result.loss)},
+                                   {"eval/accuracy", result.accuracy},
+                                   {"eval/bits_per_byte", bits_per_byte}});
+  }
+  Write(MetricsRow::Kind::kBetweenSteps, steps_done, std::move(scalars));
+}
+
+void RunMetrics::Checkpoint(int64_t steps_done, double seconds) {
+  Write(MetricsRow::Kind::kBetweenSteps, steps_done, {{"checkpoint/seconds", seconds}});
+}
+
+void RunMetrics::Write(MetricsRow::Kind kind, int64_t step, std::vector<Scalar> scalars) {
+  const MetricsRow row{kind, step, UnixSeconds(), std::move(scalars)};
+  for (const auto& sink : sinks_) sink->Write(row);
+}
+
+void RunMetrics::Flush() {
+  for (const auto& sink : sinks_) sink->Flush();
+}
+
+void RunMetrics::Sync() const {
+  for (const char* name : {"metrics.jsonl", "metrics.csv"}) {
+    if (std::filesystem::exists(dir_ / name)) engine::SyncPath(dir_ / name);
+  }
+  std::error_code absent;
+  for (const auto& events : std::filesystem::directory_iterator(dir_ / "tensorboard", absent)) {
+    engine::SyncPath(events.path());
+  }
+  SyncDirectory(dir_);
+}
+
+}  // namespace tandem::training

@@ -1,0 +1,88 @@
+#include "training/run/run_saver.h"
+
+#include <utility>
+
+namespace tandem::training {
+
+namespace fs = std::filesystem;
+
+RunSaver::RunSaver(const RunParts& parts, const fs::path& dir, Reports reports)
+    : parts_(parts),
+      reports_(std::move(reports)),
+      store_(dir, parts.spec.checkpoint.keep),
+      writer_(store_) {}
+
+std::optional<FoundCheckpoint> RunSaver::Begin() {
+  if (parts_.spec.checkpoint.resume) {
+    std::vector<std::string> unusable;
+    if (auto found = FindNewest(&unusable)) return found;
+    if (unusable.empty()) return std::nullopt;
+    if (parts_.spec.checkpoint.on_unreadable == OnUnreadable::kError) ThrowUnusable(unusable);
+  }
+  if (const fs::path aside = store_.SetAside(); !aside.empty()) {
+    reports_.warn("checkpoints of an earlier run are now in " + aside.string());
+  }
+  return std::nullopt;
+}
+
+void RunSaver::ThrowUnusable(const std::vector<std::string>& unusable) const {
+  std::string message = "no checkpoint in " + store_.dir().string() + " is usable:";
+  for (const std::string& what : unusable) message += "\n  " + what;
+  throw Error(ErrorCode::kDataLoss,
+              message +
+                  "\nrestore one of them, choose another run_name, or set "
+                  "checkpoint.on_unreadable=restart, which puts them aside and begins at step 0");
+}
+
+std::optional<FoundCheckpoint> RunSaver::FindNewest() { return FindNewest(nullptr); }
+
+std::optional<FoundCheckpoint> RunSaver::FindNewest(std::vector<std::string>* unusable) {
+  Take(Wait::kYes);
+  auto found = store_.FindNewest([&](const std::string& what) {
+    if (unusable != nullptr) unusable->push_back(what);
+    reports_.warn(what);
+  });
+  if (found) newest_ = found->dir;
+  return found;
+}
+
+void RunSaver::Saved(const fs::path& checkpoint) {
+  newest_ = checkpoint;
+  reports_.saved(checkpoint);
+}
+
+void RunSaver::Take(Wait wait) {
+  const auto result = writer_.Take(wait == Wait::kYes);
+  if (!result) return;
+  Guarded(reports_.warn, "saving a checkpoint", [&] {
+    if (result->failure) std::rethrow_exception(result->failure);
+    Saved(result->dir);
+  });
+}
+
+void RunSaver::Save(const RunProgress& progress, Wait wait) {
+  Take(Wait::kYes);
+  Guarded(reports_.warn, "saving a checkpoint", [&] {
+    CheckpointSnapshot snapshot;
+    snapshot.contents = ContentsOf(parts_, progress, &snapshot.bytes);
+    if (wait == Wait::kNo && parts_.spec.checkpoint.async) {
+      // The weights are copies already; the optimiser's tensors come last and are its own.
+      if (CopyTensors(snapshot.contents.tensor_files.back(), &snapshot.copies)) {
+        writer_.Start(std::move(snapshot));
+        return;
+      }
+      reports_.warn("no memory for a copy of the moments: training waits for this checkpoint");
+    }
+    Saved(store_.Save(snapshot.contents));
+  });
+}
+
+RunProgress RollBack(RunParts& parts, const FoundCheckpoint& found, const WarnFunction& warn) {
+  const PackerState ahead = parts.packer.state();
+  RunProgress progress = RestoreRun(parts, found, warn);
+  parts.packer.Restore(ahead);
+  parts.trainer.MastersChanged();
+  return progress;
+}
+
+}  // namespace tandem::training

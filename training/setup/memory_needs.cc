@@ -1,0 +1,179 @@
+#include "training/setup/memory_needs.h"
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "training/lora/lora.h"
+#include "training/ops/cross_entropy.h"
+#include "training/setup/lora_base.h"
+#include "training/setup/run_parts.h"
+#include "training/setup/scratch_needs.h"
+
+namespace tandem::training {
+namespace {
+
+using engine::WeightKind;
+using engine::WeightSpec;
+
+// The program itself, its libraries and threads, tokenizer and template, rows being packed.
+constexpr int64_t kProcessBytes = 64 << 20;
+
+// The weights a run owns: the model's, or the adapter's beside a base.
+struct OwnedWeights {
+  std::vector<WeightSpec> specs;
+  std::vector<bool> trained;
+  int64_t base_bytes = 0;
+  bool base_in_blocks = false;
+};
+
+OwnedWeights OwnedBy(const TrainSpec& spec, const ModelFiles& files,
+                     const std::vector<WeightSpec>& adapters) {
+  OwnedWeights owned;
+  std::vector<WeightSpec> weights = files.family->list_weights(files.config);
+  if (spec.lora.enable) {
+    const auto dir = engine::ModelDir::Open(spec.model.load_parameters_path);
+    const auto outline = engine::OutlineModel(dir, BaseLoadOptions(spec, dir, weights));
+    owned.base_bytes = outline.weight_bytes;
+    owned.base_in_blocks =
+        std::any_of(outline.types.blocks.begin(), outline.types.blocks.end(),
+                    [](engine::BlockFormat block) { return block != engine::BlockFormat::kNone; });
+    owned.specs = adapters;
+  } else {
+    owned.trained = TrainedWeights(spec, weights);
+    owned.specs = std::move(weights);
+  }
+  if (owned.trained.empty()) owned.trained.assign(owned.specs.size(), true);
+  return owned;
+}
+
+// As ParameterStore takes it.
+std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights& owned) {
+  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+  int64_t masters = 0;
+  int64_t panels = 0;
+  int64_t gradients = 0;
+  int64_t moments = 0;
+  for (size_t i = 0; i < owned.specs.size(); ++i) {
+    const WeightSpec& weight = owned.specs[i];
+    const int64_t elements = weight.n * weight.k;
+    masters += elements * kFloat;  // whole, or split in two halves
+    panels += weight.kind == WeightKind::kVector
+                  ? elements * kFloat
+                  : engine::PanelBytes(spec.compute, weight.n, weight.k);
+    if (!owned.trained[i]) continue;
+    gradients += elements * kFloat;
+    const bool may_be_coded = weight.kind == WeightKind::kMatrix;
+    moments += MomentBytes(MomentsOf(spec.train.optimizer, elements, may_be_coded), elements);
+  }
+  std::vector<MemoryClass> classes;
+  if (spec.lora.enable) classes.push_back({"base", owned.base_bytes});
+  classes.insert(
+      classes.end(),
+      {{"masters", masters}, {"weights", panels}, {"gradients", gradients}, {"moments", moments}});
+  return classes;
+}
+
+// What is exported when a checkpoint is written.
+int64_t ExportBytes(const TrainSpec& spec, const OwnedWeights& owned) {
+  int64_t elements = 0;
+  for (const WeightSpec& weight : owned.specs) elements += weight.n * weight.k;
+  return elements * static_cast<int64_t>(engine::DTypeBytes(spec.compute));
+}
+
+// Of all that does not depend on what is recomputed; `program` may recompute anything.
+std::vector<MemoryClass> FixedClasses(const TrainSpec& spec, const ModelFiles& files,
+                                      const OwnedWeights& owned, const Program& program) {
+  std::vector<MemoryClass> classes = StateClasses(spec, owned);
+  const int64_t rows = spec.train.per_device_batch_size * spec.tokens_per_row();
+  const engine::ModelConfig& config = files.config;
+  int64_t loss =
+      CrossEntropyWorkspaceBytes(rows, config.vocab_size, config.hidden_dim, spec.compute);
+  // Log-probabilities and weights of the tokens of pairs.
+  if (spec.is_dpo()) loss += 2 * rows * static_cast<int64_t>(sizeof(float));
+  classes.push_back({"loss", loss});
+  const int threads =
+      spec.resources.threads > 0 ? static_cast<int>(spec.resources.threads) : UsableCores();
+  classes.push_back({"scratch", ScratchNeeds(program, threads, owned.base_in_blocks)});
+  classes.push_back({"export", ExportBytes(spec, owned)});
+  classes.push_back({"process", kProcessBytes});
+  return classes;
+}
+
+int64_t Sum(const std::vector<MemoryClass>& classes) {
+  int64_t bytes = 0;
+  for (const MemoryClass& one : classes) bytes += one.bytes;
+  return bytes;
+}
+
+// What is recorded for a run, but for what is recomputed.
+struct RunOutline {
+  OwnedWeights owned;
+  std::vector<bool> trained;
+  std::vector<LoraTarget> targets;
+};
+
+RunOutline OutlineRun(const TrainSpec& spec, const ModelFiles& files) {
+  RunOutline run;
+  const std::vector<WeightSpec> weights = files.family->list_weights(files.config);
+  if (spec.lora.enable) {
+    run.targets = PlanAdapter(spec.lora, *files.family, files.config).targets;
+  } else {
+    run.trained = TrainedWeights(spec, weights);
+  }
+  run.owned = OwnedBy(spec, files, LoraSpecs(weights, run.targets));
+  return run;
+}
+
+Program RecordRun(const TrainSpec& spec, const ModelFiles& files, const RunOutline& run,
+                  const RematOptions& remat) {
+  TrainerOptions options = TrainerOptionsOf(spec);
+  options.trained = run.trained;
+  options.remat = remat;
+  return Record(*files.family, TrainedConfig(files.config, options),
+                RecordingOf(options, spec.compute, run.targets));
+}
+
+RematOptions ChooseRemat(const TrainSpec& spec, const ModelFiles& files, const RunOutline& run) {
+  RematOptions remat = spec.train.remat;
+  if (remat.policy != RematPolicy::kAuto || remat.max_bytes > 0) return remat;
+  RematOptions none = remat;
+  none.policy = RematPolicy::kNone;
+  const Program program = RecordRun(spec, files, run, none);
+  const int64_t fixed_bytes = Sum(FixedClasses(spec, files, run.owned, program));
+  remat.max_bytes = spec.resources.memory_max_bytes - fixed_bytes;
+  if (remat.max_bytes > 0) return remat;
+  throw Error(ErrorCode::kResourceExhausted,
+              "resources.memory_max_bytes: " + std::to_string(spec.resources.memory_max_bytes) +
+                  " leaves nothing for activations: everything else takes " +
+                  std::to_string(fixed_bytes) + " bytes");
+}
+
+}  // namespace
+
+int64_t MemoryNeeds::total_bytes() const { return Sum(classes); }
+
+RematOptions RematFor(const TrainSpec& spec, const ModelFiles& files) {
+  return ChooseRemat(spec, files, OutlineRun(spec, files));
+}
+
+MemoryNeeds FindMemoryNeeds(const TrainSpec& spec, const ModelFiles& files) {
+  const RunOutline run = OutlineRun(spec, files);
+  MemoryNeeds needs;
+  needs.program = RecordRun(spec, files, run, ChooseRemat(spec, files, run));
+  needs.classes = FixedClasses(spec, files, run.owned, needs.program);
+  needs.classes.push_back({"activations", needs.program.arena_bytes});
+  if (needs.program.packed_bytes > 0) {
+    needs.classes.push_back({"packed relu", needs.program.packed_bytes});  // at most
+  }
+  if (spec.checkpoint.async && spec.checkpoint.period > 0) {
+    for (const MemoryClass& one : needs.classes) {
+      if (one.name == "moments") needs.checkpoint_copy_bytes += one.bytes;
+      if (one.name == "masters" && spec.compute == engine::DType::kBF16) {
+        needs.checkpoint_copy_bytes += one.bytes / 2;  // the low halves
+      }
+    }
+  }
+  return needs;
+}
+
+}  // namespace tandem::training

@@ -1,0 +1,377 @@
+#include "training/setup/open_data.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/base/quoted.h"
+#include "engine/chat/chat_template.h"
+#include "engine/io/content_hash.h"
+#include "engine/io/sha256.h"
+#include "training/data/joined_rows.h"
+#include "training/data/json_rows.h"
+#include "training/data/parquet/parquet_data_set.h"
+#include "training/data/shard_list.h"
+#include "training/data/text_source.h"
+#include "training/setup/checked_rows.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+std::string ExtensionOf(const fs::path& path) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension;
+}
+
+// Rows of Parquet files. Of wide sets only the columns that a format reads are decoded.
+class ParquetRowFile final : public RowFile {
+ public:
+  explicit ParquetRowFile(std::shared_ptr<const ParquetDataSet> set) : set_(std::move(set)) {}
+
+  int64_t size() const override { return set_->size(); }
+  ordered_json Read(int64_t i) const override { return set_->Read(i); }
+  std::string Where(int64_t i) const override { return set_->Where(i); }
+  const std::string& name() const override { return set_->name(); }
+
+ private:
+  std::shared_ptr<const ParquetDataSet> set_;
+};
+
+std::shared_ptr<const RowFile> OpenParquet(const std::vector<fs::path>& files, RowFormat format,
+                                           const std::vector<std::string>& given, RowKind kind) {
+  auto set = ParquetDataSet::Open(files);
+  if (format == RowFormat::kAuto) format = DetectFormat(ParquetRowFile(set), given, kind);
+  std::vector<std::string> wanted = ColumnsOf(format, given);
+  wanted.emplace_back("chat_template_kwargs");
+  std::vector<std::string> columns;
+  for (const std::string& column : set->columns()) {
+    if (std::find(wanted.begin(), wanted.end(), column) != wanted.end()) columns.push_back(column);
+  }
+  // Without any the rows are bad, and say what they miss.
+  if (!columns.empty()) set = ParquetDataSet::Open(files, columns);
+  return std::make_shared<const ParquetRowFile>(std::move(set));
+}
+
+// Pre-training reads text unless the file's name says otherwise; fine-tuning reads rows unless it
+// says that it is text.
+bool IsPlain(const TrainSpec& spec, const fs::path& path) {
+  if (spec.is_dpo()) return false;
+  if (spec.data.format != RowFormat::kAuto) return spec.data.format == RowFormat::kPlain;
+  const std::string extension = ExtensionOf(path);
+  if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") return false;
+  if (IsParquetName(path) || MeansShards(path)) return false;
+  // What is not there is looked for as rows, and its name said.
+  return extension == ".txt" || (spec.kind == "train.pretrain" && fs::exists(path));
+}
+
+RowKind RowKindOf(const TrainSpec& spec) {
+  return spec.is_dpo() ? RowKind::kPairs : RowKind::kExamples;
+}
+
+bool CompletionOnly(const TrainSpec& spec) {
+  return spec.data.train_on_completion_only.value_or(spec.kind != "train.pretrain");
+}
+
+SampleOptions SampleOptionsOf(const TrainSpec& spec, const ModelFiles& files) {
+  SampleOptions options;
+  if (spec.data.add_bos) options.bos = files.bos;
+  if (spec.data.add_eos) options.eos = files.eos;
+  options.content_word_header = spec.data.header == Header::kContentWords;
+  options.seed = spec.data.seed;
+  return options;
+}
+
+EncoderOptions EncoderOptionsOf(const TrainSpec& spec, const ModelFiles& files) {
+  EncoderOptions options;
+  options.completion_only = CompletionOnly(spec);
+  if (spec.data.add_bos) options.bos = files.bos;
+  if (spec.data.add_eos) options.eos = files.eos;
+  options.bos_text = files.bos_text;
+  options.eos_text = files.eos_text;
+  options.now_unix_s = spec.data.template_unix_s;
+  return options;
+}
+
+// Instructions are a chat where the model has a template; texts of prompts are what they are.
+bool AsChat(const TrainSpec& spec, const ModelFiles& files, RowFormat format) {
+  if (spec.data.apply_template != ApplyTemplate::kAuto) {
+    return spec.data.apply_template == ApplyTemplate::kAlways;
+  }
+  return format == RowFormat::kInstruction && !files.template_source.empty();
+}
+
+std::string Sha256Hex(const std::string& text) {
+  return engine::ToHex(engine::Sha256Of(std::as_bytes(std::span(text))));
+}
+
+std::string TokenizerHash(const ModelFiles& files) {
+  engine::Sha256 hash;
+  for (const auto& [name, text] : files.texts) {
+    // What is made anew for every export, and what chats look like, have their own place.
+    if (name == "config.json" || name == "generation_config.json" ||
+        name == "tokenizer_config.json" || name == "chat_template.jinja") {
+      continue;
+    }
+    hash.Update(name + " " + std::to_string(text.size()) + "\n");
+    hash.Update(text);
+  }
+  return engine::ToHex(hash.Finish());
+}
+
+const std::vector<std::string>& GivenColumns(const TrainSpec& spec, DataSplit split) {
+  const bool own = split == DataSplit::kEval && !spec.data.eval_columns.empty();
+  return own ? spec.data.eval_columns : spec.data.columns;
+}
+
+const std::string& SplitOf(const TrainSpec& spec, DataSplit split) {
+  return split == DataSplit::kTrain ? spec.data.train_split : spec.data.eval_split;
+}
+
+void RefuseSplit(const TrainSpec& spec, DataSplit split, const fs::path& path) {
+  if (SplitOf(spec, split).empty()) return;
+  throw Error(ErrorCode::kInvalidArgument, path.string() + ": a split (" +
+                                               Quoted(SplitOf(spec, split)) +
+                                               ") is of a directory, and this is a text file");
+}
+
+RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
+  RowOptions options;
+  options.turns = spec.data.turns;
+  options.on_bad_row = spec.data.on_bad_row;
+  options.max_tokens = spec.data.max_target_length + 1;
+  options.max_prompt_tokens = spec.dpo.max_prompt_length;
+  options.overflow = spec.data.overflow;
+  if (spec.is_dpo()) {
+    options.keep_lengths = wanted.keep_lengths;
+    return options;  // a pair cannot be split
+  }
+  // Validation cuts nothing off, and a stream has no long samples.
+  if (wanted.split == DataSplit::kEval || spec.data.packing == Packing::kConcatThenSplit) {
+    options.overflow = Overflow::kSplit;
+  }
+  options.keep_lengths = wanted.keep_lengths;
+  return options;
+}
+
+std::shared_ptr<const RowFile> OpenRowFile(const TrainSpec& spec,
+                                           const std::vector<fs::path>& files,
+                                           const std::vector<std::string>& given) {
+  if (IsParquetName(files.front()))
+    return OpenParquet(files, spec.data.format, given, RowKindOf(spec));
+  if (files.size() == 1) return JsonRows::Open(files.front());
+  std::vector<std::shared_ptr<const RowFile>> parts;
+  for (const fs::path& file : files) parts.push_back(JsonRows::Open(file));
+  return std::make_shared<const JoinedRows>(std::move(parts));
+}
+
+// Everything but the rows themselves that samples, and which of them are kept, depend on.
+std::string SettingsOf(const TrainSpec& spec, const ModelFiles& files, const RowOptions& options) {
+  const TokIdentity identity = IdentityOf(spec, files);
+  return ordered_json{{"tokenizer", identity.tokenizer_sha256},
+                      {"template", identity.template_sha256},
+                      {"options", identity.options},
+                      {"format", NameOf(options.example.format)},
+                      {"columns", options.example.columns},
+                      {"as_chat", options.example.instructions_as_chat},
+                      {"max_tokens", options.max_tokens},
+                      {"overflow", static_cast<int>(options.overflow)}}
+      .dump();
+}
+
+void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& path,
+              ThreadPool& pool, const OpenDataOptions& wanted, OpenedData* data) {
+  if (spec.data.header != Header::kNone) {
+    throw Error(ErrorCode::kInvalidArgument, "data.header: is for plain text, not for rows");
+  }
+  const std::vector<std::string>& given = GivenColumns(spec, wanted.split);
+  const std::vector<fs::path> shards = ListShards(path, SplitOf(spec, wanted.split));
+  const std::shared_ptr<const RowFile> rows = OpenRowFile(spec, shards, given);
+  data->files = shards;
+  data->format = spec.data.format == RowFormat::kAuto ? DetectFormat(*rows, given, RowKindOf(spec))
+                                                      : spec.data.format;
+
+  RowOptions options = RowOptionsOf(spec, wanted);
+  options.example.format = data->format;
+  options.example.columns = ColumnsOf(data->format, given);
+  options.example.instructions_as_chat = AsChat(spec, files, data->format);
+  options.is_cancelled = wanted.is_cancelled;
+  const bool is_chat =
+      data->format == RowFormat::kMessages || data->format == RowFormat::kShareGpt ||
+      data->format == RowFormat::kOpenAiPreference || options.example.instructions_as_chat;
+  if (is_chat && files.template_source.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "model.chat_template: must name a file, the rows of " + path.string() +
+                    " are chats and the tokenizer brings no chat template");
+  }
+  std::shared_ptr<const engine::ChatTemplate> chat_template;
+  if (!files.template_source.empty()) {
+    chat_template = engine::ChatTemplate::Compile(files.template_source);
+  }
+  const auto encoder = std::make_shared<const SampleEncoder>(
+      std::move(chat_template), *files.tokenizer, EncoderOptionsOf(spec, files));
+  options.example.developer_as_system = encoder->developer_as_system();
+  // Of pairs more must be known than is kept: their hash.
+  const std::string key = wanted.record.empty() || spec.is_dpo()
+                              ? ""
+                              : KeyOfRows(shards, SettingsOf(spec, files, options));
+  if (const auto known = ReadCheckedRows(wanted.record, key);
+      known && known->rows == rows->size()) {
+    data->is_known = true;
+    data->report = *known;
+    data->source = RowSource::OpenChecked(rows, encoder, options);
+    return;
+  }
+  auto source = RowSource::Open(rows, encoder, options, pool, &data->report, wanted.visit);
+  if (source->is_every_row()) WriteCheckedRows(wanted.record, key, data->report);
+  data->source = std::move(source);
+}
+
+std::string WhatBecomesOf(Overflow overflow) {
+  switch (overflow) {
+    case Overflow::kTruncate:
+      return "only their beginnings are kept (data.overflow)";
+    case Overflow::kTruncateLeft:
+      return "only their ends are kept (data.overflow)";
+    case Overflow::kDrop:
+      return "left out (data.overflow)";
+    case Overflow::kSplit:
+      return "split (data.overflow)";
+    case Overflow::kError:
+      break;
+  }
+  return "refused (data.overflow)";
+}
+
+// A stream is split wherever a row ends.
+Overflow OverflowOf(const TrainSpec& spec) {
+  return spec.data.packing == Packing::kConcatThenSplit ? Overflow::kSplit : spec.data.overflow;
+}
+
+}  // namespace
+
+TokIdentity IdentityOf(const TrainSpec& spec, const ModelFiles& files) {
+  TokIdentity identity;
+  identity.tokenizer_sha256 = TokenizerHash(files);
+  identity.template_sha256 = Sha256Hex(files.template_source);
+  const EncoderOptions encoder = EncoderOptionsOf(spec, files);
+  identity.options = ordered_json{{"format", NameOf(spec.data.format)},
+                                  {"columns", spec.data.columns},
+                                  {"train_on_completion_only", encoder.completion_only},
+                                  {"apply_template", static_cast<int>(spec.data.apply_template)},
+                                  {"turns", static_cast<int>(spec.data.turns)},
+                                  {"bos", encoder.bos.value_or(-1)},
+                                  {"eos", encoder.eos.value_or(-1)},
+                                  {"bos_text", encoder.bos_text},
+                                  {"eos_text", encoder.eos_text},
+                                  {"template_unix_s", encoder.now_unix_s}}
+                         .dump();
+  identity.vocab_size = files.tokenizer->vocab_size();
+  return identity;
+}
+
+OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool,
+                    const OpenDataOptions& options) {
+  const fs::path& path = options.split == DataSplit::kTrain ? spec.data.train : spec.data.eval;
+  OpenedData data;
+  data.files = {path};
+  if (TokFile::IsTokFile(path)) {
+    if (spec.is_dpo()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  path.string() + ": a prepared file holds no pairs; name the rows themselves");
+    }
+    auto tok = TokFile::Open(path, IdentityOf(spec, files));
+    data.is_prepared = true;
+    data.report.tokens = tok->tokens();
+    data.source = std::move(tok);
+  } else if (IsPlain(spec, path)) {
+    RefuseSplit(spec, options.split, path);
+    data.source = std::make_unique<TextSource>(TextCorpus::Open(path, spec.data.delimiter),
+                                               *files.tokenizer, SampleOptionsOf(spec, files));
+  } else {
+    OpenRows(spec, files, path, pool, options, &data);
+  }
+  data.report.samples = data.source->size();
+  return data;
+}
+
+std::string HashOfFiles(const std::vector<fs::path>& files, const fs::path& memo_dir) {
+  std::vector<engine::WeightFile> contents;
+  for (const fs::path& path : files) {
+    auto file = engine::MappedFile::Open(path);
+    const std::span<const std::byte> bytes = file->bytes();
+    contents.push_back({std::move(file), bytes});
+  }
+  return engine::ContentHashOf(contents, memo_dir, {}, {});
+}
+
+std::vector<TokenId> TurnEnds(const SampleSource& source, const engine::Tokenizer& tokenizer) {
+  constexpr int64_t kLookedAt = 64;
+  std::set<TokenId> ends;
+  for (int64_t i = 0; i < std::min(source.size(), kLookedAt); ++i) {
+    const Sample sample = source.Make(i);
+    const size_t n = sample.tokens.size();
+    for (size_t t = 0; t < n; ++t) {
+      const bool is_last = sample.trained[t] != 0 &&
+                           (t + 1 == n || t + 1 == sample.second || sample.trained[t + 1] == 0);
+      if (is_last && tokenizer.IsSpecial(sample.tokens[t])) ends.insert(sample.tokens[t]);
+    }
+  }
+  return {ends.begin(), ends.end()};
+}
+
+std::string Summary(const TrainSpec& spec, const OpenedData& data) {
+  std::string text =
+      std::to_string(data.source->size()) + (IsPreference(data.format) ? " pairs" : " samples");
+  if (data.is_prepared) return text + " of a prepared file";
+  if (data.format == RowFormat::kPlain) return text + " of plain text";
+  const DataReport& report = data.report;
+  char share[64];
+  std::snprintf(share, sizeof share, ", %.1f %% of %lld tokens are trained",
+                100.0 * static_cast<double>(report.trained_tokens) /
+                    static_cast<double>(std::max<int64_t>(report.tokens, 1)),
+                static_cast<long long>(report.tokens));
+  text += " of " + std::to_string(report.rows) + " rows (" + std::string(NameOf(data.format)) +
+          ")" + share;
+  const auto add = [&](int64_t n, const std::string& what) {
+    if (n > 0) text += ", " + std::to_string(n) + " " + what;
+  };
+  add(report.over_length, "longer than a row: " + WhatBecomesOf(OverflowOf(spec)));
+  add(report.zero_loss, "left out, truncated to nothing that is trained");
+  if (spec.data.on_bad_row == OnBadRow::kSkip) add(report.bad_rows, "bad rows left out");
+  if (data.is_known) text += ", unchanged since an earlier start has checked them";
+  return text;
+}
+
+std::string SplitRowsNotice(const OpenedData& data) {
+  const DataReport& report = data.report;
+  if (report.split_rows == 0) return "";
+  return std::to_string(report.split_rows) + " of " + std::to_string(report.rows) +
+         (report.rows == 1 ? " row" : " rows") +
+         " became a sample for each answer, because the chat template rewrites earlier turns "
+         "(data.turns)";
+}
+
+std::string OverLengthNotice(const TrainSpec& spec, const OpenedData& data) {
+  const DataReport& report = data.report;
+  const bool is_stream = spec.data.packing == Packing::kConcatThenSplit;
+  if (is_stream || (report.over_length == 0 && report.zero_loss == 0)) return "";
+  std::string text = std::to_string(report.over_length) + " of " + std::to_string(report.rows) +
+                     (report.rows == 1 ? " row" : " rows") + " longer than " +
+                     std::to_string(spec.data.max_target_length) +
+                     " tokens: " + WhatBecomesOf(spec.data.overflow);
+  if (report.zero_loss > 0) {
+    text += "; of " + std::to_string(report.zero_loss) +
+            " nothing that is learned is left, and they are left out";
+  }
+  return text;
+}
+
+}  // namespace tandem::training

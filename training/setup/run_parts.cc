@@ -1,0 +1,141 @@
+#include "training/setup/run_parts.h"
+
+#include "engine/kernels/kernels.h"
+#include "engine/model/model.h"
+#include "engine/tools/merge_adapter.h"
+#include "training/lora/lora.h"
+#include "training/lora/name_pattern.h"
+#include "training/setup/lora_base.h"
+#include "training/setup/memory_needs.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const AdapterPlan& adapter,
+                    const fs::path& cache_dir, engine::OpsContext& ops) {
+  TrainerOptions options = TrainerOptionsOf(spec);
+  const std::vector<engine::WeightSpec> weights = files.family->list_weights(files.config);
+  options.trained = TrainedWeights(spec, weights);
+  options.remat = RematFor(spec, files);
+  if (!spec.lora.enable) {
+    return Trainer(*files.family, files.config, spec.compute, options, ops);
+  }
+  // The base as it is served, from the same packed file where there is one.
+  const engine::ModelDir dir = engine::ModelDir::Open(spec.model.load_parameters_path);
+  if (spec.lora.export_merged) engine::RefuseMergeIntoBlocks(dir);
+  engine::LoadOptions load = BaseLoadOptions(spec, dir, files.family->list_weights(files.config));
+  load.cache_dir = cache_dir;
+  auto base = engine::Model::Load(dir, load, ops);
+  return Trainer(std::move(base), adapter.targets, options, ops);
+}
+
+// A run that has a directory keeps there what the check of its rows has found.
+fs::path RecordIn(const fs::path& dir) {
+  return dir.empty() ? fs::path() : dir / "checked-rows.json";
+}
+
+}  // namespace
+
+std::vector<bool> TrainedWeights(const TrainSpec& spec,
+                                 const std::vector<engine::WeightSpec>& weights) {
+  if (spec.model.trainable.empty()) return {};
+  std::vector<bool> trained(weights.size(), false);
+  bool any = false;
+  for (const std::string& pattern : spec.model.trainable) {
+    const NamePattern trainable("model.trainable", pattern);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (!trainable.IsIn(weights[i].name)) continue;
+      trained[i] = true;
+      any = true;
+    }
+  }
+  if (!any) throw Error(ErrorCode::kInvalidArgument, "model.trainable: matches no weight");
+  return trained;
+}
+
+TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
+  TrainerOptions options;
+  options.rows_per_batch = spec.train.per_device_batch_size * spec.sequences_per_row();
+  options.row_length = spec.data.max_target_length;
+  options.max_segments = spec.data.max_segments_per_seq;
+  options.optimizer = spec.train.optimizer;
+  options.schedule = spec.train.schedule;
+  options.spikes = spec.train.spikes;
+  options.dropout_seed = spec.data.seed;
+  options.dropout = spec.model.enable_dropout;
+  if (spec.model.dropout) options.model_dropout = static_cast<float>(*spec.model.dropout);
+  options.lora_dropout = static_cast<float>(spec.lora.dropout);
+  if (spec.is_dpo()) options.dpo = spec.dpo.loss;
+  return options;
+}
+
+PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples) {
+  PackerOptions options;
+  options.row_length = spec.tokens_per_row();
+  options.max_sequence = spec.data.max_target_length;
+  options.max_segments = spec.data.max_segments_per_seq;
+  options.packing = spec.data.packing;
+  options.overflow = spec.data.overflow;
+  options.shuffle = spec.data.shuffle;
+  options.seed = spec.data.seed;
+  options.n_samples = n_samples;
+  options.n_epochs = spec.data.num_epoch;
+  return options;
+}
+
+RunParts::RunParts(const TrainSpec& given, const JobContext& context)
+    : spec(given),
+      pool(static_cast<int>(spec.resources.threads)),
+      ops(engine::Kernels(), pool),
+      files(LoadModelFiles(spec)),
+      data(OpenData(spec, files, pool, {.record = RecordIn(context.dir)})),
+      data_sha256(context.dir.empty() ? "" : HashOfFiles(data.files, context.cache_dir)),
+      packer(PackerOptionsOf(spec, data.source->size()),
+             [this](int64_t i) { return data.source->Make(i); }),
+      adapter(spec.lora.enable ? PlanAdapter(spec.lora, *files.family, files.config)
+                               : AdapterPlan()),
+      trainer(MakeTrainer(spec, files, adapter, context.cache_dir, ops)) {
+  if (spec.kind != "train.pretrain") {
+    turn_ends = AddEndTokens(TurnEnds(*data.source, *files.tokenizer), &files);
+  }
+}
+
+bool NextBatches(RunParts& parts, std::span<MicroBatch> batches) {
+  bool any = false;
+  for (MicroBatch& batch : batches) {
+    batch.Clear();
+    for (int64_t r = 0; r < parts.spec.train.per_device_batch_size; ++r) {
+      PackedRow row;
+      if (parts.packer.Next(&row)) {
+        any = true;
+      } else {
+        row = PaddingRow(parts.spec.tokens_per_row(), 0, parts.spec.data.max_target_length);
+      }
+      batch.Append(row);
+    }
+    if (!parts.reference.empty()) batch.SetReference(parts.reference);
+  }
+  return any;
+}
+
+void InitialWeights(RunParts& parts) {
+  const TrainSpec& spec = parts.spec;
+  ParameterStore& parameters = parts.trainer.parameters();
+  if (parts.is_adapter() && !spec.lora.load_path.empty()) {
+    LoadAdapterWeights(parts.adapter, *parts.files.family, parts.files.config, parameters);
+  } else if (parts.is_adapter()) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      parameters.SetMaster(
+          i, InitialLora(parameters.specs()[i], spec.lora.init, spec.model.init_seed));
+    }
+  } else if (!spec.model.load_parameters_path.empty()) {
+    parameters.LoadFrom(engine::ModelDir::Open(spec.model.load_parameters_path));
+  } else {
+    parameters.InitFresh(spec.model.init_seed, spec.model.init_std, parts.files.config.n_layers,
+                         spec.model.init);
+  }
+}
+
+}  // namespace tandem::training

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "engine/base/job_context.h"
+#include "engine/base/thread_pool.h"
+#include "engine/ops/ops_context.h"
+#include "training/data/packer.h"
+#include "training/setup/lora_base.h"
+#include "training/setup/model_files.h"
+#include "training/setup/open_data.h"
+#include "training/spec/spec.h"
+#include "training/step/trainer.h"
+
+namespace tandem::training {
+
+// What a run works with, opened and made as its spec says. Borrows the spec.
+struct RunParts {
+  RunParts(const TrainSpec& spec, const JobContext& context);
+
+  const TrainSpec& spec;
+  ThreadPool pool;
+  engine::OpsContext ops;
+  ModelFiles files;
+  OpenedData data;
+  std::string data_sha256;  // of the training files; empty for parts without a run directory
+  Packer packer;
+  AdapterPlan adapter;  // empty without lora
+  Trainer trainer;
+  std::vector<TokenId> turn_ends;  // of answers, that were no end tokens before
+  // Of train.dpo: what the model that the run began with thought of every pair (run_reference.h).
+  std::vector<PairLogProbs> reference;
+
+  bool is_adapter() const { return trainer.base() != nullptr; }
+};
+
+// Which weights `model.trainable` names; empty: all.
+std::vector<bool> TrainedWeights(const TrainSpec& spec,
+                                 const std::vector<engine::WeightSpec>& weights);
+// All of it but which weights are trained.
+TrainerOptions TrainerOptionsOf(const TrainSpec& spec);
+PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples);
+
+// The next micro-batches of a step; false at the end of the data.
+bool NextBatches(RunParts& parts, std::span<MicroBatch> batches);
+
+// The masters as a run that resumes nothing begins with them: read or drawn.
+void InitialWeights(RunParts& parts);
+
+}  // namespace tandem::training

@@ -1,0 +1,412 @@
+#include "training/spec/spec.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/io/atomic_write.h"
+#include "training/spec/spec_foreign.h"
+#include "training/spec/spec_keys.h"
+
+namespace tandem::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxSpecBytes = 4 << 20;
+constexpr size_t kMaxBases = 8;
+// MaxText's own specs build on its file of defaults.
+constexpr const char* kMaxTextsBase = "base.yml";
+
+// Reads one source of keys after the other and collects what is wrong.
+class SpecReader {
+ public:
+  TrainSpec spec;
+
+  // A file and, before it, those that it builds on.
+  void ReadFile(const fs::path& path) {
+    const fs::path real = fs::weakly_canonical(path);
+    if (std::find(files_.begin(), files_.end(), real) != files_.end()) {
+      Fault(std::string(kBaseConfig) + ": " + path.string() + " builds on itself");
+      return;
+    }
+    if (files_.size() > kMaxBases) {
+      Fault(std::string(kBaseConfig) + ": more than " + std::to_string(kMaxBases) +
+            " files build on one another");
+      return;
+    }
+    const std::string text = engine::ReadWholeFile(path, kMaxSpecBytes);
+    files_.push_back(real);
+    ReadYaml(text, path.string(), &path);
+    files_.pop_back();
+  }
+
+  // `file`: null for a text that is none.
+  void ReadYaml(const std::string& text, const std::string& source, const fs::path* file) {
+    YAML::Node root;
+    try {
+      root = YAML::Load(text);
+    } catch (const YAML::Exception& error) {
+      Fault(source + ": " + error.what());
+      return;
+    }
+    if (!root.IsMap()) {
+      Fault(source + ": must be a mapping of keys to values");
+      return;
+    }
+    ReadBase(root, file);
+    seen_.clear();
+    source_ = source;
+    is_base_ = files_.size() > 1;
+    Walk(root, "");
+    is_base_ = false;
+  }
+
+  void ReadOverride(const std::string& word) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      Fault("\"" + word + "\": an override is key=value");
+      return;
+    }
+    seen_.clear();
+    source_ = kCommandLine;
+    const std::string value = word.substr(equals + 1);
+    if (value.starts_with("[")) {
+      try {
+        YAML::Node node;
+        node[word.substr(0, equals)] = YAML::Load(value);
+        Walk(node, "");
+      } catch (const YAML::Exception& error) {
+        Fault(word.substr(0, equals) + ": " + error.what());
+      }
+      return;
+    }
+    Set(word.substr(0, equals), {{value}, false}, source_);
+  }
+
+  void Fault(const std::string& message) {
+    faults_.push_back(is_base_ ? source_ + ": " + message : message);
+  }
+
+  TrainSpec Finish(const std::string& source) {
+    CheckWhole();
+    if (faults_.empty()) return std::move(spec);
+    std::string message = source + ":";
+    for (const std::string& fault : faults_) message += "\n  " + fault;
+    throw Error(ErrorCode::kInvalidArgument, message);
+  }
+
+ private:
+  void ReadBase(const YAML::Node& root, const fs::path* file) {
+    const YAML::Node given = root[kBaseConfig];
+    if (!given || given.IsNull()) return;
+    if (file == nullptr || !given.IsScalar()) {
+      Fault(std::string(kBaseConfig) +
+            (file == nullptr ? ": stands in a spec file, which it is relative to; this is none"
+                             : ": must be a path"));
+      return;
+    }
+    fs::path base;
+    try {
+      std::string origin;
+      base = Expand(given.as<std::string>(""), &origin);
+    } catch (const BadValue& bad) {
+      Fault(std::string(kBaseConfig) + ": " + bad.what());
+      return;
+    }
+    if (base.empty()) return;
+    if (base.is_relative()) base = file->parent_path() / base;
+    if (fs::exists(base)) return ReadFile(base);
+    if (base.filename() == kMaxTextsBase) {
+      spec.notes.push_back(std::string(kBaseConfig) + " has no effect here: there is no " +
+                           base.string() + ", and every key has its default here");
+    } else {
+      Fault(std::string(kBaseConfig) + ": there is no file " + base.string());
+    }
+  }
+
+  void Walk(const YAML::Node& node, const std::string& prefix) {
+    for (const auto& entry : node) {
+      const std::string name = prefix + entry.first.as<std::string>("");
+      const YAML::Node& value = entry.second;
+      const int line = entry.first.Mark().line;
+      const std::string origin =
+          source_ == kCommandLine || line < 0 ? source_ : source_ + ":" + std::to_string(line + 1);
+      if (value.IsMap()) {
+        Walk(value, name + ".");
+      } else if (value.IsNull()) {
+        continue;  // "key:" leaves the default
+      } else if (value.IsSequence()) {
+        GivenValue given{{}, true};
+        for (const YAML::Node& item : value) given.words.push_back(item.as<std::string>(""));
+        Set(name, std::move(given), origin);
+      } else {
+        Set(name, {{value.Scalar()}, false}, origin);
+      }
+    }
+  }
+
+  void Set(const std::string& name, GivenValue given, std::string origin) {
+    if (name == kBaseConfig && source_ != kCommandLine) return;  // read before the others
+    const SpecKey* key = FindSpecKey(name);
+    if (key == nullptr) {
+      SetForeign(name, given);
+      return;
+    }
+    if (!seen_.insert(key->names[0]).second) {
+      Fault(name + ": given twice (also as " + key->names[0] + ")");
+      return;
+    }
+    if (key->names[0] == "lora.enable") {
+      says_whether_lora_ = true;
+    } else if (key->names[0].starts_with("lora.")) {
+      says_which_lora_ = true;
+    }
+    try {
+      for (std::string& word : given.words) word = Expand(word, &origin);
+      key->value.set(spec, given);
+      spec.origins[key->names[0]] = origin;
+    } catch (const BadValue& bad) {
+      Fault(name + ": " + bad.what());
+    }
+  }
+
+  void SetForeign(const std::string& name, const GivenValue& given) {
+    const std::optional<ForeignKey> foreign = FindForeignKey(name);
+    if (!foreign) {
+      Fault(name + ": unknown key; did you mean " + NearestSpecKey(name) + "?");
+    } else if (AcceptsForeignValue(*foreign, given.is_list ? "[]" : given.words[0])) {
+      spec.notes.push_back(name + " has no effect here: " + foreign->note);
+    } else {
+      Fault(name + ": cannot be followed here: " + foreign->note);
+    }
+  }
+
+  // The directory of the file that is read now.
+  std::string SpecDir() const {
+    if (files_.empty()) throw BadValue("${SPEC_DIR} has a value only in a spec file");
+    return files_.back().parent_path().string();
+  }
+
+  // Index of the "}" that closes the "${" at `begin`; npos without one.
+  static size_t FindEnd(const std::string& text, size_t begin) {
+    int depth = 0;
+    for (size_t i = begin; i < text.size(); ++i) {
+      if (text.compare(i, 2, "${") == 0) ++depth;
+      if (text[i] == '}' && --depth == 0) return i;
+    }
+    return std::string::npos;
+  }
+
+  // Replaces ${VAR}, ${VAR:-default} and ${SPEC_DIR}; a default may hold more of them. Adds the
+  // variables that were read to `origin`.
+  std::string Expand(const std::string& text, std::string* origin) const {
+    std::string out;
+    size_t from = 0;
+    while (true) {
+      const size_t begin = text.find("${", from);
+      if (begin == std::string::npos) break;
+      const size_t end = FindEnd(text, begin);
+      if (end == std::string::npos) throw BadValue("\"${\" without \"}\"");
+      out.append(text, from, begin - from);
+      const std::string inside = text.substr(begin + 2, end - begin - 2);
+      const size_t split = inside.find(":-");
+      const std::string name = inside.substr(0, split);
+      if (name == "SPEC_DIR") {
+        out += SpecDir();
+      } else if (const char* value = std::getenv(name.c_str())) {
+        out += value;
+        *origin += ", environment variable " + name;
+      } else if (split != std::string::npos) {
+        out += Expand(inside.substr(split + 2), origin);
+      } else {
+        throw BadValue("environment variable " + name + " is not set");
+      }
+      from = end + 1;
+    }
+    return out + text.substr(from);
+  }
+
+  // What no single key can see.
+  void CheckWhole() {
+    if (spec.train.steps <= 0) Fault("train.steps: must be given");
+    FindDataSet();
+    if (spec.data.train.empty()) Fault("data.train: must name a file");
+    if (spec.model.tokenizer_path.empty() && spec.model.load_parameters_path.empty()) {
+      Fault("model.tokenizer_path: must be given when load_parameters_path is not");
+    }
+    const ModelSection& m = spec.model;
+    const int64_t kv_heads = m.n_kv_heads == 0 ? m.n_heads : m.n_kv_heads;
+    if (m.n_heads % kv_heads != 0) {
+      Fault("model.n_kv_heads: " + std::to_string(kv_heads) + " does not divide n_heads " +
+            std::to_string(m.n_heads));
+    }
+    if (m.head_dim == 0 && m.hidden_dim % m.n_heads != 0) {
+      Fault("model.n_heads: " + std::to_string(m.n_heads) + " does not divide hidden_dim " +
+            std::to_string(m.hidden_dim));
+    }
+    // Whoever says what adapter it shall be wants one.
+    if (!says_whether_lora_) spec.lora.enable = says_which_lora_;
+    if (spec.lora.enable) {
+      if (m.load_parameters_path.empty()) {
+        Fault("model.load_parameters_path: must name the model that the adapter is for (lora)");
+      }
+      if (!m.trainable.empty()) {
+        Fault("model.trainable: cannot be set with lora, which trains its adapter alone");
+      }
+      CheckBaseType();
+      CheckLoadPath();
+    }
+    if (spec.train.remat.policy == RematPolicy::kAuto && spec.train.remat.max_bytes == 0 &&
+        spec.resources.memory_max_bytes == 0) {
+      Fault("train.remat: auto needs train.remat_max_bytes or resources.memory_max_bytes");
+    }
+    if (spec.train.remat.seq_chunk % 1024 != 0) {
+      Fault("train.seq_chunk: must be a multiple of 1024, over which gradients are summed, got " +
+            std::to_string(spec.train.remat.seq_chunk));
+    }
+    if (spec.train.eval_interval > 0 && spec.data.eval.empty()) {
+      Fault("data.eval: must name a file when eval_interval is set");
+    }
+    if (spec.train.early_stopping_patience > 0 && spec.train.eval_interval == 0) {
+      Fault("train.eval_interval: must be set for early_stopping_patience");
+    }
+    const OptimizerSpec& optimizer = spec.train.optimizer;
+    if (optimizer.kind != OptimizerKind::kSgd && static_cast<float>(optimizer.eps) == 0 &&
+        static_cast<float>(optimizer.eps_root) == 0) {
+      Fault(
+          "train.optimizer.eps: must be above 0 where eps_root is 0: a weight without gradient "
+          "would become NaN");
+    }
+    CheckPreference();
+    CheckSchedule(spec.train.schedule);
+    if (spec.data.max_segments_per_seq == 0) spec.data.max_segments_per_seq = 64;
+  }
+
+  // data.hf_path stands for what is not named by itself.
+  void FindDataSet() {
+    DataSection& data = spec.data;
+    const auto take = [&](std::filesystem::path* path, const char* key) {
+      if (data.hf_path.empty() || !path->empty()) return;
+      *path = data.hf_path;
+      spec.origins[key] = spec.origins["data.hf_path"];
+    };
+    take(&data.train, "data.train");
+    if (data.eval_split.empty()) return;
+    take(&data.eval, "data.eval");
+    if (data.eval.empty()) {
+      Fault("data.eval: must name the directory of data.eval_split, or data.hf_path that of both");
+    }
+  }
+
+  // What an adapter that is there says itself.
+  void CheckLoadPath() {
+    if (spec.lora.load_path.empty()) return;
+    for (const char* key : {"lora.rank", "lora.alpha", "lora.rank_stabilized", "lora.module_path",
+                            "lora.match", "lora.unmatched", "lora.init"}) {
+      if (!spec.origins.contains(key)) continue;
+      Fault(std::string(key) + ": is that of the adapter which lora.load_path names");
+    }
+  }
+
+  // What pairs of answers cannot be combined with.
+  void CheckPreference() {
+    const bool are_pairs = IsPreference(spec.data.format);
+    if (!spec.is_dpo()) {
+      if (are_pairs) Fault("data.format: rows of preferences are for kind train.dpo");
+      for (const char* key : {"dpo.beta", "dpo.label_smoothing", "dpo.max_prompt_length"}) {
+        if (!spec.origins.contains(key)) continue;
+        spec.notes.push_back(std::string(key) + " has no effect here: it is of kind train.dpo");
+      }
+      return;
+    }
+    if (spec.data.format != RowFormat::kAuto && !are_pairs) {
+      Fault(
+          "data.format: train.dpo needs rows of preferences (auto, preference or "
+          "openai_preference)");
+    }
+    if (spec.data.packing == Packing::kConcatThenSplit) {
+      Fault(
+          "data.packing: concat_then_split would cut pairs apart; best_fit and first_fit keep "
+          "them whole");
+    }
+    if (spec.data.overflow == Overflow::kSplit) {
+      Fault("data.overflow: a pair cannot be split; truncate, truncate_left, drop or error");
+    }
+    if (spec.data.turns == Turns::kApart) {
+      Fault("data.turns: a pair has one answer on each side, apart is for train.sft");
+    }
+    if (spec.data.train_on_completion_only == std::optional(false)) {
+      Fault("data.train_on_completion_only: train.dpo compares answers, prompts cannot count");
+    }
+    if (spec.dpo.max_prompt_length >= spec.data.max_target_length) {
+      Fault(
+          "dpo.max_prompt_length: must be less than data.max_target_length, which holds prompt "
+          "and answer");
+    }
+  }
+
+  void CheckBaseType() {
+    const bool wants_f32 = spec.lora.base == LoraBase::kF32;
+    if (spec.lora.base == LoraBase::kAuto || wants_f32 == (spec.compute == engine::DType::kF32)) {
+      return;
+    }
+    Fault(wants_f32 ? "lora.base_dtype: f32 weights are computed with in f32: set "
+                      "precision.compute to f32"
+                    : "lora.base_dtype: bf16, int8 and int4 weights are computed with in bf16, "
+                      "precision.compute is f32");
+  }
+
+  void CheckSchedule(ScheduleSpec& schedule) {
+    if (schedule.schedule_steps == 0) schedule.schedule_steps = spec.train.steps;
+    if (schedule.kind != ScheduleKind::kWsd) return;
+    const int64_t phases = WarmupSteps(schedule) + DecaySteps(schedule);
+    if (phases > schedule.schedule_steps) {
+      Fault("train.schedule: warm-up and decay take " + std::to_string(phases) + " of " +
+            std::to_string(schedule.schedule_steps) + " steps");
+    }
+  }
+
+  static constexpr const char* kCommandLine = "command line";
+
+  std::vector<std::string> faults_;
+  std::vector<fs::path> files_;  // being read: the spec's own, then those that it builds on
+  bool is_base_ = false;         // what is read now is not the spec itself
+  std::string source_;
+  std::set<std::string> seen_;  // keys of the source being read
+  bool says_whether_lora_ = false;
+  bool says_which_lora_ = false;
+};
+
+}  // namespace
+
+TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
+                         std::span<const std::string> overrides) {
+  SpecReader reader;
+  reader.ReadYaml(text, source, nullptr);
+  for (const std::string& word : overrides) reader.ReadOverride(word);
+  if (!reader.spec.hub_token.empty()) {
+    reader.Fault(
+        "hf_access_token: requests and pipelines are recorded and may not hold a token: "
+        "set HF_TOKEN in the environment instead");
+  }
+  return reader.Finish(source);
+}
+
+TrainSpec LoadTrainSpec(const std::filesystem::path& path, std::span<const std::string> overrides) {
+  SpecReader reader;
+  // A name with = in it that is no file is the first word of a spec which has no file.
+  if (path.string().find('=') != std::string::npos && !fs::exists(path)) {
+    reader.ReadOverride(path.string());
+  } else {
+    reader.ReadFile(path);
+  }
+  for (const std::string& word : overrides) reader.ReadOverride(word);
+  return reader.Finish(path.string());
+}
+
+}  // namespace tandem::training

@@ -1,0 +1,219 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/tensor/dtype.h"
+#include "training/data/packer.h"
+#include "training/data/row_source.h"
+#include "training/lora/lora_options.h"
+#include "training/optim/guards.h"
+#include "training/optim/optimizer.h"
+#include "training/program/remat_options.h"
+#include "training/spec/dpo_options.h"
+#include "training/spec/fresh_init.h"
+
+namespace tandem::training {
+
+// Where the weights come from and, for fresh ones, their shape.
+struct ModelSection {
+  std::filesystem::path load_parameters_path;  // directory or file; empty: fresh weights
+  std::filesystem::path config_path;           // config.json for fresh weights; empty: the fields
+  std::string family = "llama";
+  int64_t n_layers = 4;
+  int64_t hidden_dim = 256;
+  int64_t ffn_dim = 0;  // 0: 8/3 of hidden_dim, rounded up to 64 (llama); hidden_dim (minigpt)
+  int64_t n_heads = 4;
+  int64_t n_kv_heads = 0;       // 0: n_heads
+  int64_t head_dim = 0;         // 0: hidden_dim / n_heads
+  int64_t vocab_size = 0;       // 0: the tokenizer's
+  int64_t max_context_len = 0;  // 0: max_target_length
+  double norm_eps = 1e-5;
+  double rope_theta = 10000;
+  bool tied_embeddings = true;
+  // Absent: the configuration's own, 0 for fresh weights by fields.
+  std::optional<double> dropout;
+  bool enable_dropout = true;  // false: no dropout at all, that of adapters included
+  FreshInit init = FreshInit::kNormal;
+  double init_std = 0.02;
+  uint64_t init_seed = 0;
+  std::filesystem::path tokenizer_path;  // directory or file; empty: load_parameters_path
+  std::filesystem::path chat_template;   // file; for chats, and goes into the exported model
+  std::vector<std::string> trainable;    // regular expressions on weight names; empty: all
+};
+
+enum class Header { kNone, kContentWords };
+
+// Whether instructions and plain prompts are put to the model by its chat template.
+enum class ApplyTemplate { kAuto, kAlways, kNever };
+
+// What the clock of a chat template shows when nobody says: the day that templates with a clock
+// fall back to themselves (26 July 2024).
+inline constexpr int64_t kTemplateUnixS = 1721952000;
+
+struct DataSection {
+  std::filesystem::path train;
+  std::filesystem::path eval;  // empty: none
+  // A data set in the hub's layout: train, and where there is an eval_split, eval.
+  std::filesystem::path hf_path;
+  std::string train_split;  // of a directory; empty: the only one it has
+  std::string eval_split;
+  RowFormat format = RowFormat::kAuto;
+  std::vector<std::string> columns;       // empty: the format's own names
+  std::vector<std::string> eval_columns;  // empty: as columns
+  // Absent: false for train.pretrain, else true.
+  std::optional<bool> train_on_completion_only;
+  ApplyTemplate apply_template = ApplyTemplate::kAuto;
+  Turns turns = Turns::kAuto;
+  OnBadRow on_bad_row = OnBadRow::kError;
+  int64_t template_unix_s = kTemplateUnixS;
+  std::string delimiter = "<|endoftext|>";
+  Header header = Header::kNone;
+  bool add_bos = false;
+  bool add_eos = true;
+  std::string eos_token;  // spelling; empty: the tokenizer's, else the delimiter's
+  std::string bos_token;  // spelling; empty: the tokenizer's, else the EOS
+  int64_t max_target_length = 1024;
+  Packing packing = Packing::kBestFit;
+  Overflow overflow = Overflow::kTruncate;
+  int64_t max_segments_per_seq = 64;
+  bool shuffle = true;
+  uint64_t seed = 0;
+  int64_t num_epoch = 0;  // 0: as many as the steps take
+};
+
+// Of train.dpo.
+struct DpoSection {
+  DpoOptions loss;
+  int64_t max_prompt_length = 0;  // tokens; 0: no limit
+};
+
+// Which of temperature, top_k and top_p count.
+enum class SampleStrategy { kComposite, kGreedy, kWeighted, kNucleus, kTopK };
+
+struct SampleSection {
+  int64_t every = 0;  // steps; 0: never
+  std::vector<std::string> prompts = {"Once upon a time"};
+  int64_t max_tokens = 64;
+  SampleStrategy strategy = SampleStrategy::kComposite;
+  double temperature = 0.8;
+  int64_t top_k = 40;
+  double top_p = 1;
+  uint64_t seed = 0;
+};
+
+struct TrainSection {
+  int64_t steps = 0;
+  int64_t per_device_batch_size = 8;  // rows per micro-batch
+  int64_t gradient_accumulation_steps = 1;
+  ScheduleSpec schedule;  // schedule_steps 0: steps
+  OptimizerSpec optimizer;
+  SpikeOptions spikes;
+  OnNan on_nan = OnNan::kAbort;
+  int64_t max_rollbacks = 3;
+  RematOptions remat;         // kAuto without max_bytes: what resources.memory_max_bytes leaves
+  int64_t eval_interval = 0;  // steps; 0: never
+  int64_t eval_steps = 0;     // micro-batches; 0: all of the validation text
+  double target_eval_loss = 0;
+  int64_t early_stopping_patience = 0;  // evaluations without a better loss; 0: off
+  SampleSection sample;
+};
+
+// Training data that changed since the checkpoint to resume from.
+enum class OnChangedData { kError, kContinue };
+// Checkpoints of which none can be read.
+enum class OnUnreadable { kError, kRestart };
+
+struct CheckpointSection {
+  int64_t period = 0;  // steps; 0: only at the end or when told to stop
+  int64_t keep = 3;
+  bool resume = true;  // from the newest valid one, if there is any
+  OnChangedData on_changed_data = OnChangedData::kError;
+  OnUnreadable on_unreadable = OnUnreadable::kError;
+  bool async = true;  // written while training goes on
+  bool export_model = true;
+  bool export_best = true;  // of the best evaluation, to best/
+  // To exports/step-N, where they stay: after so many steps (0: never), and when an epoch is over.
+  int64_t export_every = 0;
+  bool export_epochs = false;
+};
+
+// What is written beside metrics.jsonl.
+struct MetricsSection {
+  bool csv = false;
+  bool tensorboard = false;
+  bool plot = true;
+};
+
+// A trace of some steps of each process.
+struct ProfilerSection {
+  bool enabled = false;
+  int64_t skip_first_n_steps = 1;
+  int64_t steps = 5;
+};
+
+struct ResourceSection {
+  int64_t threads = 0;  // 0: one per physical core
+  // Ask the system to prefer everything else to this job.
+  bool lower_priority = false;
+  int64_t memory_max_bytes = 0;  // ceiling of the process's data; 0: none
+};
+
+// One training run, complete and checked. Plain; every default stands beside its field.
+struct TrainSpec {
+  std::string kind = "train.pretrain";
+  std::string run_name = "run";
+  std::filesystem::path base_output_directory = ".";
+  ModelSection model;
+  LoraOptions lora;
+  DataSection data;
+  DpoSection dpo;
+  TrainSection train;
+  CheckpointSection checkpoint;
+  MetricsSection metrics;
+  ProfilerSection profiler;
+  ResourceSection resources;
+  engine::DType compute = engine::DType::kBF16;
+  int64_t log_period = 1;
+  // Secret: for fetching models from the hub. Never shown, logged, recorded or exported.
+  std::string hub_token;
+  std::vector<std::string> notes;  // keys that were accepted and have no effect here
+  // Where values came from ("spec.yaml:3", "base.yaml:7", "command line"), by the key's first name;
+  // others are defaults.
+  std::map<std::string, std::string> origins;
+
+  bool is_dpo() const { return kind == "train.dpo"; }
+  // Sequences of up to max_target_length that a packed row has room for: both answers of a pair.
+  int64_t sequences_per_row() const { return is_dpo() ? 2 : 1; }
+  int64_t tokens_per_row() const { return sequences_per_row() * data.max_target_length; }
+  std::filesystem::path run_dir() const { return base_output_directory / run_name; }
+};
+
+// Reads a spec (YAML, of which JSON is a part) and applies `key=value` words on top. Keys are
+// dotted ("train.learning_rate") or MaxText's at top level ("learning_rate"); `${VAR}` and
+// `${VAR:-default}` are replaced. Throws kInvalidArgument with every fault, one a line; an unknown
+// key comes with the nearest known one. A file may build on another one (base_config), whose values
+// it changes; a text cannot. A `path` that is itself a word (`kind=train.sft`) stands for a spec of
+// words alone. In a file `${SPEC_DIR}` is the directory of that file. A text cannot hold a hub
+// token: texts come from requests and pipelines, which are recorded.
+TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
+                         std::span<const std::string> overrides);
+TrainSpec LoadTrainSpec(const std::filesystem::path& path, std::span<const std::string> overrides);
+
+// A list of paths as a spec keeps it, with ; between them.
+std::string JoinPaths(const std::vector<std::string>& words);
+
+// A key that names what a run reads, by all its names ("data.train", "dataset_path", …), and what
+// this spec has there.
+struct SpecPath {
+  std::vector<std::string> names;
+  std::string path;
+};
+std::vector<SpecPath> PathsOf(const TrainSpec& spec);
+
+}  // namespace tandem::training

@@ -1,0 +1,354 @@
+#include "training/step/parameters.h"
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "engine/base/check.h"
+#include "engine/formats/stored/stored_tensor.h"
+#include "training/lora/name_pattern.h"
+
+namespace tandem::training {
+namespace {
+
+using engine::Bf16;
+using engine::DType;
+using engine::SourceLayout;
+using engine::WeightKind;
+using engine::WeightSpec;
+
+// SplitMix64 (Steele, Lea, Flood): a bijection good enough to turn counters into random bits.
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+uint64_t HashName(std::string_view name) {  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+// The i-th standard normal of a stream (Box-Muller), independent of all others.
+double Normal(uint64_t stream, uint64_t i) {
+  const uint64_t a = Mix(stream ^ Mix(2 * i));
+  const uint64_t b = Mix(stream ^ Mix(2 * i + 1));
+  const double u = (static_cast<double>(a >> 11) + 1) * 0x1p-53;  // (0, 1]
+  const double w = static_cast<double>(b >> 11) * 0x1p-53;        // [0, 1)
+  return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * w);
+}
+
+// The i-th of a stream of numbers in [-1, 1).
+double Uniform(uint64_t stream, uint64_t i) {
+  return static_cast<double>(Mix(stream ^ Mix(2 * i)) >> 11) * 0x1p-52 - 1;
+}
+
+// Half the width of a matrix's distribution, the deviation of a table's.
+double XavierScale(const WeightSpec& spec) {
+  return spec.kind == WeightKind::kMatrix ? std::sqrt(6.0 / static_cast<double>(spec.n + spec.k))
+                                          : 1 / std::sqrt(static_cast<double>(spec.k));
+}
+
+bool EndsResidualBranch(std::string_view name) {
+  for (const std::string_view part : {"o_proj", "down_proj", "c_proj", "mha.out", "linear2"}) {
+    if (name.find(part) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+bool IsBias(std::string_view name) { return name.ends_with("bias"); }
+
+// Index in the source tensor of element (n, k) of the weight.
+int64_t SourceIndex(const WeightSpec& spec, int64_t n, int64_t k) {
+  return spec.layout == SourceLayout::kOutIn ? n * spec.k + k : k * spec.n + n;
+}
+
+// Per weight, whether weight decay acts on it.
+std::vector<bool> Decays(const OptimizerSpec& optimizer, const std::vector<WeightSpec>& specs) {
+  std::vector<bool> decays;
+  for (const WeightSpec& spec : specs) decays.push_back(optimizer.decay_exclude || spec.decays);
+  if (!optimizer.decay_exclude) return decays;
+  for (const std::string& text : *optimizer.decay_exclude) {
+    const NamePattern excluded("train.optimizer.decay_exclude", text);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (excluded.IsIn(specs[i].name)) decays[i] = false;
+    }
+  }
+  return decays;
+}
+
+}  // namespace
+
+ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
+                               std::vector<bool> trained, const OptimizerSpec& optimizer)
+    : specs_(std::move(specs)), dtype_(dtype), trained_(std::move(trained)) {
+  TANDEM_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
+  if (trained_.empty()) trained_.assign(specs_.size(), true);
+  TANDEM_CHECK(trained_.size() == specs_.size());
+
+  const std::vector<bool> decays = Decays(optimizer, specs_);
+  parameters_.resize(specs_.size());
+  weights_.resize(specs_.size());
+  gradients_.assign(specs_.size(), nullptr);
+  const auto take = [this](size_t bytes) {
+    bytes_ += static_cast<int64_t>(bytes);
+    return AlignedBuffer(bytes);
+  };
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    const WeightSpec& spec = specs_[i];
+    Parameter& p = parameters_[i];
+    p.elements = spec.n * spec.k;
+    const auto elements = static_cast<size_t>(p.elements);
+    p.master = take(elements * engine::DTypeBytes(dtype));
+    if (split()) p.low = take(elements * sizeof(int16_t));
+
+    engine::Weight& weight = weights_[i];
+    weight.index = static_cast<int32_t>(i);
+    weight.spec = &specs_[i];
+    if (spec.kind == WeightKind::kVector) {
+      p.vector = take(elements * sizeof(float));
+      weight.vector = p.vector.as<float>();
+    } else {
+      p.panels = take(static_cast<size_t>(engine::PanelBytes(dtype, spec.n, spec.k)));
+      weight.panels = {p.panels.data(), dtype, spec.n, spec.k};
+    }
+
+    if (!trained_[i]) continue;
+    p.gradient = take(elements * sizeof(float));
+    gradients_[i] = p.gradient.as<float>();
+    ParameterState state;
+    state.elements = p.elements;
+    state.decays = decays[i];
+    if (split()) {
+      state.high = p.master.as<Bf16>();
+      state.low = p.low.as<int16_t>();
+    } else {
+      state.master = p.master.as<float>();
+    }
+    TakeMoments(MomentsOf(optimizer, p.elements, spec.kind == WeightKind::kMatrix), &p, &state);
+    state.gradient = p.gradient.as<float>();
+    states_.push_back(state);
+  }
+}
+
+void ParameterStore::TakeMoments(const MomentLayout& layout, Parameter* p, ParameterState* state) {
+  const auto elements = static_cast<size_t>(p->elements);
+  const auto n_scales = static_cast<size_t>(MomentBlocks(p->elements));
+  const auto take = [&](AlignedBuffer* moment, AlignedBuffer* scales, float** floats,
+                        uint8_t** codes, float** scale) {
+    *moment = AlignedBuffer(elements * (layout.coded ? sizeof(uint8_t) : sizeof(float)));
+    if (!layout.coded) {
+      *floats = moment->as<float>();
+      return;
+    }
+    *scales = AlignedBuffer(n_scales * sizeof(float));
+    *codes = moment->as<uint8_t>();
+    *scale = scales->as<float>();
+  };
+  if (layout.first) take(&p->m, &p->m_scales, &state->m, &state->m_codes, &state->m_scales);
+  if (layout.second) take(&p->v, &p->v_scales, &state->v, &state->v_codes, &state->v_scales);
+  bytes_ += MomentBytes(layout, p->elements);
+}
+
+void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers, FreshInit init) {
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    const WeightSpec& spec = specs_[i];
+    std::vector<float> values(static_cast<size_t>(parameters_[i].elements));
+    if (spec.kind == WeightKind::kVector) {
+      // A norm begins as the identity, whatever is added to it in use.
+      values.assign(values.size(), IsBias(spec.name) ? 0.0f : 1.0f - spec.offset);
+    } else {
+      const uint64_t stream = Mix(seed ^ HashName(spec.name));
+      const bool uniform = init == FreshInit::kXavierUniform && spec.kind == WeightKind::kMatrix;
+      const double scale = init == FreshInit::kXavierUniform ? XavierScale(spec)
+                           : EndsResidualBranch(spec.name)
+                               ? std_dev / std::sqrt(2.0 * static_cast<double>(n_layers))
+                               : std_dev;
+      for (size_t e = 0; e < values.size(); ++e) {
+        values[e] = static_cast<float>(scale * (uniform ? Uniform(stream, e) : Normal(stream, e)));
+      }
+    }
+    SetMaster(i, values);
+  }
+}
+
+void RefuseBlocks(const engine::ModelDir& dir, const std::vector<WeightSpec>& specs,
+                  const std::string& why) {
+  for (const WeightSpec& spec : specs) {
+    const engine::StoredTensor* tensor = engine::FindWeight(dir, spec);
+    if (tensor == nullptr || tensor->encoding == engine::Encoding::kPlain) continue;
+    throw Error(ErrorCode::kUnsupported,
+                dir.name() + ": tensor " + spec.name + " is in blocks of integers (" +
+                    std::string(engine::EncodingName(tensor->encoding)) + "), " + why +
+                    ": train from the F32, F16 or BF16 file of the model");
+  }
+}
+
+void ParameterStore::LoadFrom(const engine::ModelDir& dir) {
+  RefuseBlocks(dir, specs_, "which have no gradients of their own");
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    const engine::StoredTensor* tensor = engine::FindWeight(dir, specs_[i]);
+    if (tensor == nullptr || tensor->IsAsAsked()) {
+      Load(i, tensor == nullptr ? nullptr : &tensor->view, dir.name());
+    } else {
+      const std::vector<float> values = engine::DecodeTensor(*tensor);
+      const engine::ConstTensorView decoded{reinterpret_cast<const std::byte*>(values.data()),
+                                            engine::DType::kF32, tensor->view.shape};
+      Load(i, &decoded, dir.name());
+    }
+  }
+}
+
+void ParameterStore::LoadFrom(const engine::SafetensorsFile& file, const std::string& source) {
+  for (size_t i = 0; i < specs_.size(); ++i) Load(i, file.Find(specs_[i].name), source);
+}
+
+void ParameterStore::Load(size_t i, const engine::ConstTensorView* tensor,
+                          const std::string& source) {
+  if (tensor == nullptr) {
+    throw Error(ErrorCode::kDataLoss, source + ": tensor " + specs_[i].name + " is missing");
+  }
+  if (tensor->shape != specs_[i].source_shape) {
+    throw Error(ErrorCode::kDataLoss,
+                source + ": tensor " + specs_[i].name + " does not have the expected shape");
+  }
+  ImportSource(i, *tensor);
+}
+
+void ParameterStore::Repack(engine::OpsContext& ops) {
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    const WeightSpec& spec = specs_[i];
+    Parameter& p = parameters_[i];
+    if (spec.kind == WeightKind::kVector) {
+      float* out = p.vector.as<float>();
+      for (int64_t e = 0; e < p.elements; ++e) {
+        const float stored =
+            split() ? engine::Bf16ToFloat(p.master.as<Bf16>()[e]) : p.master.as<float>()[e];
+        out[e] = stored + spec.offset;
+      }
+      continue;
+    }
+    const engine::ConstTensorView view{p.master.data(), dtype_, {spec.n, spec.k}};
+    engine::PackPanels(ops, view, SourceLayout::kOutIn, spec.n, spec.k, dtype_, p.panels.data());
+  }
+}
+
+void ParameterStore::ZeroGradients(engine::OpsContext& ops) {
+  ops.pool().ParallelFor(static_cast<int64_t>(parameters_.size()), [&](int64_t i, int) {
+    AlignedBuffer& gradient = parameters_[static_cast<size_t>(i)].gradient;
+    if (gradient.size() > 0) std::memset(gradient.data(), 0, gradient.size());
+  });
+}
+
+int64_t ParameterStore::parameter_count() const {
+  int64_t count = 0;
+  for (const Parameter& p : parameters_) count += p.elements;
+  return count;
+}
+
+double ParameterStore::Norm() const {
+  double sum = 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& p = parameters_[i];
+    for (int64_t e = 0; e < p.elements; ++e) {
+      const double value =
+          split() ? engine::Bf16ToFloat(p.master.as<Bf16>()[e]) : p.master.as<float>()[e];
+      sum += value * value;
+    }
+  }
+  return std::sqrt(sum);
+}
+
+std::vector<float> ParameterStore::Master(size_t i) const {
+  const Parameter& p = parameters_[i];
+  std::vector<float> values(static_cast<size_t>(p.elements));
+  for (size_t e = 0; e < values.size(); ++e) {
+    values[e] = split() ? JoinMaster(p.master.as<Bf16>()[e], p.low.as<int16_t>()[e])
+                        : p.master.as<float>()[e];
+  }
+  return values;
+}
+
+void ParameterStore::SetMaster(size_t i, std::span<const float> values) {
+  Parameter& p = parameters_[i];
+  TANDEM_CHECK(values.size() == static_cast<size_t>(p.elements));
+  for (size_t e = 0; e < values.size(); ++e) {
+    if (split()) {
+      SplitMaster(values[e], &p.master.as<Bf16>()[e], &p.low.as<int16_t>()[e]);
+    } else {
+      p.master.as<float>()[e] = values[e];
+    }
+  }
+}
+
+std::vector<std::byte> ParameterStore::ExportSource(size_t i) const {
+  const WeightSpec& spec = specs_[i];
+  const Parameter& p = parameters_[i];
+  const size_t width = engine::DTypeBytes(dtype_);
+  std::vector<std::byte> out(p.master.size());
+  for (int64_t n = 0; n < spec.n; ++n) {
+    for (int64_t k = 0; k < spec.k; ++k) {
+      std::memcpy(out.data() + static_cast<size_t>(SourceIndex(spec, n, k)) * width,
+                  p.master.data() + static_cast<size_t>(n * spec.k + k) * width, width);
+    }
+  }
+  return out;
+}
+
+void ParameterStore::ImportSource(size_t i, const engine::ConstTensorView& tensor) {
+  const WeightSpec& spec = specs_[i];
+  std::vector<float> source(static_cast<size_t>(parameters_[i].elements));
+  engine::ConvertToF32(tensor, source);
+  std::vector<float> values(source.size());
+  for (int64_t n = 0; n < spec.n; ++n) {
+    for (int64_t k = 0; k < spec.k; ++k) {
+      values[static_cast<size_t>(n * spec.k + k)] =
+          source[static_cast<size_t>(SourceIndex(spec, n, k))];
+    }
+  }
+  SetMaster(i, values);
+}
+
+std::vector<engine::NamedTensor> ParameterStore::OptimizerTensors() const {
+  std::vector<engine::NamedTensor> tensors;
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    if (!trained_[i]) continue;
+    const Parameter& p = parameters_[i];
+    const std::vector<int64_t> shape = {specs_[i].n, specs_[i].k};
+    const auto add = [&](const std::string& moment, const AlignedBuffer& values,
+                         const AlignedBuffer& scales) {
+      if (values.size() == 0) return;
+      const bool coded = scales.size() > 0;
+      tensors.push_back({moment + "/" + specs_[i].name,
+                         {values.data(), coded ? DType::kU8 : DType::kF32, shape}});
+      if (!coded) return;
+      tensors.push_back({moment + "_scales/" + specs_[i].name,
+                         {scales.data(), DType::kF32, {MomentBlocks(p.elements)}}});
+    };
+    add("m", p.m, p.m_scales);
+    add("v", p.v, p.v_scales);
+    if (split()) {
+      tensors.push_back({"low/" + specs_[i].name, {p.low.data(), DType::kI16, shape}});
+    }
+  }
+  return tensors;
+}
+
+void ParameterStore::RestoreOptimizer(const engine::SafetensorsFile& file,
+                                      const std::string& source) {
+  for (const engine::NamedTensor& mine : OptimizerTensors()) {
+    const engine::ConstTensorView* theirs = file.Find(mine.name);
+    if (theirs == nullptr || theirs->shape != mine.view.shape || theirs->dtype != mine.view.dtype) {
+      throw Error(ErrorCode::kDataLoss,
+                  source + ": optimiser tensor " + mine.name +
+                      " is missing or misshapen; a run goes on with the train.optimizer (type, " +
+                      "state, momentum) that it began with");
+    }
+    // The views are over this object's own buffers, which are not const here.
+    std::memcpy(const_cast<std::byte*>(mine.view.data), theirs->data, theirs->bytes());
+  }
+}
+
+}  // namespace tandem::training
