@@ -89,10 +89,10 @@ struct Engine::Impl {
   std::mutex
       submit_mutex;  // guards the next two; held while posting, so that nothing follows the stop
   bool closed = false;
-  std::string closed_because;  // EndAll's message; guarded by submit_mutex too
+  std::string closed_because;  // EndAll's message; submit_mutex guards it too
 
-  EngineLoop loop;     // the engine thread's
-  std::thread thread;  // last: everything it uses is there
+  EngineLoop loop;     // owned by the engine thread
+  std::thread thread;  // last: it uses every other member
 };
 
 Engine::Engine(LoadedModel model, const EngineOptions& options)
@@ -140,7 +140,7 @@ std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests
   }
   const auto n_requests = static_cast<int64_t>(requests.size());
   const uint64_t client = requests.empty() ? 0 : requests.front().client;
-  // Whatever needs memory comes before the first request is counted.
+  // All allocations precede the count of the first request.
   std::vector<RequestId> ids;
   std::vector<LoopCommand> commands;
   ids.reserve(requests.size());

@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What generation_config.json may say about ending and sampling.
+// Reads end tokens and default sampling from generation_config.json.
 void ReadGenerationConfig(const ModelDir& dir, LoadedModel& loaded, std::set<TokenId>& end_tokens) {
   const std::optional<std::string> text = dir.ReadText("generation_config.json");
   if (!text) return;
@@ -53,8 +53,8 @@ void ReadGenerationConfig(const ModelDir& dir, LoadedModel& loaded, std::set<Tok
   sampling.repetition_penalty = number("repetition_penalty", 1, 1e-3, 10);
 }
 
-// A template that the user named must compile; the model's own may be beyond us, and then the model
-// still serves completions.
+// A template that the user named must compile. If the model's own template does not compile, the
+// model still serves completions.
 void CompileTemplate(const std::string& override_text, const std::optional<std::string>& own,
                      const std::string& source, LoadedModel& loaded) {
   if (!override_text.empty()) {
@@ -70,15 +70,15 @@ void CompileTemplate(const std::string& override_text, const std::optional<std::
   }
 }
 
-// What a client may compare to know that answers come from the same bits.
+// Clients compare this to know that answers come from the same bits.
 std::string SystemFingerprint(const Model& model, const KernelTable& kernels) {
   const std::string text =
       model.fingerprint() + "\n" + std::string(ProgramVersion()) + "\n" + std::string(kernels.key);
   return "fp_" + ToHex(Sha256Of(std::as_bytes(std::span(text)))).substr(0, 16);
 }
 
-// Packing takes seconds to minutes, and only at the first load: a line now and then says how far it
-// is. A small model says nothing.
+// Packing takes seconds to minutes, only at the first load; logs progress at intervals. A small
+// model logs nothing.
 std::function<void(double)> PackingProgress(const std::string& name) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
@@ -128,8 +128,7 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
     if (progress) progress(fraction);
   };
 
-  // Before the weights: packing takes minutes, and a tokenizer that is refused ends the load at
-  // once.
+  // Before the weights: packing takes minutes, and a refused tokenizer ends the load immediately.
   std::optional<TokenizerFiles> files = LoadTokenizer(
       dir.name(), [&](std::string_view name) { return dir.ReadText(name); },
       [&](std::string_view name) { return dir.Describe(name); });

@@ -35,8 +35,8 @@ constexpr std::string_view kPrefix = "base_model.model.";
   throw Error(ErrorCode::kDataLoss, source + ": " + what);
 }
 
-// Fields that change nothing about a forward pass with dropout off, or that say which modules have
-// an adapter, which the tensors say themselves.
+// Fields that do not change a forward pass without dropout, or that select modules; the tensors
+// already tell which modules have an adapter.
 constexpr std::array kHarmless = {
     "auto_mapping",        "base_model_name_or_path",
     "corda_config",        "eva_config",
@@ -50,7 +50,7 @@ constexpr std::array kHarmless = {
     "ensure_weight_tying", "fan_in_fan_out",
     "loraplus_lr_ratio",
 };
-// Fields that are read below.
+// Fields that the code below reads.
 constexpr std::array kRead = {
     "peft_type", "r",          "lora_alpha",        "rank_pattern",   "alpha_pattern",
     "bias",      "use_rslora", "init_lora_weights", "target_modules",
@@ -66,8 +66,8 @@ bool Holds(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// "pissa" and its like take what A and B begin with away from the base's weights, so that the
-// adapter belongs to another base than the one on disk.
+// "pissa" and similar methods subtract the initial A and B from the base's weights. The adapter
+// then belongs to another base than the one on disk.
 void CheckInit(const Json& config, const std::string& source) {
   const auto found = config.find("init_lora_weights");
   if (found == config.end() || found->is_null() || found->is_boolean()) return;
@@ -78,7 +78,7 @@ void CheckInit(const Json& config, const std::string& source) {
                      "LoRA when saving it");
 }
 
-// By module path: the numbers of rank_pattern or alpha_pattern.
+// The numbers of rank_pattern or alpha_pattern, by module path.
 class Pattern {
  public:
   enum class Numbers { kIntegers, kReals };
@@ -89,7 +89,8 @@ class Pattern {
     if (!found->is_object()) Broken(source, "field '" + std::string(field) + "' is not an object");
     for (const auto& [key, value] : found->items()) {
       const std::string what = "field " + Quoted(std::string(field) + "." + key) + " ";
-      // PEFT reads keys as regular expressions that end a path; those in use are plain paths.
+      // PEFT reads keys as regular expressions that match the end of a path; in practice they are
+      // plain paths.
       const std::string plain = key.starts_with("^") ? key.substr(1) : key;
       const bool is_path = std::all_of(plain.begin(), plain.end(), [](unsigned char c) {
         return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-';
@@ -120,7 +121,7 @@ class Pattern {
  private:
   struct Entry {
     std::string path;
-    bool whole;  // not the end of a path, but all of it
+    bool whole;  // matches the whole path, not only its end
     double value;
   };
   std::vector<Entry> entries_;
@@ -177,7 +178,7 @@ bool IsTarget(const std::set<std::string, std::less<>>& targets, const std::stri
 
 std::set<std::string, std::less<>> TargetsWithout(const std::vector<LoraModule>& modules,
                                                   const Json& config, const Settings& settings) {
-  // What is excluded from the targets has no tensors by intent.
+  // Excluded targets have no tensors by intent.
   const auto excluded = config.find("exclude_modules");
   if (!settings.targets || (excluded != config.end() && !SaysNothing(*excluded))) return {};
   std::set<std::string, std::less<>> targets = *settings.targets;
@@ -190,7 +191,7 @@ std::set<std::string, std::less<>> TargetsWithout(const std::vector<LoraModule>&
   return targets;
 }
 
-// None of it changes what is computed, so values of other types say nothing rather than refuse.
+// These values do not change the computation, so values of another type are ignored, not refused.
 LoraOrigin ReadOrigin(const Json& config, const SafetensorsFile& file) {
   LoraOrigin origin;
   const auto name = config.find("base_model_name_or_path");
@@ -206,7 +207,7 @@ LoraOrigin ReadOrigin(const Json& config, const SafetensorsFile& file) {
 }
 
 // "base_model.model.PATH.lora_A.weight", or with the adapter's name: ".lora_A.default.weight".
-// Nothing when the name is of another kind.
+// Nullopt for other names.
 struct TensorName {
   std::string path;
   bool is_a = false;

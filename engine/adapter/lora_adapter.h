@@ -15,11 +15,11 @@
 
 namespace tandem::engine {
 
-// What A x is multiplied with: alpha / rank, or with rank-stabilized LoRA alpha / sqrt(rank)
-// (Kalajdzievski 2023).
+// The factor of A x: alpha / rank, or alpha / sqrt(rank) with rank-stabilized LoRA (Kalajdzievski
+// 2023).
 float LoraScale(double alpha, int64_t rank, bool rank_stabilized);
 
-// The pair of matrices that an adapter has for one linear layer.
+// An adapter's pair of matrices for one linear layer.
 struct LoraModule {
   std::string path;  // of the module in the base model: "model.layers.0.mlp.up_proj"
   int64_t rank = 0;
@@ -30,26 +30,26 @@ struct LoraModule {
   std::string b_name;
 };
 
-// What an adapter's files say of the base that it was trained beside.
+// The base an adapter was trained on, as far as its files record it.
 struct LoraOrigin {
-  std::string base_model;  // its name or path, as PEFT has it
-  // Of adapters that we trained; else empty.
+  std::string base_model;  // name or path, as in PEFT
+  // Only in adapters that Tandem trained; otherwise empty.
   std::string base_hash;  // Model::content_hash
   std::string compute;    // the dtype of its arithmetic: "f32" or "bf16"
   std::string weights;    // Model::weights_type: "bf16", "int4"
 };
 
-// A LoRA adapter as PEFT stores it: adapter_config.json and adapter_model.safetensors. The tensors
-// say which modules have an adapter; the config says how A x is scaled, and whatever in it would
-// change the arithmetic in a way that we do not have is refused. Which weights the modules are, the
-// base model knows (engine/model/adapter.h). Immutable; any thread.
+// A LoRA adapter in PEFT's files: adapter_config.json and adapter_model.safetensors. The tensors
+// tell which modules have an adapter; the config tells the scale of A x. Config fields that would
+// change the arithmetic in an unsupported way are refused. engine/model/adapter.h maps modules to
+// weights of the base. Immutable; any thread.
 class LoraAdapter {
  public:
   static constexpr int64_t kMaxRank = 4096;
 
   // Throws kNotFound / kDataLoss / kUnsupported naming file and field or tensor.
   static LoraAdapter Open(const std::filesystem::path& dir);
-  // The same of a config's text and weights that are there already; `name` is used in messages.
+  // As Open, for a config text and weights already in memory; `name` is used in messages.
   static LoraAdapter FromParts(const std::string& name, const std::string& config,
                                SafetensorsFile weights);
 
@@ -59,13 +59,13 @@ class LoraAdapter {
   int64_t rank() const { return rank_; }
   double alpha() const { return alpha_; }
   bool rank_stabilized() const { return rank_stabilized_; }
-  // Entries of a list of target_modules, ends of paths, of which there is no tensor. PEFT passes
-  // over those that the base does not have either.
+  // Entries of target_modules, as ends of paths, that no tensor matches. PEFT ignores entries that
+  // the base does not have either.
   const std::set<std::string, std::less<>>& targets_without_tensors() const {
     return targets_without_tensors_;
   }
   const LoraOrigin& origin() const { return origin_; }
-  // Throws kDataLoss when the file of the weights was changed in place since Open.
+  // Throws kDataLoss when the weights' file was changed in place since Open.
   void CheckUnchanged() const;
   // SHA-256 (hex) over both files.
   const std::string& content_hash() const { return content_hash_; }
@@ -84,7 +84,7 @@ class LoraAdapter {
   std::string content_hash_;
 };
 
-// What adapter_config.json of an adapter that we trained says.
+// The content of adapter_config.json for an adapter that Tandem trained.
 struct LoraConfig {
   std::string base_model;
   int64_t rank = 8;
@@ -95,11 +95,12 @@ struct LoraConfig {
   std::vector<std::string> target_modules;  // paths of modules
 };
 std::string LoraConfigText(const LoraConfig& config);
-// The metadata of its adapter_model.safetensors, which PEFT passes over: LoraOrigin's second half.
+// The metadata of adapter_model.safetensors, which PEFT ignores: the second half of LoraOrigin.
 std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DType compute,
                                                 const std::string& weights_type);
 
-// What target_modules may call a module, the ends of its path: "a.b.c", "b.c" and "c". They borrow.
+// Every name that target_modules may use for a module, the ends of its path: "a.b.c", "b.c" and
+// "c". The views borrow from `path`.
 std::vector<std::string_view> PathEnds(std::string_view path);
 
 // Names of a module's two tensors in adapter_model.safetensors.

@@ -16,36 +16,36 @@ class ChatTemplate;
 class Model;
 class Tokenizer;
 
-// Everything of a model directory that serving needs. Immutable; shared.
+// All parts of a model directory that serving needs. Immutable; shared.
 struct LoadedModel {
   std::shared_ptr<const Model> model;
   std::shared_ptr<const Tokenizer> tokenizer;         // null: token ids only
-  std::shared_ptr<const ChatTemplate> chat_template;  // null: no chat without --chat-template
-  std::string chat_template_error;  // why the model's own template is not used; else empty
+  std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requires --chat-template
+  std::string chat_template_error;  // why the model's own template is unusable; empty if usable
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;
-  std::string bos_text;  // as templates want them
+  std::string bos_text;  // as chat templates expect them
   std::string eos_text;
   bool add_bos = false;  // plain-string prompts begin with BOS
   std::vector<TokenId>
-      end_tokens;  // generation stops at these (config.json, generation_config.json)
+      end_tokens;  // union over config.json, generation_config.json and tokenizer_config.json
   SamplingParams default_sampling;  // generation_config.json
   std::string format;               // ModelDir::format
-  std::string weights_dtype;        // "f32", "bf16", "int8" or "int4"
+  std::string weights_dtype;        // Model::weights_type: "f32", "bf16", "int8", "gguf-int4-int8"
   std::string kv_dtype;             // the compute dtype: "f32" or "bf16"
   int64_t vocab_size = 0;
   int64_t max_model_len = 0;  // the smaller of the model's and the option's
   std::string fingerprint;    // changes with weights, build or numeric settings
   int64_t weight_bytes = 0;
-  bool weights_mapped = false;  // a file that other processes share
+  bool weights_mapped = false;  // the weights' file is shared between processes
 };
 
-// What serving a model takes, told by its config and tensor headers alone.
+// Memory needs of serving a model, from its config and tensor headers alone.
 struct MemoryPlan {
-  MemoryClaim least;    // with keys and values of one sequence of max_model_len tokens
-  int64_t most_kv = 0;  // for max_seqs such sequences
+  MemoryClaim least;    // with the KV cache of one sequence of max_model_len tokens
+  int64_t most_kv = 0;  // KV cache of max_seqs such sequences
   int64_t max_model_len = 0;
-  std::string format;  // as LoadedModel's, both
+  std::string format;  // this and the next as in LoadedModel
   std::string weights_dtype;
 };
 

@@ -12,10 +12,10 @@ namespace tandem::engine {
 
 struct KernelTable;
 
-// How one model is opened and served. Immutable once the engine runs.
+// How to open and serve one model. Immutable once the engine runs.
 struct EngineOptions {
   std::optional<DType> dtype;  // compute dtype; unset: decided by the checkpoint
-  // Weights in blocks of integers, as LoadOptions::block says; compute and KV cache are bf16.
+  // Integer block format of the weights, as LoadOptions::block; compute and KV cache are bf16.
   BlockFormat block = BlockFormat::kNone;
   std::filesystem::path cache_dir;  // packed weights; empty: memory only
   int64_t cache_limit_bytes = 64LL << 30;
@@ -23,15 +23,15 @@ struct EngineOptions {
   int64_t max_seqs = 64;       // sequences running at once
   int64_t max_model_len = 0;   // context bound in tokens; 0: the model's own
   int64_t kv_cache_bytes = 0;  // 0: derived from memory_bytes
-  int64_t memory_bytes = 0;    // budget for weights, KV and scratch; 0: 80 % of what is available
+  int64_t memory_bytes = 0;    // budget for weights, KV and scratch; 0: 80 % of available memory
   // Prompt tokens computed in one step, all sequences together; 0: by the model's size.
   int64_t prefill_chunk_tokens = 0;
   int64_t max_queue = 1024;  // waiting requests; beyond: kUnavailable
   bool prefix_cache = true;
-  // So long after its last step an engine without requests forgets cached prefixes and returns the
-  // memory of keys and values. 0: never.
+  // After this time without requests, an engine drops its cached prefixes and returns the KV
+  // cache's memory. 0: never.
   std::chrono::milliseconds idle_release{300'000};
-  const KernelTable* kernels = nullptr;  // null: the best this CPU runs; tests choose
+  const KernelTable* kernels = nullptr;  // null: the best for this CPU; tests choose
 };
 
 }  // namespace tandem::engine

@@ -11,29 +11,30 @@ namespace tandem::engine {
 
 struct EngineStats {
   int64_t requests_running = 0;  // sequences in the batch
-  int64_t requests_waiting = 0;  // sequences without a place, and requests just handed over
-  int64_t requests_queued = 0;   // requests that never had a place; max_queue bounds them
+  int64_t requests_waiting = 0;  // sequences without a place, and requests just submitted
+  int64_t requests_queued = 0;   // requests that have not had a place yet; max_queue bounds them
   int64_t kv_blocks_total = 0;
-  int64_t kv_blocks_used = 0;  // with references
+  int64_t kv_blocks_used = 0;  // blocks with references
   int64_t prompt_tokens_total = 0;
   int64_t generation_tokens_total = 0;
   int64_t prefix_query_tokens_total = 0;
   int64_t prefix_hit_tokens_total = 0;
   int64_t preemptions_total = 0;
   int64_t steps_total = 0;
-  int64_t idle_releases_total = 0;  // how often memory was returned (EngineOptions::idle_release)
+  int64_t idle_releases_total = 0;  // see EngineOptions::idle_release
   int64_t kv_bytes = 0;
   int64_t scratch_bytes = 0;
-  int64_t max_adapters = 0;  // different ones in one batch
-  // By name, of requests with a sequence in the batch, and of those without. A name may be in both.
+  int64_t max_adapters = 0;  // limit of different adapters in one batch
+  // Adapter names of requests with a sequence in the batch, and of those without. A name may be in
+  // both.
   std::vector<std::string> running_adapters;
   std::vector<std::string> waiting_adapters;
-  double requests_ended_per_second = 0;  // over the last seconds, however they ended
-  // The loop beats at least every second, idle or not, and between any two steps.
+  double requests_ended_per_second = 0;  // over the last seconds, with any outcome
+  // The loop updates this at least every second, even when idle, and between any two steps.
   std::chrono::steady_clock::time_point heartbeat;
 };
 
-// What happened since the start, in seconds and tokens. Of requests only completed ones count.
+// Totals since the start, in seconds and tokens. Only completed requests count.
 struct EngineHistograms {
   EngineHistograms();
   void Add(const EngineHistograms& other);
@@ -48,7 +49,7 @@ struct EngineHistograms {
   Histogram prompt_tokens;
   Histogram generation_tokens;  // of all choices together
   Histogram params_n;
-  Histogram params_max_tokens;  // as asked for
+  Histogram params_max_tokens;  // as requested
   Histogram step_tokens;        // prompt and generated tokens of one step
 };
 

@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-// Below this a mapping of its own wastes more than it gives.
+// Smaller buffers would waste more of a mapping than they gain.
 constexpr size_t kMapThresholdBytes = 4u << 20;
 
 [[noreturn]] void ThrowOutOfMemory(size_t bytes) {
@@ -32,7 +32,7 @@ void AlignedBuffer::Release::operator()(std::byte* bytes) const {
 
 void AlignedBuffer::Discard() {
   const size_t mapped = data_.get_deleter().mapped_bytes;
-  // The kernel refuses for locked pages only; then zeroing is what is left.
+  // madvise fails for locked pages only; then zeroing remains.
   if (mapped > 0 && madvise(data_.get(), mapped, MADV_DONTNEED) == 0) return;
   if (size_ > 0) std::memset(data_.get(), 0, size_);
 }
@@ -44,7 +44,7 @@ AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
     const size_t mapped = RoundUp<size_t>(bytes, 4096);
     void* at = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) ThrowOutOfMemory(bytes);
-    // Only advice: without huge pages everything still works.
+    // Advice only: the buffer works without huge pages.
     madvise(at, mapped, MADV_HUGEPAGE);
     data_ = {static_cast<std::byte*>(at), Release{mapped}};
     return;

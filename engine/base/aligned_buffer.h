@@ -8,12 +8,12 @@
 namespace tandem {
 
 // Owns 64-byte aligned, zeroed bytes. Large buffers are anonymous mappings that ask for huge pages,
-// so untouched pages cost nothing; throws kUnavailable when memory runs out.
+// so untouched pages cost nothing. Throws kUnavailable when memory runs out.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(size_t bytes);
-  // A buffer moved from is empty.
+  // Leaves `other` empty.
   AlignedBuffer(AlignedBuffer&& other) noexcept
       : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
@@ -27,8 +27,7 @@ class AlignedBuffer {
   size_t size() const { return size_; }
   std::span<std::byte> span() { return {data_.get(), size_}; }
 
-  // Zeroes the bytes and gives their memory back to the system until they are written again. A
-  // small buffer, which has no mapping of its own, is only zeroed.
+  // Zeroes the bytes. A mapped buffer also returns its memory to the system until the next write.
   void Discard();
 
   template <class T>
@@ -42,7 +41,7 @@ class AlignedBuffer {
 
  private:
   struct Release {
-    // No initialiser here: g++ 12 could not use it within AlignedBuffer; unique_ptr zeroes it.
+    // No initialiser: g++ 12 rejects it within AlignedBuffer. unique_ptr zeroes the member.
     size_t mapped_bytes;
     void operator()(std::byte* bytes) const;
   };

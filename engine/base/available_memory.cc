@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-// MemAvailable of /proc/meminfo, else all physical memory.
+// MemAvailable of /proc/meminfo, otherwise all physical memory.
 int64_t MachineRoomBytes() {
   std::ifstream meminfo("/proc/meminfo");
   std::string key, unit;
@@ -24,7 +24,8 @@ int64_t MachineRoomBytes() {
   return int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)};
 }
 
-// What cgroup v2 leaves: limit minus use, page cache counted as free. "max" reads as no limit.
+// Rest of the cgroup v2 limit: limit minus use, with the page cache counted as free. "max" means no
+// limit.
 int64_t CgroupRoomBytes() {
   int64_t limit = 0;
   int64_t current = 0;

@@ -4,8 +4,8 @@
 
 namespace tandem {
 
-// Bytes that this process may still take without pushing others out: what the kernel says is
-// available, or what the cgroup leaves where that is less. Linux; any thread.
+// Bytes that this process can still allocate: the kernel's MemAvailable or the rest of the cgroup's
+// limit, whichever is smaller. Linux; any thread.
 int64_t AvailableMemoryBytes();
 
 }  // namespace tandem

@@ -7,7 +7,7 @@
 
 #include "engine/base/error.h"
 
-// TANDEM_CHECK finds our own bugs in cold code; it throws kInternal and is always on.
+// TANDEM_CHECK finds our own bugs in cold code. It throws kInternal and is always on.
 #define TANDEM_CHECK(condition)                                                            \
   do {                                                                                     \
     if (!(condition)) {                                                                    \

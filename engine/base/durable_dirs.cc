@@ -38,12 +38,12 @@ void SyncDirectory(const fs::path& dir) {
 }
 
 void MakeDirectories(const fs::path& path) {
-  // "out/" and "out" are the same directory, but only the second has a name to make.
+  // "out/" and "out" are the same directory, but only "out" has a file name to create.
   const fs::path dir = path.has_filename() ? path : path.parent_path();
   std::error_code unknown;
   if (dir.empty() || fs::is_directory(dir, unknown)) return;
   MakeDirectories(dir.parent_path());
-  // Somebody else may have been faster.
+  // Another process may have created it meanwhile.
   const int error_number = ::mkdir(dir.c_str(), 0777) == 0 ? 0 : errno;
   if (!fs::is_directory(dir, unknown)) ThrowIo("create", dir, error_number);
   SyncDirectory(ParentOf(dir));

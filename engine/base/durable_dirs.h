@@ -4,13 +4,13 @@
 
 namespace tandem {
 
-// A new name is safe from a power loss only when its directory has been synced, however well the
-// file itself has been. Both throw kIo; any thread.
+// A new file name survives a power loss only after its directory was synced. Both functions throw
+// kIo. Any thread.
 
-// fsyncs the directory: the names in it last from now on.
+// fsyncs the directory, which makes its names durable.
 void SyncDirectory(const std::filesystem::path& dir);
 
-// Creates the directories of `path` that are missing, and syncs the names of those.
+// Creates the missing directories of `path` and makes their names durable.
 void MakeDirectories(const std::filesystem::path& path);
 
 }  // namespace tandem

@@ -7,8 +7,7 @@
 
 namespace tandem {
 
-// How many characters must be added, removed or replaced to make one word of the other
-// (Levenshtein): what "did you mean" is decided by.
+// Levenshtein distance: characters to add, remove or replace. Chooses "did you mean" suggestions.
 inline size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;

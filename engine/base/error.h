@@ -6,7 +6,8 @@
 
 namespace tandem {
 
-// What went wrong, in terms a caller can act on. server/wire/error_body.cc maps these to HTTP.
+// Kinds of errors, by the possible reaction of a caller. server/wire/error_body.cc maps them to
+// HTTP.
 enum class ErrorCode {
   kInvalidArgument,
   kUnauthenticated,

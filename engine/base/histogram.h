@@ -8,11 +8,11 @@
 
 namespace tandem {
 
-// How often values fell into fixed buckets. A plain value: copy it to read it elsewhere.
+// Counts of values in fixed buckets. A plain value: copy it to read it on another thread.
 class Histogram {
  public:
-  // Ascending; bucket i holds values <= bounds[i] that no earlier one does, the last all others.
-  // Borrows `bounds`, which lives as long as every copy (in practice: forever).
+  // `bounds` ascend. Bucket i counts the values in (bounds[i-1], bounds[i]], the last bucket all
+  // larger ones. Borrows `bounds`, which must outlive every copy.
   explicit Histogram(std::span<const double> bounds)
       : bounds_(bounds), counts_(bounds.size() + 1) {}
 

@@ -6,14 +6,14 @@
 
 namespace tandem {
 
-// A small integer that names a thing. Two kinds of id do not mix.
+// An integer id. Ids of different kinds do not convert to each other.
 template <class Tag, class Int = uint32_t>
 struct Id {
   Int value{};
   auto operator<=>(const Id&) const = default;
 };
 
-// Tokens live in big arrays and index tables, so they stay plain integers.
+// Tokens stay plain integers, because big arrays hold them and they index tables.
 using TokenId = int32_t;
 using BlockId = Id<struct BlockTag>;
 using RequestId = Id<struct RequestTag, uint64_t>;

@@ -18,7 +18,7 @@
 namespace tandem {
 namespace {
 
-// Set once by ConfigureLog. Null: events are text lines of spdlog's own default logger.
+// Set once by ConfigureLog. Null: events are text lines of spdlog's default logger.
 std::shared_ptr<spdlog::logger>& JsonEvents() {
   static std::shared_ptr<spdlog::logger> logger;
   return logger;
@@ -55,7 +55,7 @@ void AppendEscaped(std::string& out, std::string_view text, bool escapes_quotes)
   }
 }
 
-// The message of a line, escaped.
+// Formats the escaped message of a line.
 class EscapedMessage : public spdlog::custom_flag_formatter {
  public:
   explicit EscapedMessage(bool escapes_quotes) : escapes_quotes_(escapes_quotes) {}
@@ -81,7 +81,7 @@ std::string LineOf(spdlog::formatter& formatter, const spdlog::details::log_msg&
   return {text.data(), text.size()};
 }
 
-// Formats lines and hands them to the queue. On a terminal the level has its colour.
+// Formats lines and pushes them to the queue. Colours the level on a terminal.
 class QueueSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   QueueSink(Formatter formatter, std::shared_ptr<LogQueue> queue, bool has_colours)
@@ -119,7 +119,7 @@ class QueueSink : public spdlog::sinks::base_sink<std::mutex> {
   const bool has_colours_;
 };
 
-// A word that needs no quotes in `key=value`.
+// Whether a value needs no quotes in `key=value`.
 bool IsPlainWord(std::string_view text) {
   if (text.empty()) return false;
   for (const char c : text) {
@@ -204,12 +204,12 @@ void ConfigureLog(std::string_view level, LogFormat format) {
         logger_name,
         std::make_shared<QueueSink>(std::move(lines), queue, isatty(STDERR_FILENO) == 1));
     logger->set_level(parsed);
-    // The library would write to standard error itself, which may block.
+    // spdlog's own handler writes to standard error, which may block.
     logger->set_error_handler([](const std::string&) {});
     return logger;
   };
   spdlog::set_default_logger(make("tandem", formatter(text_pattern, is_json)));
-  // Events bring their members with them, escaped already.
+  // Events contain their JSON members, escaped already.
   JsonEvents() = is_json ? make("tandem-events", formatter(event_pattern, false)) : nullptr;
 }
 

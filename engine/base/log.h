@@ -10,31 +10,31 @@
 #include <variant>
 #include <vector>
 
-// Logging goes to standard error, one line per event, `key=value`. Use spdlog::info and friends, or
-// LogEvent where a value may hold what a client wrote; prompts, completions and keys are never
-// logged.
+// Logs go to standard error, one line per event, `key=value`. Use spdlog::info and so on, or
+// LogEvent for values that may contain client text. Prompts, completions and keys are never logged.
 namespace tandem {
 
 enum class LogFormat { kText, kJson };
 
-// Called once by main. `level` is trace|debug|info|warn|error|off; throws kInvalidArgument.
-// Whatever a message holds, it stays one line, and in JSON one object of valid UTF-8. Logging never
-// waits for a reader of standard error (LogQueue): lines beyond 1 MiB are dropped, and a line
-// `log_lines_dropped count=N` says so later. The end of the process waits one second for a reader.
+// Called once by main. `level` is trace|debug|info|warn|error|off; throws kInvalidArgument for
+// others. Every message becomes one line, and in JSON one object of valid UTF-8. Logging never
+// waits for a reader of standard error (LogQueue): lines beyond 1 MiB are dropped, and
+// `log_lines_dropped count=N` reports them later. At exit the process waits one second for a
+// reader.
 void ConfigureLog(std::string_view level, LogFormat format);
 
 using LogValue = std::variant<std::string, int64_t, double>;
 using LogFields = std::vector<std::pair<std::string_view, LogValue>>;
 
-// `event key=value …` as text, one member per field as JSON. Names are ours; values may be any
-// bytes.
+// Logs `event key=value …` as text, or one JSON member per field. Names are constants; values may
+// be any bytes.
 void LogEvent(spdlog::level::level_enum level, std::string_view event, const LogFields& fields);
 
-// How LogEvent writes a line, less time and level; for tests.
+// A line of LogEvent without time and level; for tests.
 std::string FormatEvent(LogFormat format, std::string_view event, const LogFields& fields);
 
-// The text with everything escaped that could end a line or a JSON string: `\n`, `\"`, `\\`, and
-// \uXXXX for other control characters and line separators. Bytes that are not UTF-8 become U+FFFD.
+// Escapes everything that could end a line or a JSON string: `\n`, `\"`, `\\`, and \uXXXX for other
+// control characters and line separators. Replaces invalid UTF-8 by U+FFFD.
 std::string EscapeJson(std::string_view text);
 
 }  // namespace tandem

@@ -16,10 +16,10 @@
 namespace tandem {
 namespace {
 
-// Between two looks at a descriptor that takes nothing: closing must be seen soon.
+// Poll interval for a blocked descriptor. Short, so that Run notices closing soon.
 constexpr int kPollMs = 20;
 
-// Threads inherit the mask: signals are for the threads that wait for them.
+// Threads inherit the mask: only threads that wait for signals get them.
 class AllSignalsBlocked {
  public:
   AllSignalsBlocked() {
@@ -58,13 +58,14 @@ LogQueue::~LogQueue() {
     changed_.notify_all();
     thread_->join();
   } else {
-    static_cast<void>(thread_.release());  // the parent's: there is nothing to join here
+    static_cast<void>(thread_.release());  // belongs to the parent; not joinable here
   }
   if (owns_fd_) close(fd_);
 }
 
-// Writes must not block, and the flag O_NONBLOCK belongs to everyone who shares the open file. So
-// pipes and terminals are opened once more. Files never block; sockets have a flag for each call.
+// Writes must not block, but O_NONBLOCK would affect every program that shares the open file. So
+// pipes and terminals are opened a second time. Files never block, and sockets take a flag per
+// call.
 void LogQueue::OpenForWriting() {
   struct stat status {};
   if (fstat(options_.fd, &status) != 0) return;
@@ -142,7 +143,7 @@ bool LogQueue::WriteAll(std::string_view text) {
       pollfd asked{fd_, POLLOUT, 0};
       poll(&asked, 1, kPollMs);
     } else {
-      return true;  // nobody will ever read it: a closed pipe, a full disk
+      return true;  // drops the text: a closed pipe or a full disk
     }
   }
   return true;
@@ -153,7 +154,7 @@ bool LogQueue::IsLate() const {
   return is_closing_ && std::chrono::steady_clock::now() >= deadline_;
 }
 
-// The reader has caught up with everything that was not dropped.
+// Runs after the reader has taken every line that was not dropped.
 void LogQueue::Report() {
   uint64_t n_new = 0;
   {

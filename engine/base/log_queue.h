@@ -15,20 +15,19 @@
 
 namespace tandem {
 
-// Lines on their way to a descriptor, normally standard error. Push never waits: a thread of the
-// queue writes, and lines beyond the bound are dropped and counted. Once the reader catches up, a
-// line says how many were dropped. Any thread may push.
+// Queue of log lines for a descriptor, normally standard error. Push never waits: the queue's own
+// thread writes, and lines beyond the bound are dropped and counted. After the reader catches up, a
+// line reports the number dropped. Any thread may push.
 //
-// A child of fork has no such thread: its lines are written at once, or dropped where that would
-// block.
+// A forked child has no such thread: Push writes at once, or drops the line when that would block.
 class LogQueue {
  public:
   struct Options {
     int fd = 2;                          // borrowed
-    size_t max_bytes = size_t{1} << 20;  // of lines that wait; allocated once
-    // How long the destructor waits for a reader of what is left.
+    size_t max_bytes = size_t{1} << 20;  // of waiting lines; allocated at start
+    // Limit of the destructor's wait for the reader.
     std::chrono::milliseconds last_words{1000};
-    // The line that reports drops, with its line feed.
+    // Returns the line that reports drops, with its line feed.
     std::function<std::string(uint64_t n_dropped)> report = {};
   };
   explicit LogQueue(Options options);
@@ -36,9 +35,9 @@ class LogQueue {
   LogQueue(const LogQueue&) = delete;
   LogQueue& operator=(const LogQueue&) = delete;
 
-  // Adds a whole line, its line feed included. Never blocks, allocates nothing.
+  // Adds a whole line with its line feed. Never blocks and never allocates.
   void Push(std::string_view line);
-  // Waits until everything pushed so far is written, or the time is over: then false.
+  // Waits until every line pushed so far is written. Returns false on timeout.
   bool Flush(std::chrono::milliseconds timeout);
   uint64_t n_dropped() const;
 
@@ -47,7 +46,7 @@ class LogQueue {
 
   void OpenForWriting();
   void Run();
-  // False: the descriptor takes nothing, and the time to wait for it is over.
+  // Returns false when the descriptor still blocks after the deadline of closing.
   bool WriteAll(std::string_view text);
   ssize_t WriteSome(std::string_view text) const;
   bool IsLate() const;
@@ -55,7 +54,7 @@ class LogQueue {
 
   const Options options_;
   const pid_t owner_;
-  int fd_;  // options_.fd, or a non-blocking opening of the same pipe or terminal
+  int fd_;  // options_.fd, or its pipe or terminal opened again without blocking
   bool owns_fd_ = false;
   Kind kind_ = Kind::kPlain;
 
@@ -66,7 +65,7 @@ class LogQueue {
   bool is_closing_ = false;
   std::chrono::steady_clock::time_point deadline_;  // valid with is_closing_
   uint64_t n_dropped_ = 0;
-  uint64_t n_reported_ = 0;  // of those
+  uint64_t n_reported_ = 0;  // part of n_dropped_ already reported
   std::unique_ptr<std::thread> thread_;
 };
 

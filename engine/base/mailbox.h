@@ -8,7 +8,8 @@
 
 namespace tandem {
 
-// Many writers, one reader. The reader takes everything at once, so it locks once per step.
+// Queue with many writers and one reader. The reader takes all messages at once, so it locks once
+// per step.
 template <class T>
 class Mailbox {
  public:
@@ -20,7 +21,7 @@ class Mailbox {
     arrived_.notify_one();
   }
 
-  // Posts all messages, in order, or none when memory runs out.
+  // Posts all messages in order, or none when memory runs out.
   void PostAll(std::vector<T> messages) {
     {
       const std::lock_guard lock(mutex_);
@@ -31,7 +32,7 @@ class Mailbox {
     arrived_.notify_one();
   }
 
-  // Swaps out what is there; never waits.
+  // Takes all messages without waiting for one.
   std::vector<T> TakeAll() {
     std::vector<T> out;
     const std::lock_guard lock(mutex_);
@@ -39,7 +40,7 @@ class Mailbox {
     return out;
   }
 
-  // Waits until a message is there or the time is over.
+  // Waits for a message until the timeout.
   void WaitFor(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     arrived_.wait_for(lock, timeout, [&] { return !messages_.empty(); });

@@ -13,7 +13,7 @@
 namespace tandem {
 namespace {
 
-// More holders would make the message longer, not clearer.
+// More holders would make the message longer without helping.
 constexpr size_t kMaxNamedHolders = 6;
 
 std::string ClaimText(const MemoryClaim& claim) {
@@ -26,7 +26,7 @@ std::string ClaimText(const MemoryClaim& claim) {
 struct MemoryReservation::Book {
   explicit Book(int64_t budget_bytes) : budget(budget_bytes) {}
 
-  // REQUIRES: mutex held, for both.
+  // Both functions require `mutex` to be held.
   int64_t Used() const {
     int64_t used = 0;
     for (const auto& [key, entry] : entries) used += entry.claim.total();
@@ -35,7 +35,7 @@ struct MemoryReservation::Book {
   int64_t Free() const { return std::max<int64_t>(0, budget - Used()); }
 
   const int64_t budget;
-  std::mutex mutex;  // guards both
+  std::mutex mutex;  // guards entries and next_key
   std::map<uint64_t, MemoryLedger::Entry> entries;
   uint64_t next_key = 1;
 };

@@ -7,12 +7,13 @@
 
 namespace tandem {
 
-// What one model holds of the memory budget, by class.
+// Share of the memory budget that one model holds, in bytes.
 struct MemoryClaim {
   int64_t weights = 0;
   int64_t kv = 0;       // keys and values
-  int64_t scratch = 0;  // activations, logits, tables of positions
-  // The weights are a file mapped for reading, whose pages other processes share; else our own.
+  int64_t scratch = 0;  // activations, logits, position tables
+  // Weights are a read-only file mapping, whose pages processes share. Otherwise they are private
+  // memory.
   bool weights_mapped = false;
 
   int64_t total() const { return weights + kv + scratch; }
@@ -20,20 +21,20 @@ struct MemoryClaim {
 
 class MemoryLedger;
 
-// A claim that is kept for as long as this lives. Moved, not copied; may outlive the ledger's
-// owner. One thread at a time.
+// Holds a claim during its lifetime. Moved, not copied; may outlive the ledger. One thread at a
+// time.
 class MemoryReservation {
  public:
-  MemoryReservation() = default;  // of nothing
+  MemoryReservation() = default;  // empty claim
   ~MemoryReservation() { Release(); }
   MemoryReservation(MemoryReservation&& other) noexcept = default;
   MemoryReservation& operator=(MemoryReservation&& other) noexcept;
 
   const MemoryClaim& claim() const { return claim_; }
-  // More keys and values: up to `kv_bytes` in all, but no more on top than the `parts`-th part of
-  // what is free.
+  // Raises the claim of keys and values to at most `kv_bytes`. The increase is at most the free
+  // budget divided by `parts`.
   void GrowKv(int64_t kv_bytes, int64_t parts);
-  // Once everything is in place: what it really takes, be it more or less.
+  // Replaces the claim by the actual use, larger or smaller, after everything is allocated.
   void Settle(const MemoryClaim& actual);
   void Release();
 
@@ -45,14 +46,14 @@ class MemoryReservation {
   MemoryClaim claim_;
 };
 
-// Who holds how much of the memory budget of this process. Everything large is written down here
-// before it is allocated, so that what does not fit is refused instead of killed. Thread-safe.
+// Accounts for the memory budget of this process. Large allocations are reserved here first, so
+// that one that does not fit is refused instead of killed. Thread-safe.
 class MemoryLedger {
  public:
   explicit MemoryLedger(int64_t budget_bytes);
 
-  // All of the claim or nothing. Throws kUnavailable (out_of_memory) with the arithmetic: what
-  // `owner` needs, what is free, and who holds the rest.
+  // Reserves the whole claim or throws kUnavailable (out_of_memory). The message states the need of
+  // `owner`, the free budget and the other holders.
   MemoryReservation Reserve(const std::string& owner, const MemoryClaim& claim);
 
   struct Entry {
@@ -62,13 +63,13 @@ class MemoryLedger {
   std::vector<Entry> Entries() const;  // in the order of reservation
   int64_t budget_bytes() const;
   int64_t used_bytes() const;
-  int64_t free_bytes() const;  // 0 where more is used than the budget has
+  int64_t free_bytes() const;  // never negative
 
  private:
   const std::shared_ptr<MemoryReservation::Book> book_;
 };
 
-// "5.2 GiB", "17.3 MiB", "512 bytes".
+// For example "5.20 GiB", "17.3 MiB", "512 bytes".
 std::string BytesText(int64_t bytes);
 
 }  // namespace tandem

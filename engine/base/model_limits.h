@@ -4,7 +4,7 @@
 
 namespace tandem {
 
-// More layers than any known model has: what a file may claim, whoever wrote it.
+// Limit for the layer count that any file may claim; no known model has more.
 inline constexpr int64_t kMaxModelLayers = 1024;
 
 }  // namespace tandem

@@ -4,8 +4,9 @@
 
 namespace tandem {
 
-// Runs `action`. False when memory ran out within it: the action must then have left its data as it
-// was, or as its caller can clean up. For destructors, threads and callbacks, which must not throw.
+// Runs `action` and returns false when it throws std::bad_alloc. The action must then leave its
+// data unchanged, or in a state that the caller can clean up. For destructors, threads and
+// callbacks, which must not throw.
 template <class Action>
 bool HasMemoryFor(Action&& action) {
   try {

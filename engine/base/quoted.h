@@ -5,7 +5,7 @@
 
 namespace tandem {
 
-// Foreign text made fit for a message: in single quotes, cut to `longest` bytes, one printable
+// Makes foreign text safe for a message: single quotes, at most `longest` bytes, one printable
 // line.
 std::string Quoted(std::string_view text, size_t longest = 120);
 

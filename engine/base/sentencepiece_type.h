@@ -4,8 +4,8 @@
 
 namespace tandem {
 
-// What a piece of a SentencePiece vocabulary is, numbered as in sentencepiece_model.proto and in
-// GGUF's tokenizer.ggml.token_type.
+// Type of a SentencePiece piece, numbered as in sentencepiece_model.proto and in GGUF's
+// tokenizer.ggml.token_type.
 enum class SentencePieceType : uint8_t {
   kNormal = 1,
   kUnknown = 2,

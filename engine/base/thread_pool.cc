@@ -22,10 +22,10 @@ inline void Pause() { __builtin_ia32_pause(); }
 constexpr uint64_t kUnclaimedMask = 0xffffffffu;
 constexpr uint64_t Unclaimed(uint64_t round) { return round & kUnclaimedMask; }
 
-// Spins until `done()`, but no longer than kSpinTime; returns whether it was done in time.
+// Spins until `done()`, at most for kSpinTime. Returns whether it was done in time.
 template <class Done>
 bool SpinUntil(const Done& done) {
-  // Most rounds begin or end within a few pauses; only then is the clock worth reading.
+  // Most rounds begin or end within a few pauses, before the first look at the clock.
   for (int i = 0; i < 16; ++i) {
     if (done()) return true;
     Pause();
@@ -44,7 +44,7 @@ int UsableCores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;
-  // Hyper-threads share their vector units: count (package, core) pairs.
+  // Counts (package, core) pairs, because hyper-threads share their vector units.
   std::set<std::pair<int, int>> cores;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &allowed)) continue;
@@ -90,7 +90,7 @@ void ThreadPool::ParallelFor(int64_t n_tasks, const std::function<void(int64_t, 
     return;
   }
   TANDEM_CHECK(static_cast<uint64_t>(n_tasks) <= kUnclaimedMask);
-  // The round before is over: all its tasks are claimed and reported, so nobody reads these.
+  // The last round is over: all its tasks are claimed and counted, so no worker reads these fields.
   n_tasks_ = n_tasks;
   task_ = &task;
   finished_.store(0, std::memory_order_relaxed);
@@ -107,11 +107,11 @@ void ThreadPool::ParallelFor(int64_t n_tasks, const std::function<void(int64_t, 
   const auto all_reported = [&] {
     return finished_.load(std::memory_order_acquire) == left_to_workers;
   };
-  // On a crowded machine the worker we wait for may need this very core.
+  // Yields, because on a crowded machine the awaited worker may need this core.
   while (!SpinUntil(all_reported)) std::this_thread::yield();
 }
 
-// Claims and runs tasks until none is left; returns how many it ran.
+// Claims and runs tasks until none is left. Returns the number it ran.
 int64_t ThreadPool::RunTasks(int worker) {
   int64_t ran = 0;
   uint64_t round = round_.load(std::memory_order_relaxed);
@@ -142,8 +142,8 @@ void ThreadPool::WorkerLoop(int worker) {
   }
 }
 
-// Until a round begins that is not the one `seen`. It may be over on waking; the caller then spins
-// for the next one, because rounds come in bursts.
+// Sleeps until a round other than `seen` begins. That round may be over on waking. The caller then
+// spins for the next one, because rounds come in bursts.
 void ThreadPool::Sleep(uint64_t seen) {
   std::unique_lock lock(mutex_);
   sleepers_.fetch_add(1);

@@ -36,7 +36,7 @@ bool IsUnreserved(char c) {
 
 uint16_t DefaultPort(bool is_https) { return is_https ? 443 : 80; }
 
-// "host", "host:port", "[::1]:port". False when it is none of these.
+// Parses "host", "host:port" or "[::1]:port". Returns false for anything else.
 bool ParseAuthority(std::string_view text, Url& url) {
   std::string_view host;
   std::string_view rest;
@@ -136,7 +136,7 @@ std::optional<Target> ParseTarget(std::string_view target) {
         equals == std::string_view::npos ? std::string_view() : field.substr(equals + 1);
     std::optional<std::string> name = PercentDecode(field.substr(0, equals));
     std::optional<std::string> decoded = PercentDecode(value);
-    // The query is ignored where no parameter is defined, so a broken field is not an error here.
+    // Skips a broken field: requests without defined parameters ignore the query.
     if (name && decoded) out.query.emplace_back(std::move(*name), std::move(*decoded));
   }
   return out;

@@ -9,10 +9,10 @@
 
 namespace tandem {
 
-// Percent-decodes once; nullopt when a `%` is not followed by two hex digits.
+// Percent-decodes once. Returns nullopt when two hex digits do not follow a `%`.
 std::optional<std::string> PercentDecode(std::string_view text);
 
-// Percent-encodes everything but letters, digits and `-._~`: text as one segment of a path.
+// Percent-encodes all bytes except letters, digits and `-._~`, for one path segment.
 std::string PercentEncode(std::string_view text);
 
 struct Target {
@@ -20,13 +20,13 @@ struct Target {
   std::vector<std::pair<std::string, std::string>> query;
 };
 
-// Splits a request target (origin form, or absolute form whose authority is dropped; `*` stays
-// itself). nullopt for anything else, and for paths that decode to control characters, `.` or `..`
-// segments or `//`: such paths never mean anything here, and never reach a file system.
+// Parses a request target: origin form, absolute form (its authority is dropped) or `*`. Returns
+// nullopt for anything else, and for paths that decode to control characters, `.` or `..` segments
+// or `//`. They have no meaning here and never reach a file system.
 std::optional<Target> ParseTarget(std::string_view target);
 
-// An absolute http or https URL, as a client uses it. Queries and user info may hold secrets: show
-// Display() to people, never the rest.
+// An absolute http or https URL of a client. Query and user info may hold secrets: messages use
+// Display() only.
 struct Url {
   bool is_https = false;
   std::string user_info;  // undecoded, without the '@'
@@ -34,18 +34,18 @@ struct Url {
   uint16_t port = 0;
   std::string target;  // "/path?query", undecoded
 
-  // What a Host header says: the port only where it is not the scheme's.
+  // Value of a Host header; with the port only if it is not the scheme's default.
   std::string Authority() const;
   std::string Origin() const;   // "https://host:port"
   std::string Display() const;  // without query and user info
 };
 
-// nullopt for other schemes, for what is not visible ASCII or holds a backslash, and for more than
-// 16 KiB. A fragment is dropped.
+// Returns nullopt for other schemes, for invisible or non-ASCII characters and backslashes, and
+// beyond 16 KiB. Drops a fragment.
 std::optional<Url> ParseUrl(std::string_view text);
-// What a Location header means: absolute, `//host/…`, `/path`, `path` or `?query`.
+// Resolves a Location header: absolute, `//host/…`, `/path`, `path` or `?query`.
 std::optional<Url> ResolveUrl(const Url& base, std::string_view reference);
-// Scheme, host and port are the same.
+// Whether scheme, host and port are equal.
 bool IsSameOrigin(const Url& a, const Url& b);
 
 }  // namespace tandem

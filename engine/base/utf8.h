@@ -5,15 +5,16 @@
 #include <string>
 #include <string_view>
 
-// UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF. Here once,
-// for everything that reads or writes text; inline, because tokenizers ask for every character.
+// UTF-8 by RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF. The only
+// implementation for all readers and writers of text. Inline, because tokenizers call it for every
+// character.
 namespace tandem {
 
-// What stands at the beginning of some bytes, as Unicode's "maximal subpart" rule cuts them.
+// Kind of the first unit of some bytes, by Unicode's "maximal subpart" rule.
 enum class Utf8Kind {
   kWhole,      // a whole character of `size` bytes
   kInvalid,    // `size` bytes that no continuation can make a character
-  kTruncated,  // all `size` bytes there are; more of them could still make a character
+  kTruncated,  // all bytes left; more bytes could complete a character
 };
 struct Utf8Unit {
   Utf8Kind kind;
@@ -42,13 +43,14 @@ inline Utf8Unit NextUtf8(std::string_view bytes) {
   return {Utf8Kind::kWhole, length};
 }
 
-// The bytes of the character at the beginning; 0: there is none. REQUIRES: bytes is not empty.
+// Length of the whole character at the beginning; 0 when it is not whole. REQUIRES: bytes is not
+// empty.
 inline size_t WholeCharacterBytes(std::string_view bytes) {
   const Utf8Unit unit = NextUtf8(bytes);
   return unit.kind == Utf8Kind::kWhole ? unit.size : 0;
 }
 
-// The code point at p. REQUIRES: [p, end) begins with a whole character.
+// A decoded code point. DecodeUtf8 REQUIRES: p points to a whole character.
 struct Utf8Char {
   uint32_t value;
   uint32_t size;  // bytes

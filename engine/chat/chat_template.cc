@@ -14,16 +14,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What only the server may say: a client that could set these would write control tokens.
+// Names that only the server may set: a client that set them could write control tokens.
 constexpr std::array<std::string_view, 5> kReservedNames = {"messages", "tools", "bos_token",
                                                             "eos_token", "add_generation_prompt"};
 
-// The roles a message may have. Templates build control tokens of them ('<|' + role + '|>'), so
-// these words count as the template's. Any other role is a client's text.
+// The roles of the API. Templates build control tokens from them ('<|' + role + '|>'), so these
+// words count as the template's. Any other role is a client's text.
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                     "tool"};
 
-// Everything a client sent is marked as the client's, object keys included.
+// Marks every string a client sent as the client's, object keys included.
 Value FromClientJson(Runtime& rt, const Json& json, int depth) {
   if (depth > kMaxValueDepth) {
     throw Error(ErrorCode::kInvalidArgument, "the messages or tools nest deeper than " +
@@ -33,7 +33,7 @@ Value FromClientJson(Runtime& rt, const Json& json, int depth) {
     case Json::value_t::boolean:
       return Value::Bool(json.get<bool>());
     case Json::value_t::number_unsigned:
-      // Beyond 64 signed bits: the nearest float, as everything that large.
+      // Beyond 64 signed bits: the nearest float.
       if (json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
         return Value::Float(json.get<double>());
       }
@@ -90,7 +90,7 @@ Value FromMessages(Runtime& rt, const Json& messages) {
   return MakeList(rt, std::move(items), ListKind::kList, true);
 }
 
-// Names in the scope are views, so they must be those inside the caller's JSON.
+// Names in the scope are views, so they must view the caller's JSON.
 void DefineExtra(Runtime& rt, const Json& extra, Evaluator& evaluator) {
   if (!extra.is_object()) {
     throw Error(ErrorCode::kInvalidArgument, "chat_template_kwargs must be an object")
@@ -148,8 +148,8 @@ class JinjaChatTemplate : public ChatTemplate {
                      std::vector<std::pair<size_t, size_t>>* generations) const {
     Runtime rt(now);
     Evaluator evaluator(rt);
-    // Templates are given these two even where there are none, as transformers does: some ask
-    // whether they are none before they ask whether they are defined.
+    // As in transformers, these two are defined even when they are none, because some templates
+    // test for none before they test for defined.
     evaluator.Define("documents", Value());
     evaluator.Define("tools", Value());
     if (input.extra != nullptr && !input.extra->is_null()) DefineExtra(rt, *input.extra, evaluator);

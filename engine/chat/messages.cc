@@ -41,13 +41,13 @@ Error BadValue(const std::string& at, const std::string& what) {
 
 std::string Index(const std::string& at, size_t i) { return at + "[" + std::to_string(i) + "]"; }
 
-// The member, or null where it is absent or JSON null.
+// The member; null when it is absent or JSON null.
 const Json* Find(const Json& object, std::string_view key) {
   const auto found = object.find(key);
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-// The member's text; null where it is absent.
+// The member's text; null when it is absent.
 const std::string* FindText(const Json& object, const char* key, const std::string& at) {
   const Json* value = Find(object, key);
   if (value == nullptr) return nullptr;
@@ -61,7 +61,7 @@ const std::string& Text(const Json& object, const char* key, const std::string& 
   return *text;
 }
 
-// Appends without the search for an equal key, which would make large objects quadratic.
+// Appends without searching for an equal key, which would be quadratic in large objects.
 Json& Append(Json& object, std::string key, Json value) {
   auto& members = object.get_ref<Json::object_t&>();
   return members.emplace_back(std::move(key), std::move(value)).second;
@@ -92,7 +92,7 @@ std::string JoinParts(const Json& parts, bool is_assistant, const std::string& a
   return text;
 }
 
-// The content alone; nothing where it is absent.
+// The content alone; nullopt when it is absent.
 std::optional<std::string> ReadContent(const Json& message, bool is_assistant,
                                        const std::string& at) {
   const Json* content = Find(message, "content");
@@ -102,7 +102,7 @@ std::optional<std::string> ReadContent(const Json& message, bool is_assistant,
   throw WrongType(at + ".content", "a string or a list of text parts", *content);
 }
 
-// The thought under whichever of its names; null where there is none.
+// The thought under any of its names; null when there is none.
 const std::string* FindThought(const Json& message, const std::string& at) {
   const std::string* thought = nullptr;
   for (const char* key : {"reasoning_content", "reasoning", "thinking"}) {
@@ -118,7 +118,7 @@ const std::string* FindThought(const Json& message, const std::string& at) {
   return thought;
 }
 
-// One of the few places that catch: text that is no JSON is an answer here, not a fault.
+// Text that is not JSON is valid input here, so this function catches the parse error.
 Json ReadArguments(const Json& given, const std::string& at) {
   if (given.is_object()) return given;
   if (!given.is_string()) throw WrongType(at, "a JSON object or the text of one", given);
@@ -166,7 +166,7 @@ Json ReadToolCall(const Json& call, const std::string& at) {
   return out;
 }
 
-// The calls; nothing where there are none.
+// The tool calls; nullopt when there are none.
 std::optional<Json> ReadToolCalls(const Json& message, bool is_assistant, const std::string& at) {
   const Json* calls = Find(message, "tool_calls");
   if (calls == nullptr) return std::nullopt;
@@ -189,7 +189,7 @@ std::string ReadRole(const Json& message, const std::string& at) {
   return role;
 }
 
-// The content with the refusal behind it. Throws where a message without text says nothing else.
+// The content followed by the refusal. Throws for a message that has no text and nothing else.
 std::string ReadText(const Json& message, bool is_assistant, bool has_calls,
                      const std::string* thought, const std::string& at) {
   std::optional<std::string> content = ReadContent(message, is_assistant, at);

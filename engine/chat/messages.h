@@ -6,34 +6,34 @@
 namespace tandem::engine {
 
 struct NormalizeOptions {
-  // How errors name the list: "messages" gives "messages[3].content".
+  // The list's name in errors: "messages" gives "messages[3].content".
   std::string path = "messages";
   bool developer_as_system = true;  // for templates that do not mention the role "developer"
-  // The HTTP API requires `tool_call_id` of every message with role tool. Rows of training data
-  // need none: most published sets have no ids.
+  // The HTTP API requires `tool_call_id` in every message with role tool. Training rows do not:
+  // most published sets have no ids.
   bool needs_tool_call_ids = false;
 };
 
-// The one normaliser of chat messages: serving, /v1/render and training call it, so that a template
-// sees the same list in all three. It checks a list of messages and returns the form that templates
-// expect. Every returned message has a string `role` and a string `content`.
+// The one normaliser of chat messages. Serving, /v1/render and training call it, so a template sees
+// the same list in all three. It checks a list of messages and returns the form that templates
+// expect. Every returned message has a string `role` and a string `content`. The rules are:
 //
-// null means "not given", at every key of a message, of a part and of a call.
-// `role` is system, developer, user, assistant or tool. developer may become system.
-// `content` is a string, or text parts, which are joined with "\n". An assistant may also have
-// refusal parts, and may have no content beside calls, a refusal or a thought: it is then "".
-// `refusal` of an assistant is text of the answer and goes behind the content, as a part would.
-// `tool_calls` are the assistant's alone. An empty list is dropped. An absent `type` becomes
-// function, an absent `id` stays absent. `arguments` that spell a JSON object become that object;
-// other arguments stay text.
-// `reasoning_content` is an assistant's thought. `reasoning` and `thinking` are other names of it:
-// they stay, and are copied to `reasoning_content`.
-// `weight` is dropped: it concerns the loss, not the text.
-// Unknown keys reach the template as they are.
+// - null means "not given", at every key of a message, of a part and of a call.
+// - `role` is system, developer, user, assistant or tool. developer may become system.
+// - `content` is a string, or text parts, which are joined with "\n". An assistant may also have
+//   refusal parts. An assistant with calls, a refusal or a thought may omit content: it becomes "".
+// - `refusal` of an assistant is text of the answer and follows the content, as a part would.
+// - `tool_calls` belong to assistants only. An empty list is dropped. An absent `type` becomes
+//   function, an absent `id` stays absent. `arguments` that spell a JSON object become that object;
+//   other arguments stay text.
+// - `reasoning_content` is an assistant's thought. `reasoning` and `thinking` are other names for
+//   it; they stay, and are copied to `reasoning_content`.
+// - `weight` is dropped: it concerns the loss, not the text.
+// - Unknown keys reach the template unchanged.
 //
 // Linear in the size of the list. Throws Error whose param is the path of the fault:
 // kInvalidArgument with reason invalid_type, invalid_value or missing_required_parameter, or
-// kUnsupported (unsupported_value) for parts that are not text.
+// kUnsupported (unsupported_value) for parts other than text.
 nlohmann::ordered_json NormalizeMessages(const nlohmann::ordered_json& messages,
                                          const NormalizeOptions& options = {});
 

@@ -53,7 +53,8 @@ std::string OneOf(const Json& object, const char* field, const std::string& fall
               source + ": " + field + " " + Quoted(value) + " is none that this version knows");
 }
 
-// In pieces that leave memory again.
+// Hashes piece by piece and drops each piece from memory, so that a large file does not stay
+// resident.
 std::string HashOf(const fs::path& path) {
   constexpr size_t kPieceBytes = 16 << 20;
   const auto file = MappedFile::Open(path);
@@ -136,7 +137,7 @@ CheckpointManifest ParseCheckpointManifest(std::string_view json, const std::str
 
 bool IsCheckpointManifest(std::string_view json) {
   if (json.size() > kMaxBytes) return false;
-  // Sorted, for an ordered object searches all names for each.
+  // Uses the sorted map: insertion into ordered_json is linear in the number of names.
   const auto manifest = nlohmann::json::parse(json, nullptr, false);
   return manifest.is_object() && manifest.value("format", nlohmann::json()) == kFormat;
 }

@@ -8,22 +8,23 @@
 
 namespace tandem::engine {
 
-// manifest.json, version 1, which a checkpoint directory of ours has: what is in it, and of every
-// other file how long it is and what it hashes to.
+// manifest.json, version 1, of a Tandem checkpoint directory. It describes the checkpoint and
+// records the length and SHA-256 of every other file.
 struct CheckpointManifest {
   struct File {
-    std::string name;  // plain, of the same directory
+    std::string name;  // plain, in the same directory
     int64_t bytes = 0;
     std::string sha256;  // lower-case hex
   };
   std::string kind;                  // "full", "params", "adapter"
   std::string layout = "unstacked";  // or "stacked" (stacked_tensors.h)
-  std::string arch;                  // of the family
+  std::string arch;                  // family name
   int64_t step = 0;
-  std::string isa;  // of the arithmetic that wrote it; may be empty
+  std::string isa;  // ISA of the writer's arithmetic; may be empty
   std::vector<File> files;
 
-  // Files of tensors whose names begin so ("model", "optim"), by name.
+  // Sorted names of the tensor files `<stem>.safetensors` and `<stem>-*.safetensors`; stems are
+  // "model" and "optim".
   std::vector<std::string> TensorFiles(std::string_view stem) const;
   std::string ToJson() const;
 };
@@ -31,13 +32,13 @@ struct CheckpointManifest {
 inline constexpr const char* kManifestFile = "manifest.json";
 
 // Ignores unknown keys. Throws kDataLoss naming `source` and the field, or the file that is listed
-// twice; throws kUnsupported for another version.
+// twice. Throws kUnsupported for another version, kind or layout.
 CheckpointManifest ParseCheckpointManifest(std::string_view json, const std::string& source);
-// Whether the text is a manifest of a checkpoint at all, of whatever version.
+// Whether the text is a checkpoint manifest of any version.
 bool IsCheckpointManifest(std::string_view json);
 
-// Throws kDataLoss naming the file that is missing or not as long as the manifest says; with
-// `hashes`, also one whose content is another, reading all of it.
+// Throws kDataLoss naming a file that is missing or has another length than the manifest records.
+// With `hashes`, reads every file and checks its SHA-256 too.
 void CheckManifestFiles(const CheckpointManifest& manifest, const std::filesystem::path& dir,
                         bool hashes);
 

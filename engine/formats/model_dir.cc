@@ -22,12 +22,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxTextBytes = size_t{512} << 20;
 constexpr size_t kMaxIndexBytes = size_t{64} << 20;
-// What all layers of a stacked checkpoint may be taken apart into.
+// Limit for the tensors of a native checkpoint, each layer of a stacked tensor counted.
 constexpr size_t kMaxTensors = size_t{1} << 20;
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-// A name that stays in its directory wherever it is appended.
+// A name that cannot leave its directory when it is appended to a path.
 bool IsPlainFileName(std::string_view name) {
   return !name.empty() && name != "." && name != ".." &&
          std::none_of(name.begin(), name.end(), [](char c) {
@@ -35,7 +35,8 @@ bool IsPlainFileName(std::string_view name) {
          });
 }
 
-// The index's weight_map: tensor name -> shard name, both still only claims.
+// Returns the index's weight_map: tensor name -> shard name. The caller checks both against the
+// shards.
 std::map<std::string, std::string> ParseIndex(std::string_view text, const std::string& source) {
   if (text.size() > kMaxIndexBytes) {
     throw Error(ErrorCode::kDataLoss, source + ": " + std::to_string(text.size()) +
@@ -286,7 +287,8 @@ std::string ModelDir::ContentHash(const std::filesystem::path& memo_dir,
 std::string ModelDir::TensorHash(const std::filesystem::path& memo_dir,
                                  const std::function<void()>& between_pieces) const {
   if (format_ != "gguf") return ContentHash(memo_dir, between_pieces);
-  // The part of each file that tensors lie in, and where each tensor lies in that part.
+  // `parts` holds the byte range of each file that its tensors span. `places` describes each tensor
+  // and its offset in that range.
   std::vector<WeightFile> parts;
   std::string places;
   for (const WeightFile& file : weight_files_) {

@@ -17,60 +17,63 @@
 
 namespace tandem::engine {
 
-// A model as files: a Hugging Face directory (config.json, one or more safetensors shards, optional
-// tokenizer and template files), the same files embedded in the program, or one file of another
-// program told as such a directory: GGUF, llama2.c. Immutable after Open; views into it live as
-// long as it does. Any thread.
+// A model as files: a Hugging Face directory, the same files embedded in the program, or one GGUF
+// or llama2.c file. A directory holds config.json, one or more safetensors shards, and optional
+// tokenizer and template files. A GGUF or llama2.c file is presented as such a directory. Immutable
+// after Open. Views into it live as long as the ModelDir. Any thread.
 //
-// A checkpoint of ours whose layers are stacked (stacked_tensors.h) has a tensor for each of them
-// all the same, as views into what is stacked.
+// A stacked checkpoint (stacked_tensors.h) has one tensor per layer here too, as views into the
+// stacked data.
 //
-// With an index, exactly the tensors it names exist; `model.safetensors` wins over an index.
+// With an index, exactly the tensors it names exist. `model.safetensors` wins over an index.
 class ModelDir {
  public:
-  // Opens the directory: config.json is required; weights are `model.safetensors`, or the shards
-  // named by `model.safetensors.index.json` (every name must be where the index says and shard
-  // names may not leave the directory), or else those of our manifest.json. Or opens a file, whose
-  // first bytes say what it is. Throws kNotFound / kDataLoss naming file and field, kUnsupported
-  // for a file that is no model. The first of the files that a GGUF was split into stands for all,
-  // which must be beside it.
+  // Opens a directory or a file. A directory needs config.json. Its weights are
+  // `model.safetensors`, else the shards of `model.safetensors.index.json`, else those of
+  // manifest.json. Every tensor must be in the shard that the index names, and a shard name must
+  // not leave the directory. A file is recognised by its first bytes. A split GGUF is opened by its
+  // first file, with the other files in the same directory. Throws kNotFound or kDataLoss naming
+  // file and field, and kUnsupported for a file that is no model.
   static ModelDir Open(const std::filesystem::path& path);
-  // The same from memory: file name -> bytes, which must outlive the ModelDir.
+  // Opens a directory from memory: file name -> bytes. The bytes must outlive the ModelDir.
   static ModelDir FromMemory(const std::string& name,
                              std::map<std::string, std::span<const std::byte>> files);
-  // A file of another program from memory; the bytes must outlive the ModelDir.
+  // Opens a GGUF or llama2.c file from memory. The bytes must outlive the ModelDir.
   static ModelDir FromBytes(const std::string& name, std::span<const std::byte> bytes);
-  // Whether Open would take the file for a model; false for what is no regular file.
+  // Whether `path` is a regular file that begins as GGUF or looks like llama2.c.
   static bool IsModelFile(const std::filesystem::path& path);
 
   const std::string& name() const { return name_; }  // path or embedded name, for messages
-  // What the files are: "hf" (config.json and safetensors), "native" (what only manifest.json
-  // leads to), "gguf" or "llama2.c".
+  // "hf" (config.json and safetensors), "native" (a checkpoint whose weights only manifest.json
+  // lists), "gguf" or "llama2.c".
   const std::string& format() const { return format_; }
-  // Text of a small file (config.json, tokenizer.json, …); nullopt when there is none. Files over
-  // 512 MiB throw kDataLoss. What a foreign file says is put into these words when it is asked for.
+  // Text of a small file (config.json, tokenizer.json, …), or nullopt when it does not exist.
+  // Throws kDataLoss for files over 512 MiB. For GGUF and llama2.c the text is generated on each
+  // call.
   std::optional<std::string> ReadText(std::string_view file_name) const;
 
-  // What messages call a small file: its path, and of a foreign file that it was told as that.
+  // Name of a small file for messages: its path, or "<path> (as <file name>)" for GGUF and
+  // llama2.c.
   std::string Describe(std::string_view file_name) const;
 
   std::vector<std::string> tensor_names() const;                // sorted
   const StoredTensor* FindStored(std::string_view name) const;  // null when absent
-  // The same where it lies just as families ask for it, as in every directory; else null.
+  // Returns the tensor when its stored layout is the one that families expect, as in every
+  // directory. Returns null otherwise.
   const ConstTensorView* FindTensor(std::string_view name) const;
-  // Called when a tensor has been read for good: its bytes leave the process's memory, where they
-  // lie in a mapped file.
+  // Drops the tensor's pages from the process's memory where they are mapped from a file. Callers
+  // use it after their last read.
   void LetGo(const StoredTensor& tensor) const;
-  void LetGo(std::span<const std::byte> bytes) const;  // the same for a part of one
+  void LetGo(std::span<const std::byte> bytes) const;  // for a part of a tensor
   // Throws kDataLoss when a weight file was changed in place since Open
   // (MappedFile::CheckUnchanged).
   void CheckUnchanged() const;
-  // The identity of the weights (content_hash.h): their files in the order of their names.
+  // Identity of the weights (content_hash.h), over the weight files in the order of weight_files_.
   std::string ContentHash(const std::filesystem::path& memo_dir,
                           const std::function<void()>& between_pieces = {},
                           const FileHashes& known = {}) const;
-  // The identity of the tensors alone: their names, types, places and bytes. Other
-  // metadata of a GGUF do not change it. All other formats have their ContentHash.
+  // Identity of the tensors: their names, types, places and bytes, without a GGUF's other metadata.
+  // Equals ContentHash for all other formats.
   std::string TensorHash(const std::filesystem::path& memo_dir,
                          const std::function<void()>& between_pieces = {}) const;
 
@@ -81,17 +84,17 @@ class ModelDir {
   void OpenCheckpoint();
   bool Has(const std::string& file_name) const;
   SafetensorsFile OpenShard(const std::string& file_name) const;
-  void Take(const SafetensorsFile& shard);              // notes its file, not its tensors
-  void TakeForeign(const std::filesystem::path& path);  // path: empty for bytes
+  void Take(const SafetensorsFile& shard);              // adds its file, not its tensors
+  void TakeForeign(const std::filesystem::path& path);  // empty path: from bytes
   GgufFile OpenGguf(const std::filesystem::path& path);
 
   std::string name_;
   std::string format_ = "hf";
   std::filesystem::path dir_;  // empty: from memory, or one file
   std::map<std::string, std::span<const std::byte>> memory_;
-  // Of a foreign file; else empty.
+  // Set for GGUF and llama2.c only.
   std::function<std::optional<std::string>(std::string_view file_name)> read_text_;
-  std::vector<WeightFile> weight_files_;  // by name
+  std::vector<WeightFile> weight_files_;  // shards by name, or a GGUF's parts in order
   std::map<std::string, StoredTensor, std::less<>> tensors_;
 };
 

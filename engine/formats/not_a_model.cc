@@ -46,7 +46,7 @@ bool IsOrbaxDir(const fs::path& dir) {
   return Has(dir, "_CHECKPOINT_METADATA") || Has(dir, "_METADATA") || Has(dir, "manifest.ocdbt");
 }
 
-// What the entries of a directory are, by their names.
+// Entries of a directory, classified by name.
 struct Entries {
   std::vector<std::string> models;    // folders with a config.json
   std::vector<std::string> adapters;  // folders with an adapter_config.json
@@ -159,7 +159,7 @@ std::string FirstBytes(const fs::path& file, size_t n) {
   return bytes;
 }
 
-// A map of msgpack whose first key is a string, as Flax writes its trees.
+// Whether the bytes begin a msgpack map whose first key is a string: Flax writes its trees so.
 bool LooksLikeMsgpack(const std::string& bytes) {
   const auto at = [&](size_t i) {
     return static_cast<unsigned char>(i < bytes.size() ? bytes[i] : 0);

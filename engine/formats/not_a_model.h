@@ -5,10 +5,10 @@
 
 namespace tandem::engine {
 
-// Says in one line why `path` (a file or a directory) does not open as a model, and what to do: a
-// directory of several models, weights in pickles, a checkpoint of Orbax, a msgpack of Flax, an
-// adapter, a single file of weights, and the like. Looks at names and first bytes only, at most
-// kMaxLookedAt entries of a directory. Never throws for what it finds; the text begins with `path`.
+// Explains in one line why `path` (a file or a directory) does not open as a model, and what to do.
+// It recognises a directory of several models, pickles, Orbax checkpoints, Flax msgpack, adapters,
+// single weight files and the like. Reads names and first bytes only, and at most kMaxLookedAt
+// entries of a directory. Never throws for what it finds. The text begins with `path`.
 std::string WhyNotAModel(const std::filesystem::path& path);
 
 inline constexpr int kMaxLookedAt = 1000;

@@ -21,7 +21,7 @@ bool IsHex(std::string_view text, size_t n_digits) {
          text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// Names that no honest repository has: they lead out of any folder.
+// Names that leave the snapshot folder, are empty, or hold control characters or backslashes.
 bool IsHostileName(std::string_view name) {
   const bool has_control = std::any_of(name.begin(), name.end(), [](char c) {
     return static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '\\';
@@ -73,7 +73,7 @@ Url MustParse(const std::string& text) {
   return std::move(*url);
 }
 
-// Runs what may fail for a while.
+// Calls `function` and retries its transient faults.
 template <typename Function>
 auto WithRetries(HttpClient& client, const Patience& patience, const Function& function) {
   Backoff backoff(client.shared(), patience);
@@ -86,7 +86,7 @@ auto WithRetries(HttpClient& client, const Patience& patience, const Function& f
   }
 }
 
-// The field from the last answer that has it, the redirects that led there included.
+// Value of the field in the last response that has it, redirects included.
 std::string_view FindInChain(const HttpClient::Answer& answer, std::string_view name) {
   if (const auto value = answer.head.Find(name); !value.empty()) return value;
   for (auto it = answer.redirects.rbegin(); it != answer.redirects.rend(); ++it) {
@@ -205,7 +205,7 @@ RepoInfo FetchRepoInfo(HttpClient& client, const HubReference& reference,
     const HttpClient::Answer answer = client.SendFollowing(std::move(request));
     if (answer.head.status != 200) ThrowHubStatus(answer.head, answer.url, reference, options);
     RepoInfo info = ParseRepoInfo(client.ReadWholeBody(kMaxInfoBytes), url.Display());
-    // Whoever names a commit wants those files and no newer ones.
+    // A reference that names a commit must get exactly that commit.
     if (IsCommit(reference.revision) && info.commit != reference.revision) {
       throw Error(ErrorCode::kDataLoss, url.Display() + ": asked for commit " + reference.revision +
                                             ", got commit " + info.commit);
@@ -228,7 +228,7 @@ FileLocation LocateFile(HttpClient& client, const HubReference& reference,
     FileLocation location;
     location.is_elsewhere = answer.head.status != 200;
     location.url = location.is_elsewhere ? answer.url : url;
-    // A hub that keeps large files elsewhere describes them in fields of their own.
+    // A hub that stores large files elsewhere describes them in `x-linked-` fields.
     const std::string_view linked_etag = FindInChain(answer, "x-linked-etag");
     const std::string_view etag = linked_etag.empty() ? FindInChain(answer, "etag") : linked_etag;
     BlobIdentity& identity = location.identity;

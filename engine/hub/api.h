@@ -11,46 +11,47 @@
 
 namespace tandem::engine {
 
-// A file of a repository, as the list of its files describes it. All of it are claims.
+// A file of a repository, as the hub's list describes it. Every field is an unverified claim.
 struct RepoFile {
-  std::string name;  // IsSafeFileName
+  std::string name;  // satisfies IsSafeFileName
   std::optional<uint64_t> size;
-  std::string sha256;    // of large files; empty: unknown
-  std::string git_sha1;  // of the others
+  std::string sha256;    // large files only; empty: unknown
+  std::string git_sha1;  // small files only; empty: unknown
 };
 
 struct RepoInfo {
   std::string commit;
   std::vector<RepoFile> files;  // sorted by name
 
-  // nullptr when there is none of this name.
+  // Returns nullptr when no file has this name.
   const RepoFile* Find(const std::string& name) const;
 };
 
-// Where a file's bytes are, and what they must turn out to be.
+// Where to fetch a file, and the size and hash it must have.
 struct FileLocation {
   BlobIdentity identity;
   Url url;
-  bool is_elsewhere = false;  // not at the hub itself: no token, and valid for a while only
+  bool is_elsewhere = false;  // not on the hub: no token, and valid for a limited time
 };
 
-// Each asks again after faults that may pass (Backoff), and throws for the rest what a user can act
-// on: kPermissionDenied for gated models, kNotFound, kUnauthenticated for tokens that are refused.
+// Both calls retry transient faults (Backoff). They throw kPermissionDenied for gated models,
+// kNotFound, and kUnauthenticated for refused tokens.
 
-// Of the commit that the reference names; throws kDataLoss when the hub answers with another one.
+// Returns the commit of `reference.revision` and its files. Throws kDataLoss when the reference
+// names a commit and the hub answers with another one.
 RepoInfo FetchRepoInfo(HttpClient& client, const HubReference& reference, const Patience& patience);
 FileLocation LocateFile(HttpClient& client, const HubReference& reference,
                         const std::string& commit, const RepoFile& file);
 
-// An answer of 400 and above from the hub itself, explained.
+// Throws an explanation of the hub's own answer with status 400 or above.
 [[noreturn]] void ThrowHubStatus(const HttpHead& head, const Url& url,
                                  const HubReference& reference, const HubOptions& options);
 
-// "https://huggingface.co/ORG/NAME/resolve/REVISION/folder/file"
+// For example "https://huggingface.co/ORG/NAME/resolve/REVISION/folder/file".
 std::string ResolveUrlOf(const HubOptions& options, const std::string& repo,
                          const std::string& revision, const std::string& name);
 
-// The list of files as the API writes it. Throws kDataLoss.
+// Parses the API's description of a repository. Throws kDataLoss.
 RepoInfo ParseRepoInfo(std::string_view text, const std::string& source);
 
 }  // namespace tandem::engine

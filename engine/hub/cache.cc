@@ -74,7 +74,7 @@ std::optional<std::string> HubCache::FindCommit(const std::string& revision) con
   try {
     commit = ReadWholeFile(path, kMaxRefBytes);
   } catch (const Error&) {
-    return std::nullopt;  // what cannot be read, or is too large, says nothing
+    return std::nullopt;  // an unreadable or too large ref counts as unknown
   }
   while (!commit.empty() && (commit.back() == '\n' || commit.back() == ' ')) commit.pop_back();
   return IsCommit(commit) ? std::optional(std::move(commit)) : std::nullopt;
@@ -107,7 +107,7 @@ void HubCache::LinkFile(const std::string& commit, const std::string& name,
     dir /= name.substr(begin, slash - begin);
     begin = slash + 1;
     target.insert(0, "../");
-    // A folder must be one: behind a link it could lie anywhere.
+    // Must be a real directory: a link could lead anywhere.
     struct stat status {};
     if (mkdir(dir.c_str(), 0777) != 0 && errno != EEXIST) {
       ThrowSystemError("create", dir, errno);
@@ -144,7 +144,7 @@ std::optional<FileDescriptor> HubCache::TryLockBlob(const std::string& etag) con
       if (errno == EWOULDBLOCK || errno == EINTR) return std::nullopt;
       ThrowSystemError("lock", path, errno);
     }
-    // Somebody may have removed the file between its opening and the lock.
+    // Another process may have removed the file between open and lock.
     struct stat held {};
     struct stat named {};
     if (fstat(file.get(), &held) == 0 && stat(path.c_str(), &named) == 0 &&

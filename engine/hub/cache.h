@@ -12,13 +12,13 @@ namespace tandem::engine {
 
 // A model's folder in Hugging Face's cache, which other tools share:
 //
-//   models--ORG--NAME/blobs/<etag>                 contents, each under its hash
-//                     blobs/<etag>.incomplete      the first bytes of one, never with a gap
-//                     refs/<revision>              the commit it stood for when last asked
+//   models--ORG--NAME/blobs/<etag>                 contents, named by their hash
+//                     blobs/<etag>.incomplete      the first bytes of a blob, without gaps
+//                     refs/<revision>              commit of the revision at the last pull
 //                     snapshots/<commit>/<file>    relative links to blobs
-//   .locks/models--ORG--NAME/<etag>.lock           held (flock) while a blob is being written
+//   .locks/models--ORG--NAME/<etag>.lock           flock, held while a blob is being written
 //
-// A link is made only when its blob is whole and verified, so what is there can be used.
+// A link is created only after its blob is complete and verified, so every linked file is usable.
 class HubCache {
  public:
   HubCache(std::filesystem::path cache_dir, const std::string& repo);
@@ -28,19 +28,20 @@ class HubCache {
   std::filesystem::path IncompletePath(const std::string& etag) const;
   std::filesystem::path SnapshotDir(const std::string& commit) const;
 
-  // The commit that the revision (which may be a commit itself) stood for; nullopt when unknown, be
-  // it that what says so cannot be read.
+  // Commit of a revision (which may be a commit itself). Returns nullopt when it is unknown or its
+  // ref cannot be read.
   std::optional<std::string> FindCommit(const std::string& revision) const;
-  // Does nothing for a revision that is a commit.
+  // Stores the commit of a revision. Does nothing when the revision is a commit.
   void WriteRef(const std::string& revision, const std::string& commit) const;
 
-  // Size of the file in a snapshot; nullopt when it is not there, or not whole.
+  // Size of a file in a snapshot. Returns nullopt when the file or its blob does not exist.
   std::optional<uint64_t> FileSize(const std::string& commit, const std::string& name) const;
   std::optional<uint64_t> BlobSize(const std::string& etag) const;
-  // REQUIRES: IsSafeFileName(name), the blob is whole.
+  // Links a snapshot's file to its blob. REQUIRES: IsSafeFileName(name); the blob is complete.
   void LinkFile(const std::string& commit, const std::string& name, const std::string& etag) const;
 
-  // Holds the lock of a blob until it is destroyed; nullopt while another process does.
+  // Takes the lock of a blob, released when the descriptor is destroyed. Returns nullopt while
+  // another process holds it.
   std::optional<FileDescriptor> TryLockBlob(const std::string& etag) const;
 
   void CreateFolders() const;
@@ -51,15 +52,15 @@ class HubCache {
   std::filesystem::path folder_;
 };
 
-// The name of a blob from an ETag header: without `W/` and quotes. Throws kDataLoss for what cannot
-// be a file's name.
+// Returns the blob name of an ETag header: without `W/` and quotes. Throws kDataLoss when it cannot
+// be a file name.
 std::string BlobNameOfEtag(std::string_view etag);
 
-// Throws kIo when the file system of `dir` has less than `needed_bytes` free, with the sum.
+// Throws kIo with the numbers when the file system of `dir` has less than `needed_bytes` free.
 void CheckFreeSpace(const std::filesystem::path& dir, uint64_t needed_bytes, uint64_t total_bytes,
                     const std::string& what);
 
-// "12.3 GiB"
+// For example "12.3 GiB".
 std::string HumanBytes(uint64_t bytes);
 
 }  // namespace tandem::engine

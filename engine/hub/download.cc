@@ -14,12 +14,11 @@
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
 
-// How a file is fetched by many connections and still never has a gap: it is cut into segments,
-// which are handed out in order. The segment at the end of the file on disk is appended as it
-// arrives; later ones wait in memory until it is their turn. So a file can be gone on with from its
-// size alone (by us or by others who share the cache), and is hashed while it is written. The price
-// is memory, bounded by the number of segments handed out, and that what waits is lost when the
-// program ends.
+// How several connections fetch a file without leaving gaps: the file is cut into segments, which
+// are handed out in order. The segment at the end of the file on disk is appended as it arrives;
+// later ones wait in memory for their turn. So the size alone tells any program that shares the
+// cache where to resume, and the file is hashed while it is written. Waiting segments cost memory,
+// bounded by the number of segments handed out, and are lost when the program ends.
 
 namespace tandem::engine {
 namespace {
@@ -27,7 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kReadBytes = size_t{256} << 10;
-// Less than this between two faults is no progress.
+// Fewer bytes between two faults do not count as progress.
 constexpr uint64_t kMinProgressBytes = uint64_t{64} << 10;
 constexpr std::chrono::milliseconds kLockPoll{200};
 
@@ -41,7 +40,7 @@ void RunWorkers(HttpShared& shared, size_t n_workers,
       HttpClient client(shared);
       work(client);
     } catch (...) {
-      // What the others throw because they are stopped comes later.
+      // The first error wins: the stop makes the other workers throw later.
       const std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();
       shared.RequestStop();
@@ -64,7 +63,7 @@ bool TakeNumber(std::string_view& text, uint64_t& value) {
   return true;
 }
 
-// "bytes 0-99/1000"
+// Parses "bytes 0-99/1000".
 std::optional<ContentRange> ParseContentRange(std::string_view text) {
   constexpr std::string_view kUnit = "bytes ";
   if (!text.starts_with(kUnit)) return std::nullopt;
@@ -81,7 +80,7 @@ std::optional<ContentRange> ParseContentRange(std::string_view text) {
   return range;
 }
 
-// As an If-Range condition: a strong validator only.
+// Whether the ETag is a strong validator, which If-Range requires.
 bool IsStrongEtag(std::string_view etag) {
   return etag.size() >= 2 && etag.size() <= 256 && etag.front() == '"' && etag.back() == '"' &&
          std::all_of(etag.begin(), etag.end(), [](char c) { return c > 0x20 && c < 0x7f; });
@@ -104,27 +103,27 @@ class Downloads {
 
  private:
   enum class State {
-    kPending,   // nobody has opened it
-    kOpening,   // locking, reading what is there
-    kProbing,   // the answer to its first segment will tell whether there are ranges
+    kPending,   // not opened yet
+    kOpening,   // locking, and hashing the bytes on disk
+    kProbing,   // the first response tells whether the server supports ranges
     kRanged,    // segments may be handed out
-    kWhole,     // the server sends it as a whole, so one worker takes it
-    kComplete,  // every byte is there, to be verified
+    kWhole,     // one worker takes the whole file
+    kComplete,  // all bytes are on disk, not yet verified
     kDone,
   };
 
   struct File {
     BlobToFetch blob;
     State state = State::kPending;
-    Clock::time_point not_before;  // of kPending: another process holds the lock
+    Clock::time_point not_before;  // kPending: retry time while another process holds the lock
     std::optional<FileDescriptor> lock;
     std::unique_ptr<PartialBlob> partial;
-    uint64_t next_begin = 0;                      // of the next segment
-    std::map<uint64_t, uint64_t> segments;        // handed out and not all on disk: begin -> end
-    std::map<uint64_t, std::vector<char>> early;  // begin -> bytes whose turn has not come
-    std::string etag;                             // of the server that gives the bytes
-    int n_relocations = 0;                        // an etag from before one is of another server
-    bool was_doubted = false;                     // an answer as a whole without its length
+    uint64_t next_begin = 0;                // start of the next segment
+    std::map<uint64_t, uint64_t> segments;  // handed out and not completely on disk: begin -> end
+    std::map<uint64_t, std::vector<char>> early;  // begin -> bytes that wait for their turn
+    std::string etag;                             // from the server that sends the bytes
+    int n_relocations = 0;     // an ETag from before a relocation is of another server
+    bool was_doubted = false;  // got a whole-file response without its length
   };
 
   struct Task {
@@ -134,7 +133,7 @@ class Downloads {
     uint64_t end = 0;
   };
 
-  // A segment on its way.
+  // A segment being fetched.
   struct Transfer {
     File& file;
     uint64_t begin = 0;
@@ -143,24 +142,24 @@ class Downloads {
     bool was_relocated = false;
   };
 
-  // For the rest of a segment.
+  // A request for the rest of a segment.
   struct Question {
     HttpClient::Request request;
-    bool is_elsewhere = false;  // not to the hub itself
-    bool is_part = false;       // of the file
-    int n_relocations = 0;      // the file's
+    bool is_elsewhere = false;  // not sent to the hub
+    bool is_part = false;       // a range of the file
+    int n_relocations = 0;      // File::n_relocations when the request was made
   };
 
   void Work(HttpClient& client);
-  // Waits for something to do; kNothing when all is done.
+  // Waits for a task. Returns kNothing when all files are done.
   Task Next();
   std::optional<Task> TryNext();
   void Open(File& file);
   void Fetch(HttpClient& client, Transfer transfer);
-  // One request; advances `at`. Throws TransientFault when there is more to ask for.
+  // Sends one request and advances `at`. Throws TransientFault when bytes are still missing.
   void FetchOnce(HttpClient& client, Transfer& transfer);
   Question QuestionFor(const Transfer& transfer);
-  // What the head of an answer promises, checked: the end of what its body brings.
+  // Check the head of a response. Return the offset at which its body ends.
   uint64_t AcceptPart(const Transfer& transfer, const Question& question,
                       const HttpClient::Answer& answer);
   uint64_t AcceptWhole(Transfer& transfer, const Question& question,
@@ -168,7 +167,7 @@ class Downloads {
   void Receive(HttpClient& client, Transfer& transfer, uint64_t end, const Url& url);
   void Relocate(HttpClient& client, File& file);
   void Deliver(const Transfer& transfer, std::span<const char> bytes);
-  // The segments that are on disk by now.
+  // Removes the segments that are completely on disk.
   void Retire(File& file);
   void RestartWhole(File& file);
   void Finish(File& file);
@@ -181,10 +180,11 @@ class Downloads {
   PullCounters& counters_;
   const size_t n_workers_;
 
-  std::mutex mutex_;  // guards files_ (but for what a state gives to one worker), n_segments_
+  std::mutex mutex_;  // guards n_segments_ and files_, except fields owned by the worker that a
+                      // state names
   std::condition_variable changed_;
   std::vector<std::unique_ptr<File>> files_;
-  size_t n_segments_ = 0;  // handed out and not all on disk
+  size_t n_segments_ = 0;  // handed out and not completely on disk
 };
 
 Downloads::Downloads(HttpShared& shared, const HubCache& cache, const HubReference& reference,
@@ -235,7 +235,7 @@ Downloads::Task Downloads::Next() {
                                       [](const auto& file) { return file->state == State::kDone; });
     if (all_done) return {};
     if (const std::optional<Task> task = TryNext()) return *task;
-    // Stops and locks of other processes notify nobody.
+    // A timeout, because stops and other processes' locks do not notify.
     changed_.wait_for(lock, kLockPoll);
   }
 }
@@ -250,7 +250,7 @@ std::optional<Downloads::Task> Downloads::TryNext() {
         file.state = State::kOpening;
         return Task{Task::Kind::kOpen, &file, 0, 0};
       case State::kComplete:
-        file.state = State::kOpening;  // nobody else's
+        file.state = State::kOpening;  // only this worker touches it
         return Task{Task::Kind::kFinish, &file, 0, 0};
       case State::kProbing:
         if (!file.segments.empty()) break;
@@ -258,7 +258,7 @@ std::optional<Downloads::Task> Downloads::TryNext() {
       case State::kRanged: {
         const uint64_t size = file.blob.location.identity.size;
         if (file.next_begin >= size) break;
-        // The one at the end of the file always may go: the others wait for it.
+        // The segment at the end of the file may always go: the others wait for it.
         if (n_segments_ >= max_segments && !file.segments.empty()) break;
         const uint64_t begin = file.next_begin;
         const uint64_t end = begin + std::min(shared_.options.segment_bytes, size - begin);
@@ -287,7 +287,7 @@ void Downloads::Open(File& file) {
     file.state = State::kPending;
     return;
   }
-  if (cache_.BlobSize(identity.name) == identity.size) {  // by the process that held the lock
+  if (cache_.BlobSize(identity.name) == identity.size) {  // by the lock's last holder
     counters_.bytes_done += identity.size;
     file.lock = std::move(held);
     MarkDone(file);
@@ -367,8 +367,8 @@ Downloads::Question Downloads::QuestionFor(const Transfer& transfer) {
   auto& fields = question.request.fields;
   fields.emplace_back(
       "Range", "bytes=" + std::to_string(transfer.at) + "-" + std::to_string(transfer.end - 1));
-  // Where a hash will tell whether the parts belong together, servers with one content and several
-  // ETags need not agree on them.
+  // If-Range is sent only without a hash. With a hash, replicas of one file may use different
+  // ETags, and the hash decides.
   if (location.identity.hash == BlobIdentity::Hash::kNone && !file.etag.empty()) {
     fields.emplace_back("If-Range", file.etag);
   }
@@ -405,11 +405,11 @@ uint64_t Downloads::AcceptWhole(Transfer& transfer, const Question& question,
   File& file = transfer.file;
   const uint64_t size = file.blob.location.identity.size;
   const std::lock_guard lock(mutex_);
-  // Others are busy with this file too: its server has given them ranges.
+  // Other workers fetch ranges of this file, so its server supports them.
   if (question.is_part && file.state == State::kRanged) {
     throw TransientFault(ErrorCode::kUnavailable, "got the whole file instead of a part");
   }
-  // What is on disk is given up last: an answer that cannot be right must not cost it.
+  // Checks the response before discarding bytes on disk.
   CheckLength(answer, size);
   if (!question.is_part) return size;
   const bool is_measured = !answer.head.Find("content-length").empty();
@@ -465,7 +465,7 @@ void Downloads::Deliver(const Transfer& transfer, std::span<const char> bytes) {
   }
   file.partial->Append(bytes);
   counters_.bytes_done += bytes.size();
-  // What waited for exactly this end follows, and what waited for that.
+  // Append the waiting segments that now follow the end of the file.
   for (auto next = file.early.find(file.partial->size()); next != file.early.end();
        next = file.early.find(file.partial->size())) {
     file.partial->Append(next->second);
@@ -508,7 +508,7 @@ void Downloads::Finish(File& file) {
         "; what came is thrown away, and the same command fetches it again. If that fails too, a "
         "proxy or mirror (HF_ENDPOINT) on the way changes it";
     const std::lock_guard lock(mutex_);
-    // Bytes of an earlier attempt may be to blame: once it is worth beginning again.
+    // Bytes of an earlier attempt may be wrong: restart once.
     if (!was_resumed) throw Error(ErrorCode::kDataLoss, message);
     spdlog::warn("hub_again reason=\"{}\"", message);
     counters_.bytes_done -= identity.size;

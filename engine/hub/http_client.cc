@@ -18,10 +18,10 @@ using Clock = std::chrono::steady_clock;
 using Parser = beast_http::response_parser<beast_http::buffer_body>;
 
 constexpr int kMaxRedirects = 10;
-constexpr int kMaxInterimHeads = 8;  // 1xx, before the head that counts
+constexpr int kMaxInterimHeads = 8;  // 1xx responses before the final one
 constexpr uint32_t kMaxHeadBytes = uint32_t{64} << 10;
 constexpr size_t kBodyReadBytes = size_t{64} << 10;
-// A line between chunks, or the trailer behind the last, must fit into it with its neighbours.
+// Bounds one line between chunks, or the trailer after the last chunk.
 constexpr size_t kMaxInputBytes = size_t{256} << 10;
 constexpr size_t kMaxShownBytes = 200;
 constexpr std::chrono::milliseconds kMaxBackoff{8'000};
@@ -61,7 +61,7 @@ HttpShared::HttpShared(const HubOptions& hub_options, std::stop_token outer)
       endpoint(CheckedEndpoint(hub_options.endpoint)),
       stop(source_.get_token()) {}
 
-// A stream, the bytes read from it that nobody has taken yet, and the answer being read.
+// A stream, its unparsed bytes, and the response being read.
 class HttpClient::Connection {
  public:
   Connection(const Route& route, const HttpShared& shared)
@@ -69,12 +69,12 @@ class HttpClient::Connection {
                shared.stop),
         is_proxied(route.proxy.has_value()) {}
 
-  // False when the peer closed before the first byte of an answer.
+  // Reads heads up to the final one. Returns false when the peer closed before the first byte.
   bool ReadHead(bool is_head_request, Clock::time_point deadline) {
     for (int n_interim = 0; ReadOneHead(is_head_request, deadline); ++n_interim) {
       const int status = Status();
       if (status >= 200) return true;
-      // 1xx announce another head, but for 101: another protocol was not asked for.
+      // 1xx announce another head, except 101: no other protocol was requested.
       if (status < 100 || status == 101 || n_interim == kMaxInterimHeads) {
         throw Error(ErrorCode::kDataLoss, "unexpected status " + std::to_string(status));
       }
@@ -97,7 +97,8 @@ class HttpClient::Connection {
       body.data = out.data();
       body.size = out.size();
       body.more = true;
-      // One call takes a chunk's head, another its bytes: only what nobody takes needs more input.
+      // One call takes a chunk's head, another its bytes. More input is needed only when the parser
+      // takes none.
       const size_t n_taken = input_.empty() ? 0 : Put();
       const size_t n = out.size() - body.size;
       if (n > 0) return n;
@@ -113,7 +114,7 @@ class HttpClient::Connection {
     return 0;
   }
 
-  // Bytes behind the answer would be taken for the next one's.
+  // Bytes after the response would count as part of the next one.
   bool can_be_kept() const {
     return parser_ && parser_->is_done() && parser_->keep_alive() && input_.empty();
   }
@@ -145,7 +146,7 @@ class HttpClient::Connection {
     return true;
   }
 
-  // How much of the input the parser has taken.
+  // Feeds the input to the parser and returns the number of bytes it took.
   size_t Put() {
     boost::beast::error_code fault;
     const size_t n = parser_->put(net::buffer(input_), fault);
@@ -179,7 +180,8 @@ class HttpClient::Connection {
 
 namespace {
 
-// Throws the fault again, with the URL in front unless it names who is to blame itself.
+// Rethrows the current fault with the URL in front, unless the message already names the server or
+// proxy.
 [[noreturn]] void RethrowNaming(const Url& url) {
   const auto named = [&](const char* what) {
     const std::string_view text = what;
@@ -208,7 +210,7 @@ HttpClient::Connection& HttpClient::ConnectionTo(const Url& url, bool* is_reused
   auto it = connections_.find(origin);
   *is_reused = it != connections_.end();
   if (!*is_reused) {
-    // The endpoint and where it sends us; a third one means that the second has moved.
+    // Keeps the endpoint and one other origin. A third origin means that the second has moved.
     if (connections_.size() >= 3) connections_.clear();
     const bool is_endpoint = IsSameOrigin(url, shared_.endpoint);
     const Route route{url,
@@ -217,7 +219,7 @@ HttpClient::Connection& HttpClient::ConnectionTo(const Url& url, bool* is_reused
                       !is_endpoint && shared_.endpoint_is_public};
     auto connection = std::make_unique<Connection>(route, shared_);
     if (is_endpoint) {
-      // Where a proxy finds the endpoint is not known: it counts as private by its name alone.
+      // A proxy hides the endpoint's address, so its name decides.
       const bool is_private =
           route.proxy ? IsPrivateHost(url.host) : connection->stream.is_private();
       if (!is_private) shared_.endpoint_is_public = true;
@@ -272,7 +274,7 @@ HttpHead HttpClient::Send(const Request& request) {
       }
     } catch (const TransientFault& fault) {
       DropConnection();
-      // A kept connection may have ended in the meantime, which says nothing about the server.
+      // A kept connection may have been closed by the server meanwhile: retry on a new one.
       if (is_reused && fault.code() == ErrorCode::kUnavailable) continue;
       RethrowNaming(url);
     } catch (const Error&) {
@@ -362,7 +364,7 @@ void Backoff::Wait(const TransientFault& fault) {
   }
   std::chrono::milliseconds wait =
       std::min(shared_.options.first_backoff * (1 << std::min(n_faults_ - 1, 10)), kMaxBackoff);
-  // Clients that failed together should not come back together.
+  // Jitter: clients that failed together should not retry together.
   static thread_local std::minstd_rand random{std::random_device()()};
   wait = std::chrono::milliseconds(
       std::uniform_int_distribution<int64_t>(wait.count() / 2, wait.count())(random));
@@ -381,7 +383,7 @@ void Backoff::Wait(const TransientFault& fault) {
 
 namespace {
 
-// What a server says about its refusal, made fit for a message.
+// The server's explanation of a refusal, made safe for a message.
 std::string ShownMessage(std::string_view text, const HubOptions& options) {
   std::string shown(text);
   if (!options.token.empty()) {
@@ -393,7 +395,7 @@ std::string ShownMessage(std::string_view text, const HubOptions& options) {
   return EscapeJson(shown);
 }
 
-// Of what asking again would not change. None of them is kUnavailable: the server is there.
+// Code for refusals that a retry would not change. Never kUnavailable: the server is reachable.
 ErrorCode CodeOfRefusal(int status) {
   switch (status) {
     case 401:
@@ -405,7 +407,7 @@ ErrorCode CodeOfRefusal(int status) {
     case 404:
     case 410:
       return ErrorCode::kNotFound;
-    case 416:  // what it has is shorter than what it said
+    case 416:  // the file is shorter than the hub's list claims
       return ErrorCode::kDataLoss;
     default:
       return ErrorCode::kFailedPrecondition;

@@ -16,21 +16,21 @@
 
 namespace tandem::engine {
 
-// The head of an answer. Names are lower case.
+// Head of a response. Field names are lower case.
 struct HttpHead {
   int status = 0;
   std::vector<std::pair<std::string, std::string>> fields;
 
-  // The first field of this name; empty when there is none.
+  // Value of the first field with this name; empty when the field is absent.
   std::string_view Find(std::string_view name) const;
 };
 
-// What all connections of one pull share.
+// State that all connections of one pull share.
 class HttpShared {
  public:
   HttpShared(const HubOptions& hub_options, std::stop_token outer);
 
-  // Ends every wait of these connections, as the outer stop does.
+  // Ends every wait of these connections, like the outer stop.
   void RequestStop() { source_.request_stop(); }
 
  private:
@@ -46,15 +46,16 @@ class HttpShared {
   const Url endpoint;
   const TlsClientContext tls;
   const StopEvent stop;
-  // The endpoint was reached on the internet, or a proxy reached it, which keeps its address to
-  // itself: from there nobody may send us into a private network.
+  // True once the endpoint was reached at a public address. Behind a proxy, which hides the
+  // address, the endpoint's host name decides. Redirects into private networks are refused from
+  // then on.
   std::atomic<bool> endpoint_is_public{false};
 };
 
-// Asks servers over connections that it keeps, one to each. One request at a time; one thread.
+// HTTP client with one kept connection per server. One request at a time; one thread.
 //
-// The token goes to the endpoint's own origin (scheme, host and port) and nowhere else, and no more
-// once a redirect has led away from it.
+// The token goes to the endpoint's own origin (scheme, host and port) only, and no longer after a
+// redirect to another origin.
 class HttpClient {
  public:
   explicit HttpClient(HttpShared& shared);
@@ -65,27 +66,27 @@ class HttpClient {
     Url url;
     std::vector<std::pair<std::string, std::string>> fields;
     bool may_carry_token = true;
-    std::string body = {};  // sent with its length, if there is one
+    std::string body = {};  // sent with its length; empty: no body
   };
 
-  // Sends the request and reads the head of the answer. What the body of the last answer still
-  // held is given up. Throws TransientFault, kDataLoss for what is not HTTP.
+  // Sends the request and reads the head of the response. Drops the unread body of the last
+  // response. Throws TransientFault, and kDataLoss when the answer is not HTTP.
   HttpHead Send(const Request& request);
-  // At least one byte of the body, or 0 when it has been read. Throws TransientFault when it is
-  // cut. Faults name the URL that was asked.
+  // Reads at least one byte of the body; returns 0 at its end. Throws TransientFault when the body
+  // is cut short. Errors name the requested URL.
   size_t ReadBody(std::span<char> out);
-  // The whole body, which must come within the time for answers. Throws kDataLoss when it is
-  // larger.
+  // Reads the whole body within answer_timeout. Throws kDataLoss when it is larger than
+  // `max_bytes`.
   std::string ReadWholeBody(size_t max_bytes);
 
   struct Answer {
     HttpHead head;
-    Url url;  // that gave it
+    Url url;  // the URL that answered
     std::vector<HttpHead> redirects;
   };
-  // Sends, and goes where redirects lead: at most 10 times, never from https to http. With
-  // `stops_at_other_origin`, a redirect away from the endpoint is answered as it is; its
-  // destination is then in `url`.
+  // Sends and follows redirects: at most 10, never from https to http. With
+  // `stops_at_other_origin`, a redirect to another origin is returned, with its destination in
+  // `url`.
   Answer SendFollowing(Request request, bool stops_at_other_origin = false);
 
   HttpShared& shared() { return shared_; }
@@ -94,25 +95,25 @@ class HttpClient {
   class Connection;
 
   Connection& ConnectionTo(const Url& url, bool* is_reused);
-  // The connection that the last answer comes over is not used again.
+  // Drops the connection of the last response.
   void DropConnection();
 
   HttpShared& shared_;
   std::map<std::string, std::unique_ptr<Connection>> connections_;  // by origin
-  std::string current_;                                             // origin; empty: none
-  Url asked_;                                                       // last, for messages
+  std::string current_;  // origin of the last response; empty: none
+  Url asked_;            // last URL, for messages
 };
 
-// How much is borne before a fault is the caller's.
+// Limits of retrying.
 struct Patience {
   explicit Patience(const HubOptions& options)
       : max_attempts(options.max_attempts), max_retry_after(options.max_retry_after) {}
 
-  int max_attempts;  // in a row
+  int max_attempts;  // consecutive faults
   std::chrono::milliseconds max_retry_after;
 };
 
-// Waits between attempts, longer from fault to fault.
+// Waits between attempts. The waits grow with consecutive faults.
 class Backoff {
  public:
   explicit Backoff(const HttpShared& shared) : Backoff(shared, Patience(shared.options)) {}
@@ -120,7 +121,7 @@ class Backoff {
       : shared_(shared), patience_(patience) {}
 
   void Progressed() { n_faults_ = 0; }
-  // Throws the fault when it was the last one in a row that is borne.
+  // Waits, or throws when the limit of consecutive faults or of Retry-After is reached.
   void Wait(const TransientFault& fault);
 
  private:
@@ -129,8 +130,8 @@ class Backoff {
   int n_faults_ = 0;
 };
 
-// Throws what an answer of 400 and above means: TransientFault where trying again may help. What it
-// says reaches the message without control characters, shortened, and without the token.
+// Throws the error of a response with status 400 or above: TransientFault when a retry may help.
+// The server's text is shortened, and control characters and the token are removed.
 [[noreturn]] void ThrowHttpStatus(const HttpHead& head, const Url& url, const HubOptions& options);
 
 }  // namespace tandem::engine

@@ -48,7 +48,7 @@ bool IsPrivate4(uint32_t address) {
          within(0x00000000, 8);
 }
 
-// Loopback, link-local, private: what a server on the internet has no business naming.
+// Loopback, link-local and private addresses, to which a server on the internet must not redirect.
 bool IsPrivate(const sockaddr* address) {
   if (address->sa_family == AF_INET) {
     sockaddr_in v4{};
@@ -168,7 +168,7 @@ NetStream::NetStream(const Route& route, const TlsClientContext& tls, const NetT
 }
 
 NetStream::~NetStream() {
-  // Without waiting: what was read is whole by its length, so nobody needs the farewell.
+  // Does not wait for close_notify: responses are complete by their length.
   if (tls_) SSL_shutdown(tls_.get());
   ERR_clear_error();
 }
@@ -197,7 +197,7 @@ void NetStream::ConnectTo(const std::string& host, uint16_t port, bool forbids_p
     ThrowTransient(peer_ + ": the name cannot be looked up (" +
                    (fault == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(fault)) + ")");
   }
-  // The addresses that were looked at are the ones that are used: there is no second look-up.
+  // Connects to the checked addresses; a second look-up could return others.
   std::string last = "no address";
   bool was_refused = false;
   for (const addrinfo* at = list; at != nullptr; at = at->ai_next) {
@@ -219,7 +219,7 @@ void NetStream::ConnectTo(const std::string& host, uint16_t port, bool forbids_p
         socklen_t bytes = sizeof(error);
         getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
       } catch (const TransientFault&) {
-        error = ETIMEDOUT;  // the next address may answer
+        error = ETIMEDOUT;  // try the next address
       }
     }
     if (error == 0) {
@@ -246,7 +246,7 @@ void NetStream::OpenTunnel(const Route& route) {
   const Clock::time_point deadline = Clock::now() + timeouts_.connect;
   WritePlain(request + "\r\n", deadline);
 
-  // Byte by byte: what follows the head belongs to the server behind.
+  // Reads byte by byte, because the bytes after the head belong to the server.
   std::string head;
   while (!head.ends_with("\r\n\r\n")) {
     char byte = 0;
@@ -370,7 +370,7 @@ bool IsPrivateHost(const std::string& host) {
   if (host == "localhost" || host.ends_with(".localhost")) return true;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICHOST;  // nothing is looked up
+  hints.ai_flags = AI_NUMERICHOST;  // no look-up
   addrinfo* list = nullptr;
   if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return false;
   const std::unique_ptr<addrinfo, AddressesFree> addresses(list);
@@ -389,7 +389,7 @@ std::optional<Url> ProxyFor(const Url& url, const std::string& https_proxy,
       return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     });
     if (entry == "*") return std::nullopt;
-    // One colon parts a port; an IPv6 address has more.
+    // A single colon separates a port; an IPv6 address has more.
     if (const size_t colon = entry.find(':');
         colon != std::string::npos && colon == entry.rfind(':')) {
       if (entry.substr(colon + 1) != std::to_string(url.port)) continue;

@@ -18,20 +18,20 @@ struct ssl_st;
 
 namespace tandem::engine {
 
-// A fault that may be gone at the next attempt: a cut connection, a timeout, an overloaded server.
+// A fault that a retry may cure: a cut connection, a timeout, an overloaded server.
 struct TransientFault : Error {
   using Error::Error;
   std::optional<std::chrono::milliseconds> retry_after;
 };
 
-// A stop request as a descriptor that poll() can wait for. Any thread.
+// A stop request as a descriptor for poll(). Any thread.
 class StopEvent {
  public:
   explicit StopEvent(std::stop_token token);
 
   int fd() const { return event_.get(); }
   void ThrowIfStopped() const;
-  // Waits; throws kCancelled when stopped meanwhile.
+  // Sleeps. Throws kCancelled when stopped meanwhile.
   void Sleep(std::chrono::milliseconds duration) const;
 
  private:
@@ -44,8 +44,8 @@ class StopEvent {
   std::stop_callback<Raise> callback_;
 };
 
-// What servers must prove: a certificate chain to the authorities of the system (SSL_CERT_FILE and
-// SSL_CERT_DIR replace them), for the name they were asked by. Shared by all connections.
+// Certificate check of servers: a chain to the system's authorities (SSL_CERT_FILE and SSL_CERT_DIR
+// replace them) for the requested host name. All connections share it.
 class TlsClientContext {
  public:
   TlsClientContext();
@@ -58,35 +58,35 @@ class TlsClientContext {
   std::unique_ptr<ssl_ctx_st, Free> context_;
 };
 
-// How a server is reached.
+// How to reach a server.
 struct Route {
   Url server;
-  std::optional<Url> proxy;      // plain http; https goes through a tunnel
-  bool forbids_private = false;  // refuse addresses of the machine and its own networks
+  std::optional<Url> proxy;      // http proxy; https uses a tunnel through it
+  bool forbids_private = false;  // refuse loopback and private addresses
 };
 
 struct NetTimeouts {
-  std::chrono::milliseconds connect;  // each of: connecting, the proxy's answer, the handshake
+  std::chrono::milliseconds connect;  // applies to connecting, the proxy's answer and the handshake
   std::chrono::milliseconds idle;
 };
 
-// One connection: TCP, a proxy's tunnel where there is one, TLS for https. Every wait ends with a
-// timeout (TransientFault) or a stop (kCancelled). One thread at a time.
+// One connection: TCP, a tunnel through the proxy if there is one, and TLS for https. Every wait
+// ends with a timeout (TransientFault) or a stop (kCancelled). One thread at a time.
 class NetStream {
  public:
-  // Throws TransientFault when nobody answers, kPermissionDenied for a certificate or an address
-  // that is not trusted.
+  // Throws TransientFault when no address answers, and kPermissionDenied for an untrusted
+  // certificate or a forbidden address.
   NetStream(const Route& route, const TlsClientContext& tls, const NetTimeouts& timeouts,
             const StopEvent& stop);
   ~NetStream();
   NetStream(const NetStream&) = delete;
   NetStream& operator=(const NetStream&) = delete;
 
-  // At least one byte, or 0 at the end of the stream.
+  // Reads at least one byte; returns 0 at the end of the stream.
   size_t Read(std::span<char> out);
   void Write(std::string_view bytes);
 
-  // The server's address belongs to this machine or a private network. Unknown behind a proxy.
+  // Whether the peer's address is loopback or private. Behind a proxy this is the proxy's address.
   bool is_private() const { return is_private_; }
 
  private:
@@ -95,7 +95,7 @@ class NetStream {
   void Handshake(const TlsClientContext& tls, const std::string& host);
   // Waits until the socket is ready for `events`.
   void Wait(short events, std::chrono::steady_clock::time_point deadline, const char* doing);
-  // What OpenSSL wants next; throws when that is nothing.
+  // Waits for the event that OpenSSL needs; throws when OpenSSL reports a fault.
   void WaitForTls(int result, std::chrono::steady_clock::time_point deadline, const char* doing);
   size_t ReadPlain(std::span<char> out, std::chrono::steady_clock::time_point deadline);
   void WritePlain(std::string_view bytes, std::chrono::steady_clock::time_point deadline);
@@ -112,15 +112,13 @@ class NetStream {
   bool is_private_ = false;
 };
 
-// Whether a host's name alone says that it is this machine or in a private network: `localhost`, or
-// an address.
+// Whether the host is `localhost` or a loopback or private address. Does not resolve names.
 bool IsPrivateHost(const std::string& host);
 
-// The proxy for a URL, by the rules of other programs: NO_PROXY holds hosts, `.domains`, optional
-// ports, or `*`.
+// The proxy for a URL by the usual rules: NO_PROXY holds hosts, `.domains`, optional ports, or `*`.
 std::optional<Url> ProxyFor(const Url& url, const std::string& https_proxy,
                             const std::string& http_proxy, const std::string& no_proxy);
-// `Proxy-Authorization`'s value from a proxy's user info; empty without one.
+// `Proxy-Authorization` value from a proxy's user info; empty without user info.
 std::string ProxyAuthorization(const Url& proxy);
 
 }  // namespace tandem::engine

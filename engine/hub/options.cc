@@ -55,7 +55,7 @@ std::string Trimmed(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1);
 }
 
-// A token becomes a header field: whatever could end one is no token.
+// A token becomes a header field, so it must not contain spaces or control characters.
 std::string CheckedToken(const std::string& text, const std::string& source) {
   std::string token = Trimmed(text);
   const bool is_visible =
@@ -82,7 +82,7 @@ std::string ReadToken(const Environment& environment, const fs::path& home) {
 std::string CheckedEndpointText(std::string text) {
   while (text.ends_with('/')) text.pop_back();
   const std::optional<Url> url = ParseUrl(text);
-  // Paths are appended to it, and behind either sign they would be none.
+  // Paths are appended to the endpoint, so it must not have a query or a fragment.
   if (!url || !url->user_info.empty() || text.find_first_of("?#") != std::string::npos) {
     throw Error(ErrorCode::kInvalidArgument,
                 "HF_ENDPOINT must be an http or https URL without user name, query and fragment");
@@ -90,7 +90,8 @@ std::string CheckedEndpointText(std::string text) {
   return text;
 }
 
-// curl takes `host:port` for an http proxy, and so do we. The value may hold a password.
+// Accepts `host:port` for an http proxy, like curl. Messages never show the value: it may hold a
+// password.
 std::string CheckedProxy(std::string text, const char* name) {
   if (text.empty()) return text;
   if (text.find("://") == std::string::npos) text = "http://" + text;

@@ -65,7 +65,7 @@ void PartialBlob::BeginHash() {
   TANDEM_CHECK(hash_ != nullptr);
   TANDEM_CHECK(EVP_DigestInit_ex(hash_.get(), is_git ? EVP_sha1() : EVP_sha256(), nullptr) == 1);
   if (!is_git) return;
-  // git hashes a blob with its kind and size in front, and a zero byte between.
+  // git hashes "blob <size>", a zero byte and the content.
   const std::string head = "blob " + std::to_string(identity_.size);
   Hash(std::span(head.c_str(), head.size() + 1));
 }

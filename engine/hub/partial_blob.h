@@ -14,42 +14,43 @@ struct evp_md_ctx_st;
 
 namespace tandem::engine {
 
-// What a blob must turn out to be.
+// Size and hash that a blob must have.
 struct BlobIdentity {
   enum class Hash { kNone, kSha256, kGitSha1 };
 
-  std::string name;  // in the cache
+  std::string name;  // file name in the cache
   uint64_t size = 0;
   Hash hash = Hash::kNone;
   std::string hex;  // of the hash
 };
 
-// A blob being written: a file that only ever grows at its end, so that whatever ends the program
-// leaves the first bytes of the blob and nothing else. Hashed as it is written. One thread at a
-// time; whoever holds it holds the blob's lock.
+// A blob being written. The file only grows at its end, so that an interrupted program leaves the
+// first bytes of the blob and nothing else. Bytes are hashed as they are written. One thread at a
+// time; the owner holds the blob's lock.
 class PartialBlob {
  public:
-  // Hears of bytes of an earlier attempt as they are taken up, at most 1 MiB at a time; what it
-  // throws ends the reading, and changes nothing in the file.
+  // Reports bytes of an earlier attempt as they are read, normally at most 1 MiB per call. An
+  // exception ends the reading and leaves the file unchanged.
   using OnRead = std::function<void(size_t n_bytes)>;
 
-  // Takes up what an earlier attempt left, reading it once; throws kIo.
+  // Resumes an earlier attempt's file and hashes it once. Throws kIo.
   PartialBlob(std::filesystem::path path, const BlobIdentity& identity,
               const OnRead& on_read = nullptr);
   ~PartialBlob();
 
   uint64_t size() const { return size_; }
   bool was_resumed() const { return was_resumed_; }
-  // REQUIRES: it does not get larger than the blob. Throws kIo; what was written before stays.
+  // Appends bytes. REQUIRES: the file does not exceed the blob's size. Throws kIo; earlier bytes
+  // stay.
   void Append(std::span<const char> bytes);
-  // Forgets everything.
+  // Truncates the file to zero bytes and restarts the hash.
   void Restart();
-  // REQUIRES: size() is the blob's. False when the hash is another one: the file is then empty
-  // again, as no attempt to go on could mend it.
+  // Checks the hash. REQUIRES: size() equals the blob's size. On a mismatch returns false and
+  // restarts the file, because resuming cannot repair it.
   bool Verify();
-  // The hash that Verify found, for messages.
+  // The hash that Verify computed, for messages.
   const std::string& found_hex() const { return found_hex_; }
-  // REQUIRES: Verify() said true. From now on the blob is what it is.
+  // fsyncs the file and renames it to the blob. REQUIRES: Verify() returned true.
   void Publish(const std::filesystem::path& path);
 
  private:
@@ -63,7 +64,7 @@ class PartialBlob {
   const std::filesystem::path path_;
   const BlobIdentity identity_;
   FileDescriptor file_;
-  std::unique_ptr<evp_md_ctx_st, FreeHash> hash_;  // null where there is nothing to compare with
+  std::unique_ptr<evp_md_ctx_st, FreeHash> hash_;  // null when the blob has no known hash
   uint64_t size_ = 0;
   bool was_resumed_ = false;
   std::string found_hex_;

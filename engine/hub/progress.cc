@@ -54,7 +54,7 @@ PullReport ShowPullProgress() {
   const auto shown = std::make_shared<Shown>();
   if (isatty(STDERR_FILENO) == 1) {
     return [shown](const PullStatus& status) {
-      if (status.files_total == 0) return;  // nothing to fetch, or not known yet
+      if (status.files_total == 0) return;  // nothing to fetch, or the list is not known yet
       std::string line = DescribeProgress(status);
       const size_t width = line.size();
       if (width < shown->width) line.append(shown->width - width, ' ');

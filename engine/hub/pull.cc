@@ -27,16 +27,16 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kReportInterval{200};
 constexpr std::chrono::seconds kRateWindow{10};
-// Far below where sums of sizes could wrap, far above any disk.
+// Prevents overflow of sums of sizes; far above any disk.
 constexpr uint64_t kMaxModelBytes = uint64_t{1} << 60;
 constexpr size_t kMaxIndexBytes = size_t{64} << 20;
-// Models have hundreds at most; each costs a request and some bookkeeping.
+// Models have hundreds of files at most; each file costs a request.
 constexpr size_t kMaxFiles = 4096;
-// With something in the cache that will do, the hub is not waited for longer.
+// Limits the wait for the hub when the cache holds a usable snapshot.
 constexpr int kAttemptsWithFallback = 2;
 constexpr std::chrono::milliseconds kRetryAfterWithFallback{2000};
 
-// A GGUF model is its (first) file; another one is its directory.
+// The path of a GGUF model is its (first) file, otherwise the snapshot's directory.
 fs::path ModelPath(const HubCache& cache, const HubReference& reference, const std::string& commit,
                    const FileSelection& selection) {
   const fs::path dir = cache.SnapshotDir(commit);
@@ -48,7 +48,7 @@ std::vector<std::string> FilesBelow(const fs::path& dir) {
   std::error_code failed;
   fs::recursive_directory_iterator entry(dir, failed);
   for (; !failed && entry != fs::recursive_directory_iterator(); entry.increment(failed)) {
-    std::error_code absent;  // a link whose blob is gone is no file
+    std::error_code absent;  // a link without its blob is not a file
     if (!fs::is_regular_file(entry->path(), absent)) continue;
     std::string name = entry->path().lexically_relative(dir).string();
     if (IsSafeFileName(name)) names.push_back(std::move(name));
@@ -57,11 +57,11 @@ std::vector<std::string> FilesBelow(const fs::path& dir) {
   return names;
 }
 
-// What the snapshot lacks, "" when nothing.
+// Names a missing part of the snapshot; empty when it is complete.
 std::string MissingFrom(const HubCache& cache, const HubReference& reference,
                         const std::string& commit, const FileSelection& selection) {
   if (!reference.gguf.empty()) {
-    // "…-00001-of-00003.gguf" says how many there must be.
+    // "…-00001-of-00003.gguf" states the number of parts.
     const size_t n_parts = PartsOfGguf(selection.weights.front());
     const size_t n_there = selection.weights.size();
     if (n_there >= n_parts) return {};
@@ -81,7 +81,7 @@ std::string MissingFrom(const HubCache& cache, const HubReference& reference,
   return {};
 }
 
-// GGUF files hold their tokenizer, and adapters use their model's.
+// GGUF files contain their tokenizer, and adapters use their base model's.
 bool LacksTokenizer(const HubReference& reference, const FileSelection& selection) {
   const std::vector<std::string>& texts = selection.texts;
   return reference.gguf.empty() && !HasTokenizer(texts) &&
@@ -96,7 +96,7 @@ void WarnOfNoTokenizer(const HubReference& reference) {
 struct Found {
   std::optional<fs::path> path;
   bool lacks_tokenizer = false;
-  std::string missing;  // why there is none
+  std::string missing;  // why `path` is empty
 };
 
 Found FindInCache(const HubReference& reference, const HubOptions& options) {
@@ -118,10 +118,10 @@ Found FindInCache(const HubReference& reference, const HubOptions& options) {
   }
 }
 
-// One pull, run by a thread of its own so that another can report.
+// One pull, on a thread of its own so that the caller can report progress.
 class Pull {
  public:
-  // `fallback`: what the cache holds already.
+  // `fallback`: the model in the cache, if any.
   Pull(const HubReference& reference, const HubOptions& options, Found fallback,
        std::stop_token stop, PullCounters& counters)
       : reference_(reference),
@@ -138,7 +138,7 @@ class Pull {
       HttpClient client(shared_);
       info_ = FetchRepoInfo(client, reference_, PatienceForList());
     } catch (const Error& error) {
-      // Only here: once the hub has said what the model is now, an older one is not what was asked.
+      // Falls back only here: after the hub has described the current model, an older one is wrong.
       const bool is_unreachable =
           error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kDeadlineExceeded;
       if (!fallback_.path || !is_unreachable) throw;
@@ -151,7 +151,7 @@ class Pull {
     for (const RepoFile& file : info_.files) names.push_back(file.name);
     FileSelection selection = SelectFiles(reference_, names);
 
-    // The index first: it says which of the weights are the model's.
+    // The index comes first: it lists the weights of the model.
     if (std::find(selection.texts.begin(), selection.texts.end(), kIndexFile) !=
         selection.texts.end()) {
       Fetch({kIndexFile});
@@ -167,7 +167,7 @@ class Pull {
   }
 
  private:
-  // An absent network should not be waited for when nothing depends on it.
+  // With a fallback, an unreachable network should cost little time.
   Patience PatienceForList() const {
     Patience patience(shared_.options);
     if (!fallback_.path) return patience;
@@ -199,7 +199,7 @@ class Pull {
       locations[i] = LocateFile(client, reference_, info_.commit, wanted[i]);
     });
 
-    // Files with the same content are one blob.
+    // Files with equal content share one blob.
     std::map<std::string, BlobToFetch> blobs;
     for (size_t i = 0; i < wanted.size(); ++i) {
       const BlobIdentity& identity = locations[i].identity;
@@ -220,7 +220,7 @@ class Pull {
       blob.names.push_back(wanted[i].name);
     }
     if (blobs.empty()) return;
-    cache_.CreateFolders();  // not before: what is complete may lie where nothing can be written
+    cache_.CreateFolders();  // only now: a complete cache may be read-only
     CheckSpace(blobs);
 
     std::vector<BlobToFetch> ordered;
@@ -229,7 +229,7 @@ class Pull {
       counters_.files_total += static_cast<int>(blob.names.size());
       ordered.push_back(std::move(blob));
     }
-    // Small ones first: what is wrong with a model's description should show before its weights.
+    // Small files first: faults in a model's description show before its weights are fetched.
     std::sort(ordered.begin(), ordered.end(), [](const BlobToFetch& a, const BlobToFetch& b) {
       return std::pair(a.location.identity.size, a.file.name) <
              std::pair(b.location.identity.size, b.file.name);
@@ -262,7 +262,7 @@ class Pull {
   RepoInfo info_;
 };
 
-// The rate over the last seconds.
+// Rate over the last seconds.
 class RateMeter {
  public:
   double Add(Clock::time_point now, uint64_t bytes) {
@@ -277,7 +277,8 @@ class RateMeter {
   std::deque<std::pair<Clock::time_point, uint64_t>> samples_;
 };
 
-// Signals that a socket or a full disk would send to a thread: the calls report the same.
+// Blocks the signals for broken sockets and file size limits: the system calls report the same
+// faults.
 void BlockWriteSignals() {
   sigset_t signals;
   sigemptyset(&signals);

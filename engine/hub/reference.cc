@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxRepoBytes = 128;
 constexpr size_t kMaxRevisionBytes = 200;
 constexpr size_t kMaxNameBytes = 1024;
-constexpr size_t kMaxPartBytes = 200;  // with ".incomplete" and the like still a file's name
+constexpr size_t kMaxPartBytes = 200;  // leaves room for suffixes such as ".incomplete"
 constexpr size_t kMaxParts = 5;
 constexpr size_t kMaxListed = 8;  // names in a message
 
@@ -30,7 +30,7 @@ std::string Lowered(std::string_view text) {
   return out;
 }
 
-// One half of ORG/NAME, by the hub's rules.
+// Checks ORG or NAME by the hub's rules.
 bool IsRepoPart(std::string_view part) {
   if (part.empty() || !(IsAlphanumeric(part.front()) || part.front() == '_')) return false;
   if (part.back() == '.' || part.back() == '-' || part.ends_with(".git")) return false;
@@ -41,7 +41,7 @@ bool IsRepoPart(std::string_view part) {
                      [](char c) { return IsAlphanumeric(c) || c == '-' || c == '_' || c == '.'; });
 }
 
-// A branch, a tag, a commit or `refs/pr/N`; it becomes a path below refs/.
+// A branch, a tag, a commit or `refs/pr/N`. It becomes a path below refs/.
 bool IsRevision(std::string_view text) {
   if (text.empty() || text.size() > kMaxRevisionBytes || !IsAlphanumeric(text.front())) {
     return false;
@@ -105,21 +105,21 @@ bool IsPartName(std::string_view name) {
   return true;
 }
 
-// "…-00002-of-00005.gguf" -> "…-*-of-00005.gguf"; other names stay themselves.
+// "…-00002-of-00005.gguf" -> "…-*-of-00005.gguf"; returns other names unchanged.
 std::string PartsPattern(const std::string& name) {
   if (!IsPartName(name)) return name;
   const size_t begin = name.size() - kPartShape.size();
   return name.substr(0, begin) + "-*" + name.substr(begin + 6);
 }
 
-// Projectors of models with eyes carry the model's tags in their names.
+// Vision projectors carry the model's tags in their names too.
 bool IsProjector(std::string_view name) {
   const size_t slash = name.rfind('/');
   const std::string file = Lowered(slash == std::string_view::npos ? name : name.substr(slash + 1));
   return file.starts_with("mmproj");
 }
 
-// "Q4_K" is not meant by what is called "Q4_K_M".
+// Whether the name contains the tag as a whole word: "Q4_K" does not match "Q4_K_M".
 bool HasTag(std::string_view name, const std::string& tag) {
   const std::string lower = Lowered(name);
   for (size_t at = lower.find(tag); at != std::string::npos; at = lower.find(tag, at + 1)) {
@@ -168,7 +168,7 @@ FileSelection SelectGguf(const HubReference& reference, const std::vector<std::s
   return {{}, std::move(parts)};
 }
 
-// The path of a page of the hub, without host and query; nullopt for other texts.
+// Returns the path of a hub page without host and query; nullopt for other texts.
 std::optional<std::string_view> PathOfPage(std::string_view text) {
   for (const std::string_view scheme : {"https://", "http://"}) {
     if (text.starts_with(scheme)) text.remove_prefix(scheme.size());
@@ -183,7 +183,7 @@ std::optional<std::string_view> PathOfPage(std::string_view text) {
   return std::nullopt;
 }
 
-// "ORG/NAME", "ORG/NAME/tree/REVISION" or "ORG/NAME/blob/REVISION/FILE.gguf".
+// Parses "ORG/NAME", "ORG/NAME/tree/REVISION" or "ORG/NAME/blob/REVISION/FILE.gguf".
 std::optional<HubReference> ParsePage(std::string_view path) {
   const auto take = [&] {
     const std::string_view part = path.substr(0, path.find('/'));
@@ -198,7 +198,7 @@ std::optional<HubReference> ParsePage(std::string_view path) {
   reference.repo = std::string(org) + "/" + std::string(name);
   if (kind.empty()) return reference;
   if (kind != "tree" && kind != "blob" && kind != "resolve") return std::nullopt;
-  // A branch whose name has a slash is given as ORG/NAME@REVISION.
+  // A branch name with a slash needs the form ORG/NAME@REVISION.
   reference.revision = take();
   if (!IsRevision(reference.revision)) return std::nullopt;
   if (path.ends_with(".gguf") && IsSafeFileName(path)) reference.gguf = path;
@@ -262,7 +262,7 @@ FileSelection SelectFiles(const HubReference& reference, const std::vector<std::
   std::vector<std::string> ggufs;
   bool has_single = false;
   for (const std::string& name : names) {
-    // Folders of a repository hold the model again, for other programs.
+    // Subfolders of a repository repeat the model for other programs.
     if (name.find('/') != std::string::npos) continue;
     if (IsText(name)) selection.texts.push_back(name);
     if (name.ends_with(".safetensors")) selection.weights.push_back(name);
@@ -270,7 +270,7 @@ FileSelection SelectFiles(const HubReference& reference, const std::vector<std::
     if (IsPickle(name)) pickles.push_back(name);
     has_single |= name == "model.safetensors";
   }
-  // As ModelDir opens them: the single file wins over an index, the index over everything else.
+  // Same order as ModelDir: the single file wins over the index, the index over all other files.
   if (has_single) {
     selection.weights = {"model.safetensors"};
     std::erase(selection.texts, kIndexFile);

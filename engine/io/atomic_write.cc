@@ -14,10 +14,9 @@
 
 #include "engine/io/posix_file.h"
 
-// How a reader never sees half of anything: the bytes go to `<name>.tmp-<random>` in the same
-// directory, are fsynced, and get their name by rename, which is atomic; the fsync of the parent
-// directory makes the name last. A writer holds an flock on its temporary for as long as it lives,
-// so that cleaning up after killed writers never takes a file from a living one.
+// The bytes go to `<name>.tmp-<random>` in the same directory, are fsynced, and get their name by
+// rename, which is atomic. The fsync of the parent directory makes the name durable. A writer holds
+// an flock on its temporary, so that RemoveStaleTemporaries never removes a live writer's file.
 
 namespace tandem::engine {
 namespace {
@@ -34,8 +33,8 @@ std::filesystem::path TemporaryBeside(const std::filesystem::path& path) {
   return temporary;
 }
 
-// Locks a fresh temporary. False when a cleaner removed it between its creation and the lock.
-// Where the file system knows no flock, nothing is locked and nothing is lost but that protection.
+// Locks a fresh temporary. Returns false when a cleaner removed it between creation and lock. File
+// systems without flock lose only this protection.
 bool LockTemporary(const FileDescriptor& file, const std::filesystem::path& temporary) {
   flock(file.get(), LOCK_EX | LOCK_NB);
   struct stat held {};
@@ -45,12 +44,12 @@ bool LockTemporary(const FileDescriptor& file, const std::filesystem::path& temp
   return held.st_ino == named.st_ino && held.st_dev == named.st_dev;
 }
 
-// Removes its path unless told that the file has its final name.
+// Removes its path unless Published was called.
 class TemporaryGuard {
  public:
   explicit TemporaryGuard(std::filesystem::path path) : path_(std::move(path)) {}
   ~TemporaryGuard() {
-    std::error_code ignored;  // we are already failing for a better reason
+    std::error_code ignored;  // an earlier failure is already on its way
     if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
   }
   TemporaryGuard(const TemporaryGuard&) = delete;
@@ -66,21 +65,21 @@ class TemporaryGuard {
   throw Error(ErrorCode::kAlreadyExists, path.string() + " exists already");
 }
 
-// A plain rename would quietly replace an empty directory.
+// A plain rename would replace an empty directory without an error.
 void RenameWithoutReplacing(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno == EEXIST) ThrowExists(to);
   if (errno != EINVAL && errno != ENOSYS) ThrowSystemError("rename to", to, errno);
-  // The file system cannot promise it: look, then rename.
+  // The file system lacks RENAME_NOREPLACE: check, then rename. Another writer can come in between.
   if (std::filesystem::exists(std::filesystem::symlink_status(to))) ThrowExists(to);
   if (rename(from.c_str(), to.c_str()) != 0) ThrowSystemError("rename to", to, errno);
 }
 
-// Afterwards `from` is what `to` was, for whoever removes it.
+// Afterwards `from` names the old content of `to`; the caller removes it.
 void Exchange(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) ThrowSystemError("rename to", to, errno);
-  // The file system cannot: for a moment there is neither.
+  // The file system lacks RENAME_EXCHANGE: for a moment `to` does not exist.
   const std::filesystem::path old = TemporaryBeside(to);
   if (rename(to.c_str(), old.c_str()) != 0) ThrowSystemError("rename", to, errno);
   if (rename(from.c_str(), to.c_str()) != 0) {
@@ -91,7 +90,7 @@ void Exchange(const std::filesystem::path& from, const std::filesystem::path& to
   if (rename(old.c_str(), from.c_str()) != 0) ThrowSystemError("rename", old, errno);
 }
 
-// Children before parents: a directory is synced once all its entries are.
+// Syncs children before parents, so that a directory is synced after all its entries.
 void SyncTree(const std::filesystem::path& dir) {
   std::vector<std::filesystem::path> dirs{dir};
   std::error_code error;
@@ -128,7 +127,7 @@ void WriteFileAtomically(const std::filesystem::path& path, std::string_view tex
 void PublishDirectory(const std::filesystem::path& final_dir,
                       const std::function<void(const std::filesystem::path& temporary)>& fill,
                       IfThere if_there) {
-  // "out/" and "out" are the same directory, but only the second has a name to add to.
+  // "out/" and "out" are the same directory, but only "out" has a file name to extend.
   const std::filesystem::path target =
       final_dir.has_filename() ? final_dir : final_dir.parent_path();
   const auto is_there = [&] {
@@ -144,7 +143,7 @@ void PublishDirectory(const std::filesystem::path& final_dir,
     if (dir.get() < 0 || !LockTemporary(dir, temporary)) continue;
 
     fill(temporary);
-    PublishPath(temporary, target, if_there);  // of a replaced one, the guard removes the old
+    PublishPath(temporary, target, if_there);  // the guard removes a replaced directory
     return;
   }
 }
@@ -175,15 +174,15 @@ void RemoveStaleTemporaries(const std::filesystem::path& parent, const std::stri
     if (mark == std::string::npos || mark == 0) continue;
     if (name.empty() || file.substr(0, mark) == name) found.push_back(entry->path());
   }
-  if (error.value() == ENOENT) return;  // nobody has written here yet
+  if (error.value() == ENOENT) return;  // no writer has used it yet
   if (error) ThrowSystemError("list", parent, error.value());
 
   for (const std::filesystem::path& path : found) {
     const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (file.get() >= 0 && flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      continue;  // its writer lives
+      continue;  // its writer is alive
     }
-    std::error_code ignored;  // another cleaner may have been faster
+    std::error_code ignored;  // another cleaner may have removed it
     std::filesystem::remove_all(path, ignored);
   }
 }
@@ -199,7 +198,8 @@ std::string ReadWholeFile(const std::filesystem::path& path, size_t max_bytes) {
   const auto expected = static_cast<size_t>(status.st_size);
   if (expected > max_bytes) throw_too_large(std::to_string(expected));
 
-  // Files of /proc say 0 and then have content, and any file may grow: the end is where read says.
+  // Files of /proc report 0 bytes and have content, and any file may grow: read decides where the
+  // end is.
   std::string text;
   text.resize(std::max<size_t>(expected, 4095) + 1);
   size_t size = 0;

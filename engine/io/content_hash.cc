@@ -10,7 +10,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 
-// Beside the hash: its memo, one small file per set of weight files.
+// The memo of a hash is one small file per set of weight files.
 
 namespace tandem::engine {
 namespace {
@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMemoVersion = 2;
 
-// A file changed a moment ago could change again within one tick of its time stamp, unseen.
+// A recently changed file could change again within one tick of its time stamp, unseen.
 constexpr auto kSettledAfter = std::chrono::seconds(2);
 
 using MappedFiles = std::vector<const MappedFile*>;
@@ -63,7 +63,7 @@ std::filesystem::path MemoPath(const std::filesystem::path& memo_dir, const Json
   return memo_dir / ("content-hash-" + key + ".json");
 }
 
-// A memo that is absent, broken or about other files is simply no memo.
+// Returns nullopt for a memo that is absent, broken or about other files.
 std::optional<std::string> ReadMemo(const std::filesystem::path& path, const Json& files) {
   constexpr size_t kMaxMemoBytes = size_t{1} << 20;
   std::error_code ignored;
@@ -84,18 +84,18 @@ std::optional<std::string> ReadMemo(const std::filesystem::path& path, const Jso
 
 void WriteMemo(const std::filesystem::path& path, const Json& files, const std::string& hash) {
   try {
-    std::error_code ignored;  // the write will say what is wrong
+    std::error_code ignored;  // WriteFileAtomically reports it
     std::filesystem::create_directories(path.parent_path(), ignored);
     WriteFileAtomically(
         path, Json{{"version", kMemoVersion}, {"sha256", hash}, {"files", files}}.dump(2) + "\n");
   } catch (const Error& error) {
-    // Without a memo the next start hashes again; nothing else depends on it.
+    // Without a memo the next start hashes again.
     spdlog::debug("content_hash memo={} not written: {}", path.string(), error.what());
   }
 }
 
 Sha256Digest DigestOf(const WeightFile& file, const std::function<void()>& between_pieces) {
-  constexpr size_t kPieceBytes = 32 << 20;  // some tens of milliseconds
+  constexpr size_t kPieceBytes = 32 << 20;  // tens of milliseconds of hashing
   Sha256 sha;
   for (size_t at = 0; at < file.bytes.size(); at += kPieceBytes) {
     if (between_pieces) between_pieces();

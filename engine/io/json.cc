@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Builds the tree. Not the library's own builder: that looks for an equal name linearly at every
-// insertion (quadratic in a hostile object) and then lets one of the two win.
+// Builds the tree. nlohmann's own builder searches for an equal name at every insertion (quadratic
+// in a hostile object) and keeps only one of two equal names.
 class TreeBuilder : public JsonHandler {
  public:
   explicit TreeBuilder(const JsonLimits& limits) : limits_(limits) {}
@@ -41,7 +41,7 @@ class TreeBuilder : public JsonHandler {
   void Null() override { Add(nullptr); }
 
  private:
-  // The parents of an element stay where they are until it is closed, so pointers to them hold.
+  // Pointers to open parents stay valid: a parent gets no sibling before it is closed.
   Json* Add(Json value) {
     if (++n_values_ > limits_.max_values) {
       Fail("more than " + std::to_string(limits_.max_values) + " values");
@@ -58,7 +58,7 @@ class TreeBuilder : public JsonHandler {
     if (static_cast<int64_t>(object.size()) >= limits_.max_names) {
       Fail("an object with more than " + std::to_string(limits_.max_names) + " names");
     }
-    // The vector beneath the ordered map: appends without looking for an equal name.
+    // Appends to the vector below the ordered map, without its search for an equal name.
     return &object.emplace_back(std::move(name_), std::move(value)).second;
   }
 
@@ -85,7 +85,8 @@ class TreeBuilder : public JsonHandler {
   throw Error(ErrorCode::kDataLoss, source + ": field '" + field + "' " + what);
 }
 
-// The field's value; null when it is absent or JSON null, which config files use as "not set".
+// Returns the field's value, or null when it is absent or JSON null, which config files use as "not
+// set".
 const Json* FindField(const Json& object, const char* field, const std::string& source) {
   if (!object.is_object()) {
     throw Error(ErrorCode::kDataLoss, source + ": expected a JSON object around field '" +
@@ -112,7 +113,7 @@ int64_t IntValue(const Json& value, const char* field, int64_t min, int64_t max,
   } else if (value.is_number_integer()) {
     number = value.get<int64_t>();
   } else if (value.is_number_float()) {
-    // Python writes 4096.0 where its value was a float; exact integers up to 2^53 are meant.
+    // Python writes 4096.0 for a float value. Exact integers up to 2^53 are accepted.
     const double real = value.get<double>();
     if (real != std::floor(real) || std::abs(real) > 0x1p53) {
       ThrowField(source, field, "must be an integer, got " + FormatNumber(real));

@@ -8,27 +8,27 @@
 
 namespace tandem::engine {
 
-// Bounds of one JSON text. A text beyond a bound is refused before more of it is built.
+// Bounds of one JSON text. Parsing stops at the first bound that the text exceeds.
 struct JsonLimits {
   int max_depth = 64;                                        // nesting levels
   int64_t max_names = std::numeric_limits<int64_t>::max();   // names in one object
   int64_t max_values = std::numeric_limits<int64_t>::max();  // values in the whole text
 };
 
-// Parses JSON that came from outside: rejects invalid UTF-8, control characters, NaN,
-// numbers beyond a double, trailing text, duplicate names (instead of merging them silently), and
-// nesting deeper than `max_depth` (before building anything). Time and memory are linear in the
-// text, up to sorting the names of one object. Throws kDataLoss: "<source>: <what> at byte N", N
-// counting from 1.
+// Parses untrusted JSON. Rejects invalid UTF-8, control characters, NaN, numbers beyond a double,
+// trailing text, duplicate names, and nesting deeper than `max_depth` (before building anything).
+// Time and memory are linear in the text, apart from sorting the names of one object. Throws
+// kDataLoss: "<source>: <what> at byte N", N counting from 1.
 nlohmann::ordered_json ParseUntrustedJson(std::string_view text, const std::string& source,
                                           int max_depth = 64);
-// Like the above, with more bounds. The message names the bound that the text exceeds.
+// Checks more bounds. The message names the bound that the text exceeds.
 nlohmann::ordered_json ParseUntrustedJson(std::string_view text, const std::string& source,
                                           const JsonLimits& limits);
 
-// Field access for config files: each throws kDataLoss naming source and field when the value has
-// the wrong type or lies outside [min, max]. `…Or` gives the fallback (unchecked) when the field is
-// absent or null; JsonInt requires it. An exact integer written as 4096.0 counts as an integer.
+// Field access for config files. Each throws kDataLoss naming source and field when the value has
+// the wrong type or lies outside [min, max]. `…Or` returns the fallback (unchecked) when the field
+// is absent or null; JsonInt requires the field. An exact integer written as 4096.0 counts as an
+// integer.
 int64_t JsonInt(const nlohmann::ordered_json& object, const char* field, int64_t min, int64_t max,
                 const std::string& source);
 int64_t JsonIntOr(const nlohmann::ordered_json& object, const char* field, int64_t fallback,

@@ -12,8 +12,8 @@ namespace {
   throw Error(code, source + ": " + what + " at byte " + std::to_string(byte));
 }
 
-// The depth of nesting, found without building anything; also refuses control characters, of which
-// the parser would take NUL for the end of the text.
+// Checks the nesting depth without building anything. Also refuses control characters, because the
+// parser takes NUL for the end of the text.
 void CheckDepth(std::string_view text, const std::string& source, int max_depth) {
   int depth = 0;
   bool in_string = false;
@@ -36,12 +36,12 @@ void CheckDepth(std::string_view text, const std::string& source, int max_depth)
         ThrowAt(source, "nesting deeper than " + std::to_string(max_depth) + " levels", i + 1);
       }
     } else if (c == ']' || c == '}') {
-      depth = std::max(depth - 1, 0);  // surplus ones are the parser's to report
+      depth = std::max(depth - 1, 0);  // the parser reports surplus ones
     }
   }
 }
 
-// Walks the text and publishes how far the parser has come.
+// Walks the text and records the parser's position.
 class TrackedIterator {
  public:
   using iterator_category = std::forward_iterator_tag;
@@ -69,7 +69,7 @@ class TrackedIterator {
   const char** position_;
 };
 
-// nlohmann's event interface, handed on to ours.
+// Adapts nlohmann's event interface to JsonHandler.
 class Adapter {
  public:
   Adapter(JsonHandler& handler, const std::string& source) : handler_(handler), source_(source) {}
@@ -88,8 +88,9 @@ class Adapter {
   bool end_array() { return handler_.EndArray(), true; }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: <reason>; last read: '…'".
-    // What was last read may be as long as the text and is not ours to repeat.
+    // nlohmann's message: "[json.exception.parse_error.101] parse error at line 1, column 2:
+    // <reason>; last read: '…'". The part after "last read" may be as long as the text, so it is
+    // cut off.
     constexpr int kNumberOverflow = 406;
     if (error.id == kNumberOverflow) ThrowAt(source_, "number out of range", position);
     std::string reason = error.what();

@@ -10,8 +10,8 @@
 
 namespace tandem::engine {
 
-// Receives JSON one token at a time, so that a reader with a fixed format builds nothing but what
-// it needs. Every method refuses by default.
+// Receives JSON one token at a time, so that a reader of a fixed format builds only what it needs.
+// Every method refuses by default.
 class JsonHandler {
  public:
   virtual ~JsonHandler() = default;
@@ -29,7 +29,7 @@ class JsonHandler {
   virtual void Null() { Fail("unexpected null"); }
 
  protected:
-  // Throws "<source>: <what> at byte N", N being what has been read so far.
+  // Throws "<source>: <what> at byte N", where N is the number of bytes read so far.
   [[noreturn]] void Fail(const std::string& what, ErrorCode code = ErrorCode::kDataLoss) const;
 
  private:
@@ -39,9 +39,9 @@ class JsonHandler {
   const char* position_ = nullptr;
 };
 
-// Feeds `text` to `handler`. Before the first event the nesting depth is checked in one pass that
-// allocates nothing. Uses no recursion. Throws kDataLoss as ParseUntrustedJson does; handlers may
-// throw anything.
+// Feeds `text` to `handler`. Checks the nesting depth before the first event, in one pass without
+// allocation. Uses no recursion. Throws kDataLoss like ParseUntrustedJson; handlers may throw
+// anything.
 void ParseJsonEvents(std::string_view text, const std::string& source, int max_depth,
                      JsonHandler& handler);
 

@@ -16,8 +16,8 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 
-// Like mmap, but a file that could hold a huge page begins on the border of one: only then can the
-// kernel map the huge pages of its cache as such.
+// Like mmap, but maps a file of at least kHugePageBytes at a multiple of that size. Only then can
+// the kernel map the huge pages of its cache as such.
 void* MapAligned(int file, size_t bytes) {
   if (bytes < kHugePageBytes) return mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file, 0);
 
@@ -40,7 +40,7 @@ void* MapAligned(int file, size_t bytes) {
   std::byte* const mapped_end = aligned + RoundUp<size_t>(bytes, kPageBytes);
   if (aligned > begin) munmap(begin, static_cast<size_t>(aligned - begin));
   if (end > mapped_end) munmap(mapped_end, static_cast<size_t>(end - mapped_end));
-  // Only advice: what is not in the page cache yet is then read as huge pages, where it can.
+  // Advice only: pages that are not in the page cache yet are read as huge pages where possible.
   madvise(at, bytes, MADV_HUGEPAGE);
   return at;
 }
@@ -100,7 +100,8 @@ void MappedFile::LetGo(std::span<const std::byte> part) const {
   const auto to =
       std::min(begin + bytes_.size(), reinterpret_cast<uintptr_t>(part.data()) + part.size());
   if (from >= to) return;
-  // Whole pages around it: a page that a neighbour is reading is only mapped once more.
+  // Includes the whole pages at both ends. A neighbour that still reads such a page only faults it
+  // in again.
   const uintptr_t first = from / kPageBytes * kPageBytes;
   (void)madvise(reinterpret_cast<void*>(first), to - first, MADV_DONTNEED);  // only advice
 }
@@ -110,7 +111,7 @@ MappedFile::MappedFile(std::filesystem::path path, std::span<const std::byte> by
     : path_(std::move(path)), bytes_(bytes), identity_(identity) {}
 
 MappedFile::~MappedFile() {
-  watch_.reset();  // before the addresses belong to somebody else
+  watch_.reset();  // before the addresses can be reused
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 

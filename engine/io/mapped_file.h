@@ -11,7 +11,7 @@
 
 namespace tandem::engine {
 
-// What tells one state of a file from another without reading it.
+// Identifies one state of a file without reading it.
 struct FileIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -21,13 +21,13 @@ struct FileIdentity {
 };
 
 // A whole file mapped read-only and shared: two processes that open the same file share its pages.
-// Immutable and safe to read from any thread. The bytes live as long as the object,
-// even if the name is replaced or removed. A file that is truncated in place while it is mapped
-// ends the process, or is damaged after SurviveMappingFaults (mapping_faults.h). Our own writers
-// publish by rename (atomic_write.h).
+// Immutable; any thread. The bytes live as long as the object, even if the name is replaced or
+// removed. Truncating the file in place while it is mapped ends the process on the next read, or
+// marks the file damaged after SurviveMappingFaults (mapping_faults.h). Our own writers publish by
+// rename (atomic_write.h).
 class MappedFile {
  public:
-  // Throws kNotFound, kIo (naming the path and errno's text; a pipe or a directory is kIo). An
+  // Throws kNotFound, or kIo naming the path and errno's text (also for a pipe or a directory). An
   // empty file maps to no bytes.
   static std::shared_ptr<const MappedFile> Open(const std::filesystem::path& path);
   ~MappedFile();
@@ -36,16 +36,16 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::filesystem::path& path() const { return path_; }
-  // As it was when the file was opened, and as it is now under the same path (throws kNotFound).
+  // Identity at Open, and of the file that is now under the same path (throws kNotFound).
   const FileIdentity& identity() const { return identity_; }
   FileIdentity CurrentIdentity() const;
-  // Whether a page could not be read; zeros stand there then.
+  // Whether a page could not be read; its bytes are zeros.
   bool is_damaged() const { return watch_ && watch_->is_damaged(); }
   // Throws kDataLoss when the file was changed in place since Open, or is damaged: the bytes read
-  // so far may be of two files. A file whose name was replaced or removed is unchanged.
+  // so far may mix two states. A file whose name was replaced or removed counts as unchanged.
   void CheckUnchanged() const;
-  // Takes these bytes out of the process's memory until they are read again; they stay in the
-  // system's page cache. What is not within bytes() is left alone.
+  // Drops these bytes from the process's memory until the next read. They stay in the system's page
+  // cache. Ignores bytes outside bytes().
   void LetGo(std::span<const std::byte> part) const;
 
  private:
@@ -55,7 +55,7 @@ class MappedFile {
   std::filesystem::path path_;
   std::span<const std::byte> bytes_;
   FileIdentity identity_;
-  std::optional<MappingWatch> watch_;  // of bytes_; nothing for an empty file
+  std::optional<MappingWatch> watch_;  // of bytes_; nullopt for an empty file
 };
 
 }  // namespace tandem::engine

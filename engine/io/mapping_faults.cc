@@ -17,14 +17,14 @@ constexpr uintptr_t kFaultPageBytes = 4096;
 
 // Constant-initialized and never destroyed: a fault may come at any time.
 constinit std::array<MappingWatch::Slot, MappingWatch::kMaxWatches> g_slots;
-constinit std::atomic<size_t> g_n_slots{0};  // slots beyond were never used
-constinit std::mutex g_mutex;                // guards which slots are taken, and g_next
+constinit std::atomic<size_t> g_n_slots{0};  // slots at or above were never used
+constinit std::mutex g_mutex;                // guards g_taken and g_next
 constinit std::array<bool, MappingWatch::kMaxWatches> g_taken{};
-constinit size_t g_next = 0;  // where the search for a free slot begins
+constinit size_t g_next = 0;  // start of the search for a free slot
 struct sigaction g_previous;  // written before the handler can run
 
-// Replaces the rest of the range by zeros: whatever cut the file short took all of it, and one
-// mapping per page would run into the kernel's limit. mmap is a plain system call here.
+// Replaces the rest of the range by zeros. A truncation loses all of it, and one mapping per page
+// would reach the kernel's limit. mmap is a plain system call, so a signal handler may use it.
 bool Repair(MappingWatch::Slot& slot, uintptr_t at, uintptr_t end) {
   const uintptr_t page = at / kFaultPageBytes * kFaultPageBytes;
   const void* mapped = mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
@@ -37,7 +37,7 @@ bool Repair(MappingWatch::Slot& slot, uintptr_t at, uintptr_t end) {
 void OnBusError(int signal, siginfo_t* info, void*) {
   const int error = errno;
   const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
-  const bool is_fault = info->si_code > 0;  // else another process sent the signal
+  const bool is_fault = info->si_code > 0;  // otherwise a process sent the signal
   const size_t n_slots = is_fault ? g_n_slots.load(std::memory_order_acquire) : 0;
   for (size_t i = 0; i < n_slots; ++i) {
     MappingWatch::Slot& slot = g_slots[i];
@@ -47,7 +47,8 @@ void OnBusError(int signal, siginfo_t* info, void*) {
     errno = error;
     return;
   }
-  // Not ours. The instruction faults again and meets the earlier action; a sent signal is repeated.
+  // Outside watched ranges: restores the earlier action, which the repeated fault or signal then
+  // takes.
   sigaction(SIGBUS, &g_previous, nullptr);
   if (!is_fault) raise(signal);
   errno = error;

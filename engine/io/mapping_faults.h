@@ -7,16 +7,16 @@
 
 namespace tandem::engine {
 
-// Reading a page of a mapped file that the file has lost raises SIGBUS, which ends the process. The
-// loss is a truncation in place or a failing disk. After SurviveMappingFaults, such a fault inside
-// a watched range reads zeros from there to the end of the range instead, and the watch says so.
-// Every reader of a watched range must then ask is_damaged before it trusts what it read.
+// Reading a mapped page that the file has lost raises SIGBUS, which ends the process. Causes are
+// truncation in place and failing disks. After SurviveMappingFaults, a fault in a watched range
+// instead reads zeros from there to the end of the range and marks the watch damaged. Every reader
+// of a watched range must check is_damaged before it uses the bytes.
 
-// Watches one range of addresses while it lives. Any thread.
+// Watches one range of addresses during its lifetime. Any thread.
 class MappingWatch {
  public:
-  // REQUIRES: `range` begins on a page and covers whole pages; it stays mapped while the watch
-  // lives. Throws kResourceExhausted when kMaxWatches are alive.
+  // REQUIRES: `range` begins on a page, covers whole pages and stays mapped during the watch's
+  // lifetime. Throws kResourceExhausted when kMaxWatches exist.
   explicit MappingWatch(std::span<const std::byte> range);
   ~MappingWatch();
   MappingWatch(const MappingWatch&) = delete;
@@ -40,10 +40,9 @@ class MappingWatch {
   Slot& slot_;
 };
 
-// Installs the handler of SIGBUS, once per process. Faults outside watched ranges keep the action
-// that was there before. A process that does not call this keeps that action for every fault, so
-// training and conversion never compute with zeros. A program that is started by exec begins
-// without the handler.
+// Installs the SIGBUS handler, once per process. Faults outside watched ranges keep the earlier
+// action. A process without this call keeps it for every fault, so training and conversion never
+// compute with zeros. exec does not inherit the handler.
 void SurviveMappingFaults();
 
 }  // namespace tandem::engine

@@ -25,12 +25,12 @@ FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
 
 void FileDescriptor::Close(const std::filesystem::path& path) {
   const int fd = std::exchange(fd_, -1);
-  // After EINTR the descriptor is gone all the same on Linux; a second close could hit a stranger.
+  // On Linux the descriptor is closed even after EINTR. A second close could hit another file.
   if (fd >= 0 && close(fd) != 0 && errno != EINTR) ThrowSystemError("close", path, errno);
 }
 
 void ThrowSystemError(const char* verb, const std::filesystem::path& path, int error_number) {
-  if (error_number == ENOMEM) throw std::bad_alloc();  // no fault of the file
+  if (error_number == ENOMEM) throw std::bad_alloc();  // not the file's fault
   const bool absent = error_number == ENOENT || error_number == ENOTDIR;
   throw Error(absent ? ErrorCode::kNotFound : ErrorCode::kIo,
               std::string("could not ") + verb + " " + path.string() + ": " +
@@ -38,7 +38,7 @@ void ThrowSystemError(const char* verb, const std::filesystem::path& path, int e
 }
 
 FileDescriptor OpenRegularFile(const std::filesystem::path& path, struct stat& status) {
-  // O_NONBLOCK matters only for the pipes that are refused below: opening one would wait.
+  // O_NONBLOCK matters only for pipes, which are refused below: opening one would block.
   FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) ThrowSystemError("open", path, errno);
   if (fstat(file.get(), &status) != 0) ThrowSystemError("inspect", path, errno);
@@ -60,7 +60,7 @@ FileDescriptor CreateNewFile(const std::filesystem::path& path) {
 
 void WriteAll(const FileDescriptor& file, std::span<const std::byte> bytes,
               const std::filesystem::path& path) {
-  // One write moves at most 2 GiB on Linux.
+  // Linux writes at most 2 GiB per call.
   constexpr size_t kMaxWriteBytes = size_t{1} << 30;
   while (!bytes.empty()) {
     const ssize_t written = write(file.get(), bytes.data(), std::min(bytes.size(), kMaxWriteBytes));

@@ -10,7 +10,7 @@
 
 namespace tandem::engine {
 
-// FIPS 180-4 SHA-256 (libcrypto underneath).
+// FIPS 180-4 SHA-256, by libcrypto.
 using Sha256Digest = std::array<uint8_t, 32>;
 
 class Sha256 {
@@ -22,7 +22,7 @@ class Sha256 {
 
   void Update(std::span<const std::byte> bytes);
   void Update(std::string_view text);
-  // The digest of all updates; afterwards the object starts over.
+  // Returns the digest of all updates and resets the object.
   Sha256Digest Finish();
 
  private:

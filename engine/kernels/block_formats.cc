@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kPanelLanes = 16;
 constexpr int64_t kStepBytes = 4 * kPanelLanes;
 
-// The nibbles of a lane's 32 values: of eight k in a row the first four are the low ones.
+// Stores a lane's 32 values as nibbles; the first four of eight consecutive k are the low nibbles.
 void PutNibbles(std::byte* group, int64_t lane, const uint8_t* values) {
   auto* bytes = reinterpret_cast<uint8_t*>(group + 4 * lane);
   for (int64_t i = 0; i < kGroupSize; i += 8) {
@@ -33,7 +33,7 @@ void GetNibbles(const std::byte* group, int64_t lane, uint8_t* values) {
   }
 }
 
-// Of a lane's 32 values of six bits the low four as nibbles, then the high two.
+// Stores a lane's 32 six-bit values: the low four bits as nibbles, then the high two.
 void PutSixBits(std::byte* group, int64_t lane, const uint8_t* values) {
   uint8_t low[kGroupSize];
   for (int64_t i = 0; i < kGroupSize; ++i) low[i] = values[i] & 15;
@@ -56,7 +56,7 @@ void GetSixBits(const std::byte* group, int64_t lane, uint8_t* values) {
   }
 }
 
-// The numbers of a super-block of a panel of q4_k.
+// Scales and minimums of one q4_k super-block in a panel.
 struct SuperScales {
   uint16_t d[kPanelLanes];
   uint16_t dmin[kPanelLanes];
@@ -77,7 +77,7 @@ uint16_t* ScaleAt(BlockFormat format, std::byte* panel, int64_t k, int64_t group
          group * kPanelLanes + lane;
 }
 
-// Sixteen partial sums, so that the loops over a group vectorise without changing with the target.
+// Sixteen partial sums: loops over a group vectorise, and the result does not depend on the target.
 struct Sums {
   float part[16] = {};
   float Total() const {
@@ -87,7 +87,7 @@ struct Sums {
   }
 };
 
-// q of `values` at 1 / scale, limited to [low, high].
+// Divides `values` by the scale, rounds, and limits to [low, high].
 void RoundGroup(const float* values, float inverse, float low, float high, float* q) {
   for (int64_t i = 0; i < kGroupSize; ++i) {
     q[i] = std::min(high, std::max(low, std::nearbyint(values[i] * inverse)));
@@ -106,8 +106,8 @@ bool AllFinite(const float* values) {
   return finite;
 }
 
-// The nearest f16, or where that is too small for the largest value to stay below `limit` steps (a
-// subnormal scale has few digits) the next one up.
+// The nearest f16 to absmax / steps. Subnormal scales have few digits: if the nearest one puts the
+// largest value above `limit` steps, returns the next larger f16.
 uint16_t ScaleFor(float absmax, float steps, float limit) {
   uint16_t scale = FloatToF16(absmax / steps);
   if (F16ToFloat(scale) * limit < absmax && scale < 0x7c00) ++scale;
@@ -123,10 +123,10 @@ void QuantizeInt8(const float* values, BlockGroup& out) {
   for (int64_t i = 0; i < kGroupSize; ++i) out.q[i] = static_cast<int8_t>(q[i]);
 }
 
-// [-8, 7] reaches further down, as [-32, 31] does: the value of the largest magnitude becomes about
-// -8, and the scale has the opposite sign of it. Scales a little to both sides are tried; for each
-// the best multiple of the rounded vector is its projection, whose squared error is least where
-// (x.q)^2 / q.q is most.
+// The ranges [-8, 7] and [-32, 31] reach further down. The value of largest magnitude therefore
+// becomes about -8 (or -32), and the scale has the opposite sign. The search tries scales slightly
+// smaller and larger. For each, the best multiple of the rounded vector q is its projection, and
+// the squared error is least where (x.q)^2 / q.q is greatest.
 void QuantizeBySearch(const float* values, float levels, BlockGroup& out) {
   float extreme = 0;
   for (int64_t i = 0; i < kGroupSize; ++i) {
@@ -140,7 +140,7 @@ void QuantizeBySearch(const float* values, float levels, BlockGroup& out) {
     RoundGroup(values, 1 / scale, -levels, levels - 1, q);
     for (int64_t i = 0; i < kGroupSize; ++i) out.q[i] = static_cast<int8_t>(q[i]);
   };
-  // The inverses below must be finite, and sums of squares neither overflow nor vanish.
+  // The inverses below must be finite; sums of squares must neither overflow nor vanish.
   if (std::abs(extreme) < 0x1p-40f || std::abs(extreme) > 0x1p40f) return finish(extreme / -levels);
   float best_scale = extreme / -levels;
   float best = -1;
@@ -166,7 +166,7 @@ void QuantizeBySearch(const float* values, float levels, BlockGroup& out) {
   finish(best_scale);
 }
 
-// The integers of a group as they are stored, in the order of int8: [8 steps of k][16 lanes][4].
+// The stored integers of a group in int8's order: [8 steps of k][16 lanes][4].
 void GetSteps(BlockFormat format, const std::byte* panel, int64_t group, uint8_t* steps) {
   if (format == BlockFormat::kInt8) {
     std::memcpy(steps, panel + group * kInt8GroupBytes, kInt8GroupBytes);
@@ -190,7 +190,7 @@ void GetSteps(BlockFormat format, const std::byte* panel, int64_t group, uint8_t
   }
 }
 
-// The bits of a finite float as bf16.
+// The bits of a finite float rounded to bf16.
 uint32_t RoundFinite(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -277,8 +277,8 @@ BlockGroup GetGroup(BlockFormat format, const std::byte* panel, int64_t k, int64
   return values;
 }
 
-// A super-block of Q4_K: f16 d, f16 dmin, then eight scales and eight minimums in twelve bytes,
-// then the nibbles of 64 elements in 32 bytes each, low ones first.
+// A super-block of Q4_K: f16 d, f16 dmin, twelve bytes of eight scales and eight minimums, then the
+// nibbles of 64 elements per 32 bytes, low nibbles first.
 void PutQ4K(std::byte* panel, int64_t k, int64_t super_block, int64_t lane, const std::byte* from) {
   SuperScales* to = SuperAt(panel, k, super_block);
   std::memcpy(&to->d[lane], from, sizeof(uint16_t));
@@ -324,7 +324,7 @@ void DequantizeGroup(BlockFormat format, const std::byte* panel, int64_t k, int6
 
 void TransposeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
                     int64_t pairs, int64_t halves, uint16_t* out, int64_t stride) {
-  // Per byte of a step, so that the loops below run over neighbours and vectorise.
+  // One entry per byte of a step, so that the loops below run over neighbours and vectorise.
   float scales[kStepBytes];
   float minimums[kStepBytes];
   for (int64_t lane = 0; lane < kPanelLanes; ++lane) {

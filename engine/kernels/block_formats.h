@@ -6,32 +6,32 @@
 namespace tandem::engine {
 
 // Weights in blocks of integers. A weight W [n, k] (out, in) is cut along k into groups of 32 that
-// share a scale; element (n, k) is scale * q with q an integer of the format. Sixteen rows make a
+// share a scale. Element (n, k) is scale * q with q an integer of the format. Sixteen rows make a
 // panel, as with bf16: vector lanes are outputs and k runs in sequence.
 //
-// A panel holds, for `groups` = ceil(k / 32) groups, first the integers of all groups, then their
-// scales (f16), then zeros up to a multiple of 64 bytes:
-//   int8: [groups][8][16 lanes][4]  one byte q + 128; four k of a lane side by side, as vpdpbusd
-//         takes them (unsigned times signed)
-//   int4: [groups][4][16 lanes][4]  two nibbles q + 8 a byte; of eight k the first four are the low
-//         nibbles and the last four the high ones, so one mask and one shift make two int8 steps
-//   int6: [groups] of [4][16 lanes][4] and [2][16 lanes][4]: of q + 32 the low four bits as int4
-//         has them, then the high two; of sixteen k in a row, byte j of a lane has those of k = j,
-//         4 + j, 8 + j and 12 + j, from its lowest bits upwards
+// A panel has `groups` = ceil(k / 32) groups. It holds the integers of all groups, then their
+// scales (f16), then zeros up to a multiple of 64 bytes.
+//   int8: [groups][8][16 lanes][4]  one byte q + 128; four k of a lane are adjacent, as vpdpbusd
+//         reads them (unsigned times signed)
+//   int4: [groups][4][16 lanes][4]  two nibbles q + 8 per byte. The first four of eight k are the
+//         low nibbles, the last four the high ones: one mask and one shift make two int8 steps.
+//   int6: [groups] of [4][16 lanes][4] and [2][16 lanes][4], holding q + 32. The low four bits come
+//         first, in int4's order, then the high two. Byte j of a lane's high bits has those of
+//         k = j, 4 + j, 8 + j and 12 + j of sixteen consecutive k, from its lowest bits upwards.
 //   then  [groups][16 lanes]        f16 scales
-// Rows beyond n and inputs beyond k are zero: q = 0, and for rows the scale too. Panels follow one
-// another. GGUF's Q8_0 (f16 scale, 32 times int8) and Q4_0 (f16 scale, 32 nibbles of value + 8) are
-// rearranged into these without a change of any number.
+// Rows beyond n and inputs beyond k are zero: q = 0, and for rows the scale too. Panels are
+// contiguous. Two formats of GGUF are rearranged into these without changing any number: Q8_0 (f16
+// scale, 32 times int8) and Q4_0 (f16 scale, 32 nibbles of value + 8).
 //
-// q4_k holds GGUF's Q4_K likewise. Eight groups make a super-block with two f16 numbers d and dmin;
-// a group has a scale s and a minimum m of six bits each, and an element is d * s * q - dmin * m
-// with q from 0 to 15. k is a multiple of 256. A panel holds the integers of all groups as int4
-// does, but as they are, then per super-block 320 bytes:
+// Likewise, q4_k holds GGUF's Q4_K. Eight groups make a super-block with two f16 numbers d and
+// dmin. A group has a scale s and a minimum m of six bits each. An element is d * s * q - dmin * m
+// with q from 0 to 15; k must be a multiple of 256. A panel holds the integers of all groups in
+// int4's order, without an offset. 320 bytes per super-block follow:
 //   [16 lanes] f16 d, [16 lanes] f16 dmin, [8 groups] of [16 lanes] u8 s, [16 lanes] u8 m
-// A byte for six bits is 2.8 % more to read than Q4_K itself, and one conversion to widen.
+// A byte for six bits costs 2.8 % more reads than Q4_K itself, and only one conversion to widen.
 enum class BlockFormat : uint8_t { kNone, kInt8, kInt4, kInt4K, kInt6 };
 
-// Raise it when the bytes of the same weights change.
+// Raise it when the same weights get different bytes.
 inline constexpr uint32_t kBlockLayoutVersion = 1;
 
 inline constexpr int64_t kGroupSize = 32;
@@ -39,73 +39,73 @@ inline constexpr int64_t kGroupSize = 32;
 inline constexpr int64_t kInt8GroupBytes = 16 * kGroupSize;
 inline constexpr int64_t kInt4GroupBytes = 8 * kGroupSize;
 inline constexpr int64_t kInt6GroupBytes = 12 * kGroupSize;
-// Bytes of the scales of one group of a panel; not of q4_k.
+// Bytes of the scales of one group of a panel; not for q4_k.
 inline constexpr int64_t kGroupScaleBytes = 16 * 2;
-// Of q4_k: groups and elements of a super-block, and the bytes of its numbers in a panel.
+// q4_k: groups and elements of a super-block, and the bytes of its scales and minimums in a panel.
 inline constexpr int64_t kSuperGroups = 8;
 inline constexpr int64_t kSuperSize = kSuperGroups * kGroupSize;
 inline constexpr int64_t kSuperScaleBytes = 2 * 16 * 2 + kSuperGroups * 2 * 16;
 // A super-block of one row in a GGUF file.
 inline constexpr int64_t kQ4KBytes = 2 * 2 + 12 + kSuperSize / 2;
-// What is added to q where it is stored.
+// The offset added to q in storage.
 inline constexpr int32_t kInt8Offset = 128;
 inline constexpr int32_t kInt4Offset = 8;
 inline constexpr int32_t kInt6Offset = 32;
 
-// "int8", "int4" as users write them, "int6", "q4_k". REQUIRES: a format.
+// "int8" and "int4" as in --dtype, "int6", "q4_k". REQUIRES: a format.
 const char* BlockFormatName(BlockFormat format);
 
 inline int64_t GroupsOf(int64_t k) { return (k + kGroupSize - 1) / kGroupSize; }
 // REQUIRES (all below): a format, not kNone.
-// Whether rows of k elements can be held: q4_k takes whole super-blocks only.
+// Whether rows of k elements fit the format: q4_k needs whole super-blocks.
 bool FitsBlocks(BlockFormat format, int64_t k);
 int64_t GroupBytes(BlockFormat format);
 int32_t BlockOffset(BlockFormat format);
 // REQUIRES: FitsBlocks.
 int64_t BlockPanelBytes(BlockFormat format, int64_t k);
 
-// The 32 weights of one output that share a scale.
+// 32 weights of one output that share a scale.
 struct BlockGroup {
   uint16_t scale = 0;  // f16
   int8_t q[kGroupSize] = {};
 };
 
-// Moves a group in and out of its panel. `k` is the weight's; q must lie in the format's range,
-// [-BlockOffset, BlockOffset - 1]. REQUIRES: int8, int6 or int4.
+// Write a group to its panel and read it back. `k` is the weight's; q must be in the format's
+// range, [-BlockOffset, BlockOffset - 1]. REQUIRES: int8, int6 or int4.
 void PutGroup(BlockFormat format, std::byte* panel, int64_t k, int64_t group, int64_t lane,
               const BlockGroup& values);
 BlockGroup GetGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
                     int64_t lane);
 
 // 32 weights of one output in q4_k: scale * q - minimum. Scale and minimum are products of an f16
-// and of six bits, which f32 holds exactly, as it does scale * q.
+// and a six-bit number; f32 holds them and scale * q exactly.
 struct ScaledGroup {
   float scale = 0;
   float minimum = 0;
   uint8_t q[kGroupSize] = {};
 };
 
-// Moves the kQ4KBytes of a super-block of Q4_K, as a GGUF file has them, into a panel of q4_k.
+// Moves the kQ4KBytes of a Q4_K super-block, in GGUF's layout, into a panel of q4_k.
 void PutQ4K(std::byte* panel, int64_t k, int64_t super_block, int64_t lane, const std::byte* from);
 ScaledGroup GetScaledGroup(const std::byte* panel, int64_t k, int64_t group, int64_t lane);
 
-// The 32 values of a group of any format. Those of q4_k are the bits that GGUF's own f32
-// dequantisation of Q4_K gives: their one rounding is the subtraction.
+// The 32 values of a group of any format. For q4_k they are bit-identical to GGUF's own f32
+// dequantisation of Q4_K, because only the subtraction rounds.
 void DequantizeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
                      int64_t lane, float* values);
 
-// One group of all 16 rows of a panel, turned: what a product over the rows reads. Values are those
-// of DequantizeGroup rounded once to bf16 (to nearest even; they must be finite), as a panel of W^T
-// has them: k / 16 panels of `pairs` <= 8 pairs of rows, element (row, k) at
-//   out[k / 16][row / 2][k % 16][row % 2], the panels being `stride` elements apart.
+// Transposes one group of all 16 rows of a panel, for products over the rows. Values are
+// DequantizeGroup's rounded once to bf16 (to nearest even; they must be finite), in the panel
+// layout of W^T. Writes k / 16 panels of `pairs` <= 8 pairs of rows. Element (row, k) is at
+//   out[k / 16][row / 2][k % 16][row % 2], with panels `stride` elements apart.
 // `halves` 1 writes the first 16 k only. REQUIRES: a format.
 void TransposeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
                     int64_t pairs, int64_t halves, uint16_t* out, int64_t stride);
 
 // Rounds 32 weights. int8: the scale is absmax / 127 as f16, q the nearest integers (even at ties).
-// int4 and int6: of a few scales around absmax / 8 (/ 32), each with its best fit, the one with the
-// least squared error. Values that are not finite, or beyond the f16 range of the scale, give a
-// scale that is not finite. REQUIRES: int8, int6 or int4; nothing is rounded to q4_k.
+// int4 and int6: tries a few scales around absmax / 8 (or / 32), each with its best fit, and keeps
+// the one of least squared error. Values that are not finite, or exceed the f16 range of the scale,
+// give a scale that is not finite. REQUIRES: int8, int6 or int4; no rounding to q4_k exists.
 BlockGroup QuantizeGroup(BlockFormat format, const float* values);
 
 }  // namespace tandem::engine

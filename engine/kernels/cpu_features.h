@@ -2,7 +2,7 @@
 
 namespace tandem::engine {
 
-// What this CPU and its operating system offer, as far as the kernel tables ask.
+// Features of this CPU and operating system that the kernel tables need.
 struct CpuFeatures {
   bool avx2 = false;    // with FMA and F16C
   bool avx512 = false;  // F, BW, DQ and VL

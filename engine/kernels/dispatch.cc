@@ -31,7 +31,7 @@ const KernelTable& Choose() {
   const std::span<const KernelTable* const> tables = RunnableKernelTables();
   const char* forced = std::getenv("TANDEM_FORCE_ISA");
   if (forced == nullptr || *forced == '\0') return *tables.back();
-  // The last of an isa has the most features.
+  // The last table of an isa has the most features.
   const KernelTable* chosen = nullptr;
   for (const KernelTable* table : tables) {
     if (table->isa == forced) chosen = table;

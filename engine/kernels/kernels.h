@@ -16,26 +16,28 @@ namespace tandem::engine {
 inline constexpr int64_t kLanes = 16;
 // Keys are scored in tiles of this many positions of their own sequence.
 inline constexpr int64_t kKeyTile = 64;
-// A softmax over more keys than this is formed in chunks at multiples of it, merged in order.
+// A softmax over more keys is computed in chunks at multiples of this, merged in order. The chunk
+// of the same name in training/ops/attention.cc is another one: keys per product of the backward
+// pass.
 inline constexpr int64_t kKeyChunk = 1024;
 // Log-softmax sums the vocabulary in blocks of this many entries.
 inline constexpr int64_t kVocabBlock = 4096;
 
 // The arithmetic of this project: one table of functions per instruction set, chosen once at start.
-// A kernel allocates nothing, starts no threads and throws nothing. For one table the order of
-// every floating-point operation on an output element depends on the shape of that element's own
-// row or sequence only, never on how many rows came along or where the tile borders fell; tests
-// hold every entry to it. Two tables may round differently: the isa key names the table and the
-// features it uses, and parity is promised within one key.
+// A kernel allocates nothing, starts no threads and throws nothing. Within one table, the order of
+// every floating-point operation on an output element depends only on the shape of that element's
+// own row or sequence. It never depends on the number of other rows or on tile borders; tests check
+// this for every entry. Two tables may round differently: the isa key names the table and its
+// features, and parity is promised within one key.
 //
-// Panels: a weight W [n, k] (out, in) is stored so that vector lanes are outputs and k runs in
-// sequence: bf16 as [n/16][k/2][16][2], f32 as [n/16][k][16]; n is padded to 16 and k to 2 (bf16)
-// with zeros. "Padded" below means this rounding of k. Kernels read whole panels, hence the padding
-// too, but of row-major operands only what the sizes say.
+// Panels store a weight W [n, k] (out, in) so that vector lanes are outputs and k runs in sequence.
+// The layout is [n/16][k/2][16][2] for bf16 and [n/16][k][16] for f32. Zeros pad n to 16 and k to 2
+// (bf16). "Padded" below means this rounding of k. Kernels read whole panels including the padding;
+// in row-major operands they read only the given sizes.
 
 enum class Activation { kSilu, kGeluTanh, kRelu };
 
-// y[m, n0..n1) (+)= x[m, k] . W^T (+ bias). Rows of x are `ldx` elements apart; for bf16 k is even
+// y[m, n0..n1) (+)= x[m, k] . W^T (+ bias). Rows of x are `ldx` elements apart; for bf16, k is even
 // (x zero-padded). A panel range covers columns [16 * first, 16 * (first + n_panels)), of which
 // n_columns are real. Every element is one accumulator that runs along k in order.
 template <class T>
@@ -50,22 +52,22 @@ struct MatMulArgs {
   const float* bias;  // of the first column of the range, or null; added after the sum
   float* y;           // the first column of the range
   int64_t ldy;
-  bool accumulate;  // add to what y holds (the sum starts from it)
+  bool accumulate;  // add to y: the sum starts from its value
 };
 
-// Panels of W [n, k] to panels of its transpose [k, n], for `rows` rows of W and inputs [k_first,
-// k_first + k_count).
+// Transposes panels of W [n, k] into panels of W^T [k, n], for `rows` rows of W and inputs
+// [k_first, k_first + k_count).
 template <class T>
 struct TransposePanelsArgs {
-  const T* panels;  // the panel of the first row wanted
-  int64_t rows;     // a multiple of 16, or for the last rows of W padded like k
-  int64_t k;        // padded, as the panels have it
+  const T* panels;  // the panel of the first row
+  int64_t rows;     // a multiple of 16; the last rows of W may be padded like k
+  int64_t k;        // padded
   int64_t k_first;  // multiple of 16
   int64_t k_count;  // k_first + k_count <= k
   T* out;           // [ceil(k_count/16)][rows][16]; lanes past k_count are zero
 };
 
-// Row-major x [rows, cols] to panels whose k axis is `rows` and whose lanes are columns:
+// Packs row-major x [rows, cols] into panels whose k axis is `rows` and whose lanes are columns:
 // out [ceil(cols/16)][padded rows][16], zero-padded.
 template <class T>
 struct PackRowsArgs {
@@ -76,7 +78,8 @@ struct PackRowsArgs {
   T* out;
 };
 
-// Row-major x [rows, cols] to row-major out [cols, ldout]; entries [rows, padded rows) are zero.
+// Transposes row-major x [rows, cols] into row-major out [cols, ldout]; entries [rows, padded rows)
+// are zero.
 template <class T>
 struct TransposeRowsArgs {
   const T* x;
@@ -87,11 +90,11 @@ struct TransposeRowsArgs {
   int64_t ldout;  // >= padded rows
 };
 
-// Activations rounded for products with weights in blocks (block_formats.h): per row and group of
-// kGroupSize columns one f32 scale, absmax / 127, and the nearest integers (even at ties), so that
-// x is about scale * q. A group whose absmax is below kLeastGroupMax is zero, scale included: its
-// scale would be subnormal. A group that holds NaN or infinity has the scale NaN, and so every
-// product of its row is NaN.
+// Rounds activations for products with weights in blocks (block_formats.h). Each row has, per group
+// of kGroupSize columns, one f32 scale, absmax / 127, and the nearest integers (even at ties), so x
+// is about scale * q. A group whose absmax is below kLeastGroupMax becomes zero with scale zero;
+// its scale would be subnormal. A group that holds NaN or infinity has scale NaN, so every product
+// of its row is NaN.
 struct QuantizeRowsArgs {
   const Bf16* x;
   int64_t ldx;
@@ -101,8 +104,8 @@ struct QuantizeRowsArgs {
   int8_t* q;       // [rows][ldq], zero from cols up to a multiple of kGroupSize
   int64_t ldq;
   float* scales;  // [rows][ldgroups]
-  // [rows][ldgroups] what a product starts from: -offset times the group's sum, so that the offset
-  // of the stored weights drops out, exactly.
+  // [rows][ldgroups] start value of a product: -offset times the group's sum. It cancels the offset
+  // of the stored weights exactly.
   int32_t* starts;
   // [rows][ldgroups] or null: scale times the group's sum, for formats with minimums.
   float* sums;
@@ -112,9 +115,8 @@ inline constexpr float kLeastGroupMax = 0x1p-119f;  // 127 / it is finite, it / 
 
 // y[m, n0..n1) (+)= x[m, k] . W^T (+ bias) with W in blocks; panels, columns, bias and y as in
 // MatMulArgs. Within a group the products of integers are summed exactly, in 32 bits. An element is
-// one f32 accumulator that takes its groups in k order: fma(sum, x scale * w scale, accumulator),
-// and for q4_k after each group fma(-x sum, w minimum, accumulator). Every table gives the same
-// bits.
+// one f32 accumulator that takes its groups in k order: fma(sum, x scale * w scale, accumulator).
+// In q4_k, fma(-x sum, w minimum, accumulator) follows each group. All tables give the same bits.
 struct BlockMatMulArgs {
   const int8_t* q;
   int64_t ldq;
@@ -133,9 +135,9 @@ struct BlockMatMulArgs {
   bool accumulate;
 };
 
-// One chunk of keys of one sequence and kv head, against `rows` query rows: row r is query r /
-// group of the chunk, head r % group of the kv head's group, at position first_position + r /
-// group. Scores are dots along head_dim in order; keys are taken in tiles of kKeyTile at absolute
+// Attention of one chunk of keys of one sequence and kv head against `rows` query rows. Row r is
+// query r / group of the chunk, head r % group of the kv head's group, at position first_position +
+// r / group. Scores are dots along head_dim in order. Keys come in tiles of kKeyTile at absolute
 // positions; keys outside [max(0, position - window + 1), position] are never multiplied.
 template <class T>
 struct AttentionArgs {
@@ -157,7 +159,7 @@ struct AttentionArgs {
   const BlockId* blocks;  // of the sequence, from position 0
 };
 
-// A softmax under way for some rows: maximum, sum of exponentials (16 partial sums) and the
+// A partial softmax of some rows: maximum, sum of exponentials (16 partial sums) and the
 // unnormalised output. A row whose max is -inf has seen no key.
 struct AttentionState {
   float* max;  // [rows]
@@ -194,7 +196,7 @@ struct RopeArgs {
   int64_t ldy;
 };
 
-// Pointwise over rows. `up` is read by the gated activation only.
+// Pointwise over rows. Only the gated activation reads `up`.
 template <class Out>
 struct PointwiseArgs {
   const float* x;
@@ -207,8 +209,8 @@ struct PointwiseArgs {
   int64_t ldy;
 };
 
-// The kernels that exist per compute dtype. Those that write Out = Bf16 round once, to nearest
-// even, and leave zero in the padding column of an odd row.
+// The kernels of each compute dtype. Kernels with Out = Bf16 round once, to nearest even, and write
+// zero into the padding column of an odd row.
 template <class T>
 struct TypedKernels {
   void (*matmul)(const MatMulArgs<T>&) noexcept;
@@ -230,7 +232,7 @@ struct TypedKernels {
   void (*round)(const PointwiseArgs<T>&) noexcept;
 };
 
-// The kernels of weights in blocks: the integers are the same for every compute dtype.
+// The kernels of weights in blocks; the integers are the same for every compute dtype.
 struct BlockKernels {
   void (*quantize_rows)(const QuantizeRowsArgs&) noexcept;
   void (*matmul_int8)(const BlockMatMulArgs&) noexcept;
@@ -254,7 +256,7 @@ struct KernelTable {
   TypedKernels<Bf16> bf16;
   BlockKernels blocks;
 
-  // into = softmax state of both, `from` being the later keys.
+  // Merges the softmax states into `into`; `from` has the later keys.
   void (*attention_merge)(const AttentionState& into, const AttentionState& from) noexcept;
   void (*add)(const float* a, const float* b, int64_t elements, float* y) noexcept;
   void (*scale)(const float* x, float factor, int64_t elements, float* y) noexcept;
@@ -275,9 +277,8 @@ struct KernelTable {
   }
 };
 
-// The best table that this CPU can run, or the one that TANDEM_FORCE_ISA=reference|avx2|avx512
-// names. Chosen at the first call; throws kInvalidArgument when the variable names no table that
-// runs here.
+// The best table for this CPU, or the table named by TANDEM_FORCE_ISA=reference|avx2|avx512. Chosen
+// at the first call. Throws kInvalidArgument when the variable names no table that runs here.
 const KernelTable& Kernels();
 // Every table that this CPU can run, the best last. For tests.
 std::span<const KernelTable* const> RunnableKernelTables();

@@ -10,8 +10,8 @@
 namespace tandem::engine {
 namespace {
 
-// One step of peak arithmetic: 12 independent accumulators, as many as cover the latency of two
-// units. Assembly, since the compiler would fold the loop away.
+// One step of peak arithmetic: 12 independent accumulators, enough to cover the latency of two
+// units. In assembly, because the compiler would fold the loop away.
 constexpr int64_t kPeakLoops = 20'000;
 constexpr int64_t kPeakAccumulators = 12;
 

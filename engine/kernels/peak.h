@@ -4,15 +4,15 @@
 
 namespace tandem::engine {
 
-// What the kernels' inner products are made of.
+// The arithmetic of the kernels' inner products.
 enum class PeakKind {
   kF32,    // fused multiply-adds
-  kBf16,   // bf16 products in the way of the table in use
+  kBf16,   // bf16 products as the table in use computes them
   kBytes,  // products of bytes, likewise
 };
 
-// Operations per second that this machine reaches in registers on all threads of the pool, for the
-// kernel table in use: a roof, that no product can pass. Takes about `seconds`.
+// The machine's peak operations per second in registers, on all threads of the pool, for the kernel
+// table in use: an upper bound for every product. Takes about `seconds`.
 double PeakRate(ThreadPool& pool, PeakKind kind, double seconds);
 
 }  // namespace tandem::engine

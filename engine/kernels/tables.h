@@ -2,8 +2,8 @@
 
 #include "engine/kernels/kernels.h"
 
-// The tables themselves, for dispatch.cc alone: everyone else asks Kernels(). Calling a table that
-// the CPU cannot run is an illegal instruction.
+// The tables themselves, for dispatch.cc only; other code calls Kernels(). Calling a table that the
+// CPU cannot run is an illegal instruction.
 namespace tandem::engine {
 
 namespace reference {
@@ -21,7 +21,7 @@ extern const KernelTable kTable;
 extern const KernelTable kTableVnni;
 }  // namespace avx512_bf16
 
-// The block kernels that the tables of AVX-512 choose from.
+// The block kernels that the AVX-512 tables choose from.
 namespace avx512_widen {
 void QuantizeBlockRows(const QuantizeRowsArgs& args) noexcept;
 void MatMulInt8(const BlockMatMulArgs& args) noexcept;

@@ -8,12 +8,12 @@
 
 namespace tandem::engine {
 
-// The arithmetic of gradients and of the optimiser: one table per instruction set, beside
-// KernelTable (kernels.h) and under the same rules: nothing allocated, nothing thrown, and an order
-// of operations that depends on shapes only. Everything is f32 unless a type says otherwise;
-// `+=` marks what is added to.
+// The arithmetic of gradients and of the optimiser: one table per instruction set, in addition to
+// KernelTable (kernels.h) and under the same rules. Kernels allocate nothing and throw nothing, and
+// the order of operations depends on shapes only. Everything is f32 unless a type says otherwise;
+// `+=` marks outputs that are added to.
 
-// RMSNorm and LayerNorm backward of `rows` consecutive rows of `cols`.
+// Backward pass of RMSNorm and LayerNorm over `rows` consecutive rows of `cols`.
 struct NormBackwardArgs {
   const float* x;
   const float* gamma;
@@ -53,8 +53,8 @@ struct ActivateBackwardArgs {
   float* dx;  // +=
 };
 
-// One row of dropout: keep decisions are Philox4x32-10(key, counter) with counter
-// (position, epoch << 16 ^ op, sample low, sample high + channel / 4).
+// One row of dropout. The keep decisions are Philox4x32-10(key, counter) with counter (position,
+// epoch << 16 ^ op, sample low, sample high + channel / 4).
 struct DropoutArgs {
   const float* x;
   int64_t cols;
@@ -72,8 +72,8 @@ struct DropoutArgs {
 //   s = scale * score, capped; p = exp(s - lse) where the key is visible, else 0;
 //   ds = p * (dp - delta) * scale * (1 - (s / cap)^2).
 // Query row r (0-based in the block) sees keys in [first_key[r], last_key[r]].
-// p and ds are written in T as panels with lanes = keys and k = query rows ([n_keys/16][rows(/2)]
-// [16]([2])), ds also row-major. Rows are padded to an even count and keys to 16 with zeros.
+// Writes p and ds in T as panels with lanes = keys and k = query rows ([n_keys/16][rows(/2)]
+// [16]([2])), and ds also row-major. Rows are padded with zeros to an even count, keys to 16.
 template <class T>
 struct AttentionGradientArgs {
   const float* scores;  // [rows, ld]
@@ -94,7 +94,7 @@ struct AttentionGradientArgs {
   T* ds_rows;  // [rows, n_keys]
 };
 
-// dz = (exp(z - lse) - [column == target]) * weight, in T; z may alias nothing. Of capped logits z
+// dz = (exp(z - lse) - [column == target]) * weight, in T; dz must not alias z. For capped logits z
 // it is the gradient before the cap: times 1 - (z / cap)^2.
 template <class T>
 struct CrossEntropyGradientArgs {
@@ -107,14 +107,13 @@ struct CrossEntropyGradientArgs {
   T* dz;           // [RoundUp(vocab, 2)] for bf16: the padding column is zero
 };
 
-// Moments in 8 bits: blocks of this many elements (the last may be shorter) with one f32 scale.
-// A first moment is its sign (bit 7) and (c / 127)^4 of the scale; of a second moment the root is
-// (c / 255)^4 of the scale. Rounded to the nearest code; a second moment that is not zero never
-// gets code 0.
+// Moments in 8 bits: blocks of this many elements (the last may be shorter) with one f32 scale. A
+// first moment is its sign (bit 7) and (c / 127)^4 of the scale. The root of a second moment is (c
+// / 255)^4 of the scale. Codes round to nearest; a nonzero second moment never gets code 0.
 constexpr int64_t kMomentBlock = 256;
 
-// One step of a run of elements of one tensor. Moments are floats or, beginning at a whole block,
-// codes.
+// One step of a run of elements of one tensor. Moments are floats, or codes that begin at a whole
+// block.
 struct UpdateArgs {
   int64_t elements;
   float* master;  // either this …
@@ -163,7 +162,7 @@ struct TrainingKernelTable {
   float (*dot)(const float* a, const float* b, int64_t elements) noexcept;  // 16 lanes, fixed tree
   void (*adam)(const UpdateArgs&) noexcept;
   void (*sgd)(const UpdateArgs&) noexcept;  // m = b1 m + g; p -= learning_rate m
-  // f32 moments to codes and back; `square`: second moments.
+  // Encodes f32 moments, and decodes them below; `square`: second moments.
   void (*code_moment)(const float* x, int64_t elements, bool square, uint8_t* codes,
                       float* scales) noexcept;
   void (*decode_moment)(const uint8_t* codes, const float* scales, int64_t elements, bool square,

@@ -2,7 +2,7 @@
 
 #include "engine/kernels/training_kernels.h"
 
-// The tables themselves, for training_dispatch.cc alone.
+// The tables themselves, for training_dispatch.cc only.
 namespace tandem::engine {
 
 namespace reference {

@@ -13,7 +13,7 @@ BlockPool::BlockPool(int64_t capacity_blocks) {
                                                  std::to_string(capacity_blocks));
   }
   entries_.resize(static_cast<size_t>(capacity_blocks));
-  // Pushed to the front one by one, so that the first allocation is block 0.
+  // Pushed to the front one by one, so the first allocation is block 0.
   for (auto index = static_cast<int32_t>(capacity_blocks) - 1; index >= 0; --index) PushFree(index);
 }
 
@@ -31,7 +31,7 @@ std::optional<BlockPool::Allocation> BlockPool::TryAllocate() {
 void BlockPool::AddRef(BlockId block) {
   Entry& entry = At(block);
   if (entry.references == 0) {
-    // A free block is only worth reviving for its content.
+    // Only a free block with cached content is worth reviving.
     TANDEM_CHECK(entry.cached);
     Unlink(static_cast<int32_t>(block.value));
   }
@@ -73,7 +73,7 @@ const BlockPool::Entry& BlockPool::At(BlockId block) const {
 
 void BlockPool::PushFree(int32_t index) {
   Entry& entry = entries_[static_cast<size_t>(index)];
-  // Uncached blocks go to the front: they cost nothing to reuse, and the last one released is the
+  // Uncached blocks go to the front: reusing them loses nothing, and the last one released is the
   // likeliest to be in a CPU cache. Cached ones queue at the back in order of release.
   if (entry.cached) {
     entry.previous = free_tail_;

@@ -9,33 +9,36 @@
 
 namespace tandem::engine {
 
-// Tokens per KV block. engine/ops states the same number as kKvBlockTokens, next to the block's
-// layout; serving_ops.cc asserts that they agree (this room may not look up to ops).
+// Tokens per KV block. engine/ops has the same number as kKvBlockTokens, next to the block's
+// layout, because this room may not include ops. serving_ops.cc asserts that they agree.
 inline constexpr int64_t kTokensPerBlock = 16;
 
 // Counts references to KV blocks; never touches their bytes. Engine thread only. A block with
-// references is in use; one without is free, possibly still holding cached keys and values that
-// the prefix index knows (it is then reused last, in least-recently-released order).
+// references is in use. A block without references is free, but may hold cached keys and values
+// that the prefix index knows. Free cached blocks are reused last, in least-recently-released
+// order.
 class BlockPool {
  public:
   explicit BlockPool(int64_t capacity_blocks);
 
-  // A block with one reference, or nothing when all are in use (an ordinary event). When the block
-  // still held cached content, `evicted` is set so that the prefix index can forget it.
+  // A block with one reference, or nullopt when all are in use (an ordinary event).
+  // `evicted_cached` is set when the block still held cached content, so that the prefix index can
+  // forget it.
   struct Allocation {
     BlockId block;
     bool evicted_cached = false;
   };
   std::optional<Allocation> TryAllocate();
   void AddRef(BlockId block);  // also revives a free cached block
-  // At zero references the block becomes free. Release a sequence's blocks last to first: cached
-  // ones are then reused tail first, and a prefix that others may still match survives longest.
+  // At zero references the block becomes free. Release a sequence's blocks from last to first:
+  // cached blocks are then reused from the tail, and a prefix that others may match survives
+  // longest.
   void Release(BlockId block);
-  // Whether a free block keeps its content for the prefix index (set when it is indexed).
+  // Whether a free block keeps its content for the prefix index; set when the index adds it.
   void SetCached(BlockId block, bool cached);
 
   int64_t capacity_blocks() const;
-  int64_t num_free() const;  // free ones, cached or not
+  int64_t num_free() const;  // cached and uncached
   int32_t references(BlockId block) const;
   bool is_cached(BlockId block) const;
 
@@ -48,7 +51,7 @@ class BlockPool {
   };
   Entry& At(BlockId block);
   const Entry& At(BlockId block) const;
-  void PushFree(int32_t index);  // to the end that its `cached` asks for
+  void PushFree(int32_t index);  // to the tail when cached, otherwise to the front
   void Unlink(int32_t index);
 
   std::vector<Entry> entries_;

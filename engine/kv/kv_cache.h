@@ -8,8 +8,8 @@
 
 namespace tandem::engine {
 
-// The bytes of the KV cache: [layer][keys | values][block][kv_head][block bytes]. Zero at first (an
-// untouched page costs nothing). Written by the engine thread's step only.
+// The bytes of the KV cache: [layer][keys | values][block][kv_head][block bytes]. Initially zero
+// (an untouched page costs nothing). Only the engine thread's step writes them.
 class KvCache {
  public:
   struct Shape {
@@ -26,10 +26,10 @@ class KvCache {
   int64_t block_stride_bytes() const { return shape_.n_kv_heads * shape_.head_block_bytes; }
   int64_t bytes() const;
 
-  // Zeroes every block and gives the memory back to the system until blocks are written again.
+  // Zeroes every block and returns the memory to the system until blocks are written again.
   void Discard() { bytes_.Discard(); }
 
-  // Copies one block in every layer (n > 1 copies the last partial block).
+  // Copies one block in every layer. Requests with n > 1 copy the last partial block.
   void CopyBlock(BlockId from, BlockId to);
 
  private:

@@ -10,7 +10,7 @@
 namespace tandem::engine {
 namespace {
 
-// The key of a block names every token up to its end, through the key of the block before.
+// The key of a block covers every token up to its end, through the key of the previous block.
 Sha256Digest ChainKey(const Sha256Digest& previous, std::span<const TokenId> block_tokens) {
   Sha256 hash;
   hash.Update(std::as_bytes(std::span(previous)));
@@ -27,7 +27,8 @@ std::span<const TokenId> BlockTokens(std::span<const TokenId> tokens, size_t blo
 
 PrefixIndex::PrefixIndex(Sha256Digest salt) : salt_(salt) {}
 
-// Two digests are another length than a digest and a block of tokens: no chain leads here.
+// Two digests have another length than a digest and a block of tokens, so no chain produces this
+// key.
 Sha256Digest PrefixIndex::Root(std::string_view variant) const {
   if (variant.empty()) return salt_;
   Sha256 hash;
@@ -38,7 +39,7 @@ Sha256Digest PrefixIndex::Root(std::string_view variant) const {
 }
 
 size_t PrefixIndex::DigestHash::operator()(const Sha256Digest& digest) const {
-  size_t hash;  // the digest is uniform: any of its bytes serve
+  size_t hash;  // the digest is uniform, so any of its bytes work
   std::memcpy(&hash, digest.data(), sizeof(hash));
   return hash;
 }
@@ -47,7 +48,7 @@ std::vector<BlockId> PrefixIndex::Match(std::span<const TokenId> tokens,
                                         std::string_view variant) const {
   std::vector<BlockId> blocks;
   if (tokens.empty()) return blocks;
-  // One token stays, because its logits are what the caller wants.
+  // One token stays uncached, because the caller needs its logits.
   const size_t n_blocks = (tokens.size() - 1) / static_cast<size_t>(kTokensPerBlock);
   Sha256Digest key = Root(variant);
   for (size_t i = 0; i < n_blocks; ++i) {
@@ -65,8 +66,8 @@ std::vector<BlockId> PrefixIndex::Insert(std::span<const TokenId> tokens,
   TANDEM_CHECK(blocks.size() <= tokens.size() / static_cast<size_t>(kTokensPerBlock));
   std::vector<BlockId> indexed;
   Sha256Digest key = Root(variant);
-  // A growing sequence inserts again and again: its chain is taken up where it was left, so that
-  // the cost is that of the new blocks. The last known block is checked once more below.
+  // A growing sequence inserts repeatedly. Its chain continues from the last known block, so only
+  // new blocks cost time. That block is checked again below.
   size_t first = blocks.size();
   while (first > 0 && !key_of_.contains(blocks[first - 1])) --first;
   first -= first > 0 ? 1 : 0;
@@ -82,11 +83,12 @@ std::vector<BlockId> PrefixIndex::Insert(std::span<const TokenId> tokens,
     key = ChainKey(key, BlockTokens(tokens, i));
     const auto known = key_of_.find(blocks[i]);
     if (known != key_of_.end()) {
-      // Whoever reuses an indexed block must Forget it first, or others would read wrong keys.
+      // The caller must Forget an indexed block before it reuses the block; otherwise a match would
+      // return wrong keys.
       TANDEM_CHECK(known->second == key);
       continue;
     }
-    // An entry of one map without the other's would serve the keys of another text later.
+    // An entry in only one of the maps would later return the keys of another text.
     if (!HasMemoryFor([&] { indexed.push_back(blocks[i]); })) break;
     bool is_new = false;
     const bool has_both = HasMemoryFor([&] {

@@ -11,26 +11,26 @@
 
 namespace tandem::engine {
 
-// Knows which full blocks hold the keys and values of which token prefix. The key of block i is
+// Maps token prefixes to the full blocks that hold their keys and values. The key of block i is
 // SHA-256(key of block i-1, tokens of block i). The chain begins with a salt that names model
-// bytes, KV dtype and ISA key, joined with a variant. The variant names the adapter that made the
-// keys and values, and the tenant that asked for them. Another variant's blocks are never found.
+// bytes, KV dtype and ISA key, joined with a variant. The variant names the adapter that computed
+// the keys and values and the tenant that requested them; other variants never match its blocks.
 // Forgetting a block in the middle of a chain leaves its followers indexed but unreachable until
-// that prefix is inserted again; their content stays true. Engine thread only.
+// that prefix is inserted again; their content stays valid. Engine thread only.
 class PrefixIndex {
  public:
   explicit PrefixIndex(Sha256Digest salt);
 
-  // Blocks that hold the longest cached prefix of `tokens` made of full blocks, leaving at least
-  // one token to compute. Takes no references.
+  // Blocks of the longest cached prefix of `tokens`, in full blocks, leaving at least one token to
+  // compute. Takes no references.
   std::vector<BlockId> Match(std::span<const TokenId> tokens, std::string_view variant) const;
 
-  // Says that `blocks` (all full) hold the first blocks.size() * kTokensPerBlock tokens. A prefix
-  // that is already indexed under another block keeps the old one. Returns the blocks that became
-  // indexed (tell BlockPool::SetCached). Where memory runs out it indexes fewer, and does not fail.
+  // Records that `blocks` (all full) hold the first blocks.size() * kTokensPerBlock tokens. A
+  // prefix already indexed under another block keeps that block. Returns the newly indexed blocks,
+  // for BlockPool::SetCached. When memory runs out it indexes fewer blocks and does not fail.
   std::vector<BlockId> Insert(std::span<const TokenId> tokens, std::span<const BlockId> blocks,
                               std::string_view variant);
-  // Its content is about to be overwritten. Unknown blocks are ignored.
+  // Call before the block's content is overwritten. Ignores unknown blocks.
   void Forget(BlockId block);
 
   bool Contains(BlockId block) const;

@@ -4,7 +4,7 @@
 #include "engine/api/loaded_model.h"
 #include "engine/api/stats.h"
 
-// Boundaries are vLLM's, so that dashboards made for it fit, and a few smaller ones in front: small
+// Boundaries are vLLM's, so its dashboards fit. Some smaller ones precede them, because small
 // models on fast machines would otherwise fall into one bucket.
 
 namespace tandem::engine {

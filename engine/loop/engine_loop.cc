@@ -21,15 +21,15 @@
 namespace tandem::engine {
 namespace {
 
-// Idle or not, the loop shows that it lives at least this often.
+// The loop updates its heartbeat at least this often, even when idle.
 constexpr auto kHeartbeat = std::chrono::milliseconds(1000);
-// Between rounds without memory, so that others may give some back.
+// Pause after a round without memory, so that other code may free some.
 constexpr auto kPauseWithoutMemory = std::chrono::milliseconds(10);
 constexpr const char* kOutOfMemory = "not enough memory for this request";
 constexpr const char* kOutOfMemoryReason = "out_of_memory";
 
-// DESIGN, decided numerics 11: cached keys and values are reused only by the arithmetic that made
-// them. The model's fingerprint names weights and compute dtype, which is the KV dtype.
+// Cached keys and values are reused only by the arithmetic that computed them. The model's
+// fingerprint names weights and compute dtype, which is also the KV dtype.
 Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
   Sha256 hash;
   hash.Update(std::as_bytes(std::span(model.model->fingerprint())));
@@ -48,7 +48,8 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
       pool_(options.threads),
       ops_(options.kernels != nullptr ? *options.kernels : Kernels(), pool_),
       prefix_index_(PrefixSalt(model, ops_.kernels())) {
-  // The cache is sized by what the runner's scratch leaves, and the runner borrows the cache.
+  // The runner's scratch determines the cache size, and the runner borrows the cache: create both,
+  // then resize the cache.
   kv_.emplace(ModelRunner::KvShape(*model_.model, 0));
   runner_.emplace(model_.model, ops_, *kv_, StepRows(options_), StepLogitRows(options_));
   const int64_t scratch_bytes = runner_->scratch_bytes() + model_.model->rope_bytes();
@@ -67,7 +68,7 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   stats_.kv_blocks_total = n_blocks;
   stats_.kv_bytes = kv_->bytes();
   stats_.scratch_bytes = scratch_bytes;
-  stats_.max_adapters = options_.max_seqs;  // nothing else bounds them
+  stats_.max_adapters = options_.max_seqs;  // the only bound
   status_.Beat();
   PublishStatus();
 }
@@ -75,7 +76,7 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
 void EngineLoop::Run() {
   while (!stopping_) {
     bool worked = false;
-    // Each part leaves its unfinished work to the next round when it runs out of memory.
+    // Each part leaves its unfinished work to the next round when memory runs out.
     const bool has_memory = HasMemoryFor([&] {
       status_.Beat();
       Drain();
@@ -103,7 +104,7 @@ void EngineLoop::Run() {
 }
 
 // A burst leaves keys and values in every block it used, and its texts in the allocator's arenas.
-// An idle loop wakes every second; only such an idle wake-up asks for this.
+// An idle loop wakes every second; only an idle wake-up calls this.
 void EngineLoop::ReleaseIdleMemory() {
   if (options_.idle_release.count() <= 0 || Clock::now() - step_began_ < options_.idle_release) {
     return;
@@ -121,7 +122,7 @@ void EngineLoop::Drain() {
     commands_ = inbox_.TakeAll();
     next_command_ = 0;
   }
-  // Handling a command must not fail on the lists that report it.
+  // Reporting a handled command must not fail, so reserve its lists first.
   left_queue_.reserve(left_queue_.size() + commands_.size() - next_command_);
   while (next_command_ < commands_.size()) {
     LoopCommand command = std::move(commands_[next_command_++]);
@@ -129,7 +130,7 @@ void EngineLoop::Drain() {
   }
 }
 
-// A request that cannot be set up fails alone, for want of memory in practice.
+// A request that cannot be set up (in practice for lack of memory) fails alone.
 void EngineLoop::Handle(SubmitCommand command) {
   ++n_taken_;
   const uint64_t client = command.request.client;
@@ -144,7 +145,8 @@ void EngineLoop::Handle(SubmitCommand command) {
   }
 }
 
-// Without memory for the event, destroying the sink tells its owner that the request is over.
+// If there is no memory for the event, destroying the sink tells its owner that the request is
+// over.
 void EngineLoop::RefuseSubmission(RequestId id, uint64_t client,
                                   const std::shared_ptr<EventSink>& sink, const char* why) {
   if (!scheduler_->Cancel(id)) left_queue_.push_back(client);
@@ -219,7 +221,7 @@ void EngineLoop::Handle(const EndAllCommand& command) {
 }
 
 void EngineLoop::Handle(const PauseCommand& command) {
-  // A request that cannot be resumed would wait for ever.
+  // A request that cannot be resumed would wait for ever, so end it.
   if (!HasMemoryFor([&] { scheduler_->SetPaused(command.id, command.paused); })) {
     EndWithoutMemory(command.id);
   }
@@ -243,7 +245,7 @@ void EngineLoop::ExpireDeadlines() {
   }
 }
 
-// When the request ends if nothing else ends it.
+// The time at which the request expires, if no other event ends it.
 std::optional<EngineLoop::Clock::time_point> EngineLoop::EndsBy(const Active& active) {
   const GenerationRequest& request = active.request;
   if (active.started || !request.queue_deadline) return request.deadline;
@@ -266,10 +268,10 @@ std::chrono::milliseconds EngineLoop::TimeToSleep() const {
 
 // ---- One step
 
-// False when there was nothing to do.
+// Returns false when there was nothing to do.
 bool EngineLoop::Step() {
   step_requests_.clear();
-  // Faults of ours, and memory that runs out, end the requests of this step; the loop continues.
+  // Internal errors and lack of memory end the requests of this step; the loop continues.
   try {
     const BatchPlan* made = nullptr;
     if (!HasMemoryFor([&] { made = &scheduler_->Plan(); })) {
@@ -317,15 +319,15 @@ void EngineLoop::CollectSlices(const BatchPlan& plan) {
     const Active& active = *Find(planned.sequence->request);
     slice.adapter = active.request.adapter.get();
     if (planned.sequence->scores_prompt) {
-      // The row of position p predicts token p + 1. After a preemption rows that are known already
-      // are computed again, for their keys and values only.
+      // The row of position p predicts token p + 1. After a preemption, rows with known scores are
+      // computed again for their keys and values only.
       slice.score_begin = std::max(planned.first_position, active.n_scored - 1);
       slice.score_end = std::min(planned.first_position + planned.n_tokens, active.prompt_len - 1);
     }
     slices_.push_back(slice);
     adapted = adapted || slice.adapter != nullptr;
   }
-  // Sequences of one adapter go through it together; decodes stay ahead of prompt chunks.
+  // Sequences of one adapter run through it together; decodes stay ahead of prompt chunks.
   if (!adapted) return;
   std::stable_sort(slices_.begin(), slices_.end(),
                    [&](const StepRunner::Slice& a, const StepRunner::Slice& b) {
@@ -355,8 +357,8 @@ void EngineLoop::ScorePrompts() {
       active.scores.push_back(std::move(jobs_[next++].logprob));
       ++active.n_scored;
     }
-    // Complete when the position after the last scored one is sampled; sent once, although a
-    // preempted sequence samples there again.
+    // The scores are complete when the position after the last scored one is sampled. A preempted
+    // sequence samples there again, but the scores are sent once.
     if (slice.planned.samples && !active.scores.empty()) {
       Emit(active, slice.planned.sequence->request, PromptScores{std::move(active.scores)});
       active.scores.clear();
@@ -399,7 +401,7 @@ void EngineLoop::SampleAndTake() {
   runner_->Run(jobs_);
   sampled_at_ = Clock::now();
   for (size_t i = 0; i < jobs_.size(); ++i) {
-    // A request that failed with an earlier choice is not there any more.
+    // A request that failed with an earlier choice no longer exists.
     Active* active = Find(sampled_[i].request);
     if (active == nullptr) continue;
     if (!HasMemoryFor([&] { TakeToken(*active, sampled_[i], jobs_[i]); })) {
@@ -498,7 +500,7 @@ void EngineLoop::CountCompleted(const Active& active, const RequestTimings& timi
   histograms_.params_max_tokens.Observe(static_cast<double>(active.request.stop.max_new_tokens));
 }
 
-// The requests of the step fail; if it was not even planned, all do.
+// Fails the requests of the step, or all requests if the step was not planned yet.
 void EngineLoop::FailStep(ErrorCode code, std::string_view message) {
   spdlog::error("engine step failed requests={} error=\"{}\"", step_requests_.size(), message);
   if (step_requests_.empty()) {
@@ -509,7 +511,7 @@ void EngineLoop::FailStep(ErrorCode code, std::string_view message) {
   }
 }
 
-// Zeros stood in place of weights: nothing that this step computed may leave, nor any later step's.
+// Zeros replaced weights: neither this step's results nor any later step's may leave.
 void EngineLoop::FailModel() {
   spdlog::error(
       "model_damaged requests={} reason=\"the packed file was cut short or "
@@ -522,7 +524,7 @@ void EngineLoop::FailModel() {
   Handle(EndAllCommand{message, "model_damaged"});
 }
 
-// Planning ran out of memory: the request that came last gives back what it holds.
+// Planning ran out of memory: end the newest request and free its blocks.
 void EngineLoop::FailNewest() {
   const auto newest =
       std::max_element(active_.begin(), active_.end(),
@@ -554,8 +556,8 @@ void EngineLoop::Emit(const Active& active, RequestId id, GenerationEvent event)
   events_.push_back({active.sink, id, std::move(event)});
 }
 
-// Emits the terminal event and forgets the request. Never fails: without memory for the event,
-// destroying the sink tells its owner that the request is over.
+// Emits the terminal event and erases the request. Never fails: if there is no memory for the
+// event, destroying the sink tells its owner that the request is over.
 void EngineLoop::End(RequestId id, RequestFinished how) {
   const auto found = active_.find(id);
   TANDEM_CHECK(found != active_.end());
@@ -571,14 +573,14 @@ void EngineLoop::End(RequestId id, RequestFinished how) {
   active_.erase(found);
 }
 
-// Last in a step, so that whoever hears of an end finds it counted.
+// Runs last in a step, so the statistics already include every end it reports.
 void EngineLoop::SendEvents() {
-  // By index: ending a request adds an event.
+  // By index, because ending a request adds an event.
   for (size_t i = 0; i < events_.size(); ++i) {
     Outgoing event = std::move(events_[i]);
     if (!*event.sink) continue;
     if (HasMemoryFor([&] { (*event.sink)(event.request, std::move(event.event)); })) continue;
-    // An answer with a gap would be wrong: nothing more of it is sent.
+    // An answer with a gap would be wrong, so the request gets no further events.
     *event.sink = nullptr;
     EndWithoutMemory(event.request);
   }
@@ -596,7 +598,7 @@ void EngineLoop::ListAdapters() {
       return choice->phase == SequencePhase::kRunning;
     });
     std::vector<std::string>& names = runs ? stats_.running_adapters : stats_.waiting_adapters;
-    // A step passes here: the few names are compared before they are copied.
+    // Runs in every step: compares the few names before it copies them.
     const std::string& name = active->request.adapter_name;
     const auto at = std::lower_bound(names.begin(), names.end(), name);
     if (at == names.end() || *at != name) names.insert(at, name);
@@ -613,7 +615,7 @@ void EngineLoop::PublishStatus() {
   stats_.preemptions_total = counters.preemptions;
   stats_.requests_ended_per_second = ends_.PerSecond(Clock::now());
   ListAdapters();
-  // Nothing may get lost when memory runs out: the next round publishes it.
+  // The entries must survive a lack of memory: the next round publishes them.
   left_queue_.reserve(left_queue_.size() + scheduler_->num_left_queue());
   const std::vector<uint64_t> left = scheduler_->TakeLeftQueue();
   left_queue_.insert(left_queue_.end(), left.begin(), left.end());

@@ -28,7 +28,7 @@
 
 namespace tandem::engine {
 
-// What other threads ask of the loop.
+// Commands from other threads to the loop.
 struct SubmitCommand {
   RequestId id;
   GenerationRequest request;
@@ -49,17 +49,17 @@ struct StopCommand {};
 using LoopCommand =
     std::variant<SubmitCommand, CancelCommand, PauseCommand, EndAllCommand, StopCommand>;
 
-// The heartbeat: drain the inbox, plan, run, sample, commit, emit. Built by anyone, run by one
-// thread, the engine thread, which then owns everything inside.
+// The engine's main loop: drain the inbox, plan, run, sample, commit, emit. Any thread may
+// construct it; one thread, the engine thread, runs it and then owns everything inside.
 class EngineLoop {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Throws kFailedPrecondition when memory does not carry one sequence. Borrows inbox and status.
+  // Throws kFailedPrecondition when memory is too small for one sequence. Borrows inbox and status.
   EngineLoop(const LoadedModel& model, const EngineOptions& options, Mailbox<LoopCommand>& inbox,
              LoopStatus& status);
 
-  // Until a StopCommand; then whatever is left is cancelled.
+  // Runs until a StopCommand, then cancels the remaining requests.
   void Run();
 
  private:
@@ -69,13 +69,13 @@ class EngineLoop {
     std::optional<Clock::time_point> last_token{};
   };
   struct Active {
-    GenerationRequest request;  // without its prompt: that is the scheduler's
+    GenerationRequest request;  // without its prompt, which the scheduler owns
     std::shared_ptr<EventSink> sink;
     int64_t prompt_len = 0;
     std::vector<Choice> choices;
     int n_finished = 0;
-    std::vector<TokenLogprob> scores;  // of the prompt, until they are sent
-    int64_t n_scored = 0;              // prompt positions scored, the first one included
+    std::vector<TokenLogprob> scores;  // of the prompt, until sent
+    int64_t n_scored = 0;  // scored prompt positions, the unpredicted first one included
     bool prompt_counted = false;
     std::optional<Clock::time_point> started{};  // first rows computed
     std::optional<Clock::time_point> first_token{};
@@ -143,26 +143,25 @@ class EngineLoop {
   std::optional<Scheduler> scheduler_;
 
   std::unordered_map<RequestId, std::unique_ptr<Active>> active_;
-  int64_t n_deadlines_ = 0;  // active requests that have one
+  int64_t n_deadlines_ = 0;  // active requests with a deadline
   int64_t n_adapted_ = 0;    // active requests with an adapter
   bool stopping_ = false;
   bool has_released_ = true;           // nothing was computed since memory was returned
   std::vector<LoopCommand> commands_;  // taken from the inbox
-  size_t next_command_ = 0;            // of commands_, not handled yet
-  int64_t n_taken_ = 0;  // submissions taken from the inbox since the last publication
-  std::vector<uint64_t>
-      left_queue_;  // since then: one entry for each request that left the queue, its client
+  size_t next_command_ = 0;            // first of commands_ not handled yet
+  int64_t n_taken_ = 0;               // submissions taken from the inbox since the last publication
+  std::vector<uint64_t> left_queue_;  // since then: the client of each request that left the queue
   EngineStats stats_;
   EngineHistograms histograms_;
   EventRate ends_;
 
-  // Of the step being made.
+  // State of the current step.
   Clock::time_point step_began_;
   Clock::time_point sampled_at_;
   std::vector<RequestId> step_requests_;
   std::vector<StepRunner::Slice> slices_;
   std::vector<StepRunner::Job> jobs_;
-  std::vector<Sampled> sampled_;  // beside jobs_
+  std::vector<Sampled> sampled_;  // parallel to jobs_
   std::vector<Outgoing> events_;
 };
 

@@ -6,7 +6,7 @@
 
 namespace tandem::engine {
 
-// How often something happened per second, over about the last ten seconds. Times may not go back.
+// The rate of an event per second, over about the last ten seconds. Times must not decrease.
 class EventRate {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -21,7 +21,7 @@ class EventRate {
     int64_t total = 0;
     for (const int64_t count : counts_) total += count;
     if (total == 0) {
-      first_second_ = -1;  // what comes after a pause is not thinned by it
+      first_second_ = -1;  // a pause must not dilute the next rate
       return 0;
     }
     const int64_t seconds = Second(now) - first_second_ + 1;
@@ -49,7 +49,7 @@ class EventRate {
 
   std::array<int64_t, kSeconds> counts_{};  // by second modulo kSeconds
   int64_t latest_second_ = 0;
-  int64_t first_second_ = -1;  // of what is counted; -1: nothing is
+  int64_t first_second_ = -1;  // of the counted events; -1: none
 };
 
 }  // namespace tandem::engine

@@ -10,7 +10,7 @@ int64_t LoopStatus::RoomLocked(int64_t max_queue, int64_t max_seqs) const {
   return std::max<int64_t>(0, max_queue + FreePlaces(max_seqs) - in_inbox_ - queued_requests_);
 }
 
-// Further choices of requests that had a place take the next ones.
+// Further choices of admitted requests take the next places first.
 int64_t LoopStatus::FreePlaces(int64_t max_seqs) const {
   const int64_t spoken_for = std::max<int64_t>(0, stats_.requests_waiting - queued_requests_);
   return std::max<int64_t>(0, max_seqs - stats_.requests_running - spoken_for);
@@ -39,7 +39,7 @@ LoopStatus::Entry LoopStatus::TryEnqueue(uint64_t client, int64_t n_requests, in
     return Entry::kClientFull;
   }
   if (RoomLocked(max_queue, max_seqs) == 0) return Entry::kQueueFull;
-  waiting_of_[client] += n_requests;  // first: it may lack memory
+  waiting_of_[client] += n_requests;  // first, because it may throw
   in_inbox_ += n_requests;
   return Entry::kTaken;
 }

@@ -14,27 +14,27 @@
 
 namespace tandem::engine {
 
-// What other threads may know of the loop.
+// The loop's state that other threads may read.
 class LoopStatus {
  public:
   enum class Entry { kTaken, kQueueFull, kClientFull };
-  // Counts requests of one client that go into the inbox together, unless the queue was full before
-  // them, or what the client may have waiting (0: as much as there is room for).
+  // Counts requests of one client that enter the inbox together. Refuses them when the queue was
+  // already full, or when the client already has `max_waiting_of_client` waiting (0: no limit).
   Entry TryEnqueue(uint64_t client, int64_t n_requests, int64_t max_queue,
                    int64_t max_waiting_of_client, int64_t max_seqs);
-  // Takes back what TryEnqueue has counted: the requests never reached the inbox.
+  // Undoes TryEnqueue for requests that never reached the inbox.
   void Withdraw(uint64_t client, int64_t n_requests);
-  // How many more requests there is room for.
+  // Number of further requests that the queue accepts.
   int64_t Room(int64_t max_queue, int64_t max_seqs) const;
-  // The same for one client that may keep `max_waiting` of them.
+  // Room for one client that may have `max_waiting` requests waiting.
   int64_t RoomOf(uint64_t client, int64_t max_waiting, int64_t max_seqs) const;
 
-  // By the engine thread, once per step: figures as of now; `n_taken` requests left the inbox, and
-  // those of the clients in `left_queue`, one entry each, wait no more.
+  // Called by the engine thread once per step. Publishes the statistics. `n_taken` requests left
+  // the inbox; requests of the clients in `left_queue`, one entry each, no longer wait.
   void Publish(const EngineStats& stats, const EngineHistograms& histograms,
                int64_t queued_requests, int64_t n_taken, std::span<const uint64_t> left_queue);
   void Beat();
-  // The model can serve no more: Later requests get `message`.
+  // The model can no longer serve: later requests get `message`.
   void SetFailed(const std::string& message);
   // Empty while the model can serve.
   std::string failure() const;
@@ -43,7 +43,7 @@ class LoopStatus {
   EngineHistograms Histograms() const;
 
  private:
-  // REQUIRES, as the next two: mutex_ held.
+  // REQUIRES for this and the next two: mutex_ held.
   int64_t RoomLocked(int64_t max_queue, int64_t max_seqs) const;
   int64_t RoomOfLocked(uint64_t client, int64_t max_waiting, int64_t max_seqs) const;
   int64_t FreePlaces(int64_t max_seqs) const;
@@ -53,8 +53,8 @@ class LoopStatus {
   EngineStats stats_;
   EngineHistograms histograms_;
   int64_t in_inbox_ = 0;
-  int64_t queued_requests_ = 0;  // taken from the inbox, without a place yet
-  // Both together, of each client that has any.
+  int64_t queued_requests_ = 0;  // taken from the inbox, still without a place
+  // Requests in the inbox or queued, by client; only clients with any.
   std::unordered_map<uint64_t, int64_t> waiting_of_;
   std::atomic<int64_t> heartbeat_ns_{0};
 };

@@ -12,13 +12,13 @@
 namespace tandem::engine {
 namespace {
 
-// Prompt rows whose logits are kept in one step. Each costs vocab_size floats, so that prompts with
-// prompt_logprobs go in smaller chunks than others.
+// Prompt rows whose logits one step keeps. Each costs vocab_size floats, so prompts with
+// prompt_logprobs run in smaller chunks.
 constexpr int64_t kScoreChunkTokens = 64;
 
-// A step ends before the next token of every running sequence leaves, so a chunk should take the
-// time of a glance: half a TFLOP. Below the least, matrix products lose speed; beyond the most, a
-// larger chunk makes newcomers wait and gains nothing.
+// The next tokens of all running sequences leave only after the step, so a chunk should take little
+// time: half a TFLOP. Below the minimum, matrix products lose speed. Above the maximum, a chunk
+// delays new requests and gains nothing.
 constexpr int64_t kChunkFlops = int64_t{1} << 39;
 constexpr int64_t kLeastChunkTokens = 256;
 constexpr int64_t kMostChunkTokens = 1024;

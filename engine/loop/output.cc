@@ -42,14 +42,14 @@ std::optional<ChoiceOutput::End> ChoiceOutput::Push(TokenId token, TokenLogprob 
   if (detokenizer_ && (!ends_at_token || options_.stop.include_stop_string)) {
     const bool adds_text = AddsText(token);
     const std::string piece = adds_text ? detokenizer_->Push(token) : std::string();
-    // Bytes that are not a whole character yet: the token belongs to the text that they become.
+    // An incomplete character: the token belongs to the text that completes it.
     unfinished_character =
         adds_text && piece.empty() && !options_.tokenizer->TokenBytes(token).empty();
     stop_string = Feed(piece);
   }
   const auto text_end = shown_ + static_cast<int64_t>(text_.size());
   if (!unfinished_character) {
-    // What this token has made whole is shown with it.
+    // Tokens whose character this token completes are shown with it.
     for (size_t i = waiting_.size(); i-- > 0 && waiting_[i].unfinished;) {
       waiting_[i].unfinished = false;
       waiting_[i].text_end = text_end;
@@ -59,7 +59,7 @@ std::optional<ChoiceOutput::End> ChoiceOutput::Push(TokenId token, TokenLogprob 
 
   const bool at_limit = n_tokens_ >= options_.max_new_tokens;
   if (!ends_at_token && !stop_string && !at_limit) return std::nullopt;
-  // What was waiting to become a character never will.
+  // The choice is over: flush an incomplete character.
   if (detokenizer_ && !stop_string) stop_string = Feed(detokenizer_->Flush());
   ended_ = true;
   held_ = 0;
@@ -94,7 +94,7 @@ std::optional<size_t> ChoiceOutput::Feed(const std::string& piece) {
 }
 
 std::optional<TextDelta> ChoiceOutput::TakeDelta() {
-  // Whole tokens only: a token goes out together with all of its text.
+  // Whole tokens only: a token is sent together with all of its text.
   const int64_t may_show = shown_ + static_cast<int64_t>(text_.size() - held_);
   size_t n_tokens = 0;
   while (n_tokens < waiting_.size() &&

@@ -15,20 +15,20 @@
 
 namespace tandem::engine {
 
-// Turns the sampled tokens of one choice into text deltas, and decides when the choice ends. Text
-// that may become part of a stop string is held back, and with it the tokens it came from, all of
-// their text included: what a delta's tokens spell is the delta's text. Without
-// a tokenizer there are tokens only. Engine thread only.
+// Turns the sampled tokens of one choice into text deltas, and decides when the choice ends. Holds
+// back text that may become part of a stop string, together with its tokens. The tokens of a delta
+// always spell exactly the delta's text. Without a tokenizer there are tokens only. Engine thread
+// only.
 class ChoiceOutput {
  public:
   struct Options {
     int choice = 0;
     StopSpec stop;
-    int64_t max_new_tokens = 0;       // the request's, within what the context leaves
+    int64_t max_new_tokens = 0;       // the request's, bounded by the context
     std::vector<TokenId> end_tokens;  // the model's; empty when the request ignores them
     const Tokenizer* tokenizer = nullptr;
     bool skip_special_tokens = true;
-    std::vector<TokenId> shown_special_tokens;  // are text all the same
+    std::vector<TokenId> shown_special_tokens;  // text although special tokens are skipped
     bool continues_text = false;                // see GenerationRequest
     bool with_logprobs = false;
   };
@@ -39,14 +39,14 @@ class ChoiceOutput {
     std::string stop_string = {};
     std::optional<TokenId> stop_token = {};
   };
-  // Takes the next token (`logprob` counts when logprobs are asked for). Set when the choice is
-  // over: then nothing is held back any more.
+  // Takes the next token; `logprob` is used only with_logprobs. Returns a value when the choice is
+  // over; nothing is held back after that.
   std::optional<End> Push(TokenId token, TokenLogprob logprob);
 
-  // What may be shown and was not yet; nothing when that is empty.
+  // The text and tokens that may be sent now; nullopt when there are none.
   std::optional<TextDelta> TakeDelta();
 
-  // Tokens that may not be drawn now: those that would end the choice before its minimum.
+  // Tokens that may not be drawn now, because they would end the choice before its minimum.
   std::span<const TokenId> banned_tokens() const;
   int64_t n_tokens() const { return n_tokens_; }
 
@@ -54,13 +54,13 @@ class ChoiceOutput {
   struct Waiting {
     TokenId token;
     TokenLogprob logprob;
-    int64_t text_end;  // of its text, as an offset in the choice's
-    bool unfinished;   // has begun a character that a later token makes whole
+    int64_t text_end;  // end of its text, as an offset in the choice's text
+    bool unfinished;   // begins a character that a later token completes
   };
 
   bool EndsAt(TokenId token) const;
   bool AddsText(TokenId token) const;
-  // Appends text, looking for stop strings; the index of the one that was found.
+  // Appends text and looks for stop strings; returns the index of the one found.
   std::optional<size_t> Feed(const std::string& piece);
 
   const Options options_;
@@ -69,7 +69,7 @@ class ChoiceOutput {
   StopMatcher matcher_;
   int64_t n_tokens_ = 0;
 
-  // Text not shown yet begins at offset shown_ of the choice's text; its last `held_` bytes wait.
+  // Unsent text begins at offset shown_ of the choice's text; its last `held_` bytes are held back.
   std::string text_;
   int64_t shown_ = 0;
   size_t held_ = 0;

@@ -63,14 +63,15 @@ void StepRunner::Forward(const std::vector<BlockCopy>& copies, std::span<Slice> 
 
 void StepRunner::Run(std::span<Job> jobs) {
   ComputeLse(jobs);
-  // Waking the workers costs some microseconds; so does drawing from a small vocabulary.
+  // Waking the workers costs some microseconds; drawing from a small vocabulary costs about as
+  // much.
   constexpr int64_t kWorthSharing = 65536;  // logits
   const auto n_jobs = static_cast<int64_t>(jobs.size());
   if (n_jobs * vocab_size_ < kWorthSharing) {
     for (Job& job : jobs) RunJob(job, scratch_[0]);
     return;
   }
-  // Workers must not throw; running out of memory there is this step's failure.
+  // Workers must not throw; lack of memory in a worker fails this step.
   std::vector<std::exception_ptr> failures(jobs.size());
   ops_.pool().ParallelFor(n_jobs, [&](int64_t index, int worker) {
     const auto i = static_cast<size_t>(index);
@@ -101,7 +102,7 @@ void StepRunner::RunJob(Job& job, SamplerScratch& scratch) const {
                  .top = std::move(scored.top)};
 }
 
-// One LogSumExp per run of neighbouring rows that are scored; a row's value is its own.
+// One LogSumExp per run of adjacent scored rows; a row's value does not depend on the run.
 void StepRunner::ComputeLse(std::span<const Job> jobs) {
   const size_t n_rows = logit_rows_.size();
   wants_lse_.assign(n_rows + 1, 0);

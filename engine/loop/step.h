@@ -17,15 +17,15 @@
 
 namespace tandem::engine {
 
-// The place where scheduling meets tensors: runs planned slices through the model, then draws
-// tokens and scores rows. Engine thread only.
+// Connects scheduling to tensors: runs planned slices through the model, then draws tokens and
+// scores rows. Engine thread only.
 class StepRunner {
  public:
   // `max_rows` and `max_logit_rows` bound what one step may hold. Borrows `ops` and `kv`.
   StepRunner(std::shared_ptr<const Model> model, OpsContext& ops, KvCache& kv, int64_t max_rows,
              int64_t max_logit_rows);
 
-  // A planned slice, and which of its positions are scored as prompt: [score_begin, score_end).
+  // A planned slice, and its positions that are scored as prompt: [score_begin, score_end).
   struct Slice {
     PlannedSlice planned;
     int64_t score_begin = 0;
@@ -44,12 +44,12 @@ class StepRunner {
     const Sampler* sampler = nullptr;
     int64_t position = 0;  // of the drawn token in its sequence
     std::span<const TokenId> banned = {};
-    int n_top = -1;  // alternatives wanted; -1: no log-probability at all
+    int n_top = -1;  // number of alternatives; -1: no log-probability
 
-    TokenId token = -1;  // drawn: -1 when nothing could be
+    TokenId token = -1;  // result; -1 when no token could be drawn
     TokenLogprob logprob = {};
   };
-  // Jobs of many rows are spread over the workers.
+  // Jobs of many rows run on all workers.
   void Run(std::span<Job> jobs);
 
   int64_t scratch_bytes() const;
@@ -70,7 +70,7 @@ class StepRunner {
   std::vector<int32_t> logit_rows_;
   std::vector<const Adapter*> adapters_;  // by slice
   std::span<const float> logits_;         // [logit_rows, vocab_size]
-  std::vector<float> lse_;                // [logit_rows]; of the rows that jobs score
+  std::vector<float> lse_;                // [logit_rows]; only of rows that jobs score
   std::vector<uint8_t> wants_lse_;
   std::vector<SamplerScratch> scratch_;  // one per worker
 };

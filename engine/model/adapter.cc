@@ -57,7 +57,7 @@ std::vector<bool> LinearWeights(const FamilySpec& family, const ModelConfig& con
 }
 
 std::string ModulePath(const WeightSpec& spec) {
-  // The hub's GPT-2 files leave out the name of the module that holds everything.
+  // The hub's GPT-2 files omit the name of the outermost module ("transformer").
   for (const std::string& alias : spec.aliases) {
     if (alias == "transformer." + spec.name) return WithoutLeaf(alias);
   }
@@ -169,7 +169,7 @@ std::vector<std::string> Adapter::BaseDifferences() const {
     differences.push_back("trained in " + Quoted(origin_.compute) + ", this base computes in '" +
                           compute + "'");
   }
-  // Of another compute dtype the weights are too.
+  // A different compute dtype already implies different weights, so report one sentence only.
   if (origin_.compute == compute && !origin_.weights.empty() &&
       origin_.weights != base_->weights_type()) {
     differences.push_back("trained beside weights in " + Quoted(origin_.weights) +

@@ -14,28 +14,28 @@ namespace tandem::engine {
 
 class Model;
 
-// The weights that Linear multiplies with, by index: what an adapter may belong to. The head and
-// the embedding tables are not among them.
+// By weight index: true for the weights that LayerOps::Linear multiplies with. Only these can have
+// an adapter; the head and the embedding tables cannot.
 std::vector<bool> LinearWeights(const FamilySpec& family, const ModelConfig& config,
                                 const std::vector<WeightSpec>& specs);
 
-// The module that a weight belongs to, as transformers and PEFT name it.
+// The module path of a weight, as transformers and PEFT name it.
 std::string ModulePath(const WeightSpec& spec);
 
-// Which weight each module of `files` is the adapter of. Throws kDataLoss naming the tensor when
-// the base has no such linear layer or the shapes do not meet, or naming the entry of
-// target_modules when the base has such modules and the files no tensor.
+// Maps each module of `files` to the index of its weight. Throws kDataLoss naming the tensor when
+// the base has no such linear layer or the shapes differ. Throws it naming the entry of
+// target_modules when the base has such modules and the files have no tensor for them.
 std::vector<int32_t> FindModules(const LoraAdapter& files, const FamilySpec& family,
                                  const ModelConfig& config, const std::vector<WeightSpec>& specs);
 
-// What the matrices take once they are in panels.
+// Bytes of the matrices once they are packed into panels.
 int64_t AdapterBytes(const LoraAdapter& files, DType dtype);
 
-// An adapter ready to run beside its base model: A and B rounded once to the base's compute dtype,
-// in panels. Immutable and shared; the base knows nothing of it.
+// A LoRA adapter packed for one base model: A and B rounded once to the base's compute dtype, in
+// panels. Immutable and shared; the base does not know it.
 class Adapter {
  public:
-  // Throws as FindModules; also when a value is not finite.
+  // Throws as FindModules does, and kDataLoss when a value is not finite.
   static std::shared_ptr<const Adapter> Load(const LoraAdapter& files,
                                              std::shared_ptr<const Model> base, OpsContext& ops);
 
@@ -43,12 +43,12 @@ class Adapter {
   const LoraMatrices* Find(int32_t weight) const;
   const Model& base() const { return *base_; }
   const LoraOrigin& origin() const { return origin_; }
-  // In what the base that it was trained beside differs from the one it runs beside, as far as its
-  // files say: a sentence each.
+  // One sentence for each difference between the base the adapter was trained on and this base, as
+  // far as the adapter's files record it.
   std::vector<std::string> BaseDifferences() const;
   // Names the adapter's content; part of the key of cached prefixes.
   const std::string& fingerprint() const { return fingerprint_; }
-  int64_t rank() const { return rank_; }  // the largest
+  int64_t rank() const { return rank_; }  // largest of all weights
   int64_t bytes() const { return static_cast<int64_t>(panels_.size()); }
 
  private:
@@ -59,7 +59,7 @@ class Adapter {
   std::string fingerprint_;
   int64_t rank_ = 0;
   AlignedBuffer panels_;
-  std::vector<LoraMatrices> by_weight_;  // a.panels null: none
+  std::vector<LoraMatrices> by_weight_;  // a.panels null: no adapter
 };
 
 }  // namespace tandem::engine

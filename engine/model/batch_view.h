@@ -10,14 +10,15 @@ namespace tandem::engine {
 
 class Adapter;
 
-// The rows of one step: runs of consecutive positions of several sequences. Slices of one adapter
-// are best put side by side: they go through it together. No bit depends on their order.
+// The rows of one step: runs of consecutive positions of several sequences. Adjacent slices of one
+// adapter run through it together, which is faster. Results do not depend on the order, bit for
+// bit.
 struct BatchView {
   std::span<const TokenId> tokens;         // [rows]
   std::span<const int32_t> positions;      // [rows]
   std::span<const AttentionSlice> slices;  // cover the rows in order
   std::span<const int32_t> logit_rows;     // ascending; only these reach the head
-  // Of each slice, null for the base model's own; empty: all are.
+  // By slice; null for the base model alone. Empty: no slice has an adapter.
   std::span<const Adapter* const> adapters = {};
 };
 

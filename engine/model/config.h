@@ -12,20 +12,20 @@ namespace tandem::engine {
 enum class RopeKind : uint8_t { kPlain, kLinear, kLlama3, kYarn };
 
 // How a rope was stretched over longer contexts (`rope_type`). Fields beyond `factor` belong to the
-// kinds named.
+// kinds in their comments.
 struct RopeScaling {
   RopeKind kind = RopeKind::kPlain;
   double factor = 1;
   int64_t original_max_positions = 0;  // kLlama3, kYarn
   double low_freq_factor = 1;          // kLlama3
   double high_freq_factor = 4;         // kLlama3
-  double beta_fast = 32;               // kYarn: turns in the original context above which a
-  double beta_slow = 1;                // dimension is kept, and below which it is slowed
+  double beta_fast = 32;               // kYarn: dimensions with more turns in the original
+  double beta_slow = 1;                // context are kept; those with fewer than this are slowed
   double attention_factor = 1;         // kYarn: multiplies cosine and sine
-  bool truncate = true;                // kYarn: the borders are whole dimensions
+  bool truncate = true;                // kYarn: ramp borders are whole dimensions
 };
 
-// What a family's config.json says, in one vocabulary. Immutable after parsing.
+// The content of a family's config.json in one vocabulary. Immutable after parsing.
 struct ModelConfig {
   std::string family;  // a name of families.cc
   int64_t n_layers = 0;
@@ -35,13 +35,13 @@ struct ModelConfig {
   int64_t max_context_len = 0;
   float norm_eps = 1e-5f;
   AttentionSpec attention;
-  // By layer: whether attention.window applies. Empty: on all layers.
+  // By layer: whether attention.window applies. Empty: it applies to all layers.
   std::vector<bool> windowed_layers;
-  // Whose inverse root is attention.scale where a family states it apart; 0: head_dim.
+  // Gemma's query_pre_attn_scalar: attention.scale is 1 / sqrt(query_scalar). 0: head_dim.
   double query_scalar = 0;
   float logit_cap = 0;  // cap * tanh(logit / cap); 0 = off
   double rope_theta = 10000;
-  double local_rope_theta = 10000;  // of windowed layers, where they have a rope of their own
+  double local_rope_theta = 10000;  // of windowed layers in families with two ropes
   RopeScaling rope_scaling;
   Activation activation = Activation::kSilu;
   bool attention_bias = false;  // of q, k, v and o

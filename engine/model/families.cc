@@ -6,8 +6,8 @@
 #include "engine/io/json.h"
 #include "engine/model/family.h"
 
-// THE list: a family is one file in families/ and one line here. A macro, because a constant of
-// another file needs a declaration as well as its place in the table.
+// THE list: a family is one file in families/ and one line here. A macro, because each constant of
+// another file needs a declaration as well as its entry in the table.
 #define TANDEM_FAMILIES(FAMILY) \
   FAMILY(kLlamaFamily)          \
   FAMILY(kMistralFamily)        \
@@ -29,7 +29,7 @@ namespace {
 
 constexpr auto kFamilies = std::to_array<const FamilySpec*>({TANDEM_FAMILIES(TANDEM_ADDRESS)});
 
-// What a config says it is: `architectures[0]`, or `model_type` where that list is missing.
+// The config's architecture: `architectures[0]`, or `model_type` when that list is missing.
 std::string ArchitectureOf(const nlohmann::ordered_json& config, const std::string& source) {
   if (!config.is_object()) {
     throw Error(ErrorCode::kDataLoss, source + ": expected a JSON object");

@@ -13,26 +13,26 @@
 
 namespace tandem::engine {
 
-// What a table of rotations is made of.
+// The parameters of one rotation table.
 struct RopeSpec {
   std::vector<double> frequencies;  // [head_dim/2], scaling applied
   double amplitude = 1;             // multiplies cosine and sine
 };
 
-// A model family, stated once; the table of all of them is families.cc.
+// A model family; families.cc has the table of all families.
 struct FamilySpec {
   std::string_view name;
   std::span<const std::string_view>
-      architectures;  // `architectures[0]` / `model_type` it answers to
+      architectures;  // `architectures[0]` or `model_type` values of this family
   // Throws kDataLoss / kUnsupported naming `source` and the field.
   ModelConfig (*parse_config)(const nlohmann::ordered_json& config, const std::string& source);
-  // config.json of a model with this configuration, as Hugging Face would read it.
+  // The config.json of a model with this configuration, in Hugging Face's form.
   nlohmann::ordered_json (*write_config)(const ModelConfig& config);
   std::vector<WeightSpec> (*list_weights)(const ModelConfig& config);
   // The tables that LayerOps::Rope names by index; none for families without rope.
   std::vector<RopeSpec> (*list_ropes)(const ModelConfig& config);
   void (*forward)(const ModelConfig& config, const Weights& weights, LayerOps& ops);
-  // What makes a small plain model (random_model.h) one of this family, with all that it can have.
+  // Turns a small plain model (random_model.h) into one of this family with all optional parts.
   void (*shape_tiny)(ModelConfig& config);
 };
 

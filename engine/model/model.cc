@@ -20,7 +20,7 @@
 namespace tandem::engine {
 namespace {
 
-// Part of every fingerprint: raise it when the same weights and kernels compute other bits.
+// Part of every fingerprint. Raise it when the same weights and kernels compute different bits.
 constexpr const char* kArithmeticVersion = "tandem-1";
 constexpr size_t kContentHashLength = 64;  // SHA-256 in hexadecimal
 
@@ -37,16 +37,15 @@ bool IsFloat(DType dtype) {
          dtype == DType::kF64;
 }
 
-// Buffers that old checkpoints carry (rope frequencies, GPT-2's masks), and a head that a tied
-// model stores twice.
+// Buffers of old checkpoints (rope frequencies, GPT-2's masks), and the second copy of a tied head.
 bool IsHarmlessExtra(const std::string& name, const ModelConfig& config) {
   return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") ||
          name.ends_with(".attn_rot_embd.weight") || name.ends_with(".attn.masked_bias") ||
          (config.tied_embeddings && name == "lm_head.weight");
 }
 
-// Whether a tensor that no weight asks for would take part in another program's forward pass: one
-// of a block, or of the head, by the name in the file or the one that it was given here.
+// Whether an unused tensor would take part in another program's forward pass. True for tensors of a
+// block or of the head, by their name in the file or their mapped name.
 bool TakesPart(const ModelDir& dir, const std::string& name) {
   if (dir.format() == "hf" || dir.format() == "native") return false;
   constexpr auto kPrefixes = std::to_array<std::string_view>(
@@ -55,7 +54,7 @@ bool TakesPart(const ModelDir& dir, const std::string& name) {
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-// Names of the file that no weight has.
+// Names in the file that no weight uses.
 std::vector<std::string> ExtraTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs) {
   std::vector<std::string> known;
   for (const WeightSpec& spec : specs) {
@@ -110,8 +109,7 @@ void ReportExtraTensors(const ModelDir& dir, const std::vector<WeightSpec>& spec
   if (n_harmless > 0) {
     spdlog::debug("ignored buffers in checkpoint model={} n={}", dir.name(), n_harmless);
   }
-  // Perhaps the model is not quite what its config says; whoever wonders about its answers should
-  // find this line.
+  // The model may differ from its config; this line lets a user who gets odd answers find out.
   if (n_unknown > 0) {
     spdlog::warn("ignored tensors that this family does not use model={} n={} first={}", dir.name(),
                  n_unknown, first_unknown);
@@ -145,8 +143,8 @@ DType ChooseDType(const ModelDir& dir, const std::vector<WeightSpec>& specs,
   return all_f32 && CountParameters(specs) < kSmallModelParameters ? DType::kF32 : DType::kBF16;
 }
 
-// A file that keeps weights in blocks is served in blocks, each weight in what becomes of its own;
-// where the user says a type, that is what all become. False: there are none.
+// Chooses types by the file's own blocks, weight by weight. A dtype requested by the user takes
+// precedence. Returns false when the file has no blocks.
 bool TakeBlocksOfFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                       const LoadOptions& options, PackedTypes& types) {
   if (options.dtype || options.block != BlockFormat::kNone) return false;
@@ -166,13 +164,14 @@ bool TakeBlocksOfFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
   return true;
 }
 
-// What tables and the head are rounded to where matrices are rounded to `block`: two bits more than
-// int4 lose little of what int8 keeps, and a token of a small model reads a tenth less.
+// Format of tables and the head when matrices are rounded to `block`. Int6 loses little of int8's
+// accuracy, and one token of a small model reads a tenth less.
 BlockFormat HeadFormat(BlockFormat block) {
   return block == BlockFormat::kInt4 ? BlockFormat::kInt6 : BlockFormat::kInt8;
 }
 
-// In what each weight is stored; which one is the head, only the forward pass tells.
+// The storage type of each weight; only the plan of the forward pass tells which weight is the
+// head.
 PackedTypes ChooseTypes(const ModelDir& dir, const FamilySpec& family, const ModelConfig& config,
                         const std::vector<WeightSpec>& specs, DType dtype,
                         const LoadOptions& options) {

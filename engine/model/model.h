@@ -21,26 +21,26 @@ struct LoadOptions {
   // Compute dtype, f32 or bf16. Unset: f32 if every weight of the checkpoint is f32 and there are
   // fewer than kSmallModelParameters of them, else bf16.
   std::optional<DType> dtype = {};
-  // Weights in blocks of integers: linear layers in this format, embedding tables and the head,
-  // whose errors weigh most, always in int8; norms and biases stay f32. Compute is bf16.
+  // Integer block format for the weights. Linear layers use this format. Embedding tables and the
+  // head, whose errors matter most, use int8, or int6 when this is int4. Norms and biases stay f32;
+  // compute is bf16.
   BlockFormat block = BlockFormat::kNone;
   int64_t max_context_len = 0;  // lowers the config's; 0 keeps it
   std::filesystem::path cache_dir =
       {};  // packed weights are kept here and mapped; empty: in memory
   int64_t cache_limit_bytes = 64LL << 30;
-  // Called while the checkpoint is hashed (with 0) and packed; may throw to give up.
+  // Called while the checkpoint is hashed (with 0) and packed; throws to cancel.
   std::function<void(double fraction)> progress = {};
 };
 
 inline constexpr int64_t kSmallModelParameters = 64'000'000;
 
-// What a model is and how much it takes: all that config and tensor headers tell, before any weight
-// is read.
+// Description and memory needs of a model, from its config and tensor headers; no weight is read.
 struct ModelOutline {
   const FamilySpec* family = nullptr;
   ModelConfig config;           // untied where has_own_head
   bool has_own_head = false;    // stored_head.h
-  int64_t max_context_len = 0;  // the config's, or what LoadOptions lowers it to
+  int64_t max_context_len = 0;  // the config's, or LoadOptions' when lower
   std::vector<WeightSpec> specs;
   PackedTypes types;
   int64_t weight_bytes = 0;  // packed
@@ -51,10 +51,10 @@ struct ModelOutline {
 // Throws what Model::Load throws for the same faults.
 ModelOutline OutlineModel(const ModelDir& dir, const LoadOptions& options);
 
-// A model ready to run: configuration and packed weights. Immutable; shared by engine and tools.
+// A model ready to run: configuration and packed weights. Immutable; the engine and tools share it.
 class Model {
  public:
-  // Validates config and every weight's shape against the family's list before packing. Throws
+  // Validates the config and every weight's shape against the family's list before packing. Throws
   // kUnsupported / kDataLoss naming file and field or tensor.
   static std::shared_ptr<const Model> Load(const ModelDir& dir, const LoadOptions& options,
                                            OpsContext& ops);
@@ -64,11 +64,12 @@ class Model {
   const std::vector<WeightSpec>& weight_specs() const { return specs_; }
   const Weights& weights() const { return weights_; }
   DType dtype() const { return dtype_; }  // of compute
-  // What the weights are stored in: the compute dtype, "int8" or "int4"; "gguf-int8",
-  // "gguf-int4-int8" where a file's own blocks decided for each weight.
+  // How the weights are stored: the compute dtype, "int8" or "int4". If the file's own blocks chose
+  // the format of each weight: "gguf" and these formats, such as "gguf-int4-int8".
   const std::string& weights_type() const { return weights_type_; }
   const std::vector<RopeTable>& ropes() const { return ropes_; }
-  // Names weights, their type and arithmetic; part of system_fingerprint and prefix-cache salt.
+  // Identifies weights, their type and the arithmetic; part of system_fingerprint and of the
+  // prefix-cache salt.
   const std::string& fingerprint() const { return fingerprint_; }
   // SHA-256 (hex) of the checkpoint's weights (ModelDir::ContentHash).
   const std::string& content_hash() const { return content_hash_; }
@@ -76,8 +77,8 @@ class Model {
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t rope_bytes() const { return rope_bytes_; }
   bool is_mapped() const { return mapped_ != nullptr; }  // packed file shared between processes
-  std::filesystem::path packed_path() const;             // of that file; empty: in memory
-  // Whether a mapped weight could not be read, so that zeros were computed with. Any thread.
+  std::filesystem::path packed_path() const;             // empty: packed in memory
+  // True after a mapped weight could not be read and zeros were computed instead. Any thread.
   bool is_damaged() const;
 
  private:
@@ -109,7 +110,7 @@ class ModelRunner {
   // Shape of a KV cache for this model.
   static KvCache::Shape KvShape(const Model& model, int64_t n_blocks);
   static KvCache::Shape KvShape(const ModelConfig& config, DType dtype, int64_t n_blocks);
-  // What a runner for so many rows will say of scratch_bytes().
+  // The scratch_bytes() of a runner with these limits.
   static int64_t ScratchBytes(const ModelOutline& outline, int64_t max_rows,
                               int64_t max_logit_rows);
 

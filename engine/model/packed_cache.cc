@@ -32,7 +32,7 @@ void Judge(PackedEntry& entry, State state, std::string reason) {
   entry.reason = std::move(reason);
 }
 
-// The offsets are those of the format in packed_weights.h.
+// Offsets as in the format in packed_weights.h.
 void JudgeHeader(PackedEntry& entry, std::span<const std::byte> bytes) {
   if (bytes.size() < kPackedHeaderBytes ||
       std::memcmp(bytes.data(), kPackedMagic.data(), kPackedMagic.size()) != 0) {

@@ -13,9 +13,10 @@
 
 namespace tandem::engine {
 
-// Checksums of a packed file, kept beside it: little endian, one CRC-32C for each piece of
-// kSumPieceBytes (the last piece may be shorter), then the CRC-32C of all these. They find bytes
-// that the disk or another program changed; they are no defence against someone who writes both.
+// Checksums of a packed file, in a file of their own. Little endian: one CRC-32C for each piece of
+// kSumPieceBytes (the last piece may be shorter), then the CRC-32C of all these. They detect bytes
+// that the disk or another program changed. They do not protect against an attacker, who can write
+// both files.
 inline constexpr size_t kSumPieceBytes = size_t{4} << 20;
 
 // Computes the sums while the file is written.
@@ -32,11 +33,11 @@ class PackedSums {
   size_t in_piece_ = 0;
 };
 
-// The sums in a file; nothing when there is none that could be sums.
+// The sums in a file; nullopt when its size cannot be read or exceeds 64 MiB.
 std::optional<std::string> ReadPackedSums(const std::filesystem::path& path);
 
-// Reads the whole file on all threads of the pool. What is wrong with it, as half a sentence, or
-// nothing when every piece has its sum. The file's pages leave the process's memory again.
+// Reads the whole file on all threads of the pool. Returns a clause that describes the damage, or
+// nullopt when every piece matches its sum. Releases the file's pages afterwards.
 std::optional<std::string> FindDamage(const MappedFile& file, std::string_view sums,
                                       ThreadPool& pool);
 

@@ -72,7 +72,7 @@ std::string TableText(const std::vector<WeightSpec>& specs, const PackedTypes& t
   return table;
 }
 
-// Sections after a header of `header_bytes`.
+// Places the sections after a header of `header_bytes`.
 void PlaceSections(const std::vector<WeightSpec>& specs, const PackedTypes& types,
                    int64_t header_bytes, PackedLayout& layout) {
   layout.offsets.clear();
@@ -108,8 +108,8 @@ class Packer {
          OpsContext& ops)
       : dir_(dir), specs_(specs), types_(types), ops_(ops) {}
 
-  // Afterwards the source is out of memory: what loading takes at most is the packed form and one
-  // weight. REQUIRES: `section` is zeroed and of the rounded-up size.
+  // Releases the source's pages afterwards, so peak memory is the packed form and one weight.
+  // REQUIRES: `section` is zeroed and of the rounded-up size.
   void Pack(size_t i, std::byte* section) {
     const WeightSpec& spec = specs_[i];
     const StoredTensor* source = FindWeight(dir_, spec);
@@ -179,7 +179,7 @@ class Packer {
     BlockError error;
     int64_t n_weights = 0;
   };
-  std::map<std::tuple<Encoding, BlockFormat, bool>, Sum> sums_;  // from, to, whether exact
+  std::map<std::tuple<Encoding, BlockFormat, bool>, Sum> sums_;  // from, to, exact
 };
 
 AlignedBuffer PackInMemory(const ModelDir& dir, const std::vector<WeightSpec>& specs,
@@ -197,8 +197,8 @@ AlignedBuffer PackInMemory(const ModelDir& dir, const std::vector<WeightSpec>& s
   return bytes;
 }
 
-// The packed file and its checksums. One section at a time: peak memory is the largest weight, not
-// the model.
+// Writes the packed file and its checksums, one section at a time: peak memory is the largest
+// weight, not the model.
 void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                   const PackedTypes& types, const PackedLayout& layout, const PackOptions& options,
                   OpsContext& ops, const fs::path& entry) {
@@ -231,7 +231,7 @@ void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
   packer.ReportError();
 }
 
-// Why the entry is not what we would have written, as half a sentence; nothing when it is.
+// A clause that says how the entry differs from the expected file; nullopt when it does not.
 std::optional<std::string> WhatIsWrong(const fs::path& entry, const MappedFile& file,
                                        const PackedLayout& layout, ThreadPool& pool) {
   const std::span<const std::byte> bytes = file.bytes();
@@ -244,9 +244,8 @@ std::optional<std::string> WhatIsWrong(const fs::path& entry, const MappedFile& 
   return FindDamage(file, *sums, pool);
 }
 
-// The packed file, if it is there and exactly what we would have written. Any other file is
-// removed. A missing file is no reason to remove anything: another process may be about to publish
-// it.
+// The packed file, if it exists and is exactly the expected one. Removes any other file. A missing
+// file removes nothing: another process may be about to publish it.
 std::shared_ptr<const MappedFile> OpenPacked(const fs::path& entry, const PackedLayout& layout,
                                              ThreadPool& pool) {
   std::error_code error;
@@ -258,13 +257,13 @@ std::shared_ptr<const MappedFile> OpenPacked(const fs::path& entry, const Packed
     fs::remove_all(entry, error);
     return nullptr;
   }
-  // The time of last use, for the order of eviction. A read-only cache simply does not know it.
+  // The time of last use orders eviction. A read-only cache does not record it.
   fs::last_write_time(entry, fs::file_time_type::clock::now(), error);
   return file;
 }
 
-// Removes entries least recently used until `incoming_bytes` fit. A file that others have mapped
-// lives on for them.
+// Evicts the least recently used entries until `incoming_bytes` fit. Processes that have mapped an
+// evicted file keep it.
 void MakeRoom(const fs::path& packed_dir, int64_t limit_bytes, int64_t incoming_bytes) {
   struct Entry {
     fs::file_time_type used;
@@ -295,7 +294,7 @@ void MakeRoom(const fs::path& packed_dir, int64_t limit_bytes, int64_t incoming_
   }
 }
 
-// The mapped file, made first if need be; null with one warning when the cache cannot hold it.
+// The mapped file, made first if needed. Null, with one warning, when the cache cannot hold it.
 std::shared_ptr<const MappedFile> FindOrMakePacked(const ModelDir& dir,
                                                    const std::vector<WeightSpec>& specs,
                                                    const PackedTypes& types,
@@ -318,7 +317,7 @@ std::shared_ptr<const MappedFile> FindOrMakePacked(const ModelDir& dir,
     fs::create_directories(packed_dir, error);
     if (error) return give_up("could not create " + packed_dir.string() + ": " + error.message());
     RemoveStaleTemporaries(packed_dir);
-    // A removal that was cut short leaves at most checksums without a packed file.
+    // An interrupted removal leaves at most checksums without a packed file.
     if (!fs::exists(entry / kPackedFileName, error)) fs::remove(entry / kPackedSumsName, error);
     fs::remove(entry, error);
     MakeRoom(packed_dir, options.cache_limit_bytes, layout.file_bytes);
@@ -326,8 +325,8 @@ std::shared_ptr<const MappedFile> FindOrMakePacked(const ModelDir& dir,
       PackIntoFile(dir, specs, types, layout, options, ops, temporary);
     });
   } catch (const Error& error) {
-    // kAlreadyExists: another process was faster, and its file serves as well. A disk that refuses
-    // is no reason not to run. Everything else (a source tensor that lies) goes on.
+    // kAlreadyExists: another process published first, and its file is equally good. A disk error
+    // is no reason not to run. Every other error, such as a wrong source tensor, propagates.
     if (error.code() != ErrorCode::kAlreadyExists && error.code() != ErrorCode::kIo &&
         error.code() != ErrorCode::kNotFound) {
       throw;
@@ -344,7 +343,7 @@ PackedLayout LayOutWeights(const std::vector<WeightSpec>& specs, const PackedTyp
                            const std::string& tensor_hash) {
   TANDEM_CHECK(types.blocks.size() == specs.size());
   PackedLayout layout;
-  // Offsets are printed in the table that precedes them: repeat until its length settles.
+  // The table contains offsets that depend on its own length: repeat until the length settles.
   int64_t header_bytes = 0;
   std::string table;
   do {

@@ -10,7 +10,7 @@
 namespace tandem::engine {
 namespace {
 
-// Rows begin at cache lines, whatever the number of rows.
+// Rows begin at cache lines, for any number of rows.
 constexpr int64_t kSlotAlignment = 64;
 
 class PlanOps final : public LayerOps {
@@ -160,7 +160,7 @@ class PlanOps final : public LayerOps {
     return RoundUp(stride * static_cast<int64_t>(DTypeBytes(dtype)), kSlotAlignment);
   }
 
-  // First fit in order of birth. A few activations live at a time, so scanning them is fine.
+  // First fit in order of first use. Few activations live at a time, so a scan is fine.
   void PlaceActivations() {
     struct Living {
       ForwardPlan::Slot slot;
@@ -197,7 +197,7 @@ class PlanOps final : public LayerOps {
   bool finished_ = false;
 };
 
-// Weights with shapes and no bytes.
+// Weights with shapes but without bytes.
 Weights BarrenWeights(const std::vector<WeightSpec>& specs, DType dtype) {
   Weights weights(specs.size());
   for (size_t i = 0; i < specs.size(); ++i) {

@@ -8,11 +8,11 @@
 
 namespace tandem::engine {
 
-// What one forward pass needs, per row, found by walking the family once: which activations exist,
-// how long each lives and where it lies in the arena. Activation i here is Act{i} there, because a
-// family says the same words every time. Immutable; any thread.
+// The needs of one forward pass, per row, found by walking the family once: the activations, their
+// lifetimes and their places in the arena. Activation i of the plan is Act{i} in every later pass,
+// because a family always makes the same calls. Immutable; any thread.
 struct ForwardPlan {
-  // Bytes in the arena, per row of the batch: [offset, offset + bytes). offset -1: not there.
+  // Bytes in the arena, per row of the batch: [offset, offset + bytes). offset -1: absent.
   struct Slot {
     int64_t offset = -1;
     int64_t bytes = 0;
@@ -21,11 +21,11 @@ struct ForwardPlan {
     int64_t cols = 0;
     int64_t stride = 0;  // elements
     DType dtype = DType::kF32;
-    int32_t first_op = 0;  // written by
-    int32_t last_op = 0;   // last read by
+    int32_t first_op = 0;  // the op that writes it
+    int32_t last_op = 0;   // the last op that reads it
     Slot slot;
-    // The copy in the compute dtype that matrix products and attention read, where `dtype` is f32
-    // and they compute in bf16; made at its first use and kept to its last.
+    // The copy in the compute dtype that matrix products and attention read, when `dtype` is f32
+    // and compute is bf16. It lives from its first use to its last.
     int64_t rounded_stride = 0;
     int32_t rounded_first_op = -1;
     int32_t rounded_last_op = -1;
@@ -42,22 +42,22 @@ struct ForwardPlan {
   DType dtype = DType::kF32;
   std::vector<Op> ops;
   std::vector<Activation> activations;
-  // After the last attention rows no longer meet: what is left is computed for logit rows only.
+  // After the last attention, rows are independent: the rest is computed for logit rows only.
   int32_t last_attention_op = -1;
   int64_t arena_bytes_per_row = 0;
   int64_t vocab_size = 0;
-  // Multiply and add count as two. The head is paid by logit rows only, and attention per query row
-  // and key that it sees.
+  // Multiply and add count as two. The head runs per logit row, attention per query row and visible
+  // key.
   int64_t linear_flops_per_row = 0;
   int64_t head_flops_per_row = 0;
   int64_t attention_flops_per_row_and_key = 0;
 
-  // One line per op, for `tandem plan` and for reading.
+  // One line per op, for `tandem plan` and for debugging.
   std::string ToString(const std::vector<WeightSpec>& specs) const;
 };
 
-// Throws kInternal when the family breaks the rules of LayerOps (sizes that do not meet, a
-// compute-dtype input where f32 is read, Logits not exactly once and last).
+// Throws kInternal when the family breaks the rules of LayerOps: sizes that do not match, a
+// compute-dtype input to an op that reads f32, Logits not exactly once and last.
 ForwardPlan PlanForward(const FamilySpec& family, const ModelConfig& config,
                         const std::vector<WeightSpec>& specs, DType dtype);
 

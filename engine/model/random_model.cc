@@ -21,8 +21,8 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kSharedPoolThresholdBytes = 512LL << 20;
 constexpr int64_t kPoolSlackElements = 1 << 20;
 
-// splitmix64 (Steele, Lea, Flood 2014); four 16-bit uniforms added make a number that is normal
-// enough and needs no library function that could differ between machines.
+// splitmix64 (Steele, Lea, Flood 2014). The sum of four uniform 16-bit numbers is close enough to
+// normal and needs no library function that could differ between machines.
 class NormalSource {
  public:
   explicit NormalSource(uint64_t seed) : state_(seed) {}
@@ -53,7 +53,7 @@ void Fill(NormalSource& random, float mean, float deviation, DType dtype, int64_
   }
 }
 
-// The tensors of a model and the bytes they borrow.
+// The tensors of a model and their bytes.
 struct RandomTensors {
   AlignedBuffer bytes;
   std::vector<NamedTensor> tensors;
@@ -104,8 +104,8 @@ RandomTensors MakeTensors(const RandomModelSpec& spec, const std::vector<WeightS
   return made;
 }
 
-// GPT-2's way of writing bytes as printable characters: printable Latin-1 stands for itself, the
-// rest follows from U+0100 in order.
+// GPT-2's mapping of bytes to printable characters: printable Latin-1 maps to the same code point,
+// all other bytes to U+0100 and up, in order.
 std::string ByteLevelCharacter(int byte) {
   const auto prints = [](int b) {
     return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;

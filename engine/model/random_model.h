@@ -8,9 +8,8 @@
 
 namespace tandem::engine {
 
-// Models with random weights of any shape, as Hugging Face directories: what tests serve and train,
-// and what benchmarks measure when no real checkpoint is at hand. The same spec writes the same
-// bytes on every machine.
+// Models with random weights of any shape, as Hugging Face directories, for tests and benchmarks
+// without a real checkpoint. The same spec writes the same bytes on every machine.
 struct RandomModelSpec {
   ModelConfig config;
   uint64_t seed = 1;
@@ -20,16 +19,16 @@ struct RandomModelSpec {
   bool with_tokenizer = false;
 };
 
-// Shapes to start from; change what a test is about. The tiny ones have two layers or three, width
-// 48, vocabulary 272, context 256 and, where the family has them, windows of 24 tokens.
+// Shapes to start from. The tiny ones have two or three layers, width 48, vocabulary 272, context
+// 256 and, where the family has windows, windows of 24 tokens.
 ModelConfig TinyModelConfig(std::string_view family);
 ModelConfig TinyLlamaConfig();
 ModelConfig TinyMiniGptConfig();
 ModelConfig Llama1BConfig();  // Llama-3.2-1B
 ModelConfig Gemma2BConfig();  // Gemma 2 2B
 
-// `dir` must not exist; it is published whole. Above 512 MiB the matrices share one pool of random
-// numbers, so that memory stays at the largest weight; speed does not depend on their values.
+// Publishes `dir` as a whole; it must not exist. Above 512 MiB the matrices share one pool of
+// random numbers, so memory stays at the largest weight; speed does not depend on the values.
 void WriteRandomModel(const RandomModelSpec& spec, const std::filesystem::path& dir);
 
 }  // namespace tandem::engine

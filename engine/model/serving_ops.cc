@@ -25,7 +25,7 @@ size_t LogitBytes(const ForwardPlan& plan, int64_t max_logit_rows) {
   return static_cast<size_t>(CheckedMul<int64_t>(floats, sizeof(float), "logits"));
 }
 
-// Moves rows to the front. Ascending rows never overwrite one that is still to move.
+// Moves rows to the front. Rows are ascending, so no move overwrites a row that is still needed.
 void KeepRows(const Matrix& all, std::span<const int32_t> rows) {
   auto* base = static_cast<std::byte*>(all.data);
   const int64_t row_bytes = all.stride * static_cast<int64_t>(DTypeBytes(all.dtype));
@@ -89,8 +89,8 @@ std::span<const float> ServingOps::Run(const BatchView& batch, KvCache& kv) {
           batch.logit_rows.size() * static_cast<size_t>(model_.config().vocab_size)};
 }
 
-// Whoever builds batches is our own code, but a wrong row would write into another sequence's
-// blocks and be seen far away. Only what is written is checked: nanoseconds per row.
+// Batches come from our own code, but a wrong row would write into another sequence's blocks and
+// show up far away. Checks only the written places, which takes nanoseconds per row.
 void ServingOps::CheckBatch(const BatchView& batch, const KvCache& kv) const {
   const auto rows = static_cast<int64_t>(batch.tokens.size());
   TANDEM_CHECK(rows <= max_rows_);
@@ -134,7 +134,7 @@ Act ServingOps::NextAct() {
 
 Matrix ServingOps::At(Act x) {
   const ForwardPlan::Activation& a = plan_.activations[static_cast<size_t>(x.index)];
-  // Offsets are per row: a small step uses a small, warm part of the arena.
+  // Offsets are per row, so a small step uses a small, warm part of the arena.
   const auto step_rows = static_cast<int64_t>(batch_->tokens.size());
   return {arena_.data() + a.slot.offset * step_rows, a.dtype, rows_, a.cols, a.stride};
 }
@@ -242,7 +242,7 @@ Act ServingOps::Linear(Act x, const Weight& w, const Weight* bias) {
 Act ServingOps::Rope(Act x, size_t table) {
   const Act out = NextAct();
   if (rows_ == 0) return out;
-  // Positions are those of all rows; no family rotates after its last attention.
+  // `positions` covers all rows of the batch; no family rotates after its last attention.
   TANDEM_CHECK(rows_ == static_cast<int64_t>(batch_->positions.size()));
   engine::Rope(ops_, F32(x), At(x).stride, batch_->positions, model_.ropes().at(table), At(out));
   return out;
@@ -286,7 +286,7 @@ Act ServingOps::Add(Act a, Act b) {
   const Act out = NextAct();
   if (rows_ == 0) return out;
   const Matrix y = At(out);
-  // Padding columns, if any, are added along and never read.
+  // Padding columns are added too and never read.
   AddRows(ops_, F32(a), F32(b), rows_ * y.stride, static_cast<float*>(y.data));
   return out;
 }

@@ -17,10 +17,9 @@ namespace tandem::engine {
 class Model;
 
 // Executes a family's forward pass on the rows of one step, against the paged KV cache. The plan
-// tells where each activation lies in an arena that is allocated once. After the last attention
-// rows no longer meet each other, so everything that follows (the last block's MLP, the final
-// norm, the head) is computed for logit rows only. Owned by the thread that calls it; borrows model
-// and context.
+// gives each activation its place in an arena that is allocated once. After the last attention,
+// rows are independent, so the rest (the last block's MLP, the final norm, the head) runs on the
+// logit rows only. Owned by the thread that calls it; borrows model and context.
 class ServingOps final : public LayerOps {
  public:
   ServingOps(const Model& model, OpsContext& ops, int64_t max_rows, int64_t max_logit_rows);
@@ -48,15 +47,15 @@ class ServingOps final : public LayerOps {
 
  private:
   void CheckBatch(const BatchView& batch, const KvCache& kv) const;
-  // The next activation of the plan. Rows of a matrix are the rows still being computed.
+  // The next activation of the plan. Its matrix has the rows that are still computed.
   Act NextAct();
   Matrix At(Act x);
   const float* F32(Act x);
   Matrix RoundedAt(Act x);
-  // `x` in the compute dtype, rounding it if that has not happened in this step.
+  // `x` in the compute dtype; rounds it at the first call of a step.
   ConstMatrix ComputeInput(Act x);
   void KeepLogitRowsOnly(int32_t finished_op);
-  // What the adapters of the rows add to the product with a weight.
+  // Adds the adapters' part of the product with a weight, row by row.
   void AddAdapters(const ConstMatrix& x, int32_t weight, float* y, int64_t ldy);
 
   const Model& model_;
@@ -66,18 +65,18 @@ class ServingOps final : public LayerOps {
   const int64_t max_logit_rows_;
   AlignedBuffer arena_;        // [arena_bytes_per_row * rows of the step]
   AlignedBuffer logits_;       // [max_logit_rows, vocab_size] f32
-  std::vector<bool> rounded_;  // by activation: its rounded copy is there
+  std::vector<bool> rounded_;  // by activation: its rounded copy exists
 
   // The step being computed.
   const BatchView* batch_ = nullptr;
   KvCache* kv_ = nullptr;
-  int64_t rows_ = 0;  // being computed: those of the batch, at the end its logit rows
+  int64_t rows_ = 0;  // still computed: all of the batch; after the last attention, logit rows
   struct AdapterRows {
     const Adapter* adapter;
     int64_t first_row;
     int64_t n_rows;
   };
-  std::vector<AdapterRows> adapter_rows_;  // of the rows being computed, in order; without base's
+  std::vector<AdapterRows> adapter_rows_;  // of the computed rows, in order; without base rows
   std::vector<LoraRows> lora_rows_;        // scratch of AddAdapters
   int32_t next_op_ = 0;
   int32_t next_act_ = 0;

@@ -29,7 +29,7 @@ std::optional<TiedHead> FindTiedHead(const FamilySpec& family, const ModelConfig
   ModelConfig untied = config;
   untied.tied_embeddings = false;
   std::vector<WeightSpec> specs = family.list_weights(untied);
-  // Families list the table first and a head of its own last.
+  // Families list the embedding table first and an untied head last.
   if (specs.size() != family.list_weights(config).size() + 1) return std::nullopt;
   return TiedHead{std::move(specs.back()), std::move(specs.front())};
 }

@@ -14,9 +14,9 @@
 namespace tandem::engine {
 namespace {
 
-// THE table: which of our formats each of GGUF's becomes. Q8_0, Q4_0 and Q4_K are ours under
-// another order of bytes. The others have minima, or groups of 16, or more bits than int4: int8 in
-// groups of 32 loses least of what is there.
+// THE table: the block format for each GGUF type. Q8_0, Q4_0 and Q4_K have the same numbers as ours
+// in another byte order. The others have minima, groups of 16 or more bits than int4; int8 in
+// groups of 32 loses the least.
 constexpr auto kRepackings = std::to_array<Repacking>({
     {Encoding::kQ8_0, BlockFormat::kInt8, /*exact=*/true},
     {Encoding::kQ4_0, BlockFormat::kInt4, /*exact=*/true},
@@ -28,8 +28,8 @@ constexpr auto kRepackings = std::to_array<Repacking>({
     {Encoding::kQ6_K, BlockFormat::kInt8, false},
 });
 
-// Q8_0: a scale (f16) and 32 int8. Q4_0: a scale and sixteen bytes, whose low nibbles are the first
-// sixteen numbers plus 8 and whose high ones the others.
+// Q8_0: a scale (f16) and 32 int8. Q4_0: a scale and sixteen bytes; low nibbles are the first
+// sixteen numbers plus 8, high nibbles the other sixteen.
 BlockGroup ReadGroup(Encoding encoding, const std::byte* block) {
   BlockGroup group;
   std::memcpy(&group.scale, block, sizeof(group.scale));
@@ -47,13 +47,13 @@ BlockGroup ReadGroup(Encoding encoding, const std::byte* block) {
   return group;
 }
 
-// Whether the file has rows of outputs. All readers of foreign files see to that: what families
-// want the other way round, they have as transposed.
+// Whether the tensor has rows of outputs. Readers of foreign files set `transposed` for families
+// that store inputs first.
 bool HasRowsOfOutputs(const StoredTensor& source, const WeightSpec& spec) {
   return source.transposed == (spec.layout == SourceLayout::kInOut);
 }
 
-// Moves the file's groups to their places. The error is not finite where a scale is not.
+// Moves the file's groups to their places. The error is not finite when a scale is not.
 BlockError MoveGroups(OpsContext& ops, const StoredTensor& source, int64_t n, int64_t k,
                       BlockFormat block, std::byte* panels) {
   TANDEM_CHECK(k % kGroupSize == 0 && BlockElements(source.encoding) == kGroupSize);
@@ -62,7 +62,7 @@ BlockError MoveGroups(OpsContext& ops, const StoredTensor& source, int64_t n, in
   std::memset(panels, 0, static_cast<size_t>(n_panels * panel_bytes));
   const int64_t group_bytes = EncodedBlockBytes(source.encoding);
   std::vector<BlockError> errors(static_cast<size_t>(n_panels));
-  // What stands beyond n: q is 0, stored as an offset.
+  // Lanes beyond n: q is 0, stored with its offset.
   const BlockGroup nothing;
   const auto move = [&](int64_t first, int64_t count, int) {
     for (int64_t panel = first; panel < first + count; ++panel) {
@@ -87,7 +87,7 @@ BlockError MoveGroups(OpsContext& ops, const StoredTensor& source, int64_t n, in
   return total;
 }
 
-// Packs whole panels of rows that were decoded.
+// Packs whole panels of decoded rows.
 BlockError PackDecoded(OpsContext& ops, const float* values, int64_t n, int64_t k, DType dtype,
                        BlockFormat block, std::byte* panels) {
   constexpr SourceLayout layout = SourceLayout::kOutIn;

@@ -10,20 +10,20 @@
 
 namespace tandem::engine {
 
-// What becomes of weights that a file keeps in GGUF's blocks while nobody asked for another type.
+// How a weight in GGUF blocks is stored when no dtype is requested.
 struct Repacking {
   Encoding encoding = Encoding::kPlain;
   BlockFormat block = BlockFormat::kNone;
-  // Every integer and scale stays what it is; otherwise groups are rounded anew, and what that lost
-  // is measured and logged.
+  // Every integer and scale keeps its value. If false, groups are rounded again and the error is
+  // measured and logged.
   bool exact = false;
 };
 // REQUIRES: not kPlain.
 const Repacking& RepackingOf(Encoding encoding);
 
-// Packs a matrix or a table that is stored in another way than families ask for into panels
-// (`block` kNone) or blocks of ours. A few rows are decoded at a time. `exact`: the file's own
-// integers are moved. The error is that of rounding to blocks, as PackBlockPanels measures it.
+// Packs a matrix or table with a foreign encoding or layout into panels (`block` kNone) or our
+// blocks; decodes a few rows at a time. `exact`: moves the file's own integers. Returns the error
+// of rounding to blocks, measured as PackBlockPanels does.
 BlockError PackStored(OpsContext& ops, const StoredTensor& source, const WeightSpec& spec,
                       DType dtype, BlockFormat block, bool exact, std::byte* panels);
 

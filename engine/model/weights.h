@@ -27,16 +27,16 @@ struct WeightSpec {
   int64_t n = 0;       // outputs (rows); length of a vector
   int64_t k = 1;       // inputs (columns)
   bool decays = true;  // weight decay applies (matrices and embeddings)
-  // Added where a kVector is used, and nowhere else: Gemma stores norm scales less 1. What is
-  // stored, trained, decayed and exported is the checkpoint's value; its gradient is the same.
+  // Added where a kVector is used, and nowhere else: Gemma stores norm scales minus 1. The stored,
+  // trained, decayed and exported number is the checkpoint's value; its gradient is the same.
   float offset = 0;
-  std::vector<std::string> aliases = {};  // other names that checkpoints have for it
+  std::vector<std::string> aliases = {};  // other names in checkpoints
 };
 
-// The weight's tensor, by its name or one of its aliases; null when there is none.
+// The weight's tensor, found by its name or an alias; null when there is none.
 const StoredTensor* FindWeight(const ModelDir& dir, const WeightSpec& spec);
 
-// One parameter, ready for LayerOps. The family sees only that it exists; ops read the fields.
+// One parameter, ready for LayerOps. Families pass it on; only ops read the fields.
 struct Weight {
   int32_t index = -1;  // into the family's weight list
   const WeightSpec* spec = nullptr;
@@ -44,7 +44,7 @@ struct Weight {
   const float* vector = nullptr;  // kVector
 };
 
-// All parameters of one model in list order. Borrows the bytes; whoever fills it keeps them alive.
+// All parameters of one model in list order. Borrows the bytes; the owner keeps them alive.
 using Weights = std::vector<Weight>;
 
 }  // namespace tandem::engine

@@ -8,7 +8,7 @@
 #include "engine/ops/parallel.h"
 
 // A task is some query rows of one slice against one kv head: all heads of the group, so that its
-// keys and values are read once. How many rows share a task changes speed, never a result.
+// keys and values are read once. The number of rows per task changes speed, never a result.
 namespace tandem::engine {
 namespace {
 
@@ -26,8 +26,8 @@ void CheckSlice(const AttentionSlice& slice) {
                    static_cast<int64_t>(slice.blocks.size()) * kKvBlockTokens);
 }
 
-// Lays the rows of 16 keys side by side: [head_dim / pair][16][pair], a pair being one f32 or two
-// bf16. `slots` [first, first + count) of the block come from consecutive rows.
+// Interleaves the rows of 16 keys: [head_dim / pair][16][pair], a pair being one f32 or two bf16.
+// Slots [first, first + count) of the block come from consecutive rows.
 template <class T>
 void WriteBlock(const AttentionSpec& spec, const T* k, int64_t ldk, const T* v, int64_t ldv,
                 int64_t first_slot, int64_t count, T* keys, T* values) {
@@ -92,7 +92,7 @@ struct Task {
   int64_t n_queries;
 };
 
-// Cuts memory of one worker into the pieces of a task.
+// Divides one worker's scratch among the parts of a task.
 struct TaskScratch {
   static size_t Bytes(int64_t rows, int64_t q_stride_bytes, int64_t acc_stride) {
     return static_cast<size_t>(rows * q_stride_bytes) + 64 + 2 * StateBytes(rows, acc_stride);
@@ -160,7 +160,7 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
     const int64_t first_row = slice.first_row + task.first_query;
     const int64_t first_position = slice.first_position + task.first_query;
     TaskScratch scratch(ops.WorkerScratch(worker, 0), rows, q_stride_bytes, acc_stride);
-    // The group's queries side by side, each padded to pairs.
+    // The group's queries, contiguous and each padded to pairs.
     T* queries = reinterpret_cast<T*>(scratch.q);
     for (int64_t r = 0; r < rows; ++r) {
       T* to = queries + r * q_stride;
@@ -185,7 +185,7 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
                              .values = kv.values + head_offset,
                              .block_stride_bytes = kv.block_stride_bytes,
                              .blocks = slice.blocks.data()};
-    // Chunks before every row's window hold nothing for this task.
+    // Chunks before every row's window have no visible keys for this task.
     const int64_t first_seen =
         spec.window > 0 ? std::max<int64_t>(0, first_position - spec.window + 1) : 0;
     const int64_t last_position = first_position + task.n_queries - 1;

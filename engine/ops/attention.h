@@ -9,7 +9,7 @@
 
 namespace tandem::engine {
 
-// Tokens per KV block: one panel of keys, so a block is written and scored without rearranging.
+// Tokens per KV block: one panel of keys, so a block is written and scored without rearrangement.
 inline constexpr int64_t kKvBlockTokens = 16;
 
 struct AttentionSpec {
@@ -34,8 +34,8 @@ struct KvLayerView {
   DType dtype = DType::kF32;
 };
 
-// A run of rows of one sequence (serving) or one packed segment (training). Position p lives in
-// blocks[p / 16]; row r has position first_position + r and sees keys at positions <= its own.
+// A run of rows of one sequence (serving) or one packed segment (training). Position p is in
+// blocks[p / 16]. Row r has position first_position + r and sees keys at positions up to its own.
 struct AttentionSlice {
   int64_t first_row = 0;
   int64_t n_rows = 0;
@@ -48,9 +48,9 @@ struct AttentionSlice {
 void WriteKv(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& k, const ConstMatrix& v,
              std::span<const AttentionSlice> slices, const KvLayerView& kv);
 
-// out[row, head, :] = softmax(scale * q . K) . V over the keys the row may see; keys in tiles of 64
-// at absolute positions, online softmax in f32. q is in the cache's dtype, out in the compute
-// dtype (rounded once). `lse` [rows, n_heads] (log of the sum of exponentials) may be null.
+// out[row, head, :] = softmax(scale * q . K) . V over the row's visible keys. Keys come in tiles of
+// 64 at absolute positions; the online softmax is f32. The cache's dtype is also q's; out is in the
+// compute dtype (rounded once). `lse` [rows, n_heads] (log of the sum of exponentials) may be null.
 void Attention(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& q,
                std::span<const AttentionSlice> slices, const KvLayerView& kv, const Matrix& out,
                float* lse);

@@ -10,10 +10,10 @@
 namespace tandem::engine {
 namespace {
 
-// One task takes some rows through A and B, so that h never leaves its worker. The matrices are
-// small; only many rows are worth more tasks.
+// One task takes some rows through A and B, so h stays on its worker. The matrices are small; only
+// many rows justify more tasks.
 constexpr int64_t kTaskRows = 64;
-// Multiply-adds below which a second core does not pay (engine/ops/matmul.cc).
+// Below this many multiply-adds, a second core does not pay (engine/ops/matmul.cc).
 constexpr int64_t kWorthSharing = 1 << 16;
 
 int64_t TasksOf(const LoraRows& rows) { return (rows.n_rows + kTaskRows - 1) / kTaskRows; }

@@ -12,7 +12,7 @@
 namespace tandem::engine {
 namespace {
 
-// Elements of k side by side in a panel.
+// Adjacent elements of k in a panel.
 int64_t PairOf(DType dtype) { return dtype == DType::kBF16 ? 2 : 1; }
 
 int64_t PanelsOf(int64_t n) { return (n + kLanes - 1) / kLanes; }
@@ -20,17 +20,17 @@ int64_t PanelsOf(int64_t n) { return (n + kLanes - 1) / kLanes; }
 template <class T>
 constexpr DType kDTypeOf = std::is_same_v<T, float> ? DType::kF32 : DType::kBF16;
 
-// Product work (multiply-adds) below which a second core does not pay.
+// Below this much work (multiply-adds), a second core does not pay.
 constexpr int64_t kWorkPerTask = 1 << 16;
 
-// How a product of [m, k] by n_panels is cut.
+// The tile of one task in a product of [m, k] by n_panels.
 struct Cut {
   int64_t rows;
   int64_t panels;
 };
 
-// About as much of x as stays in the second level cache while panels pass by. Fewer rows than that
-// would read the panels too often.
+// About as much of x as fits the second-level cache while panels stream through. Fewer rows than
+// kLeastTaskRows would read the panels too often.
 constexpr int64_t kTaskInputBytes = 1 << 20;
 constexpr int64_t kLeastTaskRows = 128;
 constexpr int64_t kMostTaskRows = 512;
@@ -41,7 +41,8 @@ Cut CutProduct(int64_t m, int64_t n_panels, int64_t k, int64_t element_bytes) {
       std::clamp(kTaskInputBytes / (k * element_bytes), kLeastTaskRows, kMostTaskRows);
   const int64_t row_tasks = (m + fitting - 1) / fitting;
   const int64_t rows = RoundUp<int64_t>((m + row_tasks - 1) / row_tasks, 8);
-  // Several tasks a thread, each worth its start. Six panels are whole register tiles everywhere.
+  // Several tasks per thread, each large enough to start. Six panels are whole register tiles in
+  // every table.
   const int64_t least = std::max<int64_t>(1, kWorkPerTask / (std::min(m, rows) * k * kLanes));
   const int64_t most = std::max(least, kMostTaskPanels);
   return {rows, RoundUp<int64_t>(std::clamp<int64_t>(n_panels / 32, least, most), 6)};
@@ -75,8 +76,8 @@ void MatMulTyped(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, co
   ops.pool().ParallelFor(row_tasks * panel_tasks, std::cref(run));
 }
 
-// A row of x as integers in the shared scratch: q, scales, starts and (q4_k) sums. Rows lie a cache
-// line more than k apart: at powers of two they would share a few sets of the caches.
+// A row of x as integers in the shared scratch: q, scales, starts and (q4_k) sums. Row strides
+// exceed k by a cache line: at powers of two, rows would share a few cache sets.
 struct BlockRow {
   explicit BlockRow(int64_t k)
       : ldq(RoundUp<int64_t>(GroupsOf(k) * kGroupSize, 64) + 64),
@@ -87,7 +88,7 @@ struct BlockRow {
   int64_t bytes;
 };
 
-// x is rounded into shared scratch first.
+// Rounds x into shared scratch first.
 void MatMulBlocks(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const float* bias,
                   float* y, int64_t ldy) {
   const BlockKernels& kernels = ops.kernels().blocks;
@@ -146,8 +147,8 @@ void MatMulBlocks(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, c
   ops.pool().ParallelFor(row_tasks * panel_tasks, std::cref(run));
 }
 
-// dx = dy . W is a product over the panels of W's transpose, made piece by piece: a task owns some
-// rows and inputs of dx and walks n in order, transposing kGradDepth rows of W at a time.
+// dx = dy . W is a product over the panels of W's transpose, made piece by piece. A task owns some
+// rows and inputs of dx, walks n in order, and transposes kGradDepth rows of W at a time.
 constexpr int64_t kGradDepth = 512;
 constexpr int64_t kGradRows = 512;
 constexpr int64_t kGradInputs = 256;
@@ -157,7 +158,7 @@ void InputGradTyped(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w
                     int64_t lddx, bool accumulate) {
   const TypedKernels<T>& kernels = ops.kernels().typed<T>();
   const int64_t k = RowStride(w.dtype, w.k);
-  const int64_t depth = RowStride(w.dtype, w.n);  // padded rows of W, as dy has columns
+  const int64_t depth = RowStride(w.dtype, w.n);  // padded rows of W, like dy's columns
   const int64_t row_tasks = (dy.rows + kGradRows - 1) / kGradRows;
   const int64_t input_tasks = (w.k + kGradInputs - 1) / kGradInputs;
   ReserveWorkerScratch(ops, static_cast<size_t>(InputGradScratch(w.dtype).worker));
@@ -190,8 +191,8 @@ void InputGradTyped(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w
   ops.pool().ParallelFor(row_tasks * input_tasks, std::cref(run));
 }
 
-// The same through a weight in blocks: the piece of W's transpose is widened to bf16 on the way,
-// and no more of W than a task's piece ever exists in bf16.
+// InputGrad for a weight in blocks: widens W's transpose to bf16 piece by piece. Only a task's
+// piece of W exists in bf16 at a time.
 void InputGradBlocks(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, float* dx,
                      int64_t lddx, bool accumulate) {
   static_assert(kGradInputs % kGroupSize == 0 && kGradDepth % kLanes == 0);
@@ -231,12 +232,12 @@ void InputGradBlocks(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& 
   ops.pool().ParallelFor(row_tasks * input_tasks, std::cref(run));
 }
 
-// dw = dy^T . x: the rows are the axis of the sum. x is packed once, as panels over blocks of rows;
-// a task owns some outputs of dw and walks the blocks in order, transposing its columns of dy.
+// dw = dy^T . x: the sum runs over the rows. x is packed once, as panels over blocks of rows. A
+// task owns some outputs of dw, walks the blocks in order and transposes its columns of dy.
 constexpr int64_t kSumRows = 1024;
 constexpr int64_t kGradOutputs = 256;
-// Rows of the transposed dy, one cache line more than a power of two: at 2 KiB apart they would
-// share a few sets of the first level cache.
+// Stride of the transposed dy, one cache line more than a power of two: at 2 KiB apart, rows would
+// share a few sets of the first-level cache.
 constexpr int64_t kSumStride = kSumRows + 32;
 
 template <class T>

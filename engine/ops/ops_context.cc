@@ -8,7 +8,7 @@ OpsContext::OpsContext(const KernelTable& kernels, ThreadPool& pool)
 std::byte* OpsContext::WorkerScratch(int worker, size_t bytes) {
   AlignedBuffer& scratch = worker_scratch_[static_cast<size_t>(worker)];
   if (scratch.size() < bytes) {
-    scratch = AlignedBuffer();  // the old one first: both need not fit
+    scratch = AlignedBuffer();  // free the old buffer first: both need not fit
     scratch = AlignedBuffer(bytes);
   }
   return scratch.data();

@@ -12,9 +12,9 @@ namespace tandem::engine {
 struct KernelTable;
 struct TrainingKernelTable;
 
-// What every op needs: which arithmetic, which workers, and scratch memory of each worker. One per
-// thread that runs ops (the engine thread; the trainer). Scratch grows to its largest use during
-// the first steps and then stays.
+// The context of every op: the kernel table, the thread pool, and scratch memory of each worker.
+// One per thread that runs ops (the engine thread; the trainer). Scratch grows to its largest use
+// during the first steps and then stays.
 class OpsContext {
  public:
   OpsContext(const KernelTable& kernels, ThreadPool& pool);
@@ -24,7 +24,7 @@ class OpsContext {
 
   // At least `bytes` of 64-byte aligned memory that only this worker uses until its next call.
   std::byte* WorkerScratch(int worker, size_t bytes);
-  // The same for the calling thread's op as a whole (packing buffers shared by the workers).
+  // As above, for the calling thread's op as a whole (packing buffers that workers share).
   std::byte* SharedScratch(size_t bytes);
 
  private:

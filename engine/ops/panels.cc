@@ -11,7 +11,7 @@
 #include "engine/ops/matmul.h"
 #include "engine/ops/parallel.h"
 
-// Panels in and out: movement and one rounding, no arithmetic.
+// Packs and unpacks panels: movement and one rounding, no arithmetic.
 namespace tandem::engine {
 namespace {
 
@@ -21,7 +21,7 @@ constexpr int64_t kPair = static_cast<int64_t>(sizeof(float) / sizeof(T));
 void Convert(float from, float* to) { *to = from; }
 void Convert(float from, Bf16* to) { *to = FloatToBf16(from); }
 
-// f32 values of one run of a source tensor.
+// Reads one run of a source tensor as f32.
 void ReadRun(const ConstTensorView& source, int64_t first, int64_t count, float* out) {
   const size_t bytes = DTypeBytes(source.dtype);
   ConstTensorView run{.data = source.data + static_cast<size_t>(first) * bytes,
@@ -97,7 +97,7 @@ void ReadRow(const PanelMatrix& w, int64_t row, float* out) {
   for (int64_t i = 0; i < w.k; ++i) out[i] = Widen(*PanelAt<T>(w, row, i));
 }
 
-// Sixteen rows of W, up to kRun inputs from `first` on; what is beyond W is zero.
+// Reads sixteen rows of W, up to kRun inputs from `first` on; elements outside W are zero.
 void ReadRows(const ConstTensorView& source, SourceLayout layout, int64_t n, int64_t k,
               int64_t panel, int64_t first, float (&rows)[kLanes][kRun]) {
   std::memset(rows, 0, sizeof(rows));
@@ -160,7 +160,7 @@ void ReadBlockRow(const PanelMatrix& w, int64_t row, float* out) {
   }
 }
 
-// Calls f(row, out) with the reader of the weight's own kind of panels.
+// Calls f(row, out) with the reader for the weight's format.
 template <class F>
 void WithRowReader(const PanelMatrix& w, const F& f) {
   if (w.block != BlockFormat::kNone) {
@@ -186,7 +186,7 @@ double BlockError::Relative() const {
 BlockError PackBlockPanels(OpsContext& ops, const ConstTensorView& source, SourceLayout layout,
                            int64_t n, int64_t k, BlockFormat block, std::byte* panels) {
   TANDEM_CHECK(source.elements() == CheckedMul(n, k, "weight elements"));
-  // An unsupported source fails here, on the calling thread: tasks must not throw.
+  // An unsupported source fails here, on the calling thread, because tasks must not throw.
   ConvertToF32({.data = source.data, .dtype = source.dtype, .shape = {0}}, {});
   const int64_t n_panels = (n + kLanes - 1) / kLanes;
   const int64_t panel_bytes = BlockPanelBytes(block, k);
@@ -236,7 +236,7 @@ void PackPanels(OpsContext& ops, const ConstTensorView& source, SourceLayout lay
                 int64_t k, DType dtype, std::byte* panels) {
   TANDEM_CHECK(source.elements() == CheckedMul(n, k, "weight elements"));
   WithComputeType(dtype, [&]<class T>() {
-    // An unsupported source fails here, on the calling thread: tasks must not throw.
+    // An unsupported source fails here, on the calling thread, because tasks must not throw.
     ConvertToF32({.data = source.data, .dtype = source.dtype, .shape = {0}}, {});
     const bool only_move = std::is_same_v<T, Bf16> && source.dtype == DType::kBF16 &&
                            layout == SourceLayout::kOutIn &&

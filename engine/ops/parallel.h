@@ -15,7 +15,7 @@ namespace tandem::engine {
 inline constexpr int64_t kElementsPerTask = 8192;
 
 // Runs body(first, count, worker) over [0, n) in runs of `grain`. Results never depend on the grain
-// or on who runs what. The body must not throw: reserve scratch before.
+// or on the worker. The body must not throw: reserve scratch before.
 template <class Body>
 void ParallelRanges(OpsContext& ops, int64_t n, int64_t grain, const Body& body) {
   if (n <= 0) return;
@@ -31,7 +31,7 @@ void ParallelRanges(OpsContext& ops, int64_t n, int64_t grain, const Body& body)
   ops.pool().ParallelFor((n + grain - 1) / grain, std::cref(task));
 }
 
-// The same over rows of `cols` elements.
+// ParallelRanges over rows of `cols` elements.
 template <class Body>
 void ParallelRows(OpsContext& ops, int64_t rows, int64_t cols, const Body& body) {
   ParallelRanges(ops, rows, std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, cols)),

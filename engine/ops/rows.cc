@@ -15,7 +15,8 @@ void CheckOutput(const Matrix& y) {
   TANDEM_CHECK(y.stride >= RowStride(y.dtype, y.cols) || y.rows <= 1);
 }
 
-// Runs one pointwise kernel over row ranges. Dense f32 rows are one long row: no short tails.
+// Runs one pointwise kernel over row ranges. Dense f32 rows are treated as one long row, which
+// avoids short tails.
 template <class T>
 void Pointwise(OpsContext& ops, void (*kernel)(const PointwiseArgs<T>&) noexcept, const float* x,
                const float* up, int64_t ldx, Activation activation, const Matrix& y) {
@@ -70,7 +71,7 @@ const float* RopeTable::RowsOf(std::span<const int32_t> positions) const {
 
   const std::lock_guard lock(rows_->filling);
   const int64_t half = head_dim_ / 2;
-  // A few more than asked for: a sequence that grows by a token should not come here for each.
+  // Fills some extra rows, so that a growing sequence does not come here for every token.
   const int64_t end = std::min(max_positions_, RoundUp<int64_t>(n_needed, 64));
   for (int64_t p = rows_->n_filled.load(); p < end; ++p) {
     float* row = values + p * head_dim_;

@@ -14,8 +14,8 @@
 
 namespace tandem::engine {
 
-// Row-wise ops. Inputs are f32; an output is f32 or, where it feeds a matrix product, in the
-// compute dtype, rounded once (round to nearest even). Reductions over a row use 16 lanes and a
+// Row-wise ops. Inputs are f32. An output that feeds a matrix product may be in the compute dtype,
+// rounded once (to nearest even); other outputs are f32. Reductions over a row use 16 lanes and a
 // fixed tree, so a row's result depends on that row alone.
 
 // Writable counterpart of ConstMatrix. Ops that write bf16 also write the zero padding column.
@@ -31,9 +31,9 @@ struct Matrix {
 };
 
 // Rotary embedding of RoFormer in the half-split order of Hugging Face (dimension i pairs with i +
-// head_dim/2), angles position * frequency[i] computed in double and tabulated as f32. A position's
-// row is computed when it, or a later one, is first asked for: the table of a long context costs
-// the time and memory of what is used of it. Any thread.
+// head_dim/2); angles position * frequency[i] are computed in double and stored as f32. Rows are
+// computed when a position is first requested, so a long context costs time and memory only for the
+// used part. Any thread.
 class RopeTable {
  public:
   // `frequencies` has head_dim/2 entries, any scaling already applied; cosines and sines are
@@ -41,14 +41,14 @@ class RopeTable {
   RopeTable(std::span<const double> frequencies, int64_t max_positions, double amplitude = 1);
   int64_t head_dim() const { return head_dim_; }
   int64_t max_positions() const { return max_positions_; }
-  // The rows of all of `positions`, found as [position][cos: head_dim/2 | sin: head_dim/2]. Every
-  // position must lie in [0, max_positions).
+  // Returns rows that cover all of `positions`: [position][cos: head_dim/2 | sin: head_dim/2].
+  // Every position must be in [0, max_positions).
   const float* RowsOf(std::span<const int32_t> positions) const;
 
  private:
   struct Rows {
     explicit Rows(size_t bytes) : values(bytes) {}
-    AlignedBuffer values;  // [max_positions][head_dim]; not touched beyond n_filled
+    AlignedBuffer values;  // [max_positions][head_dim]; untouched beyond n_filled
     std::mutex filling;
     std::atomic<int64_t> n_filled = 0;
   };
@@ -63,7 +63,7 @@ class RopeTable {
 // y = x / sqrt(mean(x^2) + eps) * gamma. `rstd` (rows floats) may be null.
 void RmsNorm(OpsContext& ops, const float* x, int64_t ldx, const float* gamma, float eps,
              const Matrix& y, float* rstd);
-// The same for every run of `length` columns (a head, or the whole row); x and y are f32 and dense.
+// RmsNorm of every run of `length` columns (a head, or the whole row); x and y are f32 and dense.
 // `rstd` has a float per run.
 void RmsNormRuns(OpsContext& ops, const float* x, const float* gamma, int64_t length, float eps,
                  const Matrix& y, float* rstd);
@@ -83,7 +83,7 @@ void AddRows(OpsContext& ops, const float* a, const float* b, int64_t elements, 
 void ScaleRows(OpsContext& ops, const float* x, float factor, int64_t elements, float* y);
 // x = cap * tanh(x / cap).
 void SoftCap(OpsContext& ops, float cap, int64_t elements, float* x);
-// f32 to the compute dtype (a copy when that is f32).
+// Rounds f32 to the compute dtype (a copy when that is f32).
 void RoundRows(OpsContext& ops, const float* x, int64_t ldx, const Matrix& y);
 
 }  // namespace tandem::engine

@@ -11,7 +11,7 @@ ScoredToken ScoreToken(std::span<const float> logits, float lse, TokenId token, 
   const float value = logits[index];
   scored.logprob = value - lse;
 
-  // 32-bit counts, as wide as the values, so that both loops become vector code.
+  // 32-bit counts, as wide as the values, so that both loops vectorise.
   int32_t better = 0;
   for (size_t i = 0; i < index; ++i) better += static_cast<int32_t>(logits[i] >= value);
   for (size_t i = index + 1; i < logits.size(); ++i) {

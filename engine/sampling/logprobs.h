@@ -10,8 +10,8 @@
 
 namespace tandem::engine {
 
-// Where a token stands in the raw distribution of its row. `lse` is the row's log-sum-exp
-// (engine/ops LogSumExp), so that serving and training report the same bits.
+// A token's log-probability and rank in the raw distribution of its row. `lse` is the row's
+// log-sum-exp (engine/ops LogSumExp), so serving and training report the same bits.
 struct ScoredToken {
   float logprob = 0;
   int64_t rank = 0;                            // 1 = best; ties by id

@@ -6,8 +6,8 @@
 namespace tandem::engine {
 
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): 128 random
-// bits as a function of key and counter. Without state, so that batching, preemption and
-// recomputation cannot change a draw.
+// bits as a function of key and counter. It has no state, so batching, preemption and recomputation
+// cannot change a draw.
 inline std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, uint64_t key) {
   auto key0 = static_cast<uint32_t>(key);
   auto key1 = static_cast<uint32_t>(key >> 32);

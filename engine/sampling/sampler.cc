@@ -10,10 +10,10 @@
 
 // How a draw works
 //
-// top_k, top_p and min_p each keep a beginning of the same order (IsBetter), so together they keep
-// the shortest of the three beginnings. Such a beginning is described by its last element, and
-// finding that needs selection, not sorting. What is kept is then walked in order of id until the
-// random share of its mass is reached.
+// top_k, top_p and min_p each keep a prefix of the same order (IsBetter), so together they keep the
+// shortest of the three prefixes. The last element describes a prefix, and selection finds it
+// without sorting. The draw then walks the kept tokens in order of id until it reaches the random
+// share of their mass.
 
 namespace tandem::engine {
 namespace {
@@ -23,11 +23,11 @@ constexpr float kBan = -100;
 constexpr float kRestrict = 100;
 constexpr size_t kMassBlock = 1024;
 
-// exp(x) for x <= 0, about 2 ulp; plain arithmetic, so that loops over it become vector code.
+// exp(x) for x <= 0, about 2 ulp, in plain arithmetic so that loops over it vectorise.
 // Cephes' expf: x = n ln 2 + r, and a polynomial in r on [-ln2/2, ln2/2].
 inline float ExpNonPositive(float x) {
-  // Below -87 (and for NaN) the result is 0. A mask instead of a choice: a choice would keep the
-  // compiler from vectorising, because comparisons might trap.
+  // Below -87 (and for NaN) the result is 0. A mask, because a conditional would keep the compiler
+  // from vectorising: comparisons might trap.
   const int32_t keep = -static_cast<int32_t>(x > -87.0f);
   const float clamped = std::bit_cast<float>(std::bit_cast<int32_t>(x) & keep);
   // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
@@ -50,7 +50,8 @@ void Weights(const float* values, size_t n, float best, float inverse_temperatur
   for (size_t i = 0; i < n; ++i) out[i] = ExpNonPositive((values[i] - best) * inverse_temperature);
 }
 
-// The sum of a block, in 16 lanes: a single running sum would wait for itself at every addition.
+// The sum of a block in 16 lanes; in a single running sum every addition would wait for the
+// previous one.
 double LaneSum(const float* weights, size_t n) {
   constexpr size_t kLanes = 16;
   float lanes[kLanes] = {};
@@ -71,7 +72,7 @@ double BlockMass(const float* values, size_t n, float best, float inverse_temper
   return LaneSum(weights, n);
 }
 
-// Masses of all blocks of the row; returns their sum.
+// Computes the masses of all blocks of the row; returns their sum.
 double RowMass(std::span<const float> row, float best, float inverse_temperature,
                std::vector<double>& block_masses) {
   block_masses.clear();
@@ -84,7 +85,7 @@ double RowMass(std::span<const float> row, float best, float inverse_temperature
   return total;
 }
 
-// The sum of weights, by blocks that are kept.
+// Sums weights by blocks; stores the block sums.
 double BlockwiseSum(const std::vector<float>& weights, std::vector<double>& block_masses) {
   block_masses.clear();
   double total = 0;
@@ -95,8 +96,8 @@ double BlockwiseSum(const std::vector<float>& weights, std::vector<double>& bloc
   return total;
 }
 
-// The element with which the best of `order` first reach `target` mass. Halves the range that
-// holds it, so the work is linear. `order` is rearranged.
+// The first element of `order` (best first) at which the cumulative mass reaches `target`. Halves
+// the range that holds it, so the work is linear. Rearranges `order`.
 Candidate SelectByMass(std::span<Candidate> order, double target, float best,
                        float inverse_temperature) {
   size_t low = 0;
@@ -120,8 +121,8 @@ Candidate SelectByMass(std::span<Candidate> order, double target, float best,
   return order[low];
 }
 
-// The end of the shortest beginning of the candidates that weighs `target`. Equal slices of the
-// value range are weighed first; only the slice that holds the end is looked at closely.
+// The last element of the shortest prefix of the candidates whose mass reaches `target`. Sums the
+// mass of equal slices of the value range first, then searches only the slice with the end.
 Candidate NucleusEnd(std::span<const Candidate> candidates, std::span<const float> weights,
                      double target, float best, float inverse_temperature,
                      std::vector<Candidate>& buffer) {
@@ -137,8 +138,8 @@ Candidate NucleusEnd(std::span<const Candidate> candidates, std::span<const floa
   for (size_t i = 0; i < candidates.size(); ++i) {
     masses[slice_of(candidates[i])] += static_cast<double>(weights[i]);
   }
-  // The end lies in the first slice that reaches the target; rounding may leave it just beyond the
-  // last one that weighs anything, and then the last element is the end.
+  // The end lies in the first slice that reaches the target. Rounding may put it just beyond the
+  // last slice with mass; the last element is then the end.
   size_t slice = 0;
   size_t last_with_mass = 0;
   for (size_t i = 0; i < kSlices; ++i) last_with_mass = masses[i] > 0 ? i : last_with_mass;
@@ -150,7 +151,7 @@ Candidate NucleusEnd(std::span<const Candidate> candidates, std::span<const floa
   return SelectByMass(buffer, target, best, inverse_temperature);
 }
 
-// The block that holds the share `left` of the mass; `left` becomes its share within the block.
+// The block that holds the share `left` of the mass; reduces `left` to the share within the block.
 size_t FindBlock(const std::vector<double>& block_masses, double& left) {
   size_t block = 0;
   while (block + 1 < block_masses.size() && left >= block_masses[block]) {
@@ -159,8 +160,9 @@ size_t FindBlock(const std::vector<double>& block_masses, double& left) {
   return block;
 }
 
-// The first index from `begin` at which the weights exceed `left`, -1 when all are 0. Rounding may
-// leave a crumb beyond the last weight: then the last possible index is it.
+// The first index from `begin` at which the cumulative weight exceeds `left`; -1 when all weights
+// are 0. Rounding may leave a small rest beyond the last weight; the last possible index is then
+// the result.
 template <class WeightAt>
 int64_t Walk(size_t begin, size_t end, double left, const WeightAt& weight_at) {
   int64_t last = -1;
@@ -174,7 +176,7 @@ int64_t Walk(size_t begin, size_t end, double left, const WeightAt& weight_at) {
   return last;
 }
 
-// Draws from the whole row: only the block that holds the share is walked.
+// Draws from the whole row; walks only the block that holds the share.
 TokenId DrawFromRow(std::span<const float> row, float best, float inverse_temperature, double u,
                     SamplerScratch& scratch) {
   double left = u * RowMass(row, best, inverse_temperature, scratch.block_masses);
@@ -185,7 +187,7 @@ TokenId DrawFromRow(std::span<const float> row, float best, float inverse_temper
   return index >= 0 ? static_cast<TokenId>(index) : Best(row).id;
 }
 
-// The same for weights that are there already.
+// Draws an index by the given weights.
 int64_t DrawIndex(const std::vector<float>& weights, double u, SamplerScratch& scratch) {
   double left = u * BlockwiseSum(weights, scratch.block_masses);
   const size_t block = FindBlock(scratch.block_masses, left);
@@ -220,7 +222,7 @@ void Sampler::Accept(TokenId token) {
   }
 }
 
-// The row after bias, penalties and bans: a copy if any of them applies, else the logits.
+// The row after bias, penalties and bans: a copy if any of them applies, otherwise the logits.
 std::span<const float> Sampler::Adjust(std::span<const float> logits,
                                        std::span<const TokenId> banned,
                                        SamplerScratch& scratch) const {
@@ -241,7 +243,7 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits,
   }
   for (const Seen& seen : seen_) {
     float& value = row[static_cast<size_t>(seen.id)];
-    // CTRL (Keskar et al., 2019): towards minus infinity from either side of zero.
+    // CTRL (Keskar et al., 2019): moves the value towards minus infinity on either side of zero.
     value = value > 0 ? value / params_.repetition_penalty : value * params_.repetition_penalty;
     if (seen.generated == 0) continue;
     value -= params_.presence_penalty;
@@ -270,8 +272,8 @@ TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
   Candidate last = kNoCut;
   if (has_top_k) last = KthBest(scanned, params_.top_k, scratch.buffer);
 
-  // A weight below which a token cannot matter: all such tokens together weigh less than what
-  // top_p leaves away. (0.99 covers the rounding of the sums.)
+  // Tokens below this weight cannot matter: together they weigh less than the mass that top_p
+  // drops. (0.99 covers the rounding of the sums.)
   float smallest_weight = params_.min_p > 0 ? params_.min_p : 0;
   double total = 0;
   if (has_top_p && !has_top_k) {
@@ -280,7 +282,7 @@ TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
     smallest_weight = std::max(smallest_weight,
                                static_cast<float>(0.99 * spare / static_cast<double>(row.size())));
   }
-  // With top_k the kept mass is counted over all k, so nothing may be left away before.
+  // With top_k, the kept mass counts all k tokens, so none may be dropped before.
   const float at_least = has_top_k || smallest_weight <= 0
                              ? kMinusInfinity
                              : best.value +
@@ -288,7 +290,7 @@ TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
                                    1e-5f * (1 + std::abs(best.value));
   std::vector<Candidate>& candidates = scratch.candidates;
   std::vector<float>& weights = scratch.weights;
-  // How much the entries of at least `value` weigh; they and their weights are kept.
+  // Gathers the entries of at least `value` and their weights; returns the sum of weights.
   const auto gather = [&](float value) {
     Gather(scanned, last, value, candidates);
     weights.resize(candidates.size());
@@ -298,8 +300,9 @@ TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
     for (float& weight : weights) weight = ExpNonPositive(weight);
     return BlockwiseSum(weights, scratch.block_masses);
   };
-  // Of a peaked row the nucleus ends far above the least weight that could matter. If what lies
-  // above a nearer bar weighs enough, the end is among it, and the rest is never gathered.
+  // In a peaked row the nucleus ends far above the smallest weight that could matter. If the
+  // entries above a higher bar have enough mass, they contain the end, and the rest is never
+  // gathered.
   double gathered = -1;
   if (has_top_p && !has_top_k) {
     for (const float reach : {8.0f, 12.0f}) {
@@ -317,7 +320,8 @@ TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
                       inverse_temperature, scratch.buffer);
   }
 
-  // Multiplied, not chosen: where much is kept and much is not, a branch could not be predicted.
+  // A product instead of a branch, which would be unpredictable where about half of the tokens are
+  // kept.
   for (size_t i = 0; i < candidates.size(); ++i) {
     const Candidate& c = candidates[i];
     const bool in_cut = (c.value > last.value) | ((c.value == last.value) & (c.id <= last.id));

@@ -13,7 +13,7 @@ namespace tandem::engine {
 
 // Memory that one worker reuses from draw to draw.
 struct SamplerScratch {
-  std::vector<float> row;  // adjusted logits, when anything is adjusted
+  std::vector<float> row;  // adjusted logits, when any adjustment applies
   std::vector<float> run_maxima;
   std::vector<Candidate> candidates;
   std::vector<Candidate> buffer;
@@ -22,21 +22,21 @@ struct SamplerScratch {
   std::vector<double> block_masses;
 };
 
-// Chooses the tokens of one choice of one request, in the order of CONTRACT 8.1: logit_bias,
-// repetition, presence, frequency, temperature, top_k, top_p, min_p, draw. A token depends on the
-// logits, the parameters, the tokens accepted so far and its position; on nothing else. Never sorts
-// the vocabulary. Sample is const and may run on any one thread at a time.
+// Chooses the tokens of one choice of one request. The order is logit_bias, repetition, presence,
+// frequency, temperature, top_k, top_p, min_p, draw. A token depends only on the logits, the
+// parameters, the tokens accepted so far and its position. Never sorts the vocabulary. Sample is
+// const; one thread at a time may run it.
 class Sampler {
  public:
-  // `prompt` counts for the repetition penalty.
+  // The repetition penalty counts `prompt`.
   Sampler(SamplingParams params, int choice, std::span<const TokenId> prompt);
 
-  // The token for `position` of the sequence. `banned` cannot be drawn (end tokens before
-  // min_tokens). -1 when nothing can be drawn: all is banned, or the logits are NaN.
+  // The token for `position` of the sequence. `banned` tokens cannot be drawn (end tokens before
+  // min_tokens). -1 when nothing can be drawn: all are banned, or the logits are NaN.
   TokenId Sample(std::span<const float> logits, int64_t position, std::span<const TokenId> banned,
                  SamplerScratch& scratch) const;
 
-  // The token joined the sequence: it counts for penalties from now on.
+  // Adds the token to the sequence; later penalties count it.
   void Accept(TokenId token);
 
   const SamplingParams& params() const { return params_; }
@@ -44,7 +44,7 @@ class Sampler {
  private:
   struct Seen {
     TokenId id = 0;
-    int32_t generated = 0;  // times; a prompt token that was not generated has 0
+    int32_t generated = 0;  // times; 0 for a prompt token that was not generated
   };
 
   std::span<const float> Adjust(std::span<const float> logits, std::span<const TokenId> banned,
@@ -52,8 +52,8 @@ class Sampler {
 
   SamplingParams params_;
   int choice_;
-  bool counts_tokens_;      // some penalty is on
-  bool restricts_;          // some logit_bias is +100
+  bool counts_tokens_;      // any penalty is on
+  bool restricts_;          // any logit_bias is +100
   std::vector<Seen> seen_;  // by id
 };
 

@@ -5,8 +5,8 @@
 namespace tandem::engine {
 namespace {
 
-// Ordered comparisons, so a NaN never wins. The lanes are explicit because the compiler may not
-// reorder a maximum by itself.
+// Ordered comparisons, so a NaN never wins. Lanes are explicit because the compiler may not reorder
+// a maximum.
 float RunMax(const float* values, size_t n) {
   constexpr size_t kLanes = 16;
   float lanes[kLanes];
@@ -18,7 +18,7 @@ float RunMax(const float* values, size_t n) {
     }
   }
   for (; i < n; ++i) lanes[0] = values[i] > lanes[0] ? values[i] : lanes[0];
-  // A tree, because a chain of comparisons would wait for itself once per run.
+  // A tree; a chain of comparisons would wait for each previous one.
   for (size_t half = kLanes / 2; half > 0; half /= 2) {
     for (size_t j = 0; j < half; ++j) {
       lanes[j] = lanes[j + half] > lanes[j] ? lanes[j + half] : lanes[j];
@@ -65,8 +65,8 @@ ScannedRow Scan(std::span<const float> values, std::vector<float>& run_maxima) {
 }
 
 Candidate KthBest(const ScannedRow& row, int64_t k, std::vector<Candidate>& buffer) {
-  // Keeps up to 2k candidates; whenever they are that many, the worse half goes and the bar rises.
-  // A later entry equal to the bar is never among the best: its id is higher.
+  // Keeps up to 2k candidates; at 2k it drops the worse half and raises the bar. A later entry
+  // equal to the bar is never among the best: its id is higher.
   const auto keep = static_cast<size_t>(k);
   const size_t limit = std::max<size_t>(2 * keep, 256);
   buffer.clear();
@@ -88,7 +88,7 @@ Candidate KthBest(const ScannedRow& row, int64_t k, std::vector<Candidate>& buff
   }
   if (buffer.size() > keep) shrink();
   if (buffer.empty()) return {bar, -1};
-  // max_element finds what nothing is worse than, since IsBetter puts better ones first.
+  // max_element returns the worst candidate, since IsBetter orders better ones first.
   return *std::max_element(buffer.begin(), buffer.end(), IsBetter);
 }
 
@@ -103,7 +103,8 @@ void Gather(const ScannedRow& row, const Candidate& last, float at_least,
     const size_t begin = run * kScanRun;
     const size_t end = std::min(begin + kScanRun, values.size());
     if (out.size() < n_out + kScanRun) out.resize(std::max(2 * out.size(), n_out + kScanRun));
-    // Always written, counted if wanted: in a flat distribution a branch could not be predicted.
+    // Written always, counted if it qualifies: in a flat distribution a branch would be
+    // unpredictable.
     for (size_t i = begin; i < end; ++i) {
       const Candidate candidate{values[i], static_cast<TokenId>(i)};
       out[n_out] = candidate;

@@ -9,8 +9,8 @@
 
 namespace tandem::engine {
 
-// Finding the best of a vocabulary without sorting it. "Better" means a greater value or, at equal
-// values, a lower id: a strict order, so every selection is unique. NaN and -inf are never
+// Finds the best entries of a vocabulary without sorting it. "Better" means a greater value or, at
+// equal values, a lower id: a strict order, so every selection is unique. NaN and -inf are never
 // selected.
 
 struct Candidate {
@@ -25,12 +25,12 @@ inline bool IsBetter(const Candidate& a, const Candidate& b) {
 // The best entry; id -1 when there is none.
 Candidate Best(std::span<const float> values);
 
-// A row that has been looked at once: with the maximum of each run of kScanRun values, selections
-// look only into runs that can hold what they want, which for most rows hardly any can. Borrows.
+// The result of one scan over a row: the maximum of each run of kScanRun values. Selections visit
+// only runs that can contain a result, which for most rows are few. Borrows.
 inline constexpr size_t kScanRun = 64;
 struct ScannedRow {
   std::span<const float> values;
-  std::span<const float> run_maxima;  // -inf where a run holds nothing but NaN and -inf
+  std::span<const float> run_maxima;  // -inf for a run of only NaN and -inf
   Candidate best;                     // id -1 when there is none
 };
 ScannedRow Scan(std::span<const float> values, std::vector<float>& run_maxima);
@@ -39,7 +39,7 @@ ScannedRow Scan(std::span<const float> values, std::vector<float>& run_maxima);
 // REQUIRES: k >= 1.
 Candidate KthBest(const ScannedRow& row, int64_t k, std::vector<Candidate>& buffer);
 
-// All entries that are `last` or better, and whose value is at least `at_least`, in order of id.
+// All entries that are `last` or better with a value of at least `at_least`, in order of id.
 void Gather(const ScannedRow& row, const Candidate& last, float at_least,
             std::vector<Candidate>& out);
 

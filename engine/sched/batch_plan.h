@@ -14,18 +14,18 @@ struct PlannedSlice {
   int64_t first_position = 0;
   int64_t n_tokens = 0;
   bool samples = false;  // the last row's logits choose the next token
-  bool forks = false;    // …of every choice of the request: the shared prompt is complete
+  bool forks = false;    // …of every choice: the shared prompt is complete
 
   bool decodes() const { return n_tokens == 1 && samples; }
 };
 
-// `from` is copied to `to` in every layer before any row is computed.
+// Copies `from` to `to` in every layer before any row is computed.
 struct BlockCopy {
   BlockId from;
   BlockId to;
 };
 
-// What one step computes. Valid until the scheduler is asked for anything else.
+// The work of one step. Valid until the scheduler is called for anything else.
 struct BatchPlan {
   std::vector<BlockCopy> copies;     // in this order
   std::vector<PlannedSlice> slices;  // decodes first, then prompt chunks

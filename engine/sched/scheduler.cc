@@ -11,16 +11,16 @@
 
 // How a step is planned
 //
-//   1. Admit: whoever waits and is first in line gets a place, as long as there is a place and the
-//      pool has blocks for all its tokens beyond what running prompts still need. Nobody overtakes:
-//      if the first does not fit, all behind it wait.
+//   1. Admit: the first in line gets a place, as long as a place is free. The pool must also have
+//      blocks for all its tokens beyond the needs of running prompts. There is no overtaking: if
+//      the first does not fit, all behind it wait.
 //   2. FollowLeaders: sequences that waited for another one's prefix take its blocks.
-//   3. ShareBudget: prompt tokens of this step are dealt out.
-//   4. Blocks are reserved in line order. Whoever finds none takes them from the last in line,
-//      which is always someone later than itself, hence someone not planned yet.
+//   3. ShareBudget: distributes the step's prompt tokens.
+//   4. ReserveInLineOrder: reserves blocks in line order. A sequence without free blocks takes them
+//      from the last in line, which is always later than itself and therefore not planned yet.
 //
-// A block is written only by a sequence that holds its only reference: forked choices share the
-// last, partial block of the prompt until one of them writes, and that one gets a copy first.
+// A block is written only by a sequence that holds its only reference. Forked choices share the
+// last, partial block of the prompt until one of them writes; the writer gets a copy first.
 
 namespace tandem::engine {
 namespace {
@@ -33,7 +33,7 @@ int64_t CommonPrefix(const std::vector<TokenId>& a, const std::vector<TokenId>& 
          a.begin();
 }
 
-// An adapter's name holds no slash, so no two pairs of adapter and tenant share a variant.
+// An adapter's name has no slash, so each pair of adapter and tenant has its own variant.
 std::string PrefixVariant(const Scheduler::Request& request) {
   if (request.tenant == 0) return request.adapter;
   return request.adapter + "/" + std::to_string(request.tenant);
@@ -95,7 +95,7 @@ void Scheduler::Add(Request request) {
   ++queued_requests_;
 }
 
-// LeaveQueue must not fail, so its list has room for every queued request and the one to come.
+// LeaveQueue must not fail, so its list has room for every queued request and the next one.
 void Scheduler::ReserveLeftQueue() {
   const size_t needed = left_queue_.size() + static_cast<size_t>(queued_requests_) + 1;
   if (left_queue_.capacity() < needed) left_queue_.reserve(2 * needed);
@@ -127,14 +127,15 @@ bool Scheduler::AwaitsFork(const Group& group) {
 // ---- Planning
 
 const BatchPlan& Scheduler::Plan() {
-  // A plan that ran out of memory leaves its copies to the next: blocks stand for them already.
+  // A plan that ran out of memory leaves its copies to the next plan, because their blocks are
+  // already assigned.
   if (!std::exchange(is_planning_, true)) plan_.copies.clear();
   plan_.slices.clear();
   plan_.preempted.clear();
   plan_.rows = 0;
   committed_ = false;
-  // A round can end empty when the only running sequence gave way to someone earlier in line who
-  // had blocks but no place (resumed after a pause). The next round gives that one the place.
+  // A round can end empty when the only running sequence gave way to an earlier one that had blocks
+  // but no place (resumed after a pause). The next round gives the earlier one the place.
   do {
     Admit();
     FollowLeaders();
@@ -156,7 +157,7 @@ void Scheduler::ReserveInLineOrder() {
       n_tokens = shares_[next_share++].n_tokens;
     }
     if (n_tokens == 0) continue;
-    // When it gives way itself, nobody behind it holds blocks. (Reserving erases only sequences
+    // If this sequence gives way, none behind it holds blocks. (Reserving erases only sequences
     // behind this one from running_, so the loop stays valid.)
     if (!Reserve(sequence, n_tokens)) break;
     PlannedSlice slice;
@@ -170,14 +171,14 @@ void Scheduler::ReserveInLineOrder() {
   }
 }
 
-// Sequences of requests that had a place go before all requests that never had one.
+// Sequences of requests that have had a place precede all queued requests.
 Sequence* Scheduler::NextInLine() const {
   if (!waiting_.empty()) return *waiting_.begin();
   const std::optional<RequestId> next = queue_.Next();
   return next ? groups_.at(*next).choices[0].get() : nullptr;
 }
 
-// Gives a place to the first in line as long as it fits.
+// Gives places to the first in line while they fit.
 void Scheduler::Admit() {
   while (num_running() < options_.max_seqs) {
     Sequence* const next = NextInLine();
@@ -192,13 +193,13 @@ void Scheduler::Admit() {
   }
 }
 
-// Whether the first in line finds blocks for all its tokens. Takes them from paused sequences, and
-// from waiting ones when nobody runs (else running ones will give theirs back in time). One block
-// more than needed keeps a newcomer from being preempted at once by its neighbours' next block.
+// Whether the pool has blocks for all tokens of the first in line. Takes blocks from paused
+// sequences, and from waiting ones when none runs (running ones will release theirs in time). One
+// spare block keeps the new sequence from being preempted at once by its neighbours' next block.
 bool Scheduler::MakeRoom(const Sequence& sequence, std::span<const BlockId> matched) {
   for (;;) {
-    // A matched block that someone holds is free of charge; an unreferenced one leaves the free
-    // list when it is revived, as a new one would. Each victim may change these counts.
+    // A matched block with references costs nothing. An unreferenced one leaves the free list when
+    // revived, as a new one would. Each victim may change these counts.
     int64_t need = BlocksMissing(sequence);
     for (const BlockId block : matched) need -= pool_.references(block) > 0 ? 1 : 0;
     const int64_t spare = pool_.num_free() - BlocksPromised();
@@ -221,7 +222,7 @@ void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
   const auto set_turn = [&](uint64_t turn) {
     for (const auto& choice : group.choices) choice->turn = turn;
   };
-  // The turn orders those who hold blocks, so it comes before the blocks.
+  // The turn orders the holders of blocks, so set it before the blocks.
   if (group.queued) set_turn(turns_);
   const bool has_memory = HasMemoryFor([&] {
     if (!sequence.blocks.empty()) return;
@@ -234,7 +235,7 @@ void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
     if (group.queued) set_turn(kNoTurn);
     throw std::bad_alloc();
   }
-  // Nothing below allocates.
+  // The code below does not allocate.
   Line::node_type place;
   if (group.queued) {
     LeaveQueue(group);
@@ -254,8 +255,8 @@ void Scheduler::LeaveQueue(Group& group) {
   left_queue_.push_back(group.entry.client);
 }
 
-// Four requests with one long system prompt that arrive together compute it once. Only someone
-// earlier in line may lead, so that the first in line waits for nobody.
+// Requests with the same long system prompt that arrive together compute it once. Only a sequence
+// earlier in line may lead, so the first in line waits for no other.
 void Scheduler::FindLeader(Sequence& sequence, int64_t matched_tokens) {
   int64_t best = matched_tokens;
   for (Sequence* other : running_) {
@@ -297,7 +298,7 @@ void Scheduler::TakeCached(Sequence& sequence, std::span<const BlockId> matched)
   }
 }
 
-// Deals out this step's prompt tokens into shares_.
+// Distributes this step's prompt tokens into shares_.
 void Scheduler::ShareBudget() {
   shares_.clear();
   by_remaining_.clear();
@@ -332,13 +333,13 @@ void Scheduler::ShareBudget() {
   give(shares_.front(), budget);
 }
 
-// Makes sure that the sequence alone holds blocks for its next `n_tokens` positions. False: it was
-// the last in line and has been preempted itself.
+// Gives the sequence exclusive blocks for its next `n_tokens` positions. Returns false when it was
+// the last in line and was preempted.
 bool Scheduler::Reserve(Sequence& sequence, int64_t n_tokens) {
   const auto write_block = static_cast<size_t>(sequence.computed_len / kTokensPerBlock);
   while (write_block < sequence.blocks.size() &&
          pool_.references(sequence.blocks[write_block]) > 1) {
-    plan_.copies.emplace_back();  // before a block is taken: a failure must not lose it
+    plan_.copies.emplace_back();  // before taking a block, which a failure must not lose
     if (const std::optional<BlockId> copy = TryAllocate()) {
       const BlockId shared = sequence.blocks[write_block];
       plan_.copies.back() = {shared, *copy};
@@ -351,7 +352,7 @@ bool Scheduler::Reserve(Sequence& sequence, int64_t n_tokens) {
   }
   const auto n_blocks = static_cast<size_t>(BlocksFor(sequence.computed_len + n_tokens));
   while (sequence.blocks.size() < n_blocks) {
-    sequence.blocks.reserve(n_blocks);  // again: preempting this sequence does not shrink it
+    sequence.blocks.reserve(n_blocks);  // so that push_back does not throw
     const bool is_first = sequence.blocks.empty();
     if (is_first) holders_.insert(&sequence);
     if (const std::optional<BlockId> block = TryAllocate()) {
@@ -371,7 +372,8 @@ std::optional<BlockId> Scheduler::TryAllocate() {
   return allocation->block;
 }
 
-// Takes the blocks of a paused sequence, else of the last in line. False when that was `sequence`.
+// Takes the blocks of a paused sequence, otherwise of the last in line. False when that was
+// `sequence`.
 bool Scheduler::PreemptFor(Sequence& sequence) {
   for (auto it = holders_.rbegin(); it != holders_.rend(); ++it) {
     if ((*it)->phase == SequencePhase::kPaused) {
@@ -381,7 +383,7 @@ bool Scheduler::PreemptFor(Sequence& sequence) {
   }
   TANDEM_CHECK(!holders_.empty());
   Sequence& last = **holders_.rbegin();
-  // A sequence without blocks yet that is later than every holder gives way, too.
+  // A sequence without blocks that is later than every holder gives way, too.
   if (GoesFirst()(&last, &sequence)) {
     Preempt(sequence);
     return false;
@@ -392,7 +394,7 @@ bool Scheduler::PreemptFor(Sequence& sequence) {
 }
 
 void Scheduler::Preempt(Sequence& victim) {
-  plan_.preempted.push_back(&victim);  // the only line that may fail
+  plan_.preempted.push_back(&victim);  // the only line that may throw
   ReleaseBlocks(victim);
   if (victim.phase == SequencePhase::kRunning) Move(victim, SequencePhase::kWaiting);
   ++counters_.preemptions;
@@ -412,7 +414,7 @@ void Scheduler::Commit() {
   committed_ = true;
 }
 
-// Newly filled blocks enter the prefix index.
+// Adds newly filled blocks to the prefix index.
 void Scheduler::Publish(Sequence& sequence, int64_t computed_before) {
   const int64_t full = sequence.computed_len / kTokensPerBlock;
   if (!options_.prefix_cache || full == computed_before / kTokensPerBlock) return;
@@ -425,7 +427,7 @@ void Scheduler::Publish(Sequence& sequence, int64_t computed_before) {
   }
 }
 
-// The prompt is computed: the further choices share its blocks and stand in line for a place.
+// The prompt is complete: the further choices share its blocks and wait for places.
 void Scheduler::Fork(Sequence& first) {
   Group& group = GroupOf(first);
   for (size_t i = 1; i < group.choices.size(); ++i) {
@@ -487,7 +489,7 @@ void Scheduler::SetPaused(RequestId request, bool paused) {
   const auto found = groups_.find(request);
   if (found == groups_.end() || found->second.paused == paused) return;
   Group& group = found->second;
-  // The only step that may fail comes first.
+  // The only step that may throw comes first.
   if (!paused && group.queued) queue_.Queue(group.entry);
   group.paused = paused;
   for (const auto& owned : group.choices) {
@@ -497,7 +499,7 @@ void Scheduler::SetPaused(RequestId request, bool paused) {
   }
 }
 
-// From one line to another. Its place in the set moves too: nothing is allocated.
+// Moves the sequence between lines by its set node, so nothing is allocated.
 void Scheduler::Move(Sequence& sequence, SequencePhase phase) {
   Line::node_type node = Leave(sequence);
   sequence.phase = phase;
@@ -527,7 +529,7 @@ Scheduler::Line::node_type Scheduler::Leave(Sequence& sequence) {
       for (Sequence* other : running_) {
         if (other->leader != &sequence) continue;
         other->leader = nullptr;
-        // The index has the blocks that the leader computed. Without memory for the look-up the
+        // The index has the blocks that the leader computed. Without memory for the look-up, the
         // follower computes them again.
         HasMemoryFor(
             [&] { TakeCached(*other, index_.Match(other->tokens, other->prefix_variant)); });
@@ -541,7 +543,7 @@ Scheduler::Line::node_type Scheduler::Leave(Sequence& sequence) {
   return {};
 }
 
-// The tail first: blocks near the beginning of a text are the ones others will ask for.
+// Releases the tail first: other requests most likely match blocks near the beginning of a text.
 void Scheduler::ReleaseBlocks(Sequence& sequence) {
   if (sequence.blocks.empty()) return;
   holders_.erase(&sequence);
@@ -552,7 +554,7 @@ void Scheduler::ReleaseBlocks(Sequence& sequence) {
 
 // ---- Counting
 
-// Blocks the sequence must still get before all its present tokens are computed.
+// Blocks that the sequence still needs before all its present tokens are computed.
 int64_t Scheduler::BlocksMissing(const Sequence& sequence) const {
   const auto held = static_cast<int64_t>(sequence.blocks.size());
   const auto write_block = static_cast<size_t>(sequence.computed_len / kTokensPerBlock);

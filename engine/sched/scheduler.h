@@ -22,24 +22,24 @@ namespace tandem::engine {
 struct SchedulerOptions {
   int64_t max_seqs = 64;               // sequences with a place in the batch
   int64_t prefill_chunk_tokens = 256;  // prompt tokens per step, all sequences together
-  int64_t score_chunk_tokens = 64;     // of those, tokens of prompts whose every row is scored
+  int64_t score_chunk_tokens = 64;     // of those, for prompts that score every row
   int64_t max_model_len = 0;           // one sequence of this length must fit the pool
   bool prefix_cache = true;
 };
 
-// Decides who computes what in the next step, and which KV blocks hold it. Pure logic: no threads,
-// no tensors, no clock. Engine thread only.
+// Decides the tokens of the next step and the KV blocks that hold them. Pure logic: no threads, no
+// tensors, no clock. Engine thread only.
 //
 // Continuous batching: every running sequence decodes one token per step, and prompt chunks share
-// the step. Half of the prompt budget goes to the first in line, so that everyone's turn comes;
-// the other half to whoever has least left, so that a short prompt gets its first token while a
-// long one is being computed. When blocks run out, the last in line loses its own and is
-// recomputed later: its generated tokens are then part of what is prefilled. The first in line
-// therefore always advances, and nobody starves.
+// the step. Half of the prompt budget goes to the first in line, so every request makes progress.
+// The other half goes to the sequence with the least left, so a short prompt gets its first token
+// while a long one is computed. When blocks run out, the last in line loses its blocks and is
+// recomputed later; its generated tokens are then prefilled, too. The first in line therefore
+// always advances, and no request starves.
 //
-// Clients that wait take turns, and a client's own requests go by priority, then by arrival
-// (TurnTaking). A client that sends a thousand requests delays another's single one by one request,
-// whatever priority it names. A request that has a place keeps its position in line to its end.
+// Waiting clients take turns; a client's own requests go by priority, then by arrival (TurnTaking).
+// A client with a thousand requests delays another client's single request by one request, with any
+// priority. A request with a place keeps its position in line to its end.
 //
 // One step: Plan -> (the loop computes) -> Commit -> Append or Finish for each sampled choice.
 class Scheduler {
@@ -51,7 +51,7 @@ class Scheduler {
     int priority = 0;             // lower first, among requests of one client
     uint64_t client = 0;          // clients take turns
     bool scores_prompt = false;   // skips the prefix-cache look-up
-    std::string adapter = {};     // names what else than tokens its keys and values depend on
+    std::string adapter = {};     // names what its keys and values depend on besides tokens
     uint64_t tenant = 0;          // cached prefixes are shared within one tenant and adapter
   };
 
@@ -59,28 +59,29 @@ class Scheduler {
   // cannot hold one sequence of max_model_len tokens.
   Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixIndex& index);
 
-  // Queues a request. Its sequences live until the last one is finished or the request cancelled.
-  // Throws std::bad_alloc and then changes nothing.
+  // Queues a request. Its sequences live until the last one is finished or the request is
+  // cancelled. Throws std::bad_alloc and then changes nothing.
   void Add(Request request);
 
   // Choices of a request, by number; empty when the request is unknown.
   std::span<const std::unique_ptr<Sequence>> Choices(RequestId request) const;
 
-  // Plans the next step; the result is valid until the next call of anything but Commit, Append
-  // and Finish. A plan without slices means that there is nothing to do now. After std::bad_alloc
-  // every sequence is in a valid phase: plan again, or cancel requests.
+  // Plans the next step. The result is valid until the next call of any method except Commit,
+  // Append and Finish. A plan without slices means that there is nothing to do now. After
+  // std::bad_alloc every sequence is in a valid phase: plan again, or cancel requests.
   const BatchPlan& Plan();
 
-  // The rows of the last plan have been computed: advances its sequences, publishes full blocks in
-  // the prefix index, starts the further choices of requests whose prompt is now complete.
+  // Call after the rows of the last plan are computed. Advances its sequences, publishes full
+  // blocks in the prefix index, and starts the further choices of requests whose prompt is
+  // complete.
   void Commit();
 
-  // A sampled token continues the sequence. Not for a token that ends it.
+  // Adds a sampled token to the sequence; not for a token that ends it.
   void Append(Sequence& sequence, TokenId token);
-  // The sequence is over; its blocks are released. The last one ends the request and all of its
-  // Sequence references.
+  // Ends the sequence and releases its blocks. The last sequence also ends the request and all of
+  // its Sequence references.
   void Finish(Sequence& sequence);
-  // The request is over in whatever phase. False when it is unknown (already over). Never fails.
+  // Ends the request in any phase. False when it is unknown (already over). Never fails.
   bool Cancel(RequestId request);
   // A paused request yields its place until resumed. Idempotent; unknown requests are ignored.
   // Resuming throws std::bad_alloc and then changes nothing.
@@ -92,10 +93,10 @@ class Scheduler {
   bool idle() const { return running_.empty() && num_waiting() == 0; }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size() + queue_.size()); }
-  // Requests that never had a place yet.
+  // Requests that have not had a place yet.
   int64_t num_queued_requests() const { return queued_requests_; }
-  // Clients of requests that got a place, or ended without one, since the last call: one entry
-  // each. Throws std::bad_alloc and then takes nothing.
+  // The client of every request that got a place, or ended without one, since the last call. Throws
+  // std::bad_alloc and then takes nothing.
   std::vector<uint64_t> TakeLeftQueue();
   size_t num_left_queue() const { return left_queue_.size(); }
   int64_t num_requests() const { return static_cast<int64_t>(groups_.size()); }
@@ -107,8 +108,8 @@ class Scheduler {
   };
   const Counters& counters() const { return counters_; }
 
-  // Every block's references equal what sequences hold, and every set agrees with the phases.
-  // Throws kInternal. O(blocks): for tests and debug builds.
+  // Checks that every block's references equal its holders and that every set agrees with the
+  // phases. Throws kInternal. O(blocks): for tests and debug builds.
   void CheckInvariants() const;
 
  private:
@@ -116,9 +117,9 @@ class Scheduler {
   struct Group {
     std::vector<std::unique_ptr<Sequence>> choices;
     bool paused = false;
-    bool queued = true;  // never had a place
+    bool queued = true;  // has not had a place yet
     TurnTaking::Entry entry;
-    Line::node_type place;  // while queued and not paused: what its first choice enters a line with
+    Line::node_type place;  // while queued and not paused: the set node of its first choice
   };
 
   void Admit();
@@ -135,7 +136,7 @@ class Scheduler {
   bool PreemptFor(Sequence& sequence);
   void Preempt(Sequence& victim);
   void Move(Sequence& sequence, SequencePhase phase);
-  Line::node_type Leave(Sequence& sequence);  // takes it out of its line; empty: it is in none
+  Line::node_type Leave(Sequence& sequence);  // removes it from its line; empty: it was in none
   void ReserveLeftQueue();
   void ReleaseBlocks(Sequence& sequence);
   std::optional<BlockId> TryAllocate();
@@ -151,11 +152,11 @@ class Scheduler {
   PrefixIndex& index_;
 
   std::unordered_map<RequestId, Group> groups_;
-  TurnTaking queue_;  // requests that never had a place, without the paused ones
-  Line waiting_;      // sequences that wait for another place, or for one beside their request's
+  TurnTaking queue_;  // requests that have not had a place, except paused ones
+  Line waiting_;      // sequences of admitted requests that wait for a (further) place
   Line running_;
   Line paused_;
-  Line holders_;  // whoever holds blocks, in whatever phase
+  Line holders_;  // sequences with blocks, in any phase
   uint64_t arrivals_ = 0;
   uint64_t turns_ = 0;  // given
   int64_t queued_requests_ = 0;
@@ -168,7 +169,7 @@ class Scheduler {
     Sequence* sequence;
     int64_t n_tokens;
   };
-  std::vector<Share> shares_;            // prompt chunks of the plan being made, in line order
+  std::vector<Share> shares_;            // prompt chunks of the current plan, in line order
   std::vector<Sequence*> by_remaining_;  // scratch of ShareBudget
   Counters counters_;
 };

@@ -12,34 +12,34 @@ enum class SequencePhase : uint8_t {
   kAwaitingFork,  // a further choice: begins when the shared prompt is computed
   kWaiting,       // wants a place in the batch; may already hold blocks (forked, resumed)
   kRunning,       // has a place
-  kPaused,        // its reader is slow: no place; keeps its blocks until someone needs them
+  kPaused,        // slow reader: no place; keeps its blocks until another sequence needs them
   kFinished,
 };
 
-// The turn of a sequence whose request never had a place.
+// The turn of a sequence whose request has not had a place yet.
 inline constexpr uint64_t kNoTurn = ~uint64_t{0};
 
-// One choice of one request, as far as scheduling goes. Owned by the scheduler; `tokens`,
-// `computed_len` and `blocks` are read by whoever builds the batch.
+// The scheduler's state of one choice of one request. The scheduler owns it; the batch builder
+// reads `tokens`, `computed_len` and `blocks`.
 struct Sequence {
   RequestId request;
   int choice = 0;
-  uint64_t turn = kNoTurn;  // order of first places; kept over preemption
+  uint64_t turn = kNoTurn;  // order of first places; preemption keeps it
   uint64_t arrival = 0;     // order of Add
 
-  std::vector<TokenId> tokens;  // the prompt, then what was generated
+  std::vector<TokenId> tokens;  // the prompt, then the generated tokens
   int64_t prompt_len = 0;
   int64_t computed_len = 0;     // tokens[0, computed_len) have their keys and values in `blocks`
-  std::vector<BlockId> blocks;  // position p lives in blocks[p / 16]
+  std::vector<BlockId> blocks;  // position p is in blocks[p / 16]
   int64_t cached_len = 0;       // prompt tokens that came from the prefix cache
 
   SequencePhase phase = SequencePhase::kWaiting;
   bool uses_prefix_cache = true;
   std::string prefix_variant;  // names adapter and tenant; prefixes are shared within one variant
-  bool scores_prompt = false;  // every prompt row's logits are wanted
+  bool scores_prompt = false;  // every prompt row's logits are requested
 
   // While an older sequence computes a prefix that this one shares, this one waits for the blocks
-  // instead of computing the same again: until leader->computed_len >= shared_len.
+  // instead of computing them again: until leader->computed_len >= shared_len.
   Sequence* leader = nullptr;
   int64_t shared_len = 0;
   bool looked_up = false;  // cache statistics count a sequence once

@@ -10,7 +10,7 @@ namespace tandem::engine {
 
 void TurnTaking::Queue(const Entry& entry) {
   Client& client = clients_[entry.client];
-  // Both sets allocate before either changes what Next sees.
+  // Both sets allocate before either changes the result of Next.
   std::set<Turn> new_turn;
   if (client.queue.empty()) {
     client.start = std::max(client.start, now_);
@@ -54,8 +54,8 @@ void TurnTaking::Admit() {
   ForgetWhenEmpty();
 }
 
-// A client that is absent while others wait keeps its start number: coming back does not bring its
-// turn forward. An empty queue makes all clients equal, so none is remembered.
+// An absent client keeps its start number while others wait: coming back does not bring its turn
+// forward. With an empty queue all clients are equal, so the map forgets them.
 void TurnTaking::ForgetWhenEmpty() {
   if (size_ == 0) clients_.clear();
 }

@@ -11,14 +11,14 @@
 
 namespace tandem::engine {
 
-// The queue of requests that never had a place. Clients take turns; a client's own requests go by
-// priority, lower first, then in the order of arrival. So no priority moves a request in front of
-// another client's: a client that asks for -2^31 only reorders its own work.
+// The queue of requests that have not had a place yet. Clients take turns; a client's own requests
+// go by priority, lower first, then by arrival. No priority moves a request ahead of another
+// client's: a client that asks for -2^31 only reorders its own work.
 //
-// Turns follow start-time fair queueing (Goyal, Vin, Cheng 1996) with a choice of a request as the
-// unit. A client with queued requests has a start number, and the lowest start number goes next. A
-// request of n choices moves its client's next start number n further. A client that was idle
-// starts at the number that went last, so it has saved up nothing.
+// Turns follow start-time fair queueing (Goyal, Vin, Cheng 1996) with one choice of a request as
+// the unit. A client with queued requests has a start number, and the lowest goes next. A request
+// of n choices moves its client's next start number by n. An idle client starts at the number that
+// went last, so idle time gives no credit.
 class TurnTaking {
  public:
   struct Entry {
@@ -29,17 +29,17 @@ class TurnTaking {
     int n = 1;             // choices
   };
 
-  // The entry joins its client's queue. Strong exception guarantee.
+  // Adds the entry to its client's queue. Strong exception guarantee.
   void Queue(const Entry& entry);
-  // The entry leaves without a place. REQUIRES: it is queued.
+  // Removes the entry without giving it a place. REQUIRES: it is queued.
   void Leave(const Entry& entry);
-  // The request whose turn it is; nothing when none is queued.
+  // The request whose turn it is; nullopt when none is queued.
   std::optional<RequestId> Next() const;
-  // Next() gets its place.
+  // Gives Next() its place.
   void Admit();
 
   size_t size() const { return size_; }
-  size_t num_clients() const { return clients_.size(); }  // that it remembers
+  size_t num_clients() const { return clients_.size(); }  // remembered clients
 
  private:
   struct GoesFirst {
@@ -51,7 +51,7 @@ class TurnTaking {
   struct Client {
     std::set<Entry, GoesFirst> queue;
     uint64_t start = 0;  // of its next request
-    uint64_t since = 0;  // orders clients with equal start numbers: the longest there goes first
+    uint64_t since = 0;  // orders clients with equal start numbers: the longest waiting goes first
   };
   struct Turn {
     uint64_t start = 0;
@@ -62,7 +62,7 @@ class TurnTaking {
   static Turn TurnOf(uint64_t id, const Client& client) { return {client.start, client.since, id}; }
   void ForgetWhenEmpty();
 
-  std::unordered_map<uint64_t, Client> clients_;  // all forgotten when nothing is queued
+  std::unordered_map<uint64_t, Client> clients_;  // cleared when nothing is queued
   std::set<Turn> turns_;                          // of clients with queued requests
   uint64_t now_ = 0;                              // the start number that went last
   uint64_t turns_given_ = 0;

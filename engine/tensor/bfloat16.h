@@ -5,21 +5,21 @@
 
 namespace tandem::engine {
 
-// bfloat16 is the upper half of a float; it is held as its bits.
+// The bits of a bfloat16, which is the upper half of a float.
 using Bf16 = uint16_t;
 
 inline float Bf16ToFloat(Bf16 bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// Round to nearest, ties to even; NaN stays a (quiet) NaN, overflow becomes infinity.
+// Rounds to nearest, ties to even. NaN becomes a quiet NaN, overflow infinity.
 inline Bf16 FloatToBf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<Bf16>((bits >> 16) | 0x0040u);
   return static_cast<Bf16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// IEEE half to float, exactly.
+// Converts an IEEE half to float, exactly.
 inline float F16ToFloat(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1fu;
@@ -31,13 +31,14 @@ inline float F16ToFloat(uint16_t bits) {
   return sign != 0 ? -tiny : tiny;
 }
 
-// Float to IEEE half: to nearest, ties to even; NaN stays a (quiet) NaN, overflow becomes infinity.
+// Converts a float to IEEE half: to nearest, ties to even. NaN becomes a quiet NaN, overflow
+// infinity.
 inline uint16_t FloatToF16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return sign | 0x7e00u;
-  if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // from 2^16 on
+  if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // 2^16 and above
   if (magnitude < 0x38800000u) {
     // Below 2^-14 halves are multiples of 2^-24, and so is every float in [0.5, 1).
     const float aligned = std::bit_cast<float>(magnitude) + 0.5f;

@@ -10,7 +10,7 @@ namespace tandem::engine {
 enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool };
 
 size_t DTypeBytes(DType dtype);
-// "f32", "bf16", … as users write them.
+// "f32", "bf16" and so on, as users write them.
 std::string_view DTypeName(DType dtype);
 
 }  // namespace tandem::engine

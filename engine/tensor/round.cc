@@ -24,7 +24,7 @@ void Append(std::span<const float> values, const Round& round, std::vector<std::
 }  // namespace
 
 bool FitsIn(std::span<const float> values, DType dtype) {
-  // The largest number that rounds to one that the type has.
+  // The largest float that rounds to a finite number of the type.
   const float limit = dtype == DType::kF16    ? 65519.99f
                       : dtype == DType::kBF16 ? 3.3961775e38f
                                               : INFINITY;

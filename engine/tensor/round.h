@@ -8,10 +8,10 @@
 
 namespace tandem::engine {
 
-// Whether every value is finite and rounds to a number that the floating-point type has.
+// Whether every value is finite and rounds to a finite number of the floating-point type.
 bool FitsIn(std::span<const float> values, DType dtype);
 
-// The values in a floating-point type, each rounded once, to the nearest.
+// Converts the values to a floating-point type, each rounded once, to nearest.
 void RoundTo(DType dtype, std::span<const float> values, std::vector<std::byte>* bytes);
 
 }  // namespace tandem::engine

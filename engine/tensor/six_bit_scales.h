@@ -4,10 +4,11 @@
 
 namespace tandem::engine {
 
-// Scale and minimum of one of the eight groups of a Q4_K or Q5_K block: of each eight, six bits in
-// twelve bytes. The first four scales and minimums are the low six bits of bytes 0-3 and 4-7; of
-// the others the low four bits are the nibbles of bytes 8-11, and the high two those left over in
-// bytes 0-3 and 4-7.
+// Scale and minimum of one of the eight groups of a Q4_K or Q5_K block, six bits each, packed in
+// twelve bytes. The first four scales are the low six bits of bytes 0-3; their minimums those of
+// bytes 4-7. The last four have their low four bits in bytes 8-11: scales in the low nibbles,
+// minimums in the high ones. Their upper two bits are the upper bits of bytes 0-3 (scales) and 4-7
+// (minimums).
 struct SixBitScale {
   uint8_t scale;
   uint8_t minimum;

@@ -7,8 +7,8 @@
 
 namespace tandem::engine {
 
-// A master weight that is kept as the bf16 nearest to it and the signed remainder (training/optim),
-// joined again.
+// Joins a master weight from its nearest bf16 and the signed remainder (training/optim stores
+// both).
 inline float JoinSplitMaster(Bf16 high, int16_t low) {
   return std::bit_cast<float>((static_cast<uint32_t>(high) << 16) +
                               static_cast<uint32_t>(static_cast<int32_t>(low)));

@@ -9,7 +9,7 @@
 
 namespace tandem::engine {
 
-// Product of the dims. Throws kDataLoss on a negative dim or an overflow.
+// Product of the dims. Throws kDataLoss for a negative dim or an overflow.
 int64_t ElementCount(std::span<const int64_t> shape);
 
 // Borrowed row-major memory with a shape; the last axis is contiguous.
@@ -22,8 +22,8 @@ struct ConstTensorView {
   size_t bytes() const { return static_cast<size_t>(elements()) * DTypeBytes(dtype); }
 };
 
-// Widens any floating-point tensor to f32, exactly (f64 rounds). REQUIRES: out.size() == elements.
-// Throws kUnsupported for integer types.
+// Converts a floating-point tensor to f32: exactly, but f64 is rounded. REQUIRES: out.size() ==
+// elements. Throws kUnsupported for other types.
 void ConvertToF32(const ConstTensorView& source, std::span<float> out);
 
 }  // namespace tandem::engine

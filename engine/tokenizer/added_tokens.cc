@@ -8,7 +8,7 @@
 namespace tandem::engine {
 namespace {
 
-// The character that ends at `end`; nullopt where the bytes there are not one.
+// Returns the character that ends at `end`, or nullopt when the bytes there are not a character.
 std::optional<Utf8Char> CharBefore(std::string_view text, size_t end) {
   for (size_t size = 1; size <= 4 && size <= end; ++size) {
     const std::string_view tail = text.substr(end - size, size);

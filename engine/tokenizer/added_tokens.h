@@ -13,28 +13,28 @@
 
 namespace tandem::engine {
 
-// A token that is found in the text before any other rule applies; fields as in tokenizer.json.
+// A token found in the text before any other rule applies. Fields are those of tokenizer.json.
 struct AddedToken {
   std::string content;
   TokenId id = -1;
-  bool special = false;      // left out of decoded text on request
-  bool single_word = false;  // only where no word character touches it
-  bool lstrip = false;       // takes the white space before it
-  bool rstrip = false;       // takes the white space after it
-  bool normalized = false;   // looked for in the normalised text
+  bool special = false;      // can be omitted from decoded text
+  bool single_word = false;  // matches only without word characters next to it
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // includes the white space after it
+  bool normalized = false;   // searched in the normalised text
 
-  // Whether the token steers the model, so that only a template's text may become it: a special
-  // token, or one with a bracket, a bar or a leading slash (<tool_call>, [INST], /think). White
-  // space, words, short tokens and other punctuation are vocabulary.
+  // Whether the token steers the model, so that client text must not produce it. Control tokens are
+  // special tokens, and tokens of several characters that include punctuation (<tool_call>, [INST],
+  // /think). White space, words and single characters are vocabulary.
   bool is_control() const;
 };
 
-// Finds added tokens in a text, leftmost first, the longest where several begin. Control tokens are
-// not found where a client wrote any of their bytes. A trie; the longest spelling is bounded at
-// load, so a search is linear.
+// Finds added tokens in a text: leftmost first, the longest where several begin. A control token
+// never matches bytes that a client wrote. Uses a trie; its longest spelling is bounded at load, so
+// a search is linear.
 class AddedTokenMatcher {
  public:
-  // Copies what it needs. REQUIRES: no content is empty.
+  // Copies the tokens. REQUIRES: no content is empty.
   explicit AddedTokenMatcher(const std::vector<AddedToken>& tokens);
 
   struct Hit {
@@ -44,7 +44,7 @@ class AddedTokenMatcher {
   };
   bool has_control() const { return has_control_; }
 
-  // Cuts a text into runs of ordinary text, on_text(std::string_view), and tokens, on_token(id).
+  // Splits a text into ordinary text, on_text(std::string_view), and tokens, on_token(id).
   // `client`: the ranges of `text` that clients wrote.
   template <class OnText, class OnToken>
   void Split(std::string_view text, std::span<const TextRange> client, OnText&& on_text,

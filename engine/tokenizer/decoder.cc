@@ -36,7 +36,7 @@ std::string TextRuleState::PushReplace(std::string text) {
     out.append(text, done, at - done).append(rule_->to);
     done = at + from.size();
   }
-  // The end of the text may be the beginning of a match.
+  // Holds back the longest end of the text that may begin a match.
   const size_t left = text.size() - done;
   size_t held = std::min(from.size() - 1, left);
   while (held > 0 && text.compare(text.size() - held, held, from, 0, held) != 0) --held;

@@ -7,17 +7,17 @@
 
 namespace tandem::engine {
 
-// Where a token stands among those that are decoded together.
+// Position of a token among the tokens decoded together.
 struct TokenPlace {
   bool first = false;
   bool last = false;
 };
 
-// Something done to decoded text as a whole.
+// A rule for the whole decoded text.
 struct TextRule {
   enum class Kind {
-    kStrip,    // at most `start` times `from` at the beginning goes, and `stop` times at the end
-    kReplace,  // every `from` becomes `to`
+    kStrip,    // removes up to `start` times `from` at the beginning and `stop` times at the end
+    kReplace,  // replaces every `from` by `to`
   };
   Kind kind = Kind::kStrip;
   std::string from;  // kStrip: one character
@@ -26,8 +26,8 @@ struct TextRule {
   size_t stop = 0;
 };
 
-// From spellings of tokens back to text: each token by itself, knowing whether it is the first or
-// the last, then rules over the joined text. Every rule can be followed while tokens arrive.
+// Turns token spellings into text. Steps run on each token with its place; then rules run on the
+// joined text. Every rule also works on text that arrives in parts.
 struct Decoder {
   using Step = std::function<std::string(std::string, TokenPlace)>;
 
@@ -43,8 +43,8 @@ struct Decoder {
   }
 };
 
-// One TextRule followed through a text that arrives in parts of whole characters. What it gives out
-// is never taken back; the joined output does not depend on how the text was cut.
+// Applies one TextRule to text that arrives in parts of whole characters. Output is final, and its
+// concatenation does not depend on the parts.
 class TextRuleState {
  public:
   TextRuleState(const TextRule& rule, bool at_start)
@@ -59,7 +59,7 @@ class TextRuleState {
 
   const TextRule* rule_;
   size_t to_strip_;
-  std::string held_;  // text that what follows decides about
+  std::string held_;  // waits for the next part
 };
 
 }  // namespace tandem::engine

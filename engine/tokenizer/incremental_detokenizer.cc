@@ -22,7 +22,7 @@ IncrementalDetokenizer::IncrementalDetokenizer(const Tokenizer& tokenizer, bool 
   for (const TextRule& rule : decoder_->rules) rules_.emplace_back(rule, at_start_);
 }
 
-// False when there is no such token.
+// Returns false when the token does not exist.
 bool IncrementalDetokenizer::AppendBytes(TokenId id) {
   if (!looks_at_places_) {
     std::string_view bytes = tokenizer_->TokenBytes(id);
@@ -47,7 +47,7 @@ bool IncrementalDetokenizer::AppendBytes(TokenId id) {
   return true;
 }
 
-// The whole characters that are pending; bytes that are none become U+FFFD.
+// Returns the pending whole characters; invalid bytes become U+FFFD.
 std::string IncrementalDetokenizer::TakeWhole() {
   const std::string joined = std::move(pending_);
   pending_.clear();

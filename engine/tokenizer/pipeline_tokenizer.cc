@@ -63,7 +63,7 @@ PipelineTokenizer::Matchers PipelineTokenizer::MakeMatchers(
   std::vector<AddedToken> raw, normalized;
   for (const AddedToken& token : tokens) {
     AddedToken copy = token;
-    // Looked for in the normalised text, so spelled the way normalising would.
+    // Searched in normalised text, so its spelling must be normalised too.
     if (token.normalized && normalizes_added_tokens_) {
       copy.content = normalizer_.Apply(token.content, /*at_start=*/true).text;
     }
@@ -84,7 +84,7 @@ std::vector<TokenId> PipelineTokenizer::EncodeMixed(std::string_view text,
 
 NormalizedText PipelineTokenizer::Normalized(std::string_view text, bool at_start,
                                              std::vector<TextRange> client) const {
-  // All of one origin, which needs no counting along.
+  // A text of one origin needs no tracking of ranges.
   if (client.size() == 1 && client[0] == TextRange(0, text.size())) {
     NormalizedText normalized = normalizer_.Apply(text, at_start);
     if (!normalized.text.empty()) normalized.client = {{0, normalized.text.size()}};
@@ -93,12 +93,12 @@ NormalizedText PipelineTokenizer::Normalized(std::string_view text, bool at_star
   return normalizer_.Apply(text, at_start, std::move(client));
 }
 
-// `text`: a part of run.text.
+// REQUIRES: `text` is a part of run.text.
 void PipelineTokenizer::EncodeText(std::string_view text, Run& run) const {
   const bool at_origin = text.data() == run.text.data();
   bool at_start = true;
   ForEachUtf8Stretch(text, [&](std::string_view stretch, bool valid) {
-    // Patterns and normal forms speak of characters; bytes that are none are a piece of their own.
+    // Patterns and normal forms need characters, so invalid bytes are a piece of their own.
     if (!valid) {
       std::string spelled;
       if (spells_bytes_) AppendByteSpelling(stretch, spelled);
@@ -193,7 +193,7 @@ std::optional<TokenId> PipelineTokenizer::FindToken(std::string_view spelling) c
     }
     id = tokens.Find(spelled);
   }
-  // Symbols that only merges know are no tokens.
+  // Symbols that only merges use are not tokens.
   if (id < 0 || id >= vocab_size()) return std::nullopt;
   return id;
 }

@@ -17,22 +17,22 @@
 
 namespace tandem::engine {
 
-// The parts of a tokenizer, read and checked.
+// The parts of a tokenizer after reading and checking.
 struct TokenizerParts {
   std::unique_ptr<TokenModel> model;
   Normalizer normalizer;
   Pretokenizer pretokenizer{{}};
   Decoder decoder;
   std::vector<AddedToken> added_tokens;
-  // Added tokens that are looked for in normalised text are spelled as normalising would.
+  // Normalises the spelling of added tokens that are searched in normalised text.
   bool normalizes_added_tokens = true;
   std::vector<std::string> spellings;  // by id; its size is the vocabulary's
   std::unordered_map<std::string, TokenId> unreachable;
   bool byte_level = false;            // tokens of the model are bytes
-  bool spells_bytes = false;          // the model sees bytes as characters, see AppendByteSpelling
-  bool strips_leading_space = false;  // decoding begins with leaving out one space
+  bool spells_bytes = false;          // the model sees bytes as characters (AppendByteSpelling)
+  bool strips_leading_space = false;  // decoding removes one leading space
 
-  // Takes what a vocabulary knows beside its tokens.
+  // Takes added tokens, spellings and unreachable tokens from the vocabulary.
   void Take(const Vocabulary& vocabulary);
 };
 
@@ -60,7 +60,7 @@ class PipelineTokenizer final : public Tokenizer {
     void Add(std::string_view text);
     std::string_view At(TokenId id) const;
   };
-  // Added tokens to look for, in the raw and in the normalised text.
+  // Matchers of added tokens for the raw and the normalised text.
   struct Matchers {
     AddedTokenMatcher raw;
     AddedTokenMatcher normalized;
@@ -82,9 +82,9 @@ class PipelineTokenizer final : public Tokenizer {
   bool byte_level_;
   bool spells_bytes_;
   Matchers added_tokens_;
-  std::unordered_map<std::string, TokenId> names_;  // tokens that the model does not look up
+  std::unordered_map<std::string, TokenId> names_;  // tokens outside the model's table
   Strings texts_;                                   // TokenBytes
-  Strings spellings_;                               // empty unless the decoder looks at places
+  Strings spellings_;                               // empty unless the decoder uses token places
   std::vector<bool> is_special_;                    // by id
   bool adds_leading_space_;
 };

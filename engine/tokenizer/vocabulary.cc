@@ -68,7 +68,7 @@ Vocabulary Vocabulary::FromObject(std::string file, bool byte_level, JsonValue v
     } else if (const auto bytes = BytesOfSpelling(entry.spelling)) {
       fresh = fresh && read.Add(*bytes, entry.id);
     } else {
-      // Characters that stand for no byte.
+      // Not all of its characters stand for bytes.
       fresh = fresh && read.AddUnreachable(entry.spelling, entry.id);
     }
     if (!fresh) {

@@ -14,24 +14,24 @@
 
 namespace tandem::engine {
 
-// The tokens of a tokenizer's files while they are read and checked. Every method throws kDataLoss
-// naming the file and the field at fault. Memory stays in proportion to the files: ids are below
+// The tokens of a tokenizer's files during reading and checking. Every method throws kDataLoss
+// naming the file and the field at fault. Memory stays proportional to the files: ids are below
 // 2^24 and leave at most kMostHoles unused.
 class Vocabulary {
  public:
   static constexpr int64_t kMostHoles = 1 << 20;
   static constexpr int64_t kMostTokens = 1 << 24;
 
-  // An object of ids by spelling; `field` is its path in `file`. With byte_level, spellings stand
-  // for bytes, see AppendByteSpelling.
+  // Reads an object that maps spellings to ids; `field` is its path in `file`. With byte_level,
+  // spellings stand for bytes (AppendByteSpelling).
   static Vocabulary FromObject(std::string file, bool byte_level, JsonValue vocab,
                                const std::string& field);
-  // Without tokens yet: ids lie in [0, id_limit).
+  // An empty vocabulary with ids in [0, id_limit).
   Vocabulary(std::string file, bool byte_level, size_t id_limit);
 
-  // A token as text or bytes; false when the string or the id is taken.
+  // Adds a token as text or bytes. Returns false when the string or the id is taken.
   bool Add(std::string_view token, TokenId id) { return tokens_.Insert(token, id); }
-  // A token that no text becomes: it has a spelling, and can be decoded.
+  // Adds a token that no text becomes. It has a spelling and can be decoded.
   bool AddUnreachable(std::string_view spelling, TokenId id);
   void AddAddedToken(AddedToken token, const std::string& field);
 
@@ -41,11 +41,11 @@ class Vocabulary {
   const std::vector<AddedToken>& added_tokens() const { return added_tokens_; }
   const std::unordered_map<std::string, TokenId>& unreachable() const { return unreachable_; }
   std::optional<TokenId> Find(std::string_view spelling) const;  // as spelled in the file
-  // Tokens that plain text must not become.
+  // Ids of tokens that plain text must not become.
   std::vector<TokenId> control_ids() const;
-  // The token of each byte: as a byte, or as <0x41>; -1 where there is none.
+  // The token of each byte, spelled as the byte or as <0x41>; -1 when there is none.
   std::array<TokenId, 256> ByteTokens() const;
-  // By id, with those of added tokens; empty where there is no token.
+  // Spellings by id, added tokens included; empty when there is no token.
   std::vector<std::string> Spellings() const;
 
  private:
@@ -57,16 +57,16 @@ class Vocabulary {
   TokenId vocab_size_ = 0;
 };
 
-// The rules of a BPE model while they are read, by rank.
+// The merge rules of a BPE model during reading, in the order of rank.
 class MergeRules {
  public:
-  // `prefix`: of characters that continue a piece, which a merge leaves out.
+  // `prefix`: prefix of characters that continue a piece; a merge removes it.
   MergeRules(const Vocabulary& vocabulary, size_t count, std::string prefix = {})
       : vocabulary_(&vocabulary), prefix_(std::move(prefix)), merges_(count) {}
 
   // `field` names the rule in messages.
   void Add(std::string_view left, std::string_view right, const std::string& field);
-  void Add(std::string_view line, const std::string& field);  // the same, of "left right"
+  void Add(std::string_view line, const std::string& field);  // line: "left right"
   PairTable Take() && { return std::move(merges_); }
 
  private:
@@ -76,9 +76,9 @@ class MergeRules {
   uint32_t next_rank_ = 0;
 };
 
-// Where any two tokens merge that together spell one: the rules of files that only rank tokens.
-// `ranked`: tokens and their ranks, which need not differ. REQUIRES: each is at most
-// kLongestRanked bytes.
+// Merge rules for files that only rank tokens: any two tokens merge whose strings together spell a
+// token. `ranked`: tokens and their ranks; equal ranks are allowed. REQUIRES: each token has at
+// most kLongestRanked bytes.
 constexpr size_t kLongestRanked = 1024;
 PairTable MergesByRank(const TokenTable& tokens,
                        const std::vector<std::pair<TokenId, uint32_t>>& ranked);

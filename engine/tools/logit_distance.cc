@@ -14,9 +14,9 @@
 namespace tandem::engine {
 namespace {
 
-constexpr int64_t kRows = 64;  // computed in one step
+constexpr int64_t kRows = 64;  // per step
 
-// What is computed in one step: tokens [at, at + n) of the window [begin, end).
+// One step: tokens [at, at + n) of the window [begin, end).
 struct Step {
   int64_t begin, end, at, n;
 };
@@ -31,7 +31,7 @@ void ForEachStep(int64_t n_tokens, int64_t window, const Visit& visit) {
   }
 }
 
-// One model over one window at a time.
+// Runs one model over one window at a time.
 class Reader {
  public:
   Reader(const std::shared_ptr<const Model>& model, const Adapter* adapter, int64_t window,
@@ -43,7 +43,7 @@ class Reader {
     for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i] = {static_cast<uint32_t>(i)};
   }
 
-  // Logits [step.n, vocab] of the step's tokens; those before in the window were read.
+  // Logits [step.n, vocab] of the step's tokens. REQUIRES: earlier steps of the window were read.
   std::span<const float> Read(std::span<const TokenId> tokens, const Step& step) {
     const auto n = static_cast<size_t>(step.n);
     positions_.resize(n);
@@ -86,7 +86,7 @@ int64_t ArgMax(std::span<const float> logits) {
   return std::max_element(logits.begin(), logits.end()) - logits.begin();
 }
 
-// Sums up, position by position.
+// Accumulates the distance, position by position.
 class DistanceSum {
  public:
   explicit DistanceSum(std::span<const TokenId> tokens) : tokens_(tokens) {}
@@ -113,7 +113,7 @@ class DistanceSum {
   }
 
  private:
-  // `next`: the token that follows; negative: none.
+  // `next`: the following token; negative: none.
   void AddRow(std::span<const float> p, std::span<const float> q, TokenId next) {
     const double p_norm = LogSumExp(p), q_norm = LogSumExp(q);
     double kl = 0;

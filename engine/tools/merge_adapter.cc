@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kComparedTokens = 48;
 
-// The base as its files tell it.
+// The base's config and weight list, read from its files.
 struct Source {
   const FamilySpec* family = nullptr;
   ModelConfig config;
@@ -53,7 +53,7 @@ const StoredTensor& Stored(const ModelDir& dir, const WeightSpec& spec) {
   return *tensor;
 }
 
-// A row-major copy [rows, cols] of what may be of any floating-point type, or its transpose.
+// A row-major f32 copy [rows, cols] of a tensor of any floating-point type, or its transpose.
 std::vector<float> Values(const ConstTensorView& view, bool transposed) {
   std::vector<float> values(static_cast<size_t>(view.elements()));
   ConvertToF32(view, values);
@@ -66,7 +66,7 @@ std::vector<float> Values(const ConstTensorView& view, bool transposed) {
   return out;
 }
 
-// values[rows, cols] += scale left[rows, rank] . right[rank, cols], each sum in the order of ranks.
+// values[rows, cols] += scale left[rows, rank] . right[rank, cols], each sum in rank order.
 void AddProduct(OpsContext& ops, const std::vector<float>& left, const std::vector<float>& right,
                 int64_t rank, float scale, int64_t rows, int64_t cols, float* values) {
   ReserveWorkerScratch(ops, static_cast<size_t>(cols) * sizeof(float));
@@ -86,7 +86,7 @@ void AddProduct(OpsContext& ops, const std::vector<float>& left, const std::vect
   });
 }
 
-// Adds the module's part to the weight, laid out as the checkpoint has it.
+// Adds the module's part to the weight, in the checkpoint's layout.
 void AddModule(OpsContext& ops, const LoraModule& module, const WeightSpec& spec,
                std::vector<float>& values) {
   const bool out_in = spec.layout == SourceLayout::kOutIn;
@@ -96,7 +96,7 @@ void AddModule(OpsContext& ops, const LoraModule& module, const WeightSpec& spec
              out_in ? spec.k : spec.n, values.data());
 }
 
-// The weights of the merged model, one after the other.
+// Produces the weights of the merged model, one after the other.
 class Merger {
  public:
   Merger(const ModelDir& base, const LoraAdapter& adapter, const MergeOptions& options,
@@ -117,7 +117,7 @@ class Merger {
 
   int64_t bytes() const { return bytes_; }
   int64_t n_tensors() const { return static_cast<int64_t>(tensors_.size()); }
-  // Of the first adapted weight; checkpoints have one type for all matrices.
+  // The dtype of the first adapted weight; checkpoints have one type for all matrices.
   DType dtype() const {
     const auto first = std::find_if(modules_.begin(), modules_.end(),
                                     [](const LoraModule* module) { return module != nullptr; });
@@ -168,7 +168,7 @@ class Merger {
   std::vector<std::byte> buffer_;
 };
 
-// The two models are opened one after the other, never together.
+// Opens the two models one after the other, never together.
 void Compare(const ModelDir& base, const LoraAdapter& files, const fs::path& merged,
              const MergeOptions& options, OpsContext& ops, MergeReport* report) {
   const DType compute = report->dtype == "f32" ? DType::kF32 : DType::kBF16;
@@ -193,8 +193,8 @@ void Compare(const ModelDir& base, const LoraAdapter& files, const fs::path& mer
   report->max_abs_difference = LargestLogitDifference(inside.logits, beside.logits);
   report->moved_by_adapter = LargestLogitDifference(beside.logits, alone.logits);
   report->bound = MergeBound(compute) * largest;
-  // Deep models carry roundings of weights further; what is merged wrongly, or not at all, is off
-  // by what the adapter moves.
+  // Deep models amplify the rounding of weights. A wrong or missing merge differs by the adapter's
+  // whole effect.
   if (compute != DType::kF32) report->bound = std::max(report->bound, report->moved_by_adapter / 2);
   if (report->max_abs_difference <= report->bound) return;
   char text[200];
@@ -225,7 +225,7 @@ std::string ConfigWithDType(const std::string& config, DType dtype) {
   auto& field = json[json.contains("dtype") ? "dtype" : "torch_dtype"];
   if (field == name) return config;
   field = name;
-  // As Hugging Face writes it, with or without a newline as it was.
+  // Hugging Face's formatting; keeps the presence or absence of a final newline.
   return json.dump(2) + (config.ends_with('\n') ? "\n" : "");
 }
 

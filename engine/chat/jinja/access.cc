@@ -23,7 +23,7 @@ Value Cycle(Runtime& rt, const Value& loop) {
   });
 }
 
-// Whether the arguments differ from those of the call before.
+// Whether the arguments differ from those of the previous call.
 Value Changed(Runtime& rt, const Value& loop) {
   return MakeCallable(rt, "changed", loop, [loop](Runtime& runtime, const Arguments& arguments) {
     Value given = MakeList(runtime, arguments.positional, ListKind::kTuple);
@@ -45,11 +45,11 @@ Value LoopAttribute(Runtime& rt, const Value& value, std::string_view name) {
   if (name == "first") return Value::Bool(index == 0);
   if (name == "last") return Value::Bool(index + 1 == count);
   if (name == "length") return Value::Int(count);
-  // Jinja counts recursive loops only.
+  // Jinja's depth counts recursive loops only.
   if (name == "depth") return Value::Int(1);
   if (name == "depth0") return Value::Int(0);
   if (name == "previtem") {
-    // For the first item the index wraps to one that does not exist.
+    // For the first item the index wraps to an absent one.
     return LoopItem(loop, loop.index - 1, "there is no previous item");
   }
   if (name == "nextitem") return LoopItem(loop, loop.index + 1, "there is no next item");
@@ -58,7 +58,7 @@ Value LoopAttribute(Runtime& rt, const Value& value, std::string_view name) {
   return NoAttribute(value, name);
 }
 
-// The byte range of one code point, counted from the front or, if negative, from the back.
+// The byte range of one code point, counted from the front or, if negative, from the end.
 std::optional<std::pair<size_t, size_t>> CodePointAt(Runtime& rt, const Text& text, int64_t index) {
   rt.Work(text.size());
   if (index < 0) index += static_cast<int64_t>(CountCodePoints(text.bytes()));
@@ -91,7 +91,7 @@ SliceRange ResolveSlice(Runtime& rt, int64_t length, const Value& start, const V
   SliceRange range{};
   range.step = step.is_none() ? 1 : RequireInt(rt, step, "a slice step");
   if (range.step == 0) rt.Fail("slice step cannot be zero");
-  // Larger steps all mean "one element".
+  // A larger step also yields one element.
   range.step = std::clamp<int64_t>(range.step, -length - 1, length + 1);
   if (range.step > 0) {
     range.start = SliceBound(rt, start, 0, length, 0, length);

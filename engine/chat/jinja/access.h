@@ -6,8 +6,8 @@
 
 namespace tandem::engine {
 
-// value.name: attributes and methods first, then the item of that name. Undefined if there is
-// neither; faults if `value` itself is undefined.
+// value.name: attributes and methods first, then the item of that name. Undefined if neither
+// exists; faults if `value` is undefined.
 Value GetAttribute(Runtime& rt, const Value& value, std::string_view name);
 
 // value[key]: the item first, then the attribute of that name.
@@ -17,14 +17,14 @@ Value GetItem(Runtime& rt, const Value& value, const Value& key);
 Value GetSlice(Runtime& rt, const Value& value, const Value& start, const Value& stop,
                const Value& step);
 
-// "a.b.0", as the attribute= arguments of filters spell it.
+// Resolves "a.b.0", the form of filters' attribute= arguments.
 Value GetPath(Runtime& rt, const Value& value, const Value& path);
 
-// The methods of strings, dicts and lists that a template may call, bound to `object`; nullopt if
-// there is no such method. Nothing that changes its object is among them.
+// The methods of strings, dicts and lists that a template may call, bound to `object`; nullopt for
+// an unknown method. No method changes its object.
 std::optional<Value> FindMethod(Runtime& rt, const Value& object, std::string_view name);
 
-// format % arguments, as the string operator and the `format` filter do it.
+// format % arguments, for the string operator and the `format` filter.
 Value FormatPercent(Runtime& rt, const Text& format, const Arguments& arguments);
 
 }  // namespace tandem::engine

@@ -59,7 +59,7 @@ struct FilterExpr {  // input | name(arguments); no input inside {% filter %} an
 struct TestExpr {  // input is name(arguments)
   ExprPtr input;
   std::string name;
-  TestFunction test;  // null: unknown, which fails when it is asked
+  TestFunction test;  // null: unknown, which fails when it is evaluated
   CallArguments arguments;
 };
 
@@ -113,7 +113,7 @@ struct Expr {
       node;
 };
 
-// What is assigned to: a name, a namespace's attribute, or several of them.
+// The target of an assignment: a name, a namespace's attribute, or several targets.
 struct Target {
   std::string name;
   std::string attribute;         // not empty: name.attribute
@@ -171,7 +171,7 @@ struct WithStmt {
   std::vector<std::pair<Target, ExprPtr>> assignments;
   Block body;
 };
-struct GenerationStmt {  // {% generation %}: marks what the model wrote; rendered as it is
+struct GenerationStmt {  // {% generation %}: marks the model's text; renders its body
   Block body;
 };
 struct BreakStmt {};

@@ -57,14 +57,14 @@ Value MakeDict(Runtime& rt, const Arguments& arguments) {
 
 Value RaiseException(Runtime& rt, const Arguments& arguments) {
   const auto bound = Bind(rt, arguments, "raise_exception", {"message"}, 1);
-  // The template's own words: no position, so that clients see what its author wrote.
+  // The template author's own message, without a position.
   const TextPtr message = ToText(rt, *bound[0]);
   throw Error(ErrorCode::kInvalidArgument, std::string(message->bytes())).WithParam("messages");
 }
 
 }  // namespace
 
-// Opens a scope inside the present one, or inside `parent`.
+// Opens a scope inside the current one, or inside `parent`.
 class Evaluator::ScopeGuard {
  public:
   ScopeGuard(Evaluator& evaluator, std::shared_ptr<Scope> parent)
@@ -122,7 +122,7 @@ Value Evaluator::MakeNamespace(const Arguments& arguments) {
 TextPtr Evaluator::Render(const Block& body) {
   TextBuilder out(rt_);
   out_ = outermost_ = &out;
-  // Templates may assign to the names of the input; those stay visible around their scope.
+  // Templates may assign to input names; the original values stay visible outside the scope.
   const ScopeGuard scope(*this);
   Run(body);
   out_ = nullptr;
@@ -181,7 +181,7 @@ Evaluator::Flow Evaluator::RunNode(const ForStmt& s) {
   // Held as a list so that `loop` can show neighbours; its depth guards against endless nesting.
   const std::shared_ptr<const List> items = MakeList(rt_, LoopItems(s)).list_pointer();
   if (items->items.empty()) return RunElse(s);
-  // Emptied behind the loop, because what it holds may be the loop itself.
+  // Emptied after the loop, because the value may hold the loop itself.
   const auto changing = std::make_shared<std::optional<Value>>();
   const std::shared_ptr<void> emptied(nullptr, [&](void*) { changing->reset(); });
   Flow flow = Flow::kNext;
@@ -195,7 +195,7 @@ Evaluator::Flow Evaluator::RunNode(const ForStmt& s) {
     flow = Run(s.body);
     completed = completed || flow == Flow::kNext;
   }
-  // Jinja's else is for loops of which no round came to its end, be it for a break or a continue.
+  // As in Jinja, else also runs when no round completed, because of break or continue.
   return completed ? Flow::kNext : RunElse(s);
 }
 
@@ -319,8 +319,8 @@ Value Evaluator::CallMacro(const std::shared_ptr<Scope>& scope, std::string_view
   return Capture(body);
 }
 
-// Into the present scope. What no parameter takes becomes `varargs` and `kwargs`; `caller` is the
-// body of a call block.
+// Binds parameters in the current scope. Surplus arguments become `varargs` and `kwargs`; `caller`
+// is the body of a call block.
 void Evaluator::BindParameters(std::string_view name, const std::vector<Parameter>& parameters,
                                const Arguments& arguments) {
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -10,28 +10,29 @@
 
 namespace tandem::engine {
 
-// The variables of one block; lookups go on to the blocks around it. Names are views into the
+// The variables of one block; lookups continue in the enclosing blocks. Names are views into the
 // syntax tree or the input, which outlive a rendering.
 struct Scope {
   std::shared_ptr<Scope> parent;  // null: the outermost
   std::map<std::string_view, Value> variables;
 };
 
-// Runs one rendering of a template. Used once, by one thread; the tree and the names given to
+// Runs one rendering of a template. One thread uses it once; the tree and the names passed to
 // Define() must outlive it.
 class Evaluator {
  public:
   explicit Evaluator(Runtime& rt);
-  // Breaks the cycles that macros and namespaces may have made.
+  // Breaks the cycles that macros and namespaces may have formed.
   ~Evaluator();
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
   void Define(std::string_view name, Value value);
   TextPtr Render(const Block& body);
-  // Of the last Render: where the blocks {% generation %} stand in its text, in order.
+  // The ranges of {% generation %} blocks in the text of the last Render, in order.
   const std::vector<std::pair<size_t, size_t>>& generations() const { return generations_; }
-  // Whether such a block wrote into a string (a macro, a {% set %} block) whose place is unknown.
+  // Whether a {% generation %} block wrote into a string (a macro, a {% set %} block), so that its
+  // place is unknown.
   bool lost_a_generation() const { return lost_a_generation_; }
 
  private:
@@ -57,7 +58,7 @@ class Evaluator {
   Flow RunNode(const ContinueStmt& s);
 
   std::vector<Value> LoopItems(const ForStmt& s);
-  // What `body` writes, in a scope of its own.
+  // The output of `body`, run in a scope of its own.
   Value Capture(const Block& body);
   Value ApplyFilters(const std::vector<ExprPtr>& filters, Value value);
   void Assign(const Target& target, const Value& value);
@@ -99,11 +100,11 @@ class Evaluator {
 
   Runtime& rt_;
   std::shared_ptr<Scope> scope_;
-  TextBuilder* out_ = nullptr;  // where statements write at present
+  TextBuilder* out_ = nullptr;  // the current target of output
   TextBuilder* outermost_ = nullptr;
   std::vector<std::pair<size_t, size_t>> generations_;
   bool lost_a_generation_ = false;
-  // Namespaces are mutable and macros hold the scope that holds them: both can form cycles and
+  // Namespaces are mutable and a macro holds the scope that holds it. Both can form cycles and
   // chains of any length, so they live until the end of the rendering and are emptied there.
   std::vector<std::shared_ptr<Namespace>> namespaces_;
   std::vector<std::shared_ptr<Scope>> macro_scopes_;

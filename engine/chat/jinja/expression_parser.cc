@@ -53,8 +53,8 @@ int DepthBelow(const DictExpr& e) {
   return depth;
 }
 
-// Bounds the depth also of trees that grow without recursion here (a + b + c + ...), because
-// the evaluator and the destructor do recurse.
+// Bounds the depth of trees that grow without recursion here (a + b + c + ...), too, because the
+// evaluator and the destructor recurse.
 template <class Node>
 ExprPtr Make(SourcePosition at, Node node) {
   auto expr = std::make_unique<Expr>();
@@ -81,7 +81,7 @@ class ExpressionParser {
            token.kind == TokenKind::kEnd || in_.IsOp(")");
   }
 
-  // An expression, or several with commas: a tuple.
+  // An expression, or a tuple of several with commas.
   ExprPtr ParseTuple(Conditional conditional = Conditional::kYes) {
     const SourcePosition at = in_.Now().at;
     if (AtTupleEnd()) in_.Fail("expected an expression, found " + TokenStream::Describe(in_.Now()));
@@ -218,7 +218,7 @@ class ExpressionParser {
     return left;
   }
 
-  // Left-associative and looser than unary minus, unlike Python's: that is Jinja's way.
+  // As in Jinja and unlike Python: left-associative and looser than unary minus.
   ExprPtr ParsePower() {
     ExprPtr left = ParseUnary(Filters::kYes);
     while (in_.IsOp("**")) {
@@ -414,7 +414,7 @@ class ExpressionParser {
     return arguments;
   }
 
-  // Dotted names exist in Jinja, but no filter or test here has one.
+  // Jinja allows dotted names, but no filter or test here has one.
   std::string ParseDottedName(const char* what) {
     std::string name = in_.TakeName(what);
     while (in_.SkipOp(".")) name += "." + in_.TakeName(what);
@@ -456,7 +456,7 @@ class ExpressionParser {
     return Make(not_at, UnaryExpr{UnaryOp::kNot, std::move(test)});
   }
 
-  // `x is divisibleby 3`: what may follow a test's name without brackets.
+  // `x is divisibleby 3`: tokens that may begin a test's operand without brackets.
   bool AtTestOperand() const {
     switch (in_.Now().kind) {
       case TokenKind::kString:
@@ -464,7 +464,8 @@ class ExpressionParser {
       case TokenKind::kFloat:
         return true;
       case TokenKind::kName:
-        // Jinja lacks "if" here and so rejects `a if b is defined if c`; nobody needs either.
+        // Jinja lacks "if" here and so rejects `a if b is defined if c`, which templates do not
+        // use.
         return !in_.IsName("else") && !in_.IsName("or") && !in_.IsName("and") &&
                !in_.IsName("if") && !in_.IsName("in") && !in_.IsName("not");
       case TokenKind::kOperator:

@@ -7,10 +7,10 @@
 
 namespace tandem::engine {
 
-// Whether `a if b` belongs to the expression: not where a statement has an `if` of its own.
+// Whether `a if b` belongs to the expression; kNo inside statements with their own `if`.
 enum class Conditional { kYes, kNo };
 
-// Each parses from the present token to the first that does not belong to it.
+// Each function parses from the current token to the first that does not belong to it.
 ExprPtr ParseExpression(TokenStream& in);
 ExprPtr ParseTuple(TokenStream& in, Conditional conditional = Conditional::kYes);  // a or a, b
 ExprPtr ParseFilter(TokenStream& in);                    // name(arguments), without an input

@@ -21,8 +21,8 @@ bool Flag(const Value* value, bool fallback = false) {
 
 bool IsText(const Value& value) { return value.is(Value::Type::kText); }
 
-// What sorting and comparing filters look at: an attribute if one is named, without case unless
-// asked otherwise.
+// The key that sorting and comparing filters use: the named attribute, if any, in lower case unless
+// case_sensitive.
 Value SortKey(Runtime& rt, const Value& item, const Value* attribute, bool case_sensitive) {
   Value key = attribute == nullptr || attribute->is_none() ? item : GetPath(rt, item, *attribute);
   if (!case_sensitive && IsText(key)) return Value::Of(Lower(rt, *key.text()));
@@ -44,7 +44,7 @@ Value TransformFilter(Runtime& rt, const Value& input, const Arguments& argument
   return Value::Of(transform(rt, *ToText(rt, input)));
 }
 
-// Words begin behind spaces, dashes and opening brackets (Jinja's rule, not str.title's).
+// Words begin after spaces, dashes and opening brackets (Jinja's rule, not str.title's).
 TextPtr TitleWords(Runtime& rt, const Text& text) {
   TextBuilder out(rt);
   bool word_begins = true;
@@ -121,7 +121,7 @@ Value IndentFilter(Runtime& rt, const Value& input, const Arguments& arguments) 
   TextBuilder out(rt);
   if (Flag(bound[1])) out.Append(*indent);
   std::vector<Line> lines = SplitLines(rt, *text);
-  // A line break at the very end is kept: it begins one more, empty line.
+  // A final line break begins one more, empty line.
   if (!lines.empty() && lines.back().next > lines.back().end) {
     lines.push_back({text->size(), text->size(), text->size()});
   }
@@ -165,7 +165,7 @@ Value WordCount(Runtime& rt, const Value& input, const Arguments& arguments) {
   return Value::Int(words);
 }
 
-// json.dumps' indent: a number of spaces or the white space itself.
+// The indent argument of json.dumps: a number of spaces or the white space itself.
 std::optional<std::string> JsonIndent(Runtime& rt, const Value* indent) {
   if (indent == nullptr || indent->is_none()) return std::nullopt;
   if (IsText(*indent)) return std::string(indent->text()->bytes());
@@ -210,7 +210,7 @@ std::optional<double> ParseFloat(Runtime& rt, const Value& value) {
   if (value.is_number()) return value.number();
   if (!IsText(value)) return std::nullopt;
   std::string text = Stripped(rt, value);
-  // from_chars knows "inf" and "nan" as Python does, but no plus sign.
+  // from_chars accepts "inf" and "nan" as Python does, but no plus sign.
   const char* begin = text.data();
   const char* end = begin + text.size();
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') ++begin;
@@ -286,7 +286,7 @@ Value AbsFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
   return Value::Int(number < 0 ? -number : number);
 }
 
-// round() to `precision` decimal places: exact decimal value, halves to even, as Python.
+// round() to `precision` decimal places: exact decimal value, halves to even, as in Python.
 double RoundHalfEven(double number, int precision) {
   if (!std::isfinite(number)) return number;
   if (precision < 0) {
@@ -383,7 +383,7 @@ Value ReverseFilter(Runtime& rt, const Value& input, const Arguments& arguments)
   return MakeList(rt, std::move(items), ListKind::kGenerator);
 }
 
-// Sorts items by keys computed once; equal keys keep their order, also when reversed.
+// Sorts items by precomputed keys; equal keys keep their order, also in reverse.
 std::vector<Value> SortBy(Runtime& rt, const std::vector<Value>& items,
                           const std::vector<Value>& keys, bool reverse) {
   std::vector<size_t> order(items.size());
@@ -537,7 +537,7 @@ Value DefaultFilter(Runtime& rt, const Value& input, const Arguments& arguments)
 Value AttrFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
   const auto bound = Bind(rt, arguments, "attr", {"name"}, 1);
   const Text& name = RequireText(rt, *bound[0], "attr's name");
-  // Python's getattr: the keys of a dict are no attributes.
+  // Python's getattr: the keys of a dict are not attributes.
   if (input.is(Value::Type::kDict)) {
     if (std::optional<Value> method = FindMethod(rt, input, name.bytes())) return *method;
     return Value::MakeUndefined("'dict object' has no attribute '" + std::string(name.bytes()) +
@@ -546,7 +546,7 @@ Value AttrFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
   return GetAttribute(rt, input, name.bytes());
 }
 
-// The first `count` positional arguments removed.
+// Removes the first `count` positional arguments.
 Arguments Without(const Arguments& arguments, size_t count) {
   Arguments rest;
   rest.named = arguments.named;
@@ -556,7 +556,7 @@ Arguments Without(const Arguments& arguments, size_t count) {
   return rest;
 }
 
-// map and select take nothing for an empty sequence, as none is where a chat has no tools.
+// map and select return nothing for a false value, such as none in a chat without tools.
 std::vector<Value> ElementsIfTrue(Runtime& rt, const Value& value) {
   return IsTrue(value) ? Elements(rt, value) : std::vector<Value>();
 }
@@ -585,7 +585,8 @@ Value MapFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
   return MakeList(rt, std::move(mapped), ListKind::kGenerator);
 }
 
-// select, reject, selectattr, rejectattr: keeps what the test (or truth) says, or its opposite.
+// select, reject, selectattr, rejectattr: keeps the items that pass the test (or truth), or the
+// others.
 template <bool by_attribute, bool keep>
 Value SelectFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
   const size_t first = by_attribute ? 1 : 0;

@@ -9,9 +9,9 @@ namespace tandem::engine {
 // value | name(arguments)
 using FilterFunction = Value (*)(Runtime& rt, const Value& input, const Arguments& arguments);
 
-// Null if there is no such filter.
+// Null for an unknown filter.
 FilterFunction FindFilter(std::string_view name);
-// Throws kUnsupported with the present position: a template applies a filter that does not exist.
+// Throws kUnsupported with the current position: the template applies an unknown filter.
 [[noreturn]] void FailUnknownFilter(const Runtime& rt, std::string_view name);
 
 }  // namespace tandem::engine

@@ -82,7 +82,7 @@ class Lexer {
     return offset;
   }
 
-  // Where the white space before `end` begins; not before `begin`.
+  // Start of the white space before `end`; at least `begin`.
   size_t SkipSpaceBack(size_t begin, size_t end) const {
     size_t kept = begin;
     for (size_t i = begin; i < end;) {
@@ -93,9 +93,9 @@ class Lexer {
     return std::min(kept, end);
   }
 
-  // The end of the text [begin, end) after the white space control of the tag behind it: `-`
-  // strips everything, `+` nothing, and otherwise lstrip_blocks drops an indentation that fills
-  // its line, before blocks and comments only.
+  // The end of the text [begin, end) after the white space control of the next tag: `-` strips
+  // everything, `+` nothing. Otherwise lstrip_blocks drops an indentation that fills its line,
+  // before blocks and comments only.
   size_t TrimBeforeTag(size_t begin, size_t end, char sign, bool is_variable) const {
     if (sign == '-') return SkipSpaceBack(begin, end);
     if (sign == '+' || is_variable) return end;
@@ -107,7 +107,8 @@ class Lexer {
     return SkipSpaceBack(line, end) == line ? line : end;
   }
 
-  // Behind the end of a block or comment: `-` skips white space, otherwise trim_blocks one newline.
+  // Position after the end of a block or comment: `-` skips white space, otherwise trim_blocks
+  // skips one newline.
   size_t TrimAfterTag(size_t offset, char sign) const {
     if (sign == '-') return SkipSpace(offset);
     if (sign != '+' && offset < source_.size() && source_[offset] == '\n') return offset + 1;
@@ -123,7 +124,7 @@ class Lexer {
     if (begin < end) Emit(TokenKind::kText, source_.substr(begin, end - begin), begin);
   }
 
-  // One stretch of text and the tag behind it.
+  // One run of text and the tag after it.
   void LexText() {
     size_t tag = at_;
     for (;; ++tag) {
@@ -162,7 +163,7 @@ class Lexer {
     MoveTo(TrimAfterTag(close + 2, sign));
   }
 
-  // Behind `{%`: where the text of a raw block begins, if this is one.
+  // After `{%`: the start of a raw block's text, if this is one.
   std::optional<size_t> RawBegin() const {
     size_t i = SkipSpace(at_);
     if (!StartsWith(i, "raw")) return std::nullopt;
@@ -198,7 +199,7 @@ class Lexer {
 
   // The inside of {{ }} or {% %}, including the closing bracket.
   void LexTag(size_t tag, TokenKind end_kind) {
-    std::vector<char> open;  // brackets awaited, so that }} may close a dict
+    std::vector<char> open;  // expected closing brackets, so that }} may close a dict
     while (true) {
       at_ = SkipSpace(at_);
       if (at_ >= source_.size()) Fail(tag, "the tag is not closed");
@@ -234,7 +235,7 @@ class Lexer {
     Emit(TokenKind::kName, source_.substr(begin, at_ - begin), begin);
   }
 
-  // Digits with single underscores between them; returns them without the underscores.
+  // Digits with single underscores between them; returns them without underscores.
   template <class IsDigitChar>
   std::string LexDigits(IsDigitChar is_digit) {
     std::string digits;
@@ -312,7 +313,7 @@ class Lexer {
     Emit(TokenKind::kString, std::move(value), begin);
   }
 
-  // Python's escapes in string literals; unknown ones stay as they are.
+  // Python's escapes in string literals; unknown ones stay unchanged.
   void LexEscape(std::string& value) {
     const size_t begin = at_;
     if (at_ + 1 >= source_.size()) Fail(begin, "the string is not closed");
@@ -386,7 +387,7 @@ class Lexer {
   std::vector<size_t> line_starts_ = {0};
   std::vector<Token> tokens_;
   size_t at_ = 0;
-  bool line_starting_ = true;  // nothing but the begin of a line precedes at_
+  bool line_starting_ = true;  // only line starts precede at_
 };
 
 }  // namespace

@@ -32,9 +32,9 @@ struct Token {
   }
 };
 
-// Cuts a template into tokens. Line breaks become \n, one at the very end is dropped; comments
-// vanish, raw blocks become text; trim_blocks and lstrip_blocks are on, and `-` and `+` in tags do
-// what they do in Jinja. The last token is kEnd. Throws kInvalidArgument with line and column.
+// Cuts a template into tokens. Line breaks become \n, a final one is dropped; comments vanish, raw
+// blocks become text. trim_blocks and lstrip_blocks are on; `-` and `+` in tags work as in Jinja.
+// The last token is kEnd. Throws kInvalidArgument with line and column.
 std::vector<Token> Tokenize(std::string_view source);
 
 }  // namespace tandem::engine

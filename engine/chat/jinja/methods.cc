@@ -75,8 +75,8 @@ Value Split(Runtime& rt, const Value& self, const Arguments& arguments) {
   return MakeList(rt, std::move(parts));
 }
 
-// The last `needle` that ends at or before `end`. Quadratic on hostile input, so every comparison
-// that may be long is charged.
+// The last `needle` that ends at or before `end`. Quadratic on hostile input, so long comparisons
+// are charged.
 size_t FindLast(Runtime& rt, std::string_view haystack, std::string_view needle, size_t end) {
   if (needle.empty()) return end;
   rt.Work(end);
@@ -187,7 +187,7 @@ Value TransformMethod(Runtime& rt, const Value& self, const Arguments& arguments
   return Value::Of(transform(rt, *self.text()));
 }
 
-// Upper case behind everything that is not a letter, as str.title (the filter differs).
+// Upper case after every character that is not a letter, as str.title (the filter differs).
 TextPtr TitleLetters(Runtime& rt, const Text& text) {
   TextBuilder out(rt);
   bool in_word = false;
@@ -249,12 +249,12 @@ Value HasCase(Runtime& rt, const Value& self, const Arguments& arguments) {
 
 // ---- strings: searching
 
-// The part of a string that the optional start and end of its searching methods name. They count
-// code points, from behind if negative.
+// The part of a string selected by the optional start and end of a search. They count code points,
+// from the end if negative.
 struct Window {
   std::string_view bytes;
-  size_t before = 0;   // code points in front of it
-  bool exists = true;  // false: it would begin behind the end, or end before its begin
+  size_t before = 0;   // code points before it
+  bool exists = true;  // false: it would begin after the end, or end before its start
 };
 
 Window WindowOf(Runtime& rt, const Text& text, const Value* start, const Value* end) {
@@ -450,7 +450,7 @@ Value Get(Runtime& rt, const Value& self, const Arguments& arguments) {
   return bound[1] == nullptr ? Value() : *bound[1];
 }
 
-// Dicts and lists never change, so a copy is the thing itself.
+// Dicts and lists never change, so a copy is the same object.
 Value Copy(Runtime& rt, const Value& self, const Arguments& arguments) {
   Bind(rt, arguments, "copy", {});
   return self;
@@ -566,7 +566,7 @@ std::string FormatNumber(Runtime& rt, const Conversion& conversion, const Value&
             TypeName(value) + "'");
   }
   std::string pattern = "%" + conversion.flags + "*.*";
-  std::string out(2400, '\0');  // 309 digits before the point, 1000 behind it, and the width
+  std::string out(2400, '\0');  // 309 digits before the point, 1000 after it, and the width
   int written = 0;
   if (std::string_view("diuxXo").find(conversion.letter) != std::string_view::npos) {
     if (value.is(Value::Type::kFloat) && !(std::fabs(value.as_float()) < 9.2e18)) {

@@ -50,10 +50,10 @@ double FloorModulo(double a, double b) {
   return (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-// As Python has it: of the exact quotient, where a / b may be rounded up to the next integer.
+// As in Python: the floor of the exact quotient; a / b may round up to the next integer.
 double FloorDivide(double a, double b) {
   const double rest = std::fmod(a, b);
-  double quotient = (a - rest) / b;  // an integer but for rounding
+  double quotient = (a - rest) / b;  // an integer except for rounding
   if (rest != 0 && (rest < 0) != (b < 0)) quotient -= 1;
   if (quotient == 0) return std::copysign(0.0, a / b);
   const double floor = std::floor(quotient);

@@ -12,11 +12,11 @@
 namespace tandem::engine {
 namespace {
 
-// Names that cannot be assigned to or called like variables.
+// Names that a template cannot assign to or call like variables.
 constexpr std::array<std::string_view, 6> kConstants = {"true",  "True", "false",
                                                         "False", "none", "None"};
 
-// Statements of Jinja which need a file system or an environment that the sandbox does not have.
+// Jinja statements that need a file system or an environment, which the sandbox lacks.
 constexpr std::array<std::string_view, 9> kUnsupportedStatements = {
     "include", "import", "from", "extends", "block", "autoescape", "do", "trans", "debug"};
 
@@ -36,7 +36,7 @@ class Parser {
   }
 
  private:
-  // Statements up to a tag with one of `ends`, which stays: in_.Now() is its {%.
+  // Parses statements up to a tag with one of `ends`, which is not consumed: in_.Now() is its {%.
   Block ParseBlock(std::initializer_list<std::string_view> ends) {
     const TokenStream::Nesting nesting(in_);
     Block block;
@@ -163,7 +163,7 @@ class Parser {
     return {at, std::move(statement)};
   }
 
-  // The break and continue of a loop do not reach into a body that is called or captured.
+  // The break and continue of a loop do not apply inside a body that is called or captured.
   Block ParseDetachedBody(SourcePosition at, const char* end) {
     const int loops = std::exchange(loops_, 0);
     Block body = ParseBody(at, end);
@@ -272,7 +272,7 @@ class Parser {
   }
 
   TokenStream in_;
-  int loops_ = 0;  // open loops that break and continue would refer to
+  int loops_ = 0;  // open loops that break and continue can refer to
 };
 
 }  // namespace

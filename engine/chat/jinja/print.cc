@@ -15,9 +15,9 @@ std::string Hex(const char* format, char32_t value) {
   return buffer;
 }
 
-// Appends `text` with every code point passed through escape(std::string& out, CodePoint), which
-// appends its replacement and returns true, or returns false to keep it. `client`: all of it counts
-// as a client's.
+// Appends `text` and passes every code point to escape(std::string& out, CodePoint). That function
+// appends a replacement and returns true, or returns false to keep the code point. `client`: all of
+// it counts as a client's.
 template <class Escape>
 void AppendEscaped(TextBuilder& out, const Text& text, bool client, Escape escape) {
   text.ForEachRun(0, text.size(), [&](std::string_view part, bool from_client) {
@@ -227,7 +227,8 @@ class JsonWriter {
 std::string FloatRepr(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  // "d.ddde±xx" with the fewest digits; Python moves the point itself when the exponent is small.
+  // "d.ddde±xx" with the fewest digits; for small exponents the code below moves the point, as
+  // Python does.
   char buffer[64];
   const auto end =
       std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific);

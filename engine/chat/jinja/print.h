@@ -15,7 +15,7 @@ void AppendRepr(TextBuilder& out, const Value& value);
 // repr(float): the shortest digits that read back as the same number.
 std::string FloatRepr(double value);
 
-// json.dumps' options.
+// The options of json.dumps.
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
@@ -25,8 +25,8 @@ struct JsonStyle {
   bool from_client = false;  // the white space or a separator is a client's
 };
 
-// Writes `value` as json.dumps would. What a client's array or object encloses, punctuation
-// included, is the client's; in the template's own containers only the client's strings are.
+// Writes `value` as json.dumps would. Everything inside a client's array or object, punctuation
+// included, is the client's. In the template's own containers only the client's strings are.
 void AppendJson(TextBuilder& out, const Value& value, const JsonStyle& style);
 
 }  // namespace tandem::engine

@@ -8,7 +8,7 @@ std::string DescribeFault(SourcePosition at, const std::string& what) {
 }
 
 void Runtime::Fail(const std::string& what) const {
-  // Whatever a template refuses or cannot finish, it is these messages that it was given.
+  // Every fault of a rendering is a fault of the messages given to the template.
   throw Error(ErrorCode::kInvalidArgument, DescribeFault(at_, what)).WithParam("messages");
 }
 

@@ -11,15 +11,15 @@ namespace tandem::engine {
 // Limits of the sandbox. A rendering of 4096 ordinary messages stays below a tenth of each.
 inline constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 inline constexpr size_t kMaxTextBytes = size_t{8} << 20;    // of one string, and of the output
-inline constexpr size_t kMaxWorkBytes = size_t{256} << 20;  // written or scanned, all together
+inline constexpr size_t kMaxWorkBytes = size_t{256} << 20;  // written or scanned, in total
 inline constexpr int64_t kMaxSteps = 4'000'000;             // evaluated nodes and visited elements
 inline constexpr int64_t kMaxRange = 100'000;    // elements of range(), as Jinja's sandbox
 inline constexpr int kMaxValueDepth = 100;       // lists in lists
-inline constexpr int kMaxEvalDepth = 600;        // nodes being evaluated at one time
+inline constexpr int kMaxEvalDepth = 600;        // nodes under evaluation at one time
 inline constexpr int kMaxSyntaxDepth = 200;      // brackets and blocks in the source
 inline constexpr int kMaxExpressionDepth = 200;  // a + b + c + ... is a tree this deep
 
-// Where something stands in a template's source. Both count from 1; columns count bytes.
+// A position in a template's source. Both count from 1; columns count bytes.
 struct SourcePosition {
   uint32_t line = 1;
   uint32_t column = 1;
@@ -28,12 +28,12 @@ struct SourcePosition {
 // "chat template line 3, column 7: <what>"
 std::string DescribeFault(SourcePosition at, const std::string& what);
 
-// One rendering's budgets and its present position in the source. Everything that does work on
-// values takes a Runtime, charges it first, and reports faults through it. Not thread-safe: each
-// rendering has its own.
+// One rendering's budgets and its current position in the source. Every operation on values takes a
+// Runtime, charges it first, and reports faults through it. Not thread-safe: each rendering has its
+// own.
 class Runtime {
  public:
-  // `now_unix_s` is what strftime_now shows.
+  // `now_unix_s` is the time of strftime_now.
   explicit Runtime(int64_t now_unix_s) : now_unix_s_(now_unix_s) {}
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -41,7 +41,7 @@ class Runtime {
   void Step() {
     if (++steps_ > kMaxSteps) FailSteps();
   }
-  // Charges bytes that are about to be written or scanned.
+  // Charges bytes before they are written or scanned.
   void Work(size_t bytes) {
     if (bytes > kMaxWorkBytes - work_bytes_) FailWork();
     work_bytes_ += bytes;
@@ -50,12 +50,13 @@ class Runtime {
   void set_position(SourcePosition at) { at_ = at; }
   int64_t now_unix_s() const { return now_unix_s_; }
 
-  // Throws kInvalidArgument with the present position.
+  // Throws kInvalidArgument with the current position.
   [[noreturn]] void Fail(const std::string& what) const;
-  // Throws kUnsupported with the present position: the template needs what this sandbox lacks.
+  // Throws kUnsupported with the current position: the template needs a feature that the sandbox
+  // lacks.
   [[noreturn]] void FailUnsupported(const std::string& what) const;
 
-  // Held while one node is evaluated, so that recursion ends before the thread's stack does.
+  // Held during the evaluation of one node: bounds recursion before the thread's stack overflows.
   class DepthGuard {
    public:
     explicit DepthGuard(Runtime& rt) : rt_(rt) {

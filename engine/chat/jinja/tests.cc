@@ -13,7 +13,7 @@ using Type = Value::Type;
 
 void NoArguments(Runtime& rt, const Arguments& arguments) { Bind(rt, arguments, "the test", {}); }
 
-// The one argument of a comparing test.
+// The argument of a comparing test.
 const Value& Other(Runtime& rt, const Arguments& arguments) {
   return *Bind(rt, arguments, "the test", {"other"}, 1)[0];
 }
@@ -40,7 +40,7 @@ bool IsIterable(Runtime& rt, const Value& input, const Arguments& arguments) {
          input.is(Type::kDict);
 }
 
-// Jinja asks for a length and items, which strings and dicts have too.
+// Jinja tests for a length and items, which strings and dicts have too.
 bool IsSequence(Runtime& rt, const Value& input, const Arguments& arguments) {
   if (input.is(Type::kList) && input.list().kind == ListKind::kGenerator) return false;
   return IsIterable(rt, input, arguments);

@@ -9,9 +9,9 @@ namespace tandem::engine {
 // value is name(arguments)
 using TestFunction = bool (*)(Runtime& rt, const Value& input, const Arguments& arguments);
 
-// Null if there is no such test.
+// Null for an unknown test.
 TestFunction FindTest(std::string_view name);
-// Throws kUnsupported with the present position: a template asks a test that does not exist.
+// Throws kUnsupported with the current position: the template uses an unknown test.
 [[noreturn]] void FailUnknownTest(const Runtime& rt, std::string_view name);
 
 }  // namespace tandem::engine

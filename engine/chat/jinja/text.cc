@@ -11,7 +11,7 @@
 namespace tandem::engine {
 namespace {
 
-// What a small string costs beside its bytes, so that a million of them are charged honestly.
+// The cost of a small string in addition to its bytes, so that a million of them are charged fully.
 constexpr size_t kTextOverheadBytes = 96;
 
 // The C library's Unicode tables, independent of the process locale. glibc has C.UTF-8 built in;
@@ -68,7 +68,7 @@ void TextBuilder::Reserve(size_t bytes) {
   rt_.Work(bytes);
 }
 
-// Records the origin of the bytes that are appended next.
+// Records the origin of the next bytes.
 void TextBuilder::Mark(bool from_client) {
   if (size() == 0) {
     text_.client_ = from_client;
@@ -220,7 +220,7 @@ size_t FindBytes(std::string_view haystack, std::string_view needle, size_t from
   if (from > haystack.size()) return std::string_view::npos;
   if (needle.empty()) return from;
   if (needle.size() == 1) return haystack.find(needle[0], from);
-  // memmem is a two-way search in glibc: std::string_view::find is quadratic on hostile input.
+  // memmem is a two-way search in glibc; std::string_view::find is quadratic on hostile input.
   const void* hit =
       memmem(haystack.data() + from, haystack.size() - from, needle.data(), needle.size());
   if (hit == nullptr) return std::string_view::npos;

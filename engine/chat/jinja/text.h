@@ -12,11 +12,11 @@
 
 namespace tandem::engine {
 
-// An immutable string in which every byte knows whether it came from a client. Bytes are UTF-8;
-// offsets are bytes, except where a name says code points. A byte that is not valid UTF-8 counts
-// as one code point and is passed through.
+// An immutable string that records for every byte whether it came from a client. Bytes are UTF-8;
+// offsets are bytes, except where a name says code points. A byte of invalid UTF-8 counts as one
+// code point and stays unchanged.
 //
-// Most strings have one origin, so the runs are kept only where origins mix.
+// Most strings have one origin, so runs exist only where origins mix.
 class Text {
  public:
   Text(std::string bytes, bool from_client) : bytes_(std::move(bytes)), client_(from_client) {}
@@ -48,7 +48,7 @@ class Text {
  private:
   friend class TextBuilder;
   struct Run {
-    uint32_t end;  // offset behind the run's last byte
+    uint32_t end;  // offset after the run's last byte
     bool from_client;
   };
   size_t RunAt(size_t offset) const;
@@ -60,7 +60,7 @@ class Text {
 
 using TextPtr = std::shared_ptr<const Text>;
 
-// Writes a Text, charging every byte to the Runtime and refusing to grow past kMaxTextBytes.
+// Builds a Text, charges every byte to the Runtime and refuses to grow beyond kMaxTextBytes.
 class TextBuilder {
  public:
   explicit TextBuilder(Runtime& rt) : rt_(rt) {}
@@ -82,7 +82,7 @@ class TextBuilder {
   Text text_{std::string(), false};
 };
 
-// UTF-8 and Unicode, as far as Python's str methods need them.
+// The parts of UTF-8 and Unicode that Python's str methods need.
 struct CodePoint {
   char32_t value;
   size_t bytes;  // 1..4
@@ -97,11 +97,11 @@ bool IsAlnum(char32_t c);
 bool IsDigit(char32_t c);  // ASCII digits only
 bool IsUpper(char32_t c);
 bool IsLower(char32_t c);
-bool IsPrintable(char32_t c);  // what repr() does not escape
+bool IsPrintable(char32_t c);  // characters that repr() does not escape
 void AppendLower(std::string& out, char32_t c);
 void AppendUpper(std::string& out, char32_t c);
 void AppendTitle(std::string& out, char32_t c);  // the first letter of a word
-// At least one letter is of the wanted case and none of the other (str.islower, str.isupper).
+// At least one letter has the wanted case and none the other (str.islower, str.isupper).
 bool HasOnlyCase(std::string_view bytes, bool (*wanted)(char32_t), bool (*other)(char32_t));
 
 // Text operations with Python's meaning. Offsets are bytes.
@@ -116,10 +116,10 @@ enum class Side { kBoth, kLeft, kRight };
 // `chars` null: white space.
 TextPtr Strip(Runtime& rt, const TextPtr& text, const Text* chars, Side side);
 
-// The first `needle` at or behind `from`, or npos; time is linear whatever both contain.
+// The first `needle` at or after `from`, or npos; linear time for any input.
 size_t FindBytes(std::string_view haystack, std::string_view needle, size_t from);
 
-// Lines as str.splitlines sees them: [begin, end) without the line break, which ends at `next`.
+// Lines as in str.splitlines: [begin, end) without the line break, which ends at `next`.
 struct Line {
   size_t begin;
   size_t end;

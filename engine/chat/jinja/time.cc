@@ -7,7 +7,7 @@ namespace tandem::engine {
 namespace {
 
 // Directives of Python's documentation and the usual glibc ones. Widths and flags other than '-'
-// are left out: glibc would pad to any width.
+// are excluded: glibc would pad to any width.
 constexpr std::string_view kDirectives = "aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyY";
 constexpr size_t kMaxFormatBytes = 256;
 

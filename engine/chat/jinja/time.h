@@ -4,7 +4,8 @@
 
 namespace tandem::engine {
 
-// strftime_now(format): the rendering's time, in UTC and English, as Python's strftime writes it.
+// strftime_now(format): the rendering's time in UTC and English, in the format of Python's
+// strftime.
 Value StrftimeNow(Runtime& rt, const Arguments& arguments);
 
 }  // namespace tandem::engine

@@ -10,8 +10,8 @@
 
 namespace tandem::engine {
 
-// Where the parsers stand in a template: looks ahead, takes tokens, reports faults at them and
-// bounds how deep the syntax nests.
+// The parsers' position in a template: looks ahead, takes tokens, reports faults at them and bounds
+// the depth of the syntax.
 class TokenStream {
  public:
   // REQUIRES: the last token is kEnd.
@@ -63,7 +63,7 @@ class TokenStream {
     return "'" + token.text + "'";
   }
 
-  // Throws kInvalidArgument at the present token.
+  // Throws kInvalidArgument at the current token.
   [[noreturn]] void Fail(const std::string& what) const { FailAt(Now().at, what); }
   [[noreturn]] static void FailAt(SourcePosition at, const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, DescribeFault(at, what));
@@ -72,7 +72,7 @@ class TokenStream {
     throw Error(ErrorCode::kUnsupported, DescribeFault(at, what));
   }
 
-  // Held while something is parsed that contains more of its kind.
+  // Held during the parsing of a construct that can contain itself.
   class Nesting {
    public:
     explicit Nesting(TokenStream& in) : in_(in) {

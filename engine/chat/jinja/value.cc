@@ -7,7 +7,7 @@
 namespace tandem::engine {
 namespace {
 
-constexpr size_t kEntryOverheadBytes = 96;  // of a dict entry: the pair and its index node
+constexpr size_t kEntryOverheadBytes = 96;  // per dict entry: the pair and its index node
 
 int CheckedDepth(Runtime& rt, int depth) {
   if (depth > kMaxValueDepth) {
@@ -16,7 +16,7 @@ int CheckedDepth(Runtime& rt, int depth) {
   return depth;
 }
 
-// Compares an integer with a float without losing either's precision.
+// Compares an integer with a float without losing precision.
 int CompareIntFloat(int64_t a, double b) {
   if (b >= 9223372036854775808.0) return -1;
   if (b < -9223372036854775808.0) return 1;
@@ -26,7 +26,7 @@ int CompareIntFloat(int64_t a, double b) {
   return rest > 0 ? -1 : rest < 0 ? 1 : 0;
 }
 
-// Negative, zero or positive; nullopt if one is not a number (NaN).
+// Negative, zero or positive; nullopt if either is NaN.
 std::optional<int> CompareNumbers(const Value& a, const Value& b) {
   const bool float_a = a.is(Value::Type::kFloat);
   const bool float_b = b.is(Value::Type::kFloat);

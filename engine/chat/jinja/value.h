@@ -30,8 +30,8 @@ struct Undefined {
 };
 struct None {};
 
-// A value of the template language: Python's types as far as templates meet them. Cheap to copy;
-// everything but a Namespace is immutable. Integers are 64-bit and overflow is a fault.
+// A value of the template language: the Python types that templates use. Cheap to copy; everything
+// except a Namespace is immutable. Integers are 64-bit and overflow is a fault.
 class Value {
  public:
   // In the order of the variant.
@@ -60,7 +60,7 @@ class Value {
   static Value Of(std::shared_ptr<Namespace> ns) { return Value(Data(std::move(ns))); }
   static Value Of(std::shared_ptr<const LoopState> loop) { return Value(Data(std::move(loop))); }
   static Value Of(std::shared_ptr<const Callable> f) { return Value(Data(std::move(f))); }
-  // A text of the template's own.
+  // A text that belongs to the template.
   static Value Literal(std::string text) { return Of(Text::Make(std::move(text), false)); }
 
   Type type() const { return static_cast<Type>(data_.index()); }
@@ -70,7 +70,7 @@ class Value {
   bool is_number() const { return is(Type::kBool) || is(Type::kInt) || is(Type::kFloat); }
   bool is_integral() const { return is(Type::kBool) || is(Type::kInt); }
 
-  // REQUIRES: the type asked for.
+  // REQUIRES: the requested type.
   bool as_bool() const { return std::get<bool>(data_); }
   double as_float() const { return std::get<double>(data_); }
   const TextPtr& text() const { return std::get<TextPtr>(data_); }
@@ -103,7 +103,7 @@ class Value {
   Data data_;
 };
 
-// kGenerator is what Python's lazy filters return: an ordinary sequence here, but always true and
+// kGenerator is the result of Python's lazy filters: an ordinary sequence here, but always true and
 // never equal to a list.
 enum class ListKind { kList, kTuple, kGenerator };
 
@@ -111,10 +111,10 @@ struct List {
   std::vector<Value> items;
   ListKind kind = ListKind::kList;
   bool from_client = false;  // its brackets and commas are the client's too
-  int depth = 1;             // 1 + that of the deepest element
+  int depth = 1;             // 1 + depth of the deepest element
 };
 
-// Insertion-ordered, with Python's keys: 1, 1.0 and true are the same one.
+// Insertion-ordered, with Python's keys: 1, 1.0 and true are the same key.
 struct Dict {
   std::vector<std::pair<Value, Value>> entries;
   std::map<std::string, size_t, std::less<>> index;  // canonical key -> entry
@@ -130,28 +130,28 @@ struct Namespace {
 
 struct LoopState {
   std::shared_ptr<const List> items;
-  size_t index = 0;  // of the present item
-  // What loop.changed() was last given; of the whole loop.
+  size_t index = 0;  // of the current item
+  // The previous arguments of loop.changed(); shared by the whole loop.
   std::shared_ptr<std::optional<Value>> changing;
 };
 
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
-  std::set<std::string> client_names;  // those of `named` that a client chose, by way of **
+  std::set<std::string> client_names;  // names that a client chose, through **
 
-  // A name as a value, which knows whose it is.
+  // A name as a value with its origin.
   Value NameAsValue(const std::string& name) const;
 };
 
 struct Callable {
   std::string name;
-  int depth = 1;  // of what it captures
+  int depth = 1;  // of the captured values
   std::function<Value(Runtime&, const Arguments&)> call;
 };
 
-// Arguments in the order of `names`, null where the caller gave none. Faults on unknown, doubled,
-// surplus and missing ones.
+// Arguments in the order of `names`, null for absent ones. Faults on unknown, duplicate, surplus
+// and missing arguments.
 std::vector<const Value*> Bind(Runtime& rt, const Arguments& arguments, std::string_view callee,
                                std::initializer_list<const char*> names, size_t required = 0);
 
@@ -173,7 +173,7 @@ class DictBuilder {
 
 int DepthOf(const Value& value);
 
-// "str", "int", "dict" … as Python names types in its error messages.
+// "str", "int", "dict" …: type names of Python's error messages.
 std::string TypeName(const Value& value);
 
 bool IsTrue(const Value& value);

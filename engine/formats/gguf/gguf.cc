@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kMagic = "GGUF";
 constexpr size_t kMaxAxes = 4;
 constexpr int64_t kDefaultAlignment = 32;
-constexpr int64_t kMaxParts = 99'999;  // what names have room for
+constexpr int64_t kMaxParts = 99'999;  // five digits in a file name
 constexpr std::string_view kSplitCount = "split.count";
 constexpr std::string_view kSplitNumber = "split.no";
 constexpr std::string_view kSplitTensors = "split.tensors.count";
@@ -30,7 +30,7 @@ struct TensorType {
   Encoding encoding = Encoding::kPlain;
   DType dtype = DType::kF32;
 };
-// Types that files of models have had, by the numbers of the format.
+// Tensor types found in model files, by their numbers in the format.
 constexpr auto kTensorTypes = std::to_array<TensorType>({
     {0, "F32", true, Encoding::kPlain, DType::kF32},
     {1, "F16", true, Encoding::kPlain, DType::kF16},
@@ -73,7 +73,7 @@ std::string TypeName(uint32_t number) {
   return "number " + std::to_string(number);
 }
 
-// The least bytes that a value of the type takes in a file.
+// Minimum bytes that a value of the type takes in a file.
 uint64_t LeastBytes(GgufFile::Type type) {
   using Type = GgufFile::Type;
   switch (type) {
@@ -99,7 +99,7 @@ uint64_t LeastBytes(GgufFile::Type type) {
   TANDEM_CHECK(false);
 }
 
-// "-00002-of-00003.gguf", of the second part of three.
+// For example "-00002-of-00003.gguf" for the second part of three.
 std::string SplitEnding(int64_t part, int64_t count) {
   const auto five = [](int64_t n) {
     const std::string digits = std::to_string(n);
@@ -120,7 +120,7 @@ std::string_view AsText(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// A number of a file; nullopt for what is none or does not fit.
+// Reads an integer; nullopt for another type or a value beyond int64.
 std::optional<int64_t> IntAt(GgufFile::Type type, const std::byte* at) {
   using Type = GgufFile::Type;
   switch (type) {
@@ -155,8 +155,8 @@ std::optional<int64_t> IntAt(GgufFile::Type type, const std::byte* at) {
 
 }  // namespace
 
-// Walks the file once, from front to back. Nothing in it is believed before it has been compared
-// with what is left of the file.
+// Walks the file once, front to back. Checks every length and count against the rest of the file
+// before use.
 class GgufFile::Reader {
  public:
   Reader(std::span<const std::byte> bytes, GgufFile& file) : bytes_(bytes), file_(file) {}
@@ -256,7 +256,7 @@ class GgufFile::Reader {
     if (!file_.values_.emplace(key, value).second) Fail(what + " is there twice");
   }
 
-  // Passes over a value that is no array. What is in it counts when somebody asks for it.
+  // Skips a value that is not an array. Its content is checked when a caller asks for it.
   void Skip(Type type, const std::string& what) {
     Take(type == Type::kString ? Number<uint64_t>(what) : LeastBytes(type), what);
   }
@@ -269,7 +269,7 @@ class GgufFile::Reader {
     value.bytes = bytes_.subspan(begin, at_ - begin);
   }
 
-  // Every item takes bytes of the file, so that the file's size bounds the walk.
+  // Every item takes bytes of the file, so the file's size bounds the walk.
   void SkipItems(Type item, uint64_t count, int depth, const std::string& what) {
     if (count > kMaxArrayItems) {
       Fail(what + " has " + std::to_string(count) + " items, more than the limit of " +
@@ -302,7 +302,7 @@ class GgufFile::Reader {
     return alignment;
   }
 
-  // One description; gives the offset it claims.
+  // Reads one tensor description and returns the offset it claims.
   uint64_t ReadTensor(uint64_t index) {
     Tensor tensor;
     tensor.name = TakeName("name of tensor " + std::to_string(index));
@@ -318,7 +318,7 @@ class GgufFile::Reader {
         Fail(what + " has an axis of " + std::to_string(size));
       }
       elements = Product(elements, static_cast<int64_t>(size), what);
-      // The file begins with the innermost axis.
+      // The file lists the innermost axis first.
       tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(size));
     }
     ReadTensorType(what, tensor);
@@ -338,7 +338,7 @@ class GgufFile::Reader {
       }
       bytes = Product(elements / block, EncodedBlockBytes(tensor.encoding), what);
     }
-    // Where the data begin is not known yet: only the size counts for now.
+    // The start of the data is not known yet, so this checks only the size.
     if (static_cast<uint64_t>(bytes) > bytes_.size()) {
       Fail(what + " takes " + std::to_string(bytes) + " bytes, more than the file of " +
            std::to_string(bytes_.size()));
@@ -364,7 +364,8 @@ class GgufFile::Reader {
                                              TypeName(number) + "; supported are " + supported);
   }
 
-  // Points every tensor at its data: inside the file, aligned, no two of them on the same bytes.
+  // Points every tensor at its data. Checks that it is inside the file, aligned and without
+  // overlap.
   void PlaceTensors(const std::vector<uint64_t>& offsets, int64_t alignment) {
     const auto step = static_cast<uint64_t>(alignment);
     const uint64_t begin = std::min<uint64_t>(RoundUp<uint64_t>(at_, step), bytes_.size());
@@ -547,7 +548,7 @@ std::optional<std::vector<std::string_view>> GgufFile::Strings(std::string_view 
   std::vector<std::string_view> strings;
   const std::byte* at = value->bytes.data();
   for (uint64_t i = 0; i < value->count; ++i) {
-    const auto length = static_cast<size_t>(Load<uint64_t>(at));  // checked when it was read
+    const auto length = static_cast<size_t>(Load<uint64_t>(at));  // checked by Skip
     strings.push_back(AsText({at + sizeof(uint64_t), length}));
     CheckText(key, "item " + std::to_string(i) + " ", strings.back(), kMaxNameBytes);
     at += sizeof(uint64_t) + length;
@@ -559,7 +560,7 @@ std::optional<std::vector<int64_t>> GgufFile::Ints(std::string_view key) const {
   const Value* value = GetArray(key);
   if (value == nullptr) return std::nullopt;
   std::vector<int64_t> numbers;
-  const uint64_t bytes = LeastBytes(value->item);  // what is no number has at least these
+  const uint64_t bytes = LeastBytes(value->item);  // other types take at least as many
   for (uint64_t i = 0; i < value->count; ++i) {
     const auto number = IntAt(value->item, value->bytes.data() + i * bytes);
     if (!number) Broken(key, "must be an array of integers");

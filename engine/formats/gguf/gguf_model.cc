@@ -15,7 +15,8 @@
 #include "engine/formats/gguf/gguf_names.h"
 #include "engine/formats/gguf/gguf_words.h"
 
-// What the keys of each architecture say, and tensors as families ask for them.
+// Maps the keys of each architecture to config.json, and tensors to the layout that families
+// expect.
 namespace tandem::engine {
 namespace {
 
@@ -31,7 +32,7 @@ class Keys {
   std::string Name(std::string_view key) const { return prefix_ + std::string(key); }
   bool Has(std::string_view key) const { return file_.Has(Name(key)); }
   std::optional<double> Number(std::string_view key) const { return file_.Number(Name(key)); }
-  // One number, or the same one for each layer.
+  // One number, or an array that holds the same number for each layer.
   std::optional<int64_t> Int(std::string_view key) const {
     const std::string name = Name(key);
     if (!file_.IsArray(name)) return file_.Int(name);
@@ -63,7 +64,7 @@ void AddGemma2(const Keys& keys, Json& json);
 void AddGemma3(const Keys& keys, Json& json);
 void AddGpt2(const Keys& keys, Json& json);
 
-// What each of gguf_names.h says of its configuration.
+// Adds the config.json fields of one architecture of gguf_names.h.
 struct ConfigOf {
   std::string_view architecture;
   void (*add)(const Keys& keys, Json& json);
@@ -104,10 +105,10 @@ bool HasExperts(const Keys& keys) { return keys.Int("expert_count").value_or(0) 
 
 // ---- config.json
 
-// Sizes under the names of the decoders from Llama to Gemma.
+// Adds sizes under the names that the decoders from Llama to Gemma share.
 void AddDecoder(const Keys& keys, Json& json) {
   const GgufFile& file = keys.file();
-  // First, for such files lack keys that others must have.
+  // Comes first: such files lack keys that the code below requires.
   if (HasExperts(keys)) {
     file.Unsupported(keys.Name("expert_count"), "is above 0; experts are not supported");
   }
@@ -137,8 +138,8 @@ void AddDecoder(const Keys& keys, Json& json) {
   json["attention_bias"] = file.Find("blk.0.attn_q.bias") != nullptr;
 }
 
-// Where YaRN differs from Hugging Face's, llama.cpp's reading counts: factors of attention multiply
-// the formula's own, which `attention_factor` would replace.
+// Follows llama.cpp where its YaRN differs from Hugging Face's: the attention factors multiply the
+// formula's own factor. `attention_factor` replaces that factor, so it holds the product.
 Json YarnScaling(const Keys& keys, double factor) {
   const auto refuse_unless = [&](std::string_view key, double plain) {
     if (keys.Number(key).value_or(plain) == plain) return;
@@ -165,7 +166,7 @@ Json YarnScaling(const Keys& keys, double factor) {
   return scaling;
 }
 
-// What Llama 3 divides a frequency by (transformers' llama3 rope).
+// Llama 3's divisor of a frequency (transformers' llama3 rope).
 double Llama3Divisor(double turns, double factor, double low, double high) {
   if (turns > high) return 1;
   if (turns < low) return factor;
@@ -173,13 +174,13 @@ double Llama3Divisor(double turns, double factor, double low, double high) {
   return 1 / ((1 - smooth) / factor + smooth);
 }
 
-// What each frequency of a rope is divided by, one number for each pair of a head.
+// Reads the divisor of each rope frequency: one number for each pair of a head.
 std::vector<float> ReadDivisors(const Keys& keys, const GgufFile::Tensor& tensor,
                                 int64_t head_dim) {
   const auto fail = [&](ErrorCode code, const std::string& what) {
     throw Error(code, keys.file().name() + ": tensor " + Quoted(tensor.name) + " " + what);
   };
-  // Blocks are read by rows of a matrix.
+  // Block formats need rows of a matrix.
   if (tensor.encoding != Encoding::kPlain) {
     fail(ErrorCode::kUnsupported, "is of type " + std::string(EncodingName(tensor.encoding)) +
                                       "; divisors of frequencies are supported as floats");
@@ -193,9 +194,9 @@ std::vector<float> ReadDivisors(const Keys& keys, const GgufFile::Tensor& tensor
   return DecodeTensor({.view = {tensor.data.data(), tensor.dtype, tensor.shape}});
 }
 
-// Files of Llama 3 hold what each frequency was divided by, not what that was computed from. The
-// borders are those of all releases; the factor is the largest divisor, and a frequency between the
-// borders tells the length of the original context.
+// Recovers the parameters of Llama 3's formula from the divisors that the file stores. The low and
+// high factors are those of all releases. The largest divisor is the factor. A frequency between
+// the borders yields the original context length.
 Json Llama3Scaling(const Keys& keys, const std::vector<float>& divisors, double theta) {
   constexpr double kLow = 1, kHigh = 4, kUsualLength = 8192;
   const double factor = *std::max_element(divisors.begin(), divisors.end());
@@ -229,8 +230,8 @@ Json Llama3Scaling(const Keys& keys, const std::vector<float>& divisors, double 
               {"original_max_position_embeddings", static_cast<int64_t>(length)}};
 }
 
-// The scaling that keys tell; null for none. As llama.cpp has it, a factor without a type is
-// linear, `rope.scale_linear` is its old name, and 0 and 1 change nothing.
+// Returns the rope scaling of the keys, null for none. As in llama.cpp, a factor without a type is
+// linear, `rope.scale_linear` is its old name, and factors 0 and 1 change nothing.
 Json ScalingOfKeys(const Keys& keys) {
   const std::string key = keys.Name("rope.scaling.type");
   const std::string_view type = keys.file().String(key).value_or("linear");
@@ -278,7 +279,7 @@ void AddLlama(const Keys& keys, Json& json) {
   const GgufFile& file = keys.file();
   json["hidden_act"] = "silu";
   json["mlp_bias"] = file.Find("blk.0.ffn_up.bias") != nullptr;
-  // Mistral's models come under this name too; the first ones have a window.
+  // Mistral models use this name too; their early versions have a window.
   const int64_t window = keys.Int("attention.sliding_window").value_or(0);
   if (window <= 0) return;
   json["architectures"] = Json::array({"MistralForCausalLM"});
@@ -299,13 +300,14 @@ void AddGemma(const Keys& keys, Json& json) {
   json["hidden_activation"] = "gelu_pytorch_tanh";
 }
 
-// What scores are divided by the root of: the size of a head, but in the largest models what a head
-// would have of the width. Files do not say it; programs know those by their layers.
+// Attention scores are divided by the root of this scalar. It is the head size, except in the
+// largest models, where it is hidden size / heads. Without `attention.scale`, the number of layers
+// identifies these models.
 void AddQueryScalar(const Keys& keys, int64_t layers_of_largest, Json& json) {
   const int64_t hidden = json["hidden_size"].get<int64_t>();
   const int64_t heads = json["num_attention_heads"].get<int64_t>();
   if (const auto scale = keys.Number("attention.scale"); scale && *scale > 0) {
-    // The key is a float: what it was computed from is a whole number in every model.
+    // The key is a float; the scalar it was computed from is a whole number in every known model.
     const double scalar = 1 / (*scale * *scale), whole = std::round(scalar);
     json["query_pre_attn_scalar"] = std::abs(scalar - whole) < 1e-6 * scalar ? whole : scalar;
   } else if (json["num_hidden_layers"] == layers_of_largest || !json.contains("head_dim")) {
@@ -370,7 +372,8 @@ int64_t VocabularySize(const GgufFile& file) {
   return embedding->shape.front();
 }
 
-// A token that a key names; nothing for one beyond the vocabulary, which some files write for none.
+// A token id that a key names. Returns nullopt for an id beyond the vocabulary, which some files
+// write for "none".
 std::optional<int64_t> TokenOf(const GgufFile& file, std::string_view key, int64_t vocab_size) {
   const auto id = file.Int(key);
   return id && *id >= 0 && *id < vocab_size ? id : std::nullopt;
@@ -412,7 +415,7 @@ StoredTensor Store(const GgufFile& file, const GgufFile::Tensor& tensor, GgufCha
       stored.added = 1;
       break;
     case GgufChange::kTransposed:
-      if (tensor.shape.size() != 2) break;  // its bias
+      if (tensor.shape.size() != 2) break;  // a bias
       std::reverse(stored.view.shape.begin(), stored.view.shape.end());
       stored.transposed = true;
       break;
@@ -454,11 +457,11 @@ SingleFileModel ReadGgufModel(GgufFile gguf) {
   SingleFileModel model;
   const GgufArchitecture* architecture = FindArchitecture(*file);
   const Keys keys(*file, architecture == nullptr ? "" : std::string(architecture->name));
-  // What config.json will refuse has tensors of kinds that nothing here can tell; its vocabulary
-  // can be read all the same.
+  // config.json refuses a model of experts, and its tensors have no names here. The vocabulary
+  // stays readable.
   if (architecture != nullptr && !HasExperts(keys)) {
     for (const GgufFile::Tensor& tensor : file->tensors()) {
-      if (tensor.name == "rope_freqs.weight") continue;  // config.json tells it
+      if (tensor.name == "rope_freqs.weight") continue;  // part of config.json
       const GgufName renamed = HfNameOf(*architecture, tensor.name);
       if (!model.tensors.emplace(renamed.name, Store(*file, tensor, renamed.change, keys)).second) {
         throw Error(ErrorCode::kDataLoss,

@@ -5,9 +5,9 @@
 
 namespace tandem::engine {
 
-// Reads a GGUF file with all its parts. Families: llama (also Mistral's), qwen2, qwen3, gemma,
-// gemma2, gemma3, gpt2. Of any other family, and of a file without tensors, the tokenizer is
-// readable.
+// Reads a GGUF file with all its parts. Architectures: llama (Mistral too), qwen2, qwen3, gemma,
+// gemma2, gemma3, gpt2. For any other architecture, and for a file without tensors, only the
+// tokenizer is readable.
 SingleFileModel ReadGgufModel(GgufFile gguf);
 
 }  // namespace tandem::engine

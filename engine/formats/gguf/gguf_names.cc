@@ -83,7 +83,7 @@ constexpr auto kGpt2Ends = std::to_array<GgufPart>({
     {"output", "lm_head"},
 });
 
-// THE list: one line per architecture; what config.json says of each, gguf_model.cc knows.
+// The list of architectures, one entry each. gguf_model.cc has the config.json fields of each.
 constexpr auto kArchitectures = std::to_array<GgufArchitecture>({
     {"llama", "LlamaForCausalLM", "llama", kLlamaParts, kDecoderEnds, "model.layers."},
     {"qwen2", "Qwen2ForCausalLM", "qwen2", kQwenParts, kDecoderEnds, "model.layers."},
@@ -97,7 +97,8 @@ constexpr auto kArchitectures = std::to_array<GgufArchitecture>({
     {"gpt2", "GPT2LMHeadModel", "gpt2", kGpt2Parts, kGpt2Ends, "h."},
 });
 
-// "attn_q.weight" -> the part under its other name, and what is behind it.
+// Renames the part before the last dot and keeps the rest: "attn_q.weight" ->
+// "self_attn.q_proj.weight".
 std::optional<GgufName> Rename(std::span<const GgufPart> parts, std::string_view GgufPart::*from,
                                std::string_view GgufPart::*to, std::string_view name) {
   const size_t dot = name.rfind('.');
@@ -109,7 +110,7 @@ std::optional<GgufName> Rename(std::span<const GgufPart> parts, std::string_view
   return std::nullopt;
 }
 
-// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight", or back.
+// Renames "blk.3.attn_q.weight" to "model.layers.3.self_attn.q_proj.weight", or back.
 std::optional<GgufName> RenameInBlock(std::span<const GgufPart> parts,
                                       std::string_view GgufPart::*from,
                                       std::string_view GgufPart::*to, std::string_view old_block,

@@ -6,7 +6,7 @@
 namespace tandem::engine {
 namespace {
 
-// What the names stand for is in the tokenizer.json of the models they are called after.
+// The patterns come from the tokenizer.json of the models that the names refer to.
 constexpr std::string_view kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kLlama3 =
@@ -31,7 +31,7 @@ constexpr std::array kLikeLlama3{kLlama3};
 constexpr std::array kLikeQwen2{kQwen2};
 constexpr std::array kLikeTekken{kTekken};
 constexpr std::array kLikeFalcon{kFalconSigns, kGpt2, kThreeDigits};
-// What llama.cpp does with a vocabulary that names no pattern.
+// Pattern of llama.cpp for a vocabulary that names none.
 constexpr std::array kDefault{kSigns, kGpt2, kDigits, kThreeDigits};
 
 constexpr auto kPreTokenizers = std::to_array<GgufPreTokenizer>({

@@ -5,22 +5,22 @@
 
 namespace tandem::engine {
 
-// How a BPE vocabulary in a GGUF file cuts text before merging: by the name that the file gives
-// (`tokenizer.ggml.pre`). Reading and writing share the table.
+// How a BPE vocabulary of a GGUF file splits text before merging, by the name in
+// `tokenizer.ggml.pre`. Reading and writing share the table.
 struct GgufPreTokenizer {
   std::string_view name;
-  std::span<const std::string_view> patterns;  // each cuts the pieces of the one before
+  std::span<const std::string_view> patterns;  // each splits the pieces of the pattern before it
   bool nfc = false;
   bool ignore_merges = false;
-  bool add_bos = false;  // where the file does not say
+  bool add_bos = false;  // when the file does not say
 };
 std::span<const GgufPreTokenizer> GgufPreTokenizers();
 
-// GPT-2's, which a ByteLevel pre-tokenizer cuts by; one of the above.
+// GPT-2's pattern, which the ByteLevel pre-tokenizer uses. It is in the table above.
 std::string_view Gpt2Pattern();
 
-// Whether a control token so spelled ends an answer, whatever a file calls its end of text:
-// programs know such tokens by name.
+// Whether a control token with this text ends an answer, regardless of the file's end-of-text key.
+// llama.cpp and others know such tokens by name.
 bool IsGgufEnd(std::string_view text);
 
 }  // namespace tandem::engine

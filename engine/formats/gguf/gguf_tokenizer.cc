@@ -12,8 +12,8 @@
 #include "engine/formats/gguf/gguf_words.h"
 #include "engine/formats/stored/sentencepiece_text.h"
 
-// A GGUF's vocabulary as the files that engine/tokenizer reads: one reader of each kind of
-// tokenizer, whoever wrote it down.
+// Generates the tokenizer files that engine/tokenizer reads from a GGUF vocabulary. Each kind of
+// tokenizer so has one reader.
 namespace tandem::engine {
 namespace {
 
@@ -49,12 +49,12 @@ Kind KindOf(const GgufFile& file) {
   file.Unsupported(kModelKey, "is " + Quoted(*name) + "; supported are gpt2, llama and t5");
 }
 
-// Tokens with what stands beside each of them. Types are those of SentencePiece.
+// Tokens and their SentencePiece types, by id.
 struct Tokens {
   std::vector<std::string_view> texts;
   std::vector<SentencePieceType> types;
-  // Ends of an answer that older converters wrote as the user's tokens. They are control tokens
-  // here, as in llama.cpp: no text of a client may spell one.
+  // Tokens that end an answer but that older converters wrote as user-defined. They count as
+  // control tokens, as in llama.cpp: client text must not produce them.
   std::vector<std::string_view> retyped = {};
 
   std::optional<std::string_view> At(std::optional<int64_t> id) const {
@@ -91,7 +91,7 @@ Tokens ReadTokens(const GgufFile& file) {
   return tokens;
 }
 
-// Called where a vocabulary is read, which is once per tokenizer.
+// Runs once per tokenizer, when the vocabulary is read.
 void WarnOfRetyped(const GgufFile& file, const Tokens& tokens) {
   if (tokens.retyped.empty()) return;
   std::string names;
@@ -121,8 +121,8 @@ Json PreTokenizerJson(const GgufPreTokenizer& pre) {
 constexpr auto kEndKeys = std::to_array<std::string_view>(
     {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"});
 
-// The class of transformers that reads our tokenizer files unchanged. Without a name transformers
-// chooses one by the model's type, and builds another tokenizer.
+// The transformers class that reads our tokenizer files unchanged. Without it transformers chooses
+// a class by model type and builds another tokenizer.
 std::string_view TokenizerClassOf(const GgufFile& file, Kind kind) {
   if (kind == Kind::kBpe) return "PreTrainedTokenizerFast";
   if (kind == Kind::kUnigram) return "T5Tokenizer";
@@ -132,7 +132,7 @@ std::string_view TokenizerClassOf(const GgufFile& file, Kind kind) {
                                  : architecture->sentencepiece_class;
 }
 
-// The sampling that a file recommends, under the names of generation_config.json.
+// Recommended sampling of a file: GGUF key -> field of generation_config.json.
 struct SamplingKey {
   std::string_view gguf;
   const char* hf;
@@ -152,7 +152,7 @@ void AddSampling(const GgufFile& file, Json* json) {
     const bool is_whole = key.gguf == std::string_view("general.sampling.top_k");
     (*json)[key.hf] = is_whole ? Json(file.Int(key.gguf).value_or(0)) : Json(Shortest(*number));
   }
-  // Without it transformers ignores the fields above.
+  // transformers ignores the fields above without do_sample.
   if (json->contains("temperature")) (*json)["do_sample"] = (*json)["temperature"] > 0;
 }
 
@@ -173,7 +173,7 @@ std::optional<std::string> GgufTokenizerJson(const GgufFile& file) {
   if (!merges) throw Error(ErrorCode::kDataLoss, file.name() + ": no key " + Quoted(kMergesKey));
 
   Json added = Json::array();
-  // Written by hand: a tree of it, with a search for each name, would take minutes.
+  // Written as text: building a tree searches all names at each insertion and takes minutes.
   std::string vocab = "{";
   for (size_t id = 0; id < tokens.texts.size(); ++id) {
     const SentencePieceType type = tokens.types[id];
@@ -227,18 +227,18 @@ std::optional<std::string> GgufTokenizerModel(const GgufFile& file) {
   const std::unordered_set<std::string_view> spelled(tokens.texts.begin(), tokens.texts.end());
   for (size_t id = 0; id < tokens.texts.size(); ++id) {
     SentencePieceType type = tokens.types[id];
-    // What pads a vocabulary: a piece that no text becomes.
+    // Padding of the vocabulary. As control tokens they never match text.
     if (model.is_bpe && type == SentencePieceType::kUnused) type = SentencePieceType::kControl;
     std::string text(tokens.texts[id]);
     if (type == SentencePieceType::kUserDefined) {
-      // The converter put spaces for U+2581 in these alone (Gemma's runs of spaces), but text has
-      // none left where pieces are looked for.
+      // Converters write spaces instead of U+2581 in these pieces only (Gemma's runs of spaces).
+      // Piece lookup sees only U+2581.
       std::string marked = WithMetaspaces(text);
       if (!spelled.contains(marked)) text = std::move(marked);
     }
     model.pieces.push_back({std::move(text), (*scores)[id], type});
   }
-  // Where the file is silent, llama.cpp takes Llama 2's ids.
+  // Without these keys, use Llama 2's ids as llama.cpp does.
   model.bos = tokens.At(file.Int("tokenizer.ggml.bos_token_id").value_or(1)).value_or("");
   model.eos = tokens.At(file.Int("tokenizer.ggml.eos_token_id").value_or(2)).value_or("");
   model.add_dummy_prefix = file.Bool("tokenizer.ggml.add_space_prefix").value_or(true);
@@ -267,7 +267,7 @@ std::optional<std::string> GgufTokenizerConfigJson(const GgufFile& file) {
     json["add_bos_token"] = FindPreTokenizer(file).add_bos;
   }
   if (const auto add = file.Bool(kAddEosKey)) {
-    json["add_eos_token"] = *add;  // nothing here reads it, but an export should not lose it
+    json["add_eos_token"] = *add;  // unused here; kept for exports
     if (*add) {
       spdlog::warn("{}: key {} asks for an end behind every text; none is put there", file.name(),
                    Quoted(kAddEosKey));

@@ -7,21 +7,21 @@
 
 namespace tandem::engine {
 
-// What a GGUF file says, told in Hugging Face's words. Private to engine/io.
+// Hugging Face files generated from a GGUF file. Private to engine/formats/gguf.
 
-// config.json. Throws kUnsupported for an architecture that we have no family for.
+// config.json. Throws kUnsupported for an architecture without a family.
 std::string GgufConfigJson(const GgufFile& file);
-// generation_config.json: the tokens that end an answer.
+// generation_config.json: the tokens that end an answer, and the recommended sampling.
 std::string GgufGenerationConfigJson(const GgufFile& file);
 
-// The vocabulary: a tokenizer.json for `gpt2` (BPE over bytes), a tokenizer.model for `llama` and
-// `t5` (SentencePiece); nullopt for the other one of the two, and where there is no vocabulary.
+// The vocabulary: tokenizer.json for `gpt2` (byte-level BPE), tokenizer.model for `llama` and `t5`
+// (SentencePiece). Each returns nullopt for the other kind and when the file has no vocabulary.
 std::optional<std::string> GgufTokenizerJson(const GgufFile& file);
 std::optional<std::string> GgufTokenizerModel(const GgufFile& file);
 // tokenizer_config.json: bos, eos and the chat template.
 std::optional<std::string> GgufTokenizerConfigJson(const GgufFile& file);
 
-// The double that prints as the nearest float does: keys hold 32-bit floats, 1e-05 among them.
+// The double that prints like the nearest float: GGUF keys hold 32-bit floats such as 1e-05.
 double Shortest(double value);
 
 }  // namespace tandem::engine

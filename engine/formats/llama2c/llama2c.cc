@@ -15,9 +15,10 @@
 #include "engine/base/model_limits.h"
 #include "engine/formats/stored/sentencepiece_text.h"
 
-// The files of karpathy's llama2.c: a header of seven sizes, then every tensor of one kind for all
-// layers before the next kind, in f32. Version 0 has no magic and a negative number of tokens where
-// the head is stored apart; version 1 has a magic, a byte for that, and the norms first.
+// Files of karpathy's llama2.c hold a header of seven sizes and the tensors in f32: all layers of
+// one kind before the next kind. Version 0 has no magic, and a negative number of tokens when the
+// head is stored separately. Version 1 has a magic, a byte for the separate head, and the norms
+// first.
 namespace tandem::engine {
 namespace {
 
@@ -53,7 +54,7 @@ bool HasMagic(std::span<const std::byte> bytes) {
   return bytes.size() >= 2 * sizeof(uint32_t) && Load<uint32_t>(bytes, 0) == kLlama2cMagic;
 }
 
-// nullopt where the sizes cannot be those of a model.
+// Returns nullopt when the sizes cannot belong to a model.
 std::optional<Header> ReadHeader(std::span<const std::byte> bytes) {
   Header h;
   size_t at = 0;
@@ -81,19 +82,19 @@ std::optional<Header> ReadHeader(std::span<const std::byte> bytes) {
   h.n_kv_heads = sizes[4];
   h.vocab_size = sizes[5];
   h.seq_len = sizes[6];
-  // Tensors are listed before one is read, and a layer of the least size has fewer bytes than
-  // names.
+  // Bounds the tensor list, which is built before any tensor is read. The smallest possible layer
+  // takes fewer bytes than its names.
   if (h.n_layers > kMaxModelLayers) return std::nullopt;
   const bool whole = h.dim % h.n_heads == 0 && h.n_heads % h.n_kv_heads == 0;
   return whole && h.head_dim() % 2 == 0 ? std::optional(h) : std::nullopt;
 }
 
-// A kind of tensor; `hf` has the number of the layer in place of '#'.
+// A kind of tensor. `hf` has '#' in place of the layer number.
 struct TensorKind {
   std::string_view hf;
   std::vector<int64_t> shape;
-  int64_t heads = 0;    // whose rows lie in pairs
-  bool is_read = true;  // else only skipped: the tables of version 0's rope
+  int64_t heads = 0;    // with interleaved rows; 0: none
+  bool is_read = true;  // false: skipped (rope tables of version 0)
   bool by_layer = true;
 };
 
@@ -137,7 +138,7 @@ std::vector<TensorKind> ListTensorKinds(const Header& h) {
   return kinds;
 }
 
-// nullopt where the sizes are beyond every file.
+// Returns nullopt when the size overflows.
 std::optional<int64_t> BytesOf(const Header& h, const TensorKind& kind) {
   int64_t bytes = (kind.by_layer ? h.n_layers : 1) * static_cast<int64_t>(sizeof(float));
   for (const int64_t n : kind.shape) {
@@ -182,7 +183,7 @@ std::string ConfigJson(const Header& h) {
               {"num_attention_heads", h.n_heads},
               {"num_key_value_heads", h.n_kv_heads},
               {"max_position_embeddings", h.seq_len},
-              // The program has these two built in.
+              // llama2.c hard-codes these two.
               {"rms_norm_eps", 1e-5},
               {"rope_theta", 10000.0},
               {"hidden_act", "silu"},
@@ -193,9 +194,9 @@ std::string ConfigJson(const Header& h) {
          "\n";
 }
 
-// tokenizer.bin: u32 longest token, then of each a score (f32), i32 length and bytes, by id. It is
-// SentencePiece's vocabulary with spaces for U+2581 and newlines around <s> and </s>, and without
-// types: those are Llama's.
+// tokenizer.bin holds u32 longest token, then for each id a score (f32), an i32 length and the
+// bytes. It is SentencePiece's vocabulary with spaces for U+2581 and newlines around <s> and </s>.
+// It has no types; the types are those of Llama's vocabulary.
 std::string TokenizerModel(std::span<const std::byte> bytes, const std::string& name,
                            int64_t vocab_size) {
   const auto fail = [&](const std::string& what) {

@@ -16,11 +16,11 @@ namespace {
 
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kMaxRank = 32;
-// Of one file. Whole models of experts have some hundred thousand in all of their shards.
+// Limit for one file. Whole models of experts have a few hundred thousand tensors over all shards.
 constexpr size_t kMaxHeaderTensors = size_t{1} << 18;
 constexpr const char* kMetadataName = "__metadata__";
 
-// One tensor as the header describes it, before anything of it is believed.
+// One tensor as the header describes it, before any check.
 struct Entry {
   std::string name;
   std::optional<DType> dtype;
@@ -28,8 +28,8 @@ struct Entry {
   std::optional<std::vector<int64_t>> offsets;  // begin, end, from the start of the data
 };
 
-// Reads the header without building a tree: a header may be 100 MiB, and a tree of it is many
-// times that. The nesting is fixed: header > tensor > shape or data_offsets.
+// Reads the header without building a tree: a header may be 100 MiB, and its tree takes many times
+// that. The nesting is fixed: header > tensor > shape or data_offsets.
 class HeaderReader : public JsonHandler {
  public:
   std::vector<Entry> entries;
@@ -150,7 +150,7 @@ struct SplitHeader {
   std::span<const std::byte> data;
 };
 
-// Splits the file after checking the declared length against the file and the limit.
+// Splits the file after checking the declared header length against the file and the limit.
 SplitHeader SplitFile(std::span<const std::byte> bytes, const std::string& source) {
   const auto fail = [&](const std::string& what) -> SplitHeader {
     throw Error(ErrorCode::kDataLoss, source + ": " + what);
@@ -177,11 +177,11 @@ SplitHeader SplitFile(std::span<const std::byte> bytes, const std::string& sourc
           bytes.subspan(kLengthBytes + header.size())};
 }
 
-// Bytes that dtype x shape takes; nothing when that does not fit an int64.
+// Bytes of dtype x shape; nullopt when they do not fit an int64.
 std::optional<int64_t> TensorBytes(DType dtype, std::span<const int64_t> shape) {
   auto bytes = static_cast<int64_t>(DTypeBytes(dtype));
   bool is_empty = false;
-  // Axes of 0 are left out of the product: [0, 2^62, 8] has no bytes, but rows that overflow.
+  // Axes of 0 do not enter the product: [0, 2^62, 8] has no bytes, but its rows overflow.
   for (const int64_t dim : shape) {
     is_empty = is_empty || dim == 0;
     if (dim != 0 && __builtin_mul_overflow(bytes, dim, &bytes)) return std::nullopt;
@@ -202,7 +202,8 @@ SafetensorsFile SafetensorsFile::FromBytes(std::span<const std::byte> bytes,
                                            const std::string& name) {
   const SplitHeader header = SplitFile(bytes, name);
   HeaderReader reader;
-  // A tensor's numbers are on the third level; anything deeper is refused before parsing.
+  // A tensor's numbers are on the third level. The parser refuses deeper nesting before the first
+  // event.
   ParseJsonEvents(header.text, name + " header", 3, reader);
 
   const auto fail = [&](const Entry& entry, const std::string& what) {
@@ -210,7 +211,7 @@ SafetensorsFile SafetensorsFile::FromBytes(std::span<const std::byte> bytes,
   };
   const auto data_bytes = static_cast<int64_t>(header.data.size());
 
-  // Each tensor by itself: its offsets lie in the file and agree with dtype and shape.
+  // Each tensor alone: its offsets lie in the file and agree with dtype and shape.
   for (const Entry& entry : reader.entries) {
     const int64_t begin = (*entry.offsets)[0];
     const int64_t end = (*entry.offsets)[1];
@@ -228,7 +229,7 @@ SafetensorsFile SafetensorsFile::FromBytes(std::span<const std::byte> bytes,
     }
   }
 
-  // All together: they tile the data without overlap or hole.
+  // All tensors together: they tile the data without overlap or hole.
   std::vector<std::tuple<int64_t, int64_t, size_t>> order;  // begin, end, index in the header
   order.reserve(reader.entries.size());
   for (const Entry& entry : reader.entries) {

@@ -16,21 +16,21 @@
 
 namespace tandem::engine {
 
-// The safetensors container: u64 little-endian header length, a JSON header
-// {"name": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {…}}, then the data.
-// Reading validates everything before the first byte of data is handed out: the header length
-// against the file and against kMaxHeaderBytes, every dtype, shape (no negative or overflowing
-// dims), offsets inside the file, sizes that equal dtype x shape, no overlaps and no holes, no
-// duplicate names, no unknown fields. Faults throw kDataLoss with one line naming the file and the
-// field; a dtype we do not know throws kUnsupported naming the tensor. Tensors may lie at any
-// address (readers use memcpy) and may be empty. Immutable; any thread.
+// The safetensors container: u64 little-endian header length, a JSON header {"name": {"dtype",
+// "shape", "data_offsets": [begin, end]}, "__metadata__": {…}}, then the data. Open checks
+// everything before any view exists: the header length against the file and kMaxHeaderBytes,
+// dtypes, shapes (no negative or overflowing dims), and offsets inside the file. Sizes must equal
+// dtype x shape; overlaps, holes, duplicate names and unknown fields are refused. Throws kDataLoss
+// with one line naming the file and the field, and kUnsupported naming the tensor for an unknown
+// dtype. Tensors may begin at any address (readers use memcpy) and may be empty. Immutable; any
+// thread.
 class SafetensorsFile {
  public:
   static constexpr int64_t kMaxHeaderBytes = 100 << 20;
 
   static SafetensorsFile Open(const std::filesystem::path& path);
-  // The same from memory (an embedded model); `name` is used in messages. The bytes must outlive
-  // it.
+  // Reads from memory (an embedded model). `name` is for messages. The bytes must outlive the
+  // SafetensorsFile.
   static SafetensorsFile FromBytes(std::span<const std::byte> bytes, const std::string& name);
 
   const std::vector<std::string>& names() const { return names_; }  // in the order of their data
@@ -52,11 +52,11 @@ struct NamedTensor {
   ConstTensorView view;
 };
 
-// Writes a safetensors file whose data section and every tensor start at a multiple of 64 bytes
-// where sizes allow it (the header is padded with spaces, tensors of odd sizes come last), fsyncs
-// it, and returns the SHA-256 of the file as lower-case hex. `path` must not exist yet
-// (kAlreadyExists); publishing is the caller's (atomic_write.h). Equal input gives equal bytes. On
-// failure no file is left. Throws kIo, naming path and errno's text (a full disk says so).
+// Writes and fsyncs a safetensors file and returns its SHA-256 as lower-case hex. The data section
+// begins at a multiple of 64 bytes (the header is padded with spaces). Tensors do too where sizes
+// allow it: tensors of other sizes come last. Equal input gives equal bytes. `path` must not exist
+// (kAlreadyExists); the caller publishes the file (atomic_write.h). On failure no file remains.
+// Throws kIo naming path and errno's text, also for a full disk.
 std::string WriteSafetensors(const std::filesystem::path& path,
                              std::span<const NamedTensor> tensors,
                              const std::map<std::string, std::string>& metadata);

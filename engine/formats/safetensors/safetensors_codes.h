@@ -4,7 +4,7 @@
 
 namespace tandem::engine {
 
-// Private to the reader and the writer of safetensors: what headers call the types.
+// Dtype names of safetensors headers. Private to the reader and the writer.
 struct DTypeCode {
   const char* code;
   DType dtype;

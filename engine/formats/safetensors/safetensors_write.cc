@@ -34,9 +34,10 @@ std::string JsonText(std::string_view text) {
   }
 }
 
-// The format allows no padding between tensors, so order is all we have: tensors of a multiple of
-// 64 bytes first, each of which leaves the next one aligned; then by falling element size, which
-// keeps the rest at least naturally aligned; then by name, so that equal models give equal files.
+// The format allows no padding between tensors, so only their order can align them. Tensors of a
+// multiple of 64 bytes come first: each leaves the next one aligned. The rest are sorted by falling
+// element size, which keeps them naturally aligned, then by name, so that equal models give equal
+// files.
 std::vector<const NamedTensor*> FileOrder(std::span<const NamedTensor> tensors) {
   std::vector<const NamedTensor*> order;
   order.reserve(tensors.size());
@@ -50,7 +51,7 @@ std::vector<const NamedTensor*> FileOrder(std::span<const NamedTensor> tensors) 
   return order;
 }
 
-// The length field and the header, padded with spaces so that the data begins aligned.
+// Returns the length field and the header, padded with spaces so that the data begins aligned.
 std::string HeaderBytes(std::span<const NamedTensor* const> order,
                         const std::map<std::string, std::string>& metadata) {
   std::string header = "{";
@@ -87,8 +88,8 @@ std::string HeaderBytes(std::span<const NamedTensor* const> order,
   return length + header;
 }
 
-// Writes and hashes in pieces that stay in the cache between the two. Unless finished, it leaves no
-// file behind.
+// Writes and hashes in pieces that stay in the cache between the two. Removes the file unless
+// Finish succeeds.
 class HashingWriter {
  public:
   explicit HashingWriter(const std::filesystem::path& path)

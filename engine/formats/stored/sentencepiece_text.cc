@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-// A protobuf message, with the numbers of fields of sentencepiece_model.proto.
+// Writes a protobuf message with the field numbers of sentencepiece_model.proto.
 namespace tandem::engine {
 namespace {
 

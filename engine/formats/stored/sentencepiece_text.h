@@ -13,7 +13,8 @@ struct ScoredPiece {
   float score = 0;
   SentencePieceType type = SentencePieceType::kNormal;
 };
-// A vocabulary as the bytes of a `tokenizer.model`, which engine/tokenizer reads.
+// A SentencePiece vocabulary. WriteSentencePiece returns it as the bytes of a `tokenizer.model`,
+// which engine/tokenizer reads.
 struct SentencePieceText {
   std::vector<ScoredPiece> pieces;  // by id
   bool is_bpe = true;               // else Unigram
@@ -23,7 +24,7 @@ struct SentencePieceText {
   std::string_view charsmap = {};
 };
 std::string WriteSentencePiece(const SentencePieceText& model);
-// The text with U+2581 for each space, as pieces spell them.
+// Returns the text with U+2581 in place of each space, as pieces spell it.
 std::string WithMetaspaces(std::string_view text);
 
 }  // namespace tandem::engine

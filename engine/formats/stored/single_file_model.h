@@ -10,13 +10,13 @@
 
 namespace tandem::engine {
 
-// A model that another program wrote into one file, told as the files of a Hugging Face directory:
-// tensors by the names that families ask for, config.json and the files of a tokenizer as texts
-// made from what the file says. The bytes must outlive it. Any thread.
+// A GGUF or llama2.c file presented as the files of a Hugging Face directory. Tensors have the
+// names that families use. config.json and the tokenizer files are texts generated from the file's
+// metadata. The file's bytes must outlive it. Any thread.
 struct SingleFileModel {
   std::map<std::string, StoredTensor, std::less<>> tensors;
-  // The text of a file of the directory; nullopt where there is none. Throws kDataLoss,
-  // kUnsupported naming the file and what in it cannot be told.
+  // Returns the text of a file of that directory, or nullopt when it does not exist. Throws
+  // kDataLoss or kUnsupported naming the file and the metadata at fault.
   std::function<std::optional<std::string>(std::string_view file_name)> read_text;
 };
 

@@ -9,7 +9,7 @@
 namespace tandem::engine {
 namespace {
 
-// Digits alone, as std::to_string writes them.
+// Accepts at most four digits without a leading zero, as std::to_string writes them.
 std::optional<int64_t> LayerNumber(std::string_view text) {
   if (text.empty() || text.size() > 4 || (text.size() > 1 && text.front() == '0')) {
     return std::nullopt;

@@ -10,7 +10,7 @@
 namespace tandem::engine {
 namespace {
 
-// Blocks are read byte by byte: they lie at any address.
+// Reads blocks byte by byte, because they may begin at any address.
 struct BlockView {
   const std::byte* at;
 
@@ -18,11 +18,12 @@ struct BlockView {
   float Half(int64_t i) const {
     return F16ToFloat(static_cast<uint16_t>(Byte(i) | Byte(i + 1) << 8));
   }
-  // Of sixteen bytes, the low nibbles of all and then the high ones.
+  // Sixteen bytes hold 32 numbers: the low nibbles are the first sixteen, the high nibbles the
+  // rest.
   int Nibble(int64_t from, int64_t i) const {
     return i < 16 ? Byte(from + i) & 15 : Byte(from + i - 16) >> 4;
   }
-  // The fifth bits of 32 numbers.
+  // The fifth bit of number `i`; `from` is the offset of the 32 bits.
   int HighBit(int64_t from, int64_t i) const { return Byte(from + i / 8) >> (i % 8) & 1; }
 };
 
@@ -57,7 +58,7 @@ void DecodeQ8_0(BlockView b, float* out) {
   }
 }
 
-// Of one of the eight groups of a Q4_K or Q5_K block.
+// Scale and minimum of one of the eight groups of a Q4_K or Q5_K block.
 struct GroupScale {
   float scale;
   float min;
@@ -88,7 +89,7 @@ void DecodeQ5_K(BlockView b, float* out) {
   }
 }
 
-// Low nibbles of 128 bytes, two upper bits in 64 more, sixteen int8 scales, d.
+// Layout: low nibbles in 128 bytes, two upper bits in 64 more, sixteen int8 scales, then d.
 void DecodeQ6_K(BlockView b, float* out) {
   constexpr int64_t kHigh = 128, kScales = 192, kD = 208;
   const float d = b.Half(kD);
@@ -107,7 +108,7 @@ struct EncodingInfo {
   int64_t bytes;
   void (*decode)(BlockView block, float* out);
 };
-// By Encoding.
+// Indexed by Encoding.
 constexpr std::array<EncodingInfo, 9> kEncodings = {{
     {"plain", 1, 0, nullptr},
     {"Q4_0", 32, 18, DecodeQ4_0},
@@ -170,7 +171,7 @@ const std::byte* StoredTensor::RowData(int64_t row) const {
 std::string DecodingOf(const StoredTensor& tensor) {
   std::string text(EncodingName(tensor.encoding));
   if (tensor.interleaved_heads > 0) text += " pairs " + std::to_string(tensor.interleaved_heads);
-  // Only ever a whole number: what converters add is 1.
+  // Always a whole number: converters add 1.
   if (tensor.added != 0) text += " less " + std::to_string(static_cast<int64_t>(tensor.added));
   if (tensor.transposed) text += " transposed";
   return text + "/" + std::to_string(kDecodeVersion);

@@ -1,5 +1,5 @@
-// Standard headers come before the region: an inline function of theirs, compiled for this
-// instruction set, must never be the copy that the linker keeps.
+// Standard headers come before the region. Otherwise the linker could keep a copy of their inline
+// functions that was compiled for this instruction set.
 #include "engine/kernels/training_kernels.h"
 #include "engine/kernels/training_tables.h"
 
@@ -9,7 +9,7 @@
 namespace tandem::engine::avx2 {
 namespace {
 
-// Each file uses the ones before it.
+// Each file uses the files before it.
 // clang-format off
 #include "engine/kernels/optimizer_kernels.inc"
 #include "engine/kernels/training_kernels.inc"

@@ -1,5 +1,5 @@
-// Standard and intrinsics headers come before the region: an inline function of theirs, compiled
-// for this instruction set, must never be the copy that the linker keeps.
+// Standard and intrinsics headers come before the region. Otherwise the linker could keep a copy of
+// their inline functions that was compiled for this instruction set.
 #include <immintrin.h>
 
 #include <utility>
@@ -13,7 +13,7 @@
 namespace tandem::engine::avx512_bf16 {
 namespace {
 
-// Each file uses the ones before it.
+// Each file uses the files before it.
 // clang-format off
 #include "engine/kernels/avx512/vec.inc"
 #include "engine/kernels/avx512/pairs_dot.inc"

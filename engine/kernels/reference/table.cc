@@ -6,8 +6,8 @@
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/tables.h"
 
-// The plain statement of every kernel, one scalar operation after the other: slow, obviously right,
-// and the oracle for the other tables.
+// Every kernel as plain scalar operations: slow, easy to check, and the oracle for the other
+// tables.
 namespace tandem::engine::reference {
 namespace {
 
@@ -20,14 +20,14 @@ void Put(float* y, float value) { *y = value; }
 void Put(Bf16* y, float value) { *y = FloatToBf16(value); }
 
 template <class T>
-constexpr int64_t kPair = std::is_same_v<T, Bf16> ? 2 : 1;  // k values side by side in a panel
+constexpr int64_t kPair = std::is_same_v<T, Bf16> ? 2 : 1;  // adjacent k values in a panel
 
 template <class T>
 int64_t Padded(int64_t k) {
   return (k + kPair<T> - 1) / kPair<T> * kPair<T>;
 }
 
-// Where element (n, k) lies in panels whose k axis is `padded` long.
+// Index of element (n, k) in panels whose k axis is `padded` long.
 template <class T>
 int64_t PanelIndex(int64_t n, int64_t k, int64_t padded) {
   const int64_t panel = n / kLanes;
@@ -79,8 +79,8 @@ void TransposeRows(const TransposeRowsArgs<T>& a) noexcept {
   }
 }
 
-// Three passes per row: scores and maximum, exponentials and their sum, weighted values. Scores are
-// formed again in each pass, so that no buffer limits the chunk.
+// Three passes per row: scores and maximum, exponentials and their sum, weighted values. Each pass
+// recomputes the scores, so no buffer limits the chunk.
 template <class T>
 void AttentionChunk(const AttentionArgs<T>& a, const AttentionState& state) noexcept {
   const int64_t value_stride = Padded<T>(a.head_dim);

@@ -69,7 +69,7 @@ void ListSelfAttention(std::vector<WeightSpec>& specs, const std::string& prefix
   ListProjection(specs, prefix + ".o_proj", hidden, q_dim, biases.o);
 }
 
-// Braces evaluate in order.
+// Braced initialisers evaluate in order.
 SelfAttention TakeSelfAttention(WeightCursor& weights, AttentionBiases biases) {
   return {TakeProjection(weights, biases.qkv), TakeProjection(weights, biases.qkv),
           TakeProjection(weights, biases.qkv), TakeProjection(weights, biases.o)};

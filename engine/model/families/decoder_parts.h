@@ -11,22 +11,22 @@
 
 namespace tandem::engine {
 
-// Words that families share: how checkpoints of transformers store weights, and the two groups of
-// linear layers that decoders from Llama to Gemma have in common. A part is listed, taken and run
-// by the functions beside it, each in the same order.
+// Parts that families share: how transformers checkpoints store weights, and the two groups of
+// linear layers common to decoders from Llama to Gemma. Each part has functions that list, take and
+// run it, all in the same weight order.
 
-// Of the models that tests make: shorter than their texts.
+// Window of tiny test models; shorter than the tests' texts.
 inline constexpr int64_t kTinyWindow = 24;
 void WindowEveryOtherLayer(ModelConfig& config);
 
 WeightSpec MatrixSpec(std::string name, int64_t n, int64_t k);
 WeightSpec EmbeddingSpec(std::string name, int64_t n, int64_t k);
 WeightSpec VectorSpec(std::string name, int64_t n);
-// A norm's scale stored less 1.
+// A norm's scale, stored minus 1.
 WeightSpec OffsetNormSpec(std::string name, int64_t n);
 
-// Hands out the weights of a model in list order: a family names them once when it lists them and
-// once, in the same order, when it takes them.
+// Hands out a model's weights in list order. A family names weights once when it lists them, and
+// takes them in the same order.
 class WeightCursor {
  public:
   explicit WeightCursor(std::span<const Weight> weights) : weights_(weights) {}

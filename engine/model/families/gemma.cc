@@ -1,5 +1,5 @@
-// Gemma (Gemma Team 2024), as transformers' GemmaForCausalLM: Llama's blocks with a GELU, norms
-// that are stored as what they add to 1, and embeddings scaled by the root of their width.
+// Gemma (Gemma Team 2024), as transformers' GemmaForCausalLM: Llama's blocks with a GELU, norm
+// scales stored minus 1, and embeddings scaled by the square root of their width.
 
 #include <array>
 #include <nlohmann/json.hpp>
@@ -33,8 +33,8 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
                                source);
   c.family = "gemma";
   ParseRope(json, 10000, c, source);
-  // The first files say `hidden_act: gelu` and mean the tanh form with which the models were
-  // trained; `hidden_activation`, where it is there, decides.
+  // The first files say `hidden_act: gelu` but the models were trained with the tanh form.
+  // `hidden_activation` takes precedence when present.
   const std::string act = JsonStringOr(json, "hidden_act", "gelu", source);
   const Activation fallback =
       act == "gelu" ? Activation::kGeluTanh : ParseActivation(json, "hidden_act", "", source);

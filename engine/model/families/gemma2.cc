@@ -1,5 +1,5 @@
-// Gemma 2 (Gemma Team 2024), as transformers' Gemma2ForCausalLM: Gemma with a norm after attention
-// and MLP as well as before, soft caps on scores and logits, and a sliding window on every other
+// Gemma 2 (Gemma Team 2024), as transformers' Gemma2ForCausalLM. It adds to Gemma a second norm
+// after attention and MLP, soft caps on scores and logits, and a sliding window on every other
 // layer.
 
 #include <array>

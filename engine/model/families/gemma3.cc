@@ -1,6 +1,6 @@
-// Gemma 3, text (Gemma Team 2025), as transformers' Gemma3ForCausalLM: Gemma 2 without its caps,
-// with norms on the heads of q and k, and five windowed layers with a rope of their own for each
-// that sees everything. Of Gemma3ForConditionalGeneration the text part is read.
+// Gemma 3, text (Gemma Team 2025), as transformers' Gemma3ForCausalLM: Gemma 2 without its caps and
+// with norms on the heads of q and k. Every full-attention layer follows five windowed layers,
+// which have their own rope. Only the text part of Gemma3ForConditionalGeneration is read.
 
 #include <array>
 #include <nlohmann/json.hpp>
@@ -23,8 +23,8 @@ constexpr std::array<std::string_view, 4> kArchitectures{
 
 constexpr double kLocalTheta = 10000, kGlobalTheta = 1000000;
 
-// Two bases and one scaling, or one object per type of layer. The scaling is of the layers that see
-// everything.
+// Either two bases and one scaling, or one object per layer type. The scaling applies to
+// full-attention layers.
 void ParseRopes(const Json& json, ModelConfig& c, const std::string& source) {
   const auto parameters = json.find("rope_parameters");
   if (parameters == json.end() || !parameters->is_object() ||
@@ -47,7 +47,7 @@ void ParseRopes(const Json& json, ModelConfig& c, const std::string& source) {
   c.local_rope_theta = sliding.theta;
 }
 
-// The text part of a model with eyes; what its file says outside of it, it says of the whole.
+// The text part of a multimodal model; keys outside of it apply to the whole model.
 Json TextConfig(const Json& json, const std::string& source) {
   const auto text = json.find("text_config");
   if (text == json.end() || text->is_null()) return json;
@@ -98,7 +98,7 @@ constexpr GemmaTraits kTraits{.output_norms = true, .qk_norm = true, .local_rope
 
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs = ListGemmaWeights(c, kTraits);
-  // Inside a model with eyes, as files of transformers before and after 4.52 name it.
+  // Names inside a multimodal model, as transformers before and after 4.52 writes them.
   for (WeightSpec& spec : specs) {
     spec.aliases.push_back("language_model." + spec.name);
     if (spec.name.starts_with("model.")) {

@@ -10,7 +10,7 @@
 namespace tandem::engine {
 namespace {
 
-// As ListGemmaRopes lists them.
+// In the order of ListGemmaRopes.
 constexpr size_t kGlobalRope = 0, kLocalRope = 1;
 
 AttentionBiases Biases(const ModelConfig& c) {
@@ -29,7 +29,7 @@ struct Layer {
 
 const Weight* TakeIf(bool has, WeightCursor& w) { return has ? &w.Take() : nullptr; }
 
-// Braces evaluate in order, so the members are taken as ListGemmaWeights lists them.
+// Braced initialisers evaluate in order, so members are taken in the order of ListGemmaWeights.
 Layer TakeLayer(WeightCursor& w, const ModelConfig& c, const GemmaTraits& traits) {
   return {w.Take(),
           TakeSelfAttention(w, Biases(c)),
@@ -50,7 +50,7 @@ Act Block(const Layer& w, const ModelConfig& c, const GemmaTraits& traits, Act x
   const AttentionSpec attention = c.LayerAttention(layer);
   const size_t rope = traits.local_rope && attention.window > 0 ? kLocalRope : kGlobalRope;
   const Act h = ops.RmsNorm(x, w.before_attn, c.norm_eps);  // [rows, hidden_dim]
-  // [rows, n_heads * head_dim] and twice [rows, n_kv_heads * head_dim]
+  // q: [rows, n_heads * head_dim]; k, v: [rows, n_kv_heads * head_dim]
   const Act q = ops.Rope(NormIf(ops, Project(ops, h, w.attn.q), w.q_norm, c), rope);
   const Act k = ops.Rope(NormIf(ops, Project(ops, h, w.attn.k), w.k_norm, c), rope);
   const Act v = Project(ops, h, w.attn.v);
@@ -78,7 +78,7 @@ std::vector<WeightSpec> ListGemmaWeights(const ModelConfig& c, const GemmaTraits
       norm(prefix + "self_attn.k_norm", c.attention.head_dim);
     }
     norm(prefix + "post_attention_layernorm", c.hidden_dim);
-    // Without norms of outputs, the name above means the one before the MLP.
+    // Without output norms, the name above is the norm before the MLP.
     if (traits.output_norms) norm(prefix + "pre_feedforward_layernorm", c.hidden_dim);
     ListGatedMlp(specs, prefix + "mlp", c);
     if (traits.output_norms) norm(prefix + "post_feedforward_layernorm", c.hidden_dim);

@@ -9,22 +9,22 @@
 
 namespace tandem::engine {
 
-// The decoder of Gemma (Gemma Team 2024) under transformers' names, and its later forms: Llama's
-// blocks with norm scales that are stored less 1, and embeddings scaled by the root of their width.
-// The generations differ in their config.json and in these traits.
+// The decoder of Gemma (Gemma Team 2024) and its later generations, under transformers' names. It
+// differs from Llama's blocks by norm scales stored minus 1 and by embeddings scaled by the square
+// root of their width. Generations differ in their config.json and in these traits.
 struct GemmaTraits {
   bool output_norms = false;  // a norm after attention and MLP as well as before
   bool qk_norm = false;       // an RMSNorm over each head's q and k, before rope
-  bool local_rope = false;    // windowed layers rotate by a table of their own
+  bool local_rope = false;    // windowed layers have their own rope table
 };
 
 std::vector<WeightSpec> ListGemmaWeights(const ModelConfig& config, const GemmaTraits& traits);
-// One for every layer; with local_rope, a second one for windowed layers.
+// One table for every layer; with local_rope, a second one for windowed layers.
 std::vector<RopeSpec> ListGemmaRopes(const ModelConfig& config, const GemmaTraits& traits);
 void GemmaForward(const ModelConfig& config, const GemmaTraits& traits, const Weights& weights,
                   LayerOps& ops);
 
-// FamilySpec::shape_tiny, what all generations share of it.
+// The part of FamilySpec::shape_tiny that all generations share.
 void ShapeTinyGemma(ModelConfig& config, int64_t n_kv_heads);
 
 }  // namespace tandem::engine

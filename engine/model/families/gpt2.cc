@@ -1,6 +1,6 @@
 // GPT-2 (Radford et al. 2019), as transformers' GPT2LMHeadModel: pre-norm blocks with learned
 // positions, LayerNorms, biases everywhere and a GELU. Linear layers are stored input-first
-// ("Conv1D"), those of q, k and v as one.
+// ("Conv1D"), with q, k and v in one.
 
 #include <array>
 #include <cmath>
@@ -111,7 +111,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
     ListConv(specs, prefix + "mlp.c_proj", d, c.ffn_dim);
   }
   ListLayerNorm(specs, "ln_f", d);
-  // The hub's files name them so, those that transformers saves begin with "transformer.".
+  // The hub's files use these names; files that transformers saves begin with "transformer.".
   for (WeightSpec& spec : specs) spec.aliases = {"transformer." + spec.name};
   if (!c.tied_embeddings) specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, d));
   return specs;
@@ -124,7 +124,7 @@ struct Layer {
   const Weight &norm2, &norm2_bias, &up, &up_bias, &down, &down_bias;
 };
 
-// Braces evaluate in order, so the members are taken as ListWeights lists them.
+// Braced initialisers evaluate in order, so members are taken in the order of ListWeights.
 Layer TakeLayer(WeightCursor& w) {
   return {w.Take(), w.Take(), w.Take(), w.Take(), w.Take(), w.Take(),
           w.Take(), w.Take(), w.Take(), w.Take(), w.Take(), w.Take()};

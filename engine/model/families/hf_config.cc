@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Enough for any model; keeps a hostile list from becoming work in every decoding step.
+// Enough for any model; limits the work per decoding step that a hostile list could cause.
 constexpr size_t kMaxTokenList = 64;
 constexpr int64_t kMaxWindow = int64_t{1} << 40;
 constexpr const char* kWindowedLayer = "sliding_attention";
@@ -28,7 +28,8 @@ bool IsNull(const Json& object, const char* field) {
   return found != object.end() && found->is_null();
 }
 
-// Heads: where a class has a number of its own, an explicit null means what it means for Llama.
+// Head counts. An explicit null means Llama's default (as many as query heads), even where the
+// class has a different one.
 AttentionSpec ParseHeads(const Json& json, const HfDefaults& defaults, int64_t hidden_dim,
                          const std::string& source) {
   AttentionSpec a;
@@ -144,7 +145,7 @@ Activation ParseActivation(const Json& config, const char* field, const char* fa
                            const std::string& source) {
   const std::string name = JsonStringOr(config, field, fallback, source);
   if (name == "silu" || name == "swish") return Activation::kSilu;
-  // Two spellings of one formula.
+  // Both names mean the same formula.
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
   if (name == "relu") return Activation::kRelu;
   ThrowUnsupported(source, "'" + std::string(field) + "' " + Quoted(name) +
@@ -250,7 +251,7 @@ void WriteGemmaAttention(const ModelConfig& config, Json& json) {
   const double scalar = config.query_scalar > 0 ? config.query_scalar
                                                 : static_cast<double>(config.attention.head_dim);
   json["hidden_activation"] = ActivationName(config.activation);
-  // The class knows an integer; other numbers are for models of our own.
+  // The transformers class expects an integer; only our own models have other numbers.
   json["query_pre_attn_scalar"] =
       scalar == std::floor(scalar) ? Json(static_cast<int64_t>(scalar)) : Json(scalar);
   json["attn_logit_softcapping"] = cap(config.attention.soft_cap);

@@ -12,11 +12,11 @@
 
 namespace tandem::engine {
 
-// What the families' config.json files have in common. All throw kDataLoss / kUnsupported naming
-// `source` and the field; null counts as absent, as in transformers.
+// Shared parsing of the families' config.json files. All functions throw kDataLoss / kUnsupported
+// naming `source` and the field; null counts as absent, as in transformers.
 
-// Upper bounds of what a config may claim, far above any known model: they keep products of two
-// sizes within int64 and a hostile number from becoming an allocation.
+// Upper bounds of a config, far above any known model. They keep products of two sizes within int64
+// and limit the allocations a hostile number can cause.
 inline constexpr int64_t kMaxLayers = kMaxModelLayers;
 inline constexpr int64_t kMaxWidth = 1 << 18;  // hidden_dim, ffn_dim, heads * head_dim
 inline constexpr int64_t kMaxHeads = 4096;
@@ -24,7 +24,7 @@ inline constexpr int64_t kMaxHeadDim = 1024;
 inline constexpr int64_t kMaxVocab = 1 << 22;
 inline constexpr int64_t kMaxContext = 1 << 22;
 
-// `eos_token_id`: an int, a list of ints, or nothing.
+// `eos_token_id`: an int, a list of ints, or absent.
 std::vector<TokenId> ParseTokenList(const nlohmann::ordered_json& config, const char* field,
                                     int64_t vocab_size, const std::vector<TokenId>& fallback,
                                     const std::string& source);
@@ -32,7 +32,7 @@ std::vector<TokenId> ParseTokenList(const nlohmann::ordered_json& config, const 
 TokenId FirstToken(const std::vector<TokenId>& tokens);
 nlohmann::ordered_json TokenListToJson(const std::vector<TokenId>& tokens);
 
-// What a key means when a file leaves it out: the defaults of the family's class in transformers.
+// Values of absent keys: the defaults of the family's class in transformers.
 struct HfDefaults {
   int64_t vocab_size = 32000;
   int64_t hidden_dim = 4096;
@@ -47,24 +47,25 @@ struct HfDefaults {
   std::vector<TokenId> bos = {};
   std::vector<TokenId> eos = {};
 };
-// The keys that decoders from Llama to Gemma share: sizes, heads, norm, context, tokens. What a
-// head's scores are multiplied with is 1 / sqrt(head_dim). Refuses quantised checkpoints.
+// Parses the keys that decoders from Llama to Gemma share: sizes, heads, norm, context, tokens.
+// attention.scale is 1 / sqrt(head_dim). Refuses quantised checkpoints.
 ModelConfig ParseDecoder(const nlohmann::ordered_json& config, const HfDefaults& defaults,
                          const std::string& source);
-// The same keys, and `rope_theta`, `attention_bias` and `hidden_act`, after the names of the class.
+// Writes the same keys and `rope_theta`, `attention_bias` and `hidden_act`, after the names of the
+// class.
 nlohmann::ordered_json WriteDecoder(const ModelConfig& config, const char* architecture,
                                     const char* model_type);
 
-// The activation that `field` names in the words of transformers; `fallback` when it is absent.
+// The activation in `field`, by transformers' names; `fallback` when the field is absent.
 Activation ParseActivation(const nlohmann::ordered_json& config, const char* field,
                            const char* fallback, const std::string& source);
 const char* ActivationName(Activation activation);
 
-// `sliding_window`: 0 (none) for null, and `fallback` when it is absent.
+// `sliding_window`: 0 (no window) for null, `fallback` when absent.
 int64_t ParseWindow(const nlohmann::ordered_json& config, int64_t fallback,
                     const std::string& source);
-// Which layers attention.window is for: `layer_types` decides where it is there, else `by_default`.
-// A window on no layer becomes none.
+// Sets the layers that attention.window applies to: `layer_types` if present, otherwise
+// `by_default`. A window on no layer becomes 0.
 void ParseLayerTypes(const nlohmann::ordered_json& json,
                      const std::function<bool(int64_t layer)>& by_default, ModelConfig& config,
                      const std::string& source);
@@ -74,7 +75,7 @@ nlohmann::ordered_json LayerTypesToJson(const ModelConfig& config);
 void ParseQwenWindows(const nlohmann::ordered_json& json, ModelConfig& config,
                       const std::string& source);
 void WriteQwenWindows(const ModelConfig& config, nlohmann::ordered_json& json);
-// What attention is in Gemma 2 and 3: `query_pre_attn_scalar`, the soft caps, windows by layer.
+// Attention keys of Gemma 2 and 3: `query_pre_attn_scalar`, the soft caps, windows by layer.
 struct GemmaDefaults {
   float attention_cap = 0;
   float logit_cap = 0;

@@ -43,7 +43,7 @@ RopeScaling ParseLlama3(const Json& object, const std::string& source) {
   return scaling;
 }
 
-// YaRN's temperature (Peng et al. 2023), as attention sees it through q and k.
+// YaRN's temperature (Peng et al. 2023), applied to attention through q and k.
 double YarnScale(double factor, double mscale) {
   return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
 }
@@ -70,7 +70,7 @@ RopeScaling ParseYarn(const Json& object, int64_t max_context_len, const std::st
 }
 
 RopeScaling ParseScaling(const Json& object, int64_t max_context_len, const std::string& source) {
-  // "type" is the key of transformers before 4.43.
+  // transformers before 4.43 uses the key "type".
   const std::string type =
       JsonStringOr(object, "rope_type", JsonStringOr(object, "type", "default", source), source);
   RopeScaling scaling;
@@ -95,7 +95,7 @@ void RefusePartialRotation(const Json& object, const std::string& source) {
   }
 }
 
-// The dimension that turns `turns` times in the original context.
+// The dimension that completes `turns` turns in the original context.
 double YarnDimension(double turns, int64_t head_dim, double theta, const RopeScaling& scaling) {
   return static_cast<double>(head_dim) *
          std::log(static_cast<double>(scaling.original_max_positions) /
@@ -103,8 +103,8 @@ double YarnDimension(double turns, int64_t head_dim, double theta, const RopeSca
          (2 * std::log(theta));
 }
 
-// Dimensions that turn often are kept, those that turn seldom are slowed by `factor`, on a ramp
-// between.
+// Keeps dimensions that turn often, slows those that turn seldom by `factor`, and interpolates on a
+// ramp between.
 void SlowAsYarn(int64_t head_dim, double theta, const RopeScaling& scaling,
                 std::vector<double>& frequencies) {
   double low = YarnDimension(scaling.beta_fast, head_dim, theta, scaling);
@@ -122,8 +122,8 @@ void SlowAsYarn(int64_t head_dim, double theta, const RopeScaling& scaling,
   }
 }
 
-// Wavelengths that fit the original context often keep their frequency, those that never completed
-// a turn are slowed by `factor`, and between the two it is interpolated.
+// Keeps wavelengths that fit the original context often. Slows those that never complete a turn by
+// `factor`, and interpolates between the two.
 void SlowAsLlama3(const RopeScaling& scaling, std::vector<double>& frequencies) {
   for (double& frequency : frequencies) {
     const double turns =

@@ -9,23 +9,22 @@
 
 namespace tandem::engine {
 
-// Rotary positions as config.json states them, in the keys of transformers 4 and 5. All throw
-// kDataLoss / kUnsupported naming `source` and the field; types that we do not compute are
-// kUnsupported.
+// Rotary positions in config.json, in the keys of transformers 4 and 5. All functions throw
+// kDataLoss / kUnsupported naming `source` and the field; unknown rope types are kUnsupported.
 
 struct RopeConfig {
   double theta = 10000;
   RopeScaling scaling;
 };
-// `rope_theta` with `rope_scaling`, or `rope_parameters`, into the config.
+// Reads `rope_theta` with `rope_scaling`, or `rope_parameters`, into the config.
 void ParseRope(const nlohmann::ordered_json& json, double default_theta, ModelConfig& config,
                const std::string& source);
-// One such object, which may hold `rope_theta`; `name` is what it is called.
+// Parses one such object, which may hold `rope_theta`; `name` is its key.
 RopeConfig ParseRopeObject(const nlohmann::ordered_json& object, const char* name,
                            double default_theta, int64_t max_context_len,
                            const std::string& source);
-// Theta, scaling, and how far positions may go: YaRN's own stretch counts even where the file
-// states the old context.
+// Sets theta, scaling and the maximum context. YaRN multiplies the original context even where the
+// file still states the old length.
 void SetRope(const RopeConfig& rope, ModelConfig& config);
 nlohmann::ordered_json RopeScalingToJson(const RopeScaling& scaling);
 // theta^(-2i/head_dim) with transformers' scaling of that kind.

@@ -1,6 +1,6 @@
 // Llama 2 and 3 (Touvron et al. 2023, Grattafiori et al. 2024), as transformers' LlamaForCausalLM:
-// pre-norm blocks of grouped-query attention with rotary positions and a SwiGLU MLP. Also what
-// TinyLlama, SmolLM2 and our own tandem-stories are.
+// pre-norm blocks of grouped-query attention with rotary positions and a SwiGLU MLP. TinyLlama,
+// SmolLM2 and our own tandem-stories are of this family too.
 
 #include <array>
 #include <nlohmann/json.hpp>

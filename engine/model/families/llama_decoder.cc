@@ -16,7 +16,7 @@ struct Layer {
   GatedMlp mlp;
 };
 
-// Braces evaluate in order, so the members are taken as ListLlamaWeights lists them.
+// Braced initialisers evaluate in order, so members are taken in the order of ListLlamaWeights.
 Layer TakeLayer(WeightCursor& w, const ModelConfig& c, const LlamaTraits& traits) {
   return {w.Take(),
           TakeSelfAttention(w, traits.biases),
@@ -32,7 +32,7 @@ Act NormHeads(LayerOps& ops, Act x, const Weight* norm, const ModelConfig& c) {
 
 Act Block(const Layer& w, const ModelConfig& c, Act x, int64_t layer, LayerOps& ops) {
   const Act h = ops.RmsNorm(x, w.attn_norm, c.norm_eps);  // [rows, hidden_dim]
-  // [rows, n_heads * head_dim] and twice [rows, n_kv_heads * head_dim]
+  // q: [rows, n_heads * head_dim]; k, v: [rows, n_kv_heads * head_dim]
   const Act q = ops.Rope(NormHeads(ops, Project(ops, h, w.attn.q), w.q_norm, c), 0);
   const Act k = ops.Rope(NormHeads(ops, Project(ops, h, w.attn.k), w.k_norm, c), 0);
   const Act v = Project(ops, h, w.attn.v);

@@ -10,16 +10,16 @@
 
 namespace tandem::engine {
 
-// The decoder of Llama (Touvron et al. 2023) under transformers' names, and what other families
-// took over from it: pre-norm blocks of grouped-query attention with rotary positions and a gated
-// MLP. They differ in their config.json and in these traits.
+// The decoder of Llama (Touvron et al. 2023) and of the families derived from it, under
+// transformers' names: pre-norm blocks of grouped-query attention with rotary positions and a gated
+// MLP. The families differ in their config.json and in these traits.
 struct LlamaTraits {
   AttentionBiases biases;
   bool qk_norm = false;  // an RMSNorm over each head's q and k, before rope
 };
 
 std::vector<WeightSpec> ListLlamaWeights(const ModelConfig& config, const LlamaTraits& traits);
-// One, for every layer.
+// One table for all layers.
 std::vector<RopeSpec> ListLlamaRopes(const ModelConfig& config);
 void LlamaForward(const ModelConfig& config, const LlamaTraits& traits, const Weights& weights,
                   LayerOps& ops);

@@ -1,6 +1,6 @@
 // The miniGPT of the Keras and JAX tutorials: learned positions, post-norm blocks, biases
 // everywhere, ReLU, no final norm. Checkpoints use the Flax NNX state paths joined with dots;
-// kernels are stored input-first and the heads of attention have an axis of their own.
+// kernels are stored input-first and attention heads have an axis of their own.
 
 #include <array>
 #include <cmath>
@@ -62,7 +62,7 @@ Json WriteConfig(const ModelConfig& c) {
               {"eos_token_id", TokenListToJson(c.eos_tokens)}};
 }
 
-// A kernel [in.., out..]: axes may be split into heads; flattened it is [k, n].
+// A kernel [in.., out..], whose axes may be split into heads; flattened it is [k, n].
 WeightSpec KernelSpec(std::string name, std::vector<int64_t> shape, int64_t n, int64_t k) {
   WeightSpec spec = MatrixSpec(std::move(name), n, k);
   spec.source_shape = std::move(shape);
@@ -112,7 +112,7 @@ struct Layer {
   const Weight &linear2, &linear2_bias, &norm2, &norm2_bias;
 };
 
-// Braces evaluate in order, so the members are taken as ListWeights lists them.
+// Braced initialisers evaluate in order, so members are taken in the order of ListWeights.
 Layer TakeLayer(WeightCursor& w) {
   return {w.Take(), w.Take(), w.Take(), w.Take(), w.Take(), w.Take(), w.Take(), w.Take(),
           w.Take(), w.Take(), w.Take(), w.Take(), w.Take(), w.Take(), w.Take(), w.Take()};

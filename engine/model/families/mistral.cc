@@ -1,5 +1,5 @@
-// Mistral (Jiang et al. 2023), as transformers' MistralForCausalLM: Llama's blocks, and in the
-// first models a sliding window on every layer.
+// Mistral (Jiang et al. 2023), as transformers' MistralForCausalLM: Llama's blocks; the first
+// models have a sliding window on every layer.
 
 #include <array>
 #include <nlohmann/json.hpp>

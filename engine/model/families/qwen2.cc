@@ -1,5 +1,5 @@
 // Qwen2 and Qwen2.5 (Yang et al. 2024), as transformers' Qwen2ForCausalLM: Llama's blocks with
-// biases on q, k and v, and a sliding window that is stated in most files and used in few.
+// biases on q, k and v. Most files state a sliding window, and few use it.
 
 #include <array>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // Qwen3, the dense models (Yang et al. 2025), as transformers' Qwen3ForCausalLM: Llama's blocks
-// with an RMSNorm on every head of q and k before they are rotated.
+// with an RMSNorm on every head of q and k before rotation.
 
 #include <array>
 #include <nlohmann/json.hpp>

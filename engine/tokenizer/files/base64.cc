@@ -43,7 +43,7 @@ std::optional<std::string> DecodeBase64(std::string_view text) {
     bytes.push_back(static_cast<char>(bits >> n_bits));
     bits &= (1u << n_bits) - 1;
   }
-  if (bits != 0 || n_bits >= 6) return std::nullopt;  // bits that no byte has
+  if (bits != 0 || n_bits >= 6) return std::nullopt;  // leftover bits beyond the last byte
   return bytes;
 }
 

@@ -6,7 +6,7 @@
 
 namespace tandem::engine {
 
-// RFC 4648 with padding; nullopt for anything else.
+// Decodes RFC 4648 with padding; nullopt for anything else.
 std::optional<std::string> DecodeBase64(std::string_view text);
 
 }  // namespace tandem::engine

@@ -5,7 +5,7 @@
 
 namespace tandem::engine {
 
-// One line for a tokenizer file that cannot be used: "<file>: <field> <what>".
+// Throws "<file>: <field> <what>" for an unusable tokenizer file.
 [[noreturn]] void ThrowBroken(const std::string& file, std::string_view field,
                               std::string_view what);  // kDataLoss
 [[noreturn]] void ThrowUnsupported(const std::string& file, std::string_view field,

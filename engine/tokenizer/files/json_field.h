@@ -12,8 +12,8 @@
 
 namespace tandem::engine {
 
-// A place in a tokenizer file: a value, and the path to it for messages. The getters throw
-// kDataLoss where the value is not what is asked for.
+// A value in a tokenizer file with its path for messages. The getters throw kDataLoss when the
+// value has another type.
 class Field {
  public:
   Field(const std::string& file, JsonValue value, std::string path)

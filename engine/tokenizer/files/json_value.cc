@@ -25,8 +25,8 @@ Element Unwrap(const std::byte* bytes) {
   return element;
 }
 
-// Whether the digits from `first` to `last` are a whole number of more than 64 bits, and not those
-// behind a point or in an exponent.
+// Whether the digits [first, last) are a whole integer of 20 or more digits, and not a fraction or
+// an exponent.
 bool IsLongInteger(std::string_view text, size_t first, size_t last) {
   constexpr size_t kLong = 20;  // digits of 2^64
   const auto is_one_of = [&](size_t at, std::string_view letters) {
@@ -38,9 +38,8 @@ bool IsLongInteger(std::string_view text, size_t first, size_t last) {
          !is_one_of(last, ".eE");
 }
 
-// The text with such integers written as the doubles that JSON means by them: simdjson refuses
-// them, and transformers writes 10^30 into tokenizer_config.json wherever nobody said how long a
-// text may be.
+// Rewrites such integers as doubles, because simdjson refuses them. transformers writes 10^30 into
+// tokenizer_config.json for an unlimited text length.
 std::string WithLongIntegersAsDoubles(std::string_view text) {
   std::string out;
   out.reserve(text.size() + 64);

@@ -11,19 +11,19 @@
 namespace tandem::engine {
 
 // A value in a parsed JsonDocument, which must outlive it. Cheap to copy. The getters return
-// nullopt where the value has another type: what that means is for the caller to say.
+// nullopt when the value has another type.
 class JsonValue {
  public:
   bool IsNull() const;
   bool IsObject() const;
   bool IsArray() const;
   std::optional<std::string_view> AsString() const;
-  std::optional<int64_t> AsInt() const;    // numbers written without fraction or exponent
+  std::optional<int64_t> AsInt() const;    // numbers without fraction or exponent
   std::optional<double> AsNumber() const;  // any number
   std::optional<bool> AsBool() const;
 
   size_t size() const;  // members of an object or items of an array (saturates at 2^24 - 1), else 0
-  // The member of an object; nullopt when absent, null, or when this is no object.
+  // The member of an object; nullopt when it is absent or null, or when this is not an object.
   std::optional<JsonValue> Find(std::string_view key) const;
   void ForEachMember(const std::function<void(std::string_view key, JsonValue)>& each) const;
   void ForEachItem(const std::function<void(size_t index, JsonValue)>& each) const;
@@ -35,7 +35,7 @@ class JsonValue {
   alignas(8) std::byte element_[16];  // a simdjson::dom::element, kept out of this header
 };
 
-// Megabytes of JSON from outside.
+// An untrusted JSON text of up to 256 MiB.
 class JsonDocument {
  public:
   // Throws kDataLoss, "<source>: <what>", for malformed JSON, invalid UTF-8, nesting deeper than 64

@@ -70,7 +70,7 @@ int32_t ProtobufReader::Int32(const Field& field) const {
   if (field.is_bytes || field.is_fixed32) {
     Fail("must hold an integer in field " + std::to_string(field.number));
   }
-  // Negative numbers are written as 64 bits.
+  // Protobuf writes negative numbers with 64 bits.
   const auto value = static_cast<int64_t>(field.integer);
   if (value < INT32_MIN || value > INT32_MAX) {
     Fail("holds " + std::to_string(value) + " in field " + std::to_string(field.number) +

@@ -7,9 +7,9 @@
 
 namespace tandem::engine {
 
-// Walks the fields of one protobuf message, without a schema and without copying. Every read is
-// checked against the bytes there are; a message inside a message gets a reader of its own, so
-// nesting is the caller's. Throws kDataLoss, "<file>: byte <n> of <where> …".
+// Walks the fields of one protobuf message without a schema and without copying. Every read is
+// checked against the remaining bytes. A nested message gets its own reader, so the caller bounds
+// the nesting. Throws kDataLoss, "<file>: byte <n> of <where> …".
 class ProtobufReader {
  public:
   ProtobufReader(std::string_view bytes, const std::string& file, std::string where)
@@ -17,15 +17,15 @@ class ProtobufReader {
 
   struct Field {
     uint32_t number;
-    uint64_t integer;        // of a varint or a fixed-size number, as its bits
-    std::string_view bytes;  // of a string, bytes or message
+    uint64_t integer;        // bits of a varint or a fixed-size number
+    std::string_view bytes;  // content of a string, bytes or message
     bool is_bytes;
     bool is_fixed32;
   };
-  // The next field; nullopt at the end.
+  // Returns the next field; nullopt at the end.
   std::optional<Field> Next();
 
-  // Fields read as what the schema says they are.
+  // Read a field as the type in its schema.
   int32_t Int32(const Field& field) const;
   bool Bool(const Field& field) const;
   float Float(const Field& field) const;

@@ -6,24 +6,24 @@
 #include "engine/base/check.h"
 #include "engine/tokenizer/text/unicode.h"
 
-// How a piece is merged. The rule: among all neighbouring pairs, merge the one of least rank, the
-// leftmost on a tie, until no pair has a rule. Three ways give this same result:
-//   - A piece that is itself a token whose own merges lead to it needs one look-up. In running text
-//     that is nine pieces out of ten. Which tokens qualify is found once, at load.
-//   - Short pieces scan an array for the least rank: quadratic, but of at most kShortSymbols, and
-//     faster than any cleverness.
-//   - Long pieces keep the pairs in a heap of (rank, position) and the symbols in a linked list.
-//     Entries are not removed when a pair disappears; they are recognised as stale when popped. A
-//     merge adds at most two entries, so there are at most 3n in all.
+// Merges one piece. The rule: among all neighbouring pairs, merge the one of least rank, the
+// leftmost on a tie, until no pair has a rule. Three paths give this result:
+//   - A piece that is a token, and whose own merges lead to that token, needs one look-up.
+//     In running text that is nine pieces out of ten. Loading finds which tokens qualify.
+//   - Short pieces scan an array for the least rank. This is quadratic, but only in
+//     kShortSymbols, and faster than other methods.
+//   - Long pieces keep the pairs in a heap of (rank, position) and the symbols in a linked
+//     list. Entries of removed pairs stay and are recognised as stale when popped. A merge adds
+//     at most two entries, so the heap gets at most 3n.
 namespace tandem::engine {
 namespace {
 
 constexpr size_t kShortSymbols = 64;
 constexpr uint32_t kNone = UINT32_MAX;
 
-// Llama-style tokenizers merge over the whole text. Where no token holds a metaspace behind another
-// character, no merge can join what stands on the two sides of such a place, so the text may be cut
-// there: the result is the same, and the work is linear.
+// Llama-style tokenizers merge over the whole text. If no token has a metaspace after another
+// character, no merge crosses such a place. Cutting the text there gives the same result in linear
+// time.
 bool CanCutAtMetaspace(const BpeOptions& options, bool has_affixes, const TokenTable& tokens) {
   if (options.byte_level || options.ignore_merges || has_affixes) return false;
   if (tokens.Find(kMetaspace) < 0) return false;  // could fuse with unknown characters
@@ -58,7 +58,7 @@ BpeModel::BpeModel(BpeOptions options, TokenTable tokens, PairTable merges,
   std::vector<TokenId> merged;
   for (TokenId id = 0; id < tokens_.id_limit(); ++id) {
     if (tokens_.String(id).empty()) continue;
-    // A piece is not spelled as its token is when characters carry marks.
+    // With affixes, a piece is not spelled like its token.
     if (has_affixes_ && !options_.ignore_merges) continue;
     merged.clear();
     if (!options_.ignore_merges) Merge(tokens_.String(id), scratch, merged);
@@ -97,7 +97,7 @@ void BpeModel::PlaceBytes(std::string_view piece, Scratch& scratch) const {
   }
 }
 
-// The token of piece[begin, end), one character, with the marks that belong to its place.
+// Finds the token of the character piece[begin, end), with the affixes of its place.
 TokenId BpeModel::FindCharacter(std::string_view piece, size_t begin, size_t end,
                                 std::string& spelling) const {
   const std::string_view character = piece.substr(begin, end - begin);
@@ -209,7 +209,7 @@ void BpeModel::MergeLong(Scratch& scratch, std::vector<TokenId>& out) const {
     symbols.push_back({scratch.initial[i], i == 0 ? kNone : i - 1, i + 1 == count ? kNone : i + 1});
   }
 
-  // Ordered by rank, then by position. std::greater makes the standard heap a heap of the least.
+  // Orders by rank, then by position. std::greater turns the standard heap into a min-heap.
   const auto entry = [](uint32_t rank, uint32_t at) { return uint64_t{rank} << 32 | at; };
   const auto pair_at = [&](uint32_t at) {
     const Symbol& left = symbols[at];
@@ -236,7 +236,7 @@ void BpeModel::MergeLong(Scratch& scratch, std::vector<TokenId>& out) const {
     Symbol& left = symbols[at];
     if (left.id < 0) continue;
     const PairTable::Merge pair = pair_at(at);
-    // A stale entry; if the pair here has the same rank again, it is the same pair.
+    // A stale entry. An equal rank here means the same pair.
     if (pair.rank != rank) continue;
 
     Symbol& right = symbols[left.next];
@@ -248,7 +248,7 @@ void BpeModel::MergeLong(Scratch& scratch, std::vector<TokenId>& out) const {
     push(at);
   }
   for (uint32_t i = 0; i != kNone; i = symbols[i].next) out.push_back(symbols[i].id);
-  // One enormous piece must not pin its memory for the rest of the text.
+  // One huge piece must not hold its memory for the rest of the text.
   constexpr size_t kKeepSymbols = 1 << 20;
   if (symbols.capacity() > kKeepSymbols) {
     symbols = {};

@@ -15,34 +15,33 @@
 namespace tandem::engine {
 
 struct BpeOptions {
-  // Symbols to begin with: bytes, or characters as spelled in the vocabulary.
+  // Initial symbols: bytes, or characters as spelled in the vocabulary.
   bool byte_level = true;
-  // Characters the vocabulary lacks become the tokens <0x00>..<0xFF> of their bytes, if it has
+  // Characters outside the vocabulary become the tokens <0x00>..<0xFF> of their bytes, if it has
   // them.
   bool byte_fallback = false;
   std::optional<TokenId> unk =
-      std::nullopt;            // what else stands for an unknown character; without it, nothing
-  bool fuse_unk = false;       // neighbouring unknown characters become one
-  bool ignore_merges = false;  // a piece that is a token needs no merges to become it
-  // Spellings of characters behind the first of a piece, and of the last one, carry these marks.
-  // Not with byte_level.
+      std::nullopt;            // token of all other unknown characters; nullopt: drops them
+  bool fuse_unk = false;       // joins neighbouring unknown characters to one
+  bool ignore_merges = false;  // a piece that is a token becomes it without merges
+  // Affixes in the spelling of characters: the prefix for all but the first character of a piece,
+  // the suffix for the last. Not with byte_level.
   std::string continuing_prefix = {};
   std::string word_suffix = {};
-  // Symbols from this id on are characters that only merges know: alone they are unknown.
+  // Symbols from this id on are characters that only merges use; alone they are unknown.
   TokenId first_bare_symbol = INT32_MAX;
 };
 
 // Byte-pair encoding of one piece of text.
 class BpeModel final : public TokenModel {
  public:
-  // `merges` by rank over `tokens`, whose strings are bytes or characters, see BpeOptions. The
-  // token of a byte b, where there is one, is byte_tokens[b], else -1. A piece of text that spells
-  // a token of `control` does not become it.
+  // `merges` by rank over `tokens`, whose strings are bytes or characters (BpeOptions).
+  // byte_tokens[b] is the token of byte b, or -1. A piece that spells a token of `control` does not
+  // become it.
   BpeModel(BpeOptions options, TokenTable tokens, PairTable merges,
            const std::array<TokenId, 256>& byte_tokens, const std::vector<TokenId>& control);
 
-  // Reused between pieces. `steps` counts symbols placed and pairs examined: the work done, for
-  // tests of its growth.
+  // Reused between pieces. `steps` counts placed symbols and examined pairs, for tests of growth.
   class Scratch : public TokenModel::Scratch {
    public:
     int64_t steps = 0;
@@ -50,7 +49,7 @@ class BpeModel final : public TokenModel {
    private:
     friend class BpeModel;
     struct Symbol {
-      TokenId id;  // -1: merged into the one before
+      TokenId id;  // -1: merged into its left neighbour
       uint32_t previous;
       uint32_t next;
     };
@@ -60,8 +59,8 @@ class BpeModel final : public TokenModel {
     std::vector<uint64_t> heap;
   };
 
-  // Appends the tokens of a piece. Linear for pieces that are tokens or short; O(n log n) within a
-  // longer one.
+  // Appends the tokens of a piece. Linear for pieces that are tokens or short, O(n log n) in a
+  // longer piece.
   void Encode(std::string_view piece, TokenModel::Scratch& scratch,
               std::vector<TokenId>& out) const override;
   std::unique_ptr<TokenModel::Scratch> MakeScratch() const override {
@@ -85,7 +84,7 @@ class BpeModel final : public TokenModel {
   std::array<TokenId, 256> byte_tokens_;
   std::array<TokenId, 128> ascii_tokens_;  // of one-character tokens; unused when byte_level
   bool has_affixes_;
-  std::vector<bool> whole_;  // by id: the merges of the token's own string give the token
+  std::vector<bool> whole_;  // by id: merging the token's own string yields the token
   bool may_cut_at_metaspace_;
 };
 

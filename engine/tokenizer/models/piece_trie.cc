@@ -11,8 +11,8 @@ PieceTrie::PieceTrie(std::vector<std::pair<std::string_view, TokenId>> tokens) {
   roots_.fill(kNone);
   nodes_.emplace_back();
   bytes_.push_back(0);
-  // Breadth first, so that the children of a node come one after the other. A node stands for the
-  // tokens in [begin, end), which share their first `depth` bytes.
+  // Breadth first, so that the children of a node are adjacent. A node covers the tokens in [begin,
+  // end), which share their first `depth` bytes.
   struct Range {
     size_t begin, end, depth;
   };
@@ -51,7 +51,7 @@ PieceTrie::Node PieceTrie::Child(Node node, char byte) const {
     const auto found = std::find(begin, end, wanted);
     return found == end ? kNone : static_cast<Node>(found - bytes_.begin());
   }
-  // Strings compare as unsigned bytes, so the children are in that order.
+  // Children are in this order, because strings compare as unsigned bytes.
   const auto found = std::lower_bound(begin, end, wanted);
   return found == end || *found != wanted ? kNone : static_cast<Node>(found - bytes_.begin());
 }

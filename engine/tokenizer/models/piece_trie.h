@@ -10,22 +10,22 @@
 
 namespace tandem::engine {
 
-// Finds the tokens that a text begins with, shortest first. Children of a node stand side by side,
-// ordered by byte. Built once, then read from any thread.
+// Finds the tokens that a text begins with, shortest first. The children of a node are adjacent and
+// ordered by byte. Immutable after construction; any thread.
 class PieceTrie {
  public:
   using Node = int32_t;
   static constexpr Node kRoot = 0;
   static constexpr Node kNone = -1;
 
-  // Tokens and their ids; empty ones are left out. REQUIRES: no string twice, ids >= 0.
+  // Tokens and their ids; empty tokens are skipped. REQUIRES: strings are distinct, ids >= 0.
   explicit PieceTrie(std::vector<std::pair<std::string_view, TokenId>> tokens);
 
   Node Child(Node node, char byte) const;
   Node Descend(Node node, std::string_view bytes) const;
   TokenId TokenAt(Node node) const { return nodes_[static_cast<size_t>(node)].token; }  // or -1
 
-  // each(size_t length, TokenId) for every token that is a prefix of the text.
+  // Calls each(size_t length, TokenId) for every token that is a prefix of the text.
   template <class Each>
   void ForEachPrefix(std::string_view text, Each&& each) const {
     Node node = kRoot;

@@ -10,11 +10,11 @@
 
 namespace tandem::engine {
 
-// How one piece of text becomes tokens: the `model` of a tokenizer.json. Immutable; any thread may
-// encode, each with its own scratch.
+// Turns one piece of text into tokens: the `model` of a tokenizer.json. Immutable; any thread may
+// encode with its own scratch.
 class TokenModel {
  public:
-  // Buffers that are reused from piece to piece.
+  // Buffers reused between pieces.
   class Scratch {
    public:
     virtual ~Scratch() = default;
@@ -22,15 +22,15 @@ class TokenModel {
 
   virtual ~TokenModel() = default;
   virtual std::unique_ptr<Scratch> MakeScratch() const = 0;
-  // Appends the tokens of a piece; its bytes need not be valid UTF-8. At most O(n log n).
-  // REQUIRES: `scratch` is of this model; the piece has fewer than 2^32 - 1 bytes. Throws
-  // kInvalidArgument for a text with an unknown part when the vocabulary has no token for those.
+  // Appends the tokens of a piece, whose bytes need not be valid UTF-8. At most O(n log n).
+  // REQUIRES: `scratch` belongs to this model; the piece has fewer than 2^32 - 1 bytes. A model
+  // without a token for unknown text throws kInvalidArgument; BPE drops such text.
   virtual void Encode(std::string_view piece, Scratch& scratch,
                       std::vector<TokenId>& out) const = 0;
 
-  // The tokens that text can become, as they are looked up.
+  // The tokens that text can become, in the form of their look-up.
   const TokenTable& tokens() const { return tokens_; }
-  // Whether pieces may be cut before every run of metaspaces without changing their tokens.
+  // Whether cutting pieces before every run of metaspaces keeps their tokens.
   virtual bool may_cut_at_metaspace() const { return false; }
 
  protected:

@@ -10,8 +10,8 @@
 namespace tandem::engine {
 namespace {
 
-// Multiply and fold, as wyhash does: one multiplication per 16 bytes. The two constants are odd
-// with about half their bits set; nothing else is asked of them.
+// Multiply-and-fold hash, as in wyhash: one multiplication per 16 bytes. The only requirements on
+// the constants: odd, with about half of their bits set.
 constexpr uint64_t kMulA = 0x9E3779B97F4A7C15ull;  // 2^64 / golden ratio
 constexpr uint64_t kMulB = 0xC2B2AE3D27D4EB4Full;
 

@@ -9,14 +9,14 @@
 
 namespace tandem::engine {
 
-// Token strings by id and ids by string. Strings live in one arena; look-ups touch two cache lines.
-// Built once, then read from any thread.
+// Token strings by id and ids by string. One arena holds the strings; a look-up touches two cache
+// lines. Immutable after construction; any thread.
 class TokenTable {
  public:
-  // Ids lie in [0, id_limit). Memory is a few bytes per id below the limit: the caller bounds it.
+  // Ids are in [0, id_limit). Memory is a few bytes per id, which the caller must bound.
   TokenTable(size_t expected_tokens, TokenId id_limit);
 
-  // False when the string or the id is already there.
+  // Returns false when the string or the id exists already.
   bool Insert(std::string_view bytes, TokenId id);
 
   TokenId Find(std::string_view bytes) const;  // -1 when absent
@@ -45,11 +45,11 @@ class TokenTable {
   size_t longest_ = 0;
 };
 
-// A look-up from pairs of tokens to what they merge into.
+// Maps pairs of tokens to their merged token.
 class PairTable {
  public:
   struct Merge {
-    uint32_t rank = kNoRank;  // smaller merges earlier
+    uint32_t rank = kNoRank;  // smaller ranks merge first
     TokenId merged = -1;
   };
   static constexpr uint32_t kNoRank = UINT32_MAX;
@@ -58,7 +58,7 @@ class PairTable {
 
   void Set(TokenId left, TokenId right, Merge merge);  // a later rule replaces an earlier one
   Merge Find(TokenId left, TokenId right) const;
-  // No pair merges into one of these ids any more.
+  // Removes the rules of pairs that merge into one of these ids.
   void RemoveResults(const std::vector<TokenId>& merged);
 
  private:
@@ -66,7 +66,7 @@ class PairTable {
     uint64_t key = kFree;
     Merge merge;
   };
-  static constexpr uint64_t kFree = UINT64_MAX;  // no pair of ids: both would be -1
+  static constexpr uint64_t kFree = UINT64_MAX;  // never a pair of ids: both would be -1
 
   size_t Probe(uint64_t key) const;
 

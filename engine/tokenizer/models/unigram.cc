@@ -32,7 +32,7 @@ std::vector<bool> Reachable(const TokenTable& tokens, const std::vector<TokenId>
 }  // namespace
 
 struct UnigramModel::Buffers final : Scratch {
-  // The best way to a place in the text: its last token, and where that begins.
+  // The best path to a position in the text: its last token and the beginning of that token.
   struct Node {
     double score = 0;
     uint32_t begin = 0;
@@ -73,7 +73,7 @@ void UnigramModel::FindBestPath(std::string_view piece, Buffers& buffers) const 
       Buffers::Node& node = nodes[end];
       const double sum = score + here;
       if (node.reached && !(sum > node.score)) return;
-      // SentencePiece compares doubles with the floats that it keeps.
+      // SentencePiece compares the double sum with the stored float.
       node.score = options_.single_precision ? static_cast<float>(sum) : sum;
       node.begin = static_cast<uint32_t>(at);
       node.token = token;
@@ -97,7 +97,7 @@ void UnigramModel::FindBestPath(std::string_view piece, Buffers& buffers) const 
 }
 
 void UnigramModel::AppendUnknown(std::string_view text, std::vector<TokenId>& out) const {
-  // Several unknown characters may spell a token, if a bad one.
+  // Several unknown characters may together spell a token of low score.
   if (text.size() <= tokens_.longest()) {
     const TokenId id = tokens_.Find(text);
     if (id >= 0 && reachable_[static_cast<size_t>(id)] && !options_.single_precision) {
@@ -137,7 +137,7 @@ void UnigramModel::Encode(std::string_view piece, Scratch& scratch,
     }
     AppendUnknown(piece.substr(begin, end - begin), out);
   }
-  // One enormous piece must not pin its memory for the rest of the text.
+  // One huge piece must not hold its memory for the rest of the text.
   constexpr size_t kKeepNodes = 1 << 20;
   if (buffers.nodes.capacity() > kKeepNodes) {
     buffers.nodes = {};

@@ -12,19 +12,19 @@
 namespace tandem::engine {
 
 struct UnigramOptions {
-  std::optional<TokenId> unk = std::nullopt;  // neighbouring unknown characters become one of it
-  bool byte_fallback = false;     // they become the tokens of their bytes instead, if all are there
-  double unk_score = 0;           // of one unknown character
-  bool single_precision = false;  // scores of paths are kept as SentencePiece keeps them
+  std::optional<TokenId> unk = std::nullopt;  // one token for neighbouring unknown characters
+  bool byte_fallback = false;  // unknown characters become the tokens of their bytes, if all exist
+  double unk_score = 0;        // score of one unknown character
+  bool single_precision = false;  // stores path scores as floats, like SentencePiece
 };
 
-// The sequence of tokens with the greatest sum of scores, by Viterbi's algorithm: for each end of a
-// character, the best way to get there. Linear: every token is at most kLongestPiece bytes.
+// Finds the token sequence with the greatest sum of scores by Viterbi's algorithm: the best path to
+// each end of a character. Linear: every token has at most kLongestPiece bytes.
 class UnigramModel final : public TokenModel {
  public:
   static constexpr size_t kLongestPiece = 1024;
 
-  // `scores` by id. `unreachable`: tokens that text never becomes. byte_tokens: the token of each
+  // `scores` by id. `unreachable`: tokens that text never becomes. `byte_tokens`: the token of each
   // byte, or -1.
   UnigramModel(UnigramOptions options, TokenTable tokens, std::vector<double> scores,
                const std::array<TokenId, 256>& byte_tokens,

@@ -26,7 +26,7 @@ PieceTrie MakeTrie(const TokenTable& tokens, const std::vector<TokenId>& unreach
   return PieceTrie(std::move(pieces));
 }
 
-// Of bytes that are no UTF-8, those that could begin a character.
+// Counts characters; in invalid UTF-8 the bytes that are not continuation bytes.
 size_t CountCharacters(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0) != 0x80;

@@ -17,8 +17,8 @@ struct WordPieceOptions {
   size_t max_word_characters = 100;  // longer words are unknown
 };
 
-// BERT's model: from the left, always the longest token; a word that does not come out even is one
-// unknown token. Linear: every token is at most kLongestPiece bytes.
+// BERT's model: takes the longest token from the left, repeatedly. A word with an unmatched rest
+// becomes one unknown token. Linear: every token has at most kLongestPiece bytes.
 class WordPieceModel final : public TokenModel {
  public:
   static constexpr size_t kLongestPiece = 1024;
@@ -33,10 +33,10 @@ class WordPieceModel final : public TokenModel {
  private:
   WordPieceOptions options_;
   PieceTrie trie_;
-  PieceTrie::Node continuing_;  // what follows the prefix, or kNone
+  PieceTrie::Node continuing_;  // root of tokens with the prefix, or kNone
 };
 
-// A token for every known word.
+// One token for every known word.
 class WordLevelModel final : public TokenModel {
  public:
   // Without `unk`, a text with an unknown word is an error.

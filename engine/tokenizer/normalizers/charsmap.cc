@@ -6,9 +6,9 @@
 #include "engine/tokenizer/files/file_errors.h"
 #include "engine/tokenizer/text/unicode.h"
 
-// A unit of the trie, by its bits: 0-7 the byte that leads here (31 set: a value), 8 whether a
-// value hangs here, 9 whether the offset counts in steps of 256, 10-30 the offset: children of the
-// unit at index i lie at i ^ offset ^ byte, its value at i ^ offset.
+// Bits of a trie unit: 0-7 the byte that leads to it (bit 31 set: a value), 8 whether it has a
+// value, 9 whether the offset counts in steps of 256, 10-30 the offset. Children of the unit at
+// index i are at i ^ offset ^ byte; its value is at i ^ offset.
 namespace tandem::engine {
 namespace {
 
@@ -40,8 +40,8 @@ Charsmap Charsmap::Parse(std::string_view blob, const std::string& file, const s
   return map;
 }
 
-// Visits every unit that a text can lead to, once; rules share their ends. Finds out how many bytes
-// the longest rule has, which also tells circles.
+// Visits every reachable unit once, although rules share their ends. Computes the length of the
+// longest rule, which also detects cycles.
 void Charsmap::CheckUnits(const std::string& file, const std::string& field) const {
   const auto broken = [&](const char* what) { ThrowBroken(file, field, what); };
   constexpr uint16_t kNew = UINT16_MAX, kOpen = UINT16_MAX - 1;
@@ -97,11 +97,11 @@ void Charsmap::CheckValue(uint32_t unit, const std::string& file, const std::str
 }
 
 std::string_view Charsmap::ReplacementAt(size_t at) const {
-  return std::string_view(replacements_.data() + at);  // the last byte is a zero
+  return std::string_view(replacements_.data() + at);  // the last byte is zero
 }
 
-// Prefixes of the text that are rules, shortest first, until each() returns false. A rule that ends
-// within a character says nothing about text.
+// Calls each() for the rules that are prefixes of the text, shortest first, until it returns false.
+// Skips rules that end within a character.
 template <class Each>
 void Charsmap::ForEachPrefix(std::string_view text, Each&& each) const {
   uint32_t at = 0;

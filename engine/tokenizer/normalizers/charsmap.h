@@ -8,13 +8,13 @@
 
 namespace tandem::engine {
 
-// The rewriting rules of a SentencePiece model (`precompiled_charsmap`): texts and what stands in
-// their place, as a double-array trie with the replacements behind it. Immutable.
+// The rewriting rules of a SentencePiece model (`precompiled_charsmap`): a double-array trie of
+// texts, followed by their replacements. Immutable.
 class Charsmap {
  public:
   // `blob`: size of the trie in bytes (32 bits, little endian), the trie's units (32 bits each),
-  // replacements that each end with a zero byte. Every place in it is checked: what leaves it, goes
-  // in circles or is beyond the limits below is kDataLoss naming `file` and `field`.
+  // and replacements that each end with a zero byte. Throws kDataLoss naming `file` and `field` for
+  // indexes outside the trie, cycles, and rules beyond the limits below.
   static Charsmap Parse(std::string_view blob, const std::string& file, const std::string& field);
 
   static constexpr size_t kLongestRule = 256;         // bytes
@@ -24,7 +24,7 @@ class Charsmap {
     size_t size;  // bytes of the text
     std::string_view replacement;
   };
-  // Of the rules that the text begins with. REQUIRES: text is valid UTF-8.
+  // Longest and shortest rule that the text begins with. REQUIRES: text is valid UTF-8.
   std::optional<Match> Longest(std::string_view text) const;
   std::optional<Match> Shortest(std::string_view text) const;
 

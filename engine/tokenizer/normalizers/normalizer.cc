@@ -15,14 +15,14 @@ void CheckSize(const std::string& text, const NormalizedText& now) {
                                                std::to_string(kMostGrowth) + " times as long");
 }
 
-// Writes the result of a step front to back. Records which of its bytes come from clients.
+// Writes the result of a step front to back and records the ranges that come from clients.
 class Rewriting {
  public:
   explicit Rewriting(NormalizedText& now) : now_(now), source_(now.client) {}
 
   std::string& out() { return out_; }
-  // Call it after appending to out(): the new bytes replace [begin, end) of the old text. They are
-  // the client's if any replaced byte is. Calls come in order; an empty range has no owner.
+  // Call after appending to out(): the new bytes replace [begin, end) of the old text. They are the
+  // client's if any replaced byte is. Calls come in order; an empty range has no owner.
   void StandsFor(size_t begin, size_t end) {
     if (now_.client.empty()) return;
     if (source_.Touches(begin, end)) AppendRange(client_, marked_, out_.size());
@@ -48,7 +48,7 @@ class Rewriting {
   RangeCursor source_;
   std::string out_;
   std::vector<TextRange> client_;  // of out_
-  size_t marked_ = 0;              // out_ is accounted for up to here
+  size_t marked_ = 0;              // end of the part of out_ that has an owner
 };
 
 // Keeps [begin, end) of the text.
@@ -58,7 +58,7 @@ void Keep(NormalizedText& now, size_t begin, size_t end) {
   now.text = now.text.substr(begin, end - begin);
 }
 
-// Rewrites the text character by character: each(code point, out).
+// Rewrites the text character by character with each(code point, out).
 template <class Each>
 void MapCharacters(NormalizedText& now, Each&& each) {
   Rewriting rewriting(now);
@@ -74,8 +74,8 @@ void MapCharacters(NormalizedText& now, Each&& each) {
   rewriting.Finish();
 }
 
-// Brings the text into a normal form, each origin apart: a client's accent must not change the last
-// letter of a template's control token.
+// Normalises each origin separately: a client's accent must not change the last letter of a
+// template's control token.
 void NormalizeForm(NormalForm form, NormalizedText& now) {
   Rewriting rewriting(now);
   const std::string_view text = now.text;
@@ -95,7 +95,7 @@ void NormalizeForm(NormalForm form, NormalizedText& now) {
   rewriting.Finish();
 }
 
-// Leaves out the characters for which drop(code point).
+// Removes the characters for which drop(code point) is true.
 template <class Drop>
 void DropCharacters(NormalizedText& now, Drop&& drop) {
   MapCharacters(now, [&](uint32_t c, std::string& out) {
@@ -103,7 +103,7 @@ void DropCharacters(NormalizedText& now, Drop&& drop) {
   });
 }
 
-// find(from): the next match as Pattern::Match, which is never empty, or nullopt.
+// find(from) returns the next Pattern::Match, never empty, or nullopt.
 template <class Find>
 void ReplaceMatches(NormalizedText& now, const std::string& to, Find&& find) {
   Rewriting rewriting(now);
@@ -122,7 +122,7 @@ void ReplaceMatches(NormalizedText& now, const std::string& to, Find&& find) {
 }
 
 bool IsChinese(uint32_t c) {
-  // The last range but two begins later than the block it means; kept as the library has it.
+  // 0x2B920 is later than the begin of its block, 0x2B820, as in the library.
   constexpr std::pair<uint32_t, uint32_t> kRanges[] = {
       {0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F},
       {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
@@ -156,7 +156,7 @@ void Lowercase(NormalizedText& now) {
   MapCharacters(now, [](uint32_t c, std::string& out) { AppendLowercase(c, out); });
 }
 
-// The rules of a SentencePiece model at the beginning of a text.
+// Applies the SentencePiece rules to the beginning of a text.
 Charsmap::Match NextByRules(const SentencePieceOptions& options, std::string_view text) {
   size_t kept = 0;
   if (options.kept) options.kept->ForEachPrefix(text, [&](size_t size, TokenId) { kept = size; });
@@ -308,9 +308,8 @@ Normalizer::Step ByteLevelStep() {
 }
 
 Normalizer::Step PrecompiledStep(std::shared_ptr<const Charsmap> charsmap) {
-  // Looks at whole graphemes if they are short, else at characters; and of a grapheme that begins
-  // with a rule, only the replacement stays. That is how tokenizer.json means it, and not what
-  // SentencePiece does.
+  // Rewrites whole graphemes if they are short, else characters. If a grapheme begins with a rule,
+  // only the replacement stays. tokenizer.json defines this; SentencePiece differs.
   return [charsmap = std::move(charsmap)](NormalizedText& now) {
     constexpr size_t kShortGrapheme = 6;
     Rewriting rewriting(now);

@@ -15,16 +15,16 @@
 
 namespace tandem::engine {
 
-// A text on its way through the steps of a normaliser.
+// A text between two steps of a normaliser.
 struct NormalizedText {
   std::string text;               // valid UTF-8
-  std::vector<TextRange> client;  // of the text: what clients wrote any part of, as far as asked
-  bool at_start = true;           // no text stands directly before it
-  bool front_removed = false;     // what it began with is gone
-  size_t most_bytes = SIZE_MAX;   // a step that would pass this throws kInvalidArgument
+  std::vector<TextRange> client;  // ranges of the text that derive from clients' text, if tracked
+  bool at_start = true;           // no text directly before it
+  bool front_removed = false;     // its beginning was removed
+  size_t most_bytes = SIZE_MAX;   // a step that exceeds this throws kInvalidArgument
 };
 
-// Rewrites text before it is cut into pieces: steps in order, each linear. Immutable.
+// Rewrites text before pre-tokenization. Runs its steps in order, each in linear time. Immutable.
 class Normalizer {
  public:
   using Step = std::function<void(NormalizedText&)>;
@@ -32,8 +32,8 @@ class Normalizer {
   explicit Normalizer(std::vector<Step> steps = {}) : steps_(std::move(steps)) {}
 
   bool empty() const { return steps_.empty(); }
-  // Throws kInvalidArgument for a text that the steps would blow up to more than 64 times its size.
-  // `client`: the ranges of `text` that clients wrote; the result names them in the new text.
+  // Throws kInvalidArgument when the steps would make a text more than 64 times as long. `client`:
+  // the ranges of `text` that clients wrote; the result has the ranges of the new text.
   NormalizedText Apply(std::string_view text, bool at_start,
                        std::vector<TextRange> client = {}) const;
 
@@ -41,16 +41,16 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
-// The steps; names as in tokenizer.json.
+// Steps, named as in tokenizer.json.
 Normalizer::Step UnicodeStep(NormalForm form);
-Normalizer::Step PrependStep(std::string text);  // before any text that is not empty
+Normalizer::Step PrependStep(std::string text);                  // before non-empty text
 Normalizer::Step ReplaceStep(std::string from, std::string to);  // REQUIRES: from is not empty
 Normalizer::Step ReplaceStep(Pattern pattern, std::string to);
 Normalizer::Step StripStep(bool left, bool right);  // white space at the ends
 Normalizer::Step LowercaseStep();
 Normalizer::Step StripAccentsStep();
 Normalizer::Step NmtStep();
-Normalizer::Step ByteLevelStep();  // every byte as a character
+Normalizer::Step ByteLevelStep();  // spells every byte as a character
 Normalizer::Step PrecompiledStep(std::shared_ptr<const Charsmap> charsmap);
 
 struct BertOptions {
@@ -61,10 +61,10 @@ struct BertOptions {
 };
 Normalizer::Step BertStep(BertOptions options);
 
-// What SentencePiece does to a text, by the fields of its normalizer_spec.
+// SentencePiece's normalisation, with the fields of normalizer_spec.
 struct SentencePieceOptions {
-  std::shared_ptr<const Charsmap> charsmap;  // or none
-  std::shared_ptr<const PieceTrie> kept;     // texts that no rule may touch, or none
+  std::shared_ptr<const Charsmap> charsmap;  // may be null
+  std::shared_ptr<const PieceTrie> kept;     // texts that rules must not change; may be null
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;

@@ -35,7 +35,7 @@ const char* RunEnd(const char* p, const char* end, CharClass char_class) {
   return p;
 }
 
-// 's 't 'm 'd 're 've 'll, or nullptr
+// Returns the end of 's 't 'm 'd 're 've 'll at `p`, or nullptr.
 const char* ContractionEnd(const char* p, const char* end) {
   if (end - p < 2) return nullptr;
   const char a = p[1];
@@ -46,7 +46,7 @@ const char* ContractionEnd(const char* p, const char* end) {
   return found ? p + 3 : nullptr;
 }
 
-// A stretch of text, either between separators or one of them.
+// A stretch of text: a separator, or the text between two.
 struct Part {
   size_t begin;
   size_t end;
@@ -76,7 +76,7 @@ void ForEachPart(const PatternSplit& split, std::string_view text, Each&& each) 
   while (from < text.size()) {
     const std::optional<Pattern::Match> match = find(from);
     if (!match) break;
-    if (match->end == match->begin) {  // matched nothing: look again one character on
+    if (match->end == match->begin) {  // an empty match: search again one character later
       if (match->begin >= text.size()) break;
       from = match->begin + DecodeUtf8(text.data() + match->begin).size;
       continue;
@@ -90,7 +90,7 @@ void ForEachPart(const PatternSplit& split, std::string_view text, Each&& each) 
 
 template <class Each>
 void ForEachSplit(const PatternSplit& split, std::string_view text, Each&& each) {
-  // One piece is held back while the next part may still join it.
+  // Holds one piece back while the next part may join it.
   std::optional<Part> held;
   const auto emit = [&](const Part& part) { each(text.substr(part.begin, part.end - part.begin)); };
   const auto flush = [&] {
@@ -152,7 +152,7 @@ const char* Gpt2PieceEnd(const char* begin, const char* end) {
       return RunEnd(begin + 1 + next.size, end, next.char_class);
     }
   }
-  // `\s+(?!\S)` gives the last space of a run to the word behind it; `\s+` keeps a lone one.
+  // `\s+(?!\S)` leaves the last space of a run to the next word; `\s+` takes a single one.
   const char* last = begin;
   const char* p = begin + first.size;
   while (p < end) {

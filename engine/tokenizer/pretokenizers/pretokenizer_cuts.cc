@@ -3,7 +3,7 @@
 #include "engine/tokenizer/pretokenizers/pretokenizer.h"
 #include "engine/tokenizer/text/unicode.h"
 
-// The stages of pre-tokenisers that no pattern describes.
+// Stages of pre-tokenizers that patterns cannot express.
 namespace tandem::engine {
 namespace {
 
@@ -19,7 +19,7 @@ WordClass WordClassOf(uint32_t c) {
   return IsWhiteSpace(c) ? WordClass::kSpace : WordClass::kOther;
 }
 
-// Japanese writes in three scripts at once; they count as one.
+// Japanese mixes three scripts, which count as one.
 uint32_t JoinedScriptOf(uint32_t c) {
   static const uint32_t han = ScriptOf(0x4E00);
   static const uint32_t hiragana = ScriptOf(0x3042), katakana = ScriptOf(0x30A2);
@@ -72,7 +72,7 @@ Pretokenizer::Cut WordCut() {
 
 Pretokenizer::Cut ScriptCut() {
   return [](const PieceOfText& piece, const Pretokenizer::PieceSink& sink) {
-    // Characters of no script go with those before them; at the beginning they are left out.
+    // Characters without a script join those before them; at the beginning they are dropped.
     std::optional<size_t> begin;
     uint32_t current = 0;
     for (size_t i = 0; i < piece.text.size();) {

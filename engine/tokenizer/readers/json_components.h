@@ -12,8 +12,8 @@
 #include "engine/tokenizer/pretokenizers/pretokenizer.h"
 #include "engine/tokenizer/vocabulary.h"
 
-// The parts of a tokenizer.json. Each kind of part has its file, json_<part>s.cc, in which every
-// component is one function and one line of a table.
+// Readers of the parts of a tokenizer.json. Each kind of part has a file json_<part>s.cc, in which
+// every component is one function and one table entry.
 namespace tandem::engine {
 
 template <class Out>
@@ -22,7 +22,7 @@ struct JsonComponent {
   void (*read)(const Field& field, Out& out);
 };
 
-// Reads what `field` describes into `out`; throws kUnsupported for a type that is not in the table.
+// Reads the component at `field` into `out`. Throws kUnsupported for a type outside the table.
 template <class Out, size_t n>
 void ReadComponent(const JsonComponent<Out> (&table)[n], const Field& field, Out& out) {
   const std::string type = field.Type();
@@ -40,8 +40,8 @@ void ReadNormalizer(const Field& field, NormalizerSpec& spec);
 
 struct PretokenizerSpec {
   std::vector<Pretokenizer::Stage> stages;
-  // Bytes are spelled as characters, at most once; as the last stage, there is none for it: what
-  // follows may work on bytes instead.
+  // Bytes are spelled as characters, by at most one stage. As the last stage it is omitted from
+  // `stages`: the model may then work on bytes.
   bool byte_level = false;
   bool byte_level_is_last = false;
 };
@@ -49,23 +49,23 @@ void ReadPretokenizer(const Field& field, PretokenizerSpec& spec);
 
 struct DecoderSpec {
   Decoder decoder;
-  bool strips_leading_space = false;  // by a rule that is not in decoder.rules
-  bool is_byte_level = false;         // nothing but ByteLevel, and rules
+  bool strips_leading_space = false;  // by a rule outside decoder.rules
+  bool is_byte_level = false;         // only ByteLevel and rules
   // While reading:
-  bool fused = false;     // tokens are joined
-  bool to_bytes = false;  // tokens may be parts of characters
+  bool fused = false;     // an earlier step joins tokens
+  bool to_bytes = false;  // an earlier step makes bytes, so tokens may be parts of characters
   bool has_other_steps = false;
 };
 void ReadDecoder(const Field& field, DecoderSpec& spec);
 
-// What stands around every text.
+// Tokens put around every text.
 struct PostProcessorSpec {
   std::vector<TokenId> prefix;
   std::vector<TokenId> suffix;
 };
 void ReadPostProcessor(const Field& field, PostProcessorSpec& spec);
 
-// The model, and the tokens of the file. `byte_level`: the vocabulary may be read as bytes.
+// The model and the tokens of the file. `byte_level`: reads the vocabulary as bytes.
 struct JsonModel {
   std::unique_ptr<TokenModel> model;
   Vocabulary vocabulary;
@@ -74,7 +74,8 @@ JsonModel ReadModel(const Field& root, bool byte_level);
 // Whether the model could work on bytes instead of their spellings.
 bool MayWorkOnBytes(const Field& model);
 
-// Shared readers. A literal: {"String": "..."}, not empty; a pattern: {"Regex": "..."}.
+// ReadLiteral reads {"String": "..."}, which must not be empty; CompilePattern reads {"Regex":
+// "..."}.
 std::string ReadLiteral(const Field& pattern);
 Pattern CompilePattern(const Field& regex);
 

@@ -18,7 +18,7 @@ std::string ReplaceAll(std::string text, std::string_view from, std::string_view
   return out.append(text, done);
 }
 
-// The byte that "<0x41>" stands for.
+// Returns the byte of a spelling such as "<0x41>".
 std::optional<char> FallbackByte(std::string_view spelling) {
   if (spelling.size() != 6 || !spelling.starts_with("<0x") || spelling[5] != '>') {
     return std::nullopt;
@@ -34,8 +34,8 @@ bool IsOneCharacter(std::string_view text) {
   return !text.empty() && NextUtf8(text).size == text.size();
 }
 
-// A step for each token by itself. Behind a step that makes bytes, tokens are parts of characters,
-// so only what looks at the joined text may follow.
+// Adds a step for single tokens. After a step that makes bytes, tokens are parts of characters, so
+// only rules for the joined text may follow.
 void AddStep(const Field& field, Decoder::Step step, DecoderSpec& spec) {
   if (spec.fused || spec.to_bytes) {
     field.Unsupported("behind ByteFallback, ByteLevel or Fuse is not supported: put it before");
@@ -157,7 +157,7 @@ void ReadMetaspace(const Field& field, DecoderSpec& spec) {
   spec.strips_leading_space = true;
 }
 
-// Spaces that English does not have, in the order of the library.
+// Removes spaces before English punctuation and contractions, in the library's order.
 std::string CleanUp(std::string text) {
   constexpr std::pair<std::string_view, std::string_view> kRules[] = {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},

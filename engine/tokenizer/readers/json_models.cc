@@ -10,7 +10,7 @@
 namespace tandem::engine {
 namespace {
 
-// Tries take a few dozen bytes for each byte of their tokens.
+// A trie takes a few dozen bytes for each byte of its tokens.
 constexpr size_t kMostTrieBytes = 16 << 20;
 
 void ReadAddedTokens(const Field& root, Vocabulary& vocabulary) {
@@ -46,7 +46,7 @@ std::optional<TokenId> ReadUnk(const Field& model, const Vocabulary& vocabulary)
   return id;
 }
 
-// Tokens of tries are walked byte by byte from every place of a text.
+// Encoding walks a trie byte by byte from every position of a text.
 void CheckTrie(const Field& model, const TokenTable& tokens, size_t longest) {
   size_t bytes = 0;
   for (TokenId id = 0; id < tokens.id_limit(); ++id) bytes += tokens.String(id).size();
@@ -58,7 +58,7 @@ void CheckTrie(const Field& model, const TokenTable& tokens, size_t longest) {
 }
 
 void ReadMerges(const Field& field, MergeRules& merges) {
-  // Hundreds of thousands of items: no Field for each.
+  // Creates no Field per item, because there may be hundreds of thousands.
   field.value().ForEachItem([&](size_t i, JsonValue item) {
     const std::string path = field.path() + "[" + std::to_string(i) + "]";
     if (const auto line = item.AsString()) {
@@ -165,7 +165,7 @@ JsonModel ReadWordPiece(const Field& root, const Field& model, bool) {
 JsonModel ReadWordLevel(const Field& root, const Field& model, bool) {
   Vocabulary vocabulary = ReadVocab(model, /*byte_level=*/false);
   const auto unk = model.Find("unk_token");
-  // The library names one always; where the vocabulary lacks it, there is none.
+  // The library always names an unknown token. When the vocabulary lacks it, there is none.
   const auto unk_id = unk ? vocabulary.Find(unk->String()) : std::nullopt;
   ReadAddedTokens(root, vocabulary);
   TokenTable tokens = vocabulary.tokens();

@@ -23,22 +23,22 @@ void ReadSequence(const Field& field, PostProcessorSpec& spec) {
   for (const Field& item : field.At("processors").Items()) ReadPostProcessor(item, spec);
 }
 
-void ReadByteLevel(const Field&, PostProcessorSpec&) {}  // concerns offsets only
+void ReadByteLevel(const Field&, PostProcessorSpec&) {}  // affects offsets only
 
-// ["<s>", 0]
+// Reads a pair such as ["<s>", 0].
 TokenId ReadPair(const Field& field) {
   const std::vector<Field> items = field.Items();
   if (items.size() != 2) field.Broken("must be a token and its id");
   return ReadId(items[1]);
 }
 
-// What is put around a text stays around it when another processor follows.
+// Wraps the tokens of earlier processors.
 void ReadBert(const Field& field, PostProcessorSpec& spec) {
   spec.prefix.insert(spec.prefix.begin(), ReadPair(field.At("cls")));
   spec.suffix.push_back(ReadPair(field.At("sep")));
 }
 
-// Linear in the file: the names are looked up in a table, and both lists are bounded.
+// Linear in the file: a table finds the names, and both lists are bounded.
 void ReadTemplate(const Field& field, PostProcessorSpec& spec) {
   const Field single = field.At("single");
   CheckTokensAround(single, single.value().size());

@@ -40,7 +40,7 @@ void ReadSplit(const Field& field, PretokenizerSpec& spec) {
     return;
   }
   const Field regex = pattern.At("Regex");
-  // The one pattern that needs no engine; its matches leave no gaps, so nothing is lost by it.
+  // This pattern has a scanner. Its matches leave no gaps, so `invert` makes no difference.
   if (regex.String() == kGpt2Pattern && behavior == SplitBehavior::kIsolated) {
     spec.stages.push_back(Gpt2Split{});
   } else {
@@ -87,7 +87,7 @@ void ReadMetaspace(const Field& field, PretokenizerSpec& spec) {
       name->Broken("must be always, first or never, got " + Quoted(name->String()));
     }
   }
-  if (!field.BoolOr("add_prefix_space", true)) scheme = PrependScheme::kNever;  // as once written
+  if (!field.BoolOr("add_prefix_space", true)) scheme = PrependScheme::kNever;  // legacy field
   const std::string replacement = ReadCharacter(field.At("replacement"));
   spec.stages.push_back(MetaspaceCut(replacement, scheme));
   if (field.BoolOr("split", true)) {
@@ -126,7 +126,7 @@ constexpr JsonComponent<PretokenizerSpec> kPretokenizers[] = {
 
 void ReadPretokenizer(const Field& field, PretokenizerSpec& spec) {
   if (spec.byte_level_is_last && field.Type() != "Sequence") {
-    // What follows looks at spellings of bytes.
+    // Later stages work on the spellings of bytes.
     spec.stages.push_back(ByteLevelCut());
     spec.byte_level_is_last = false;
   }

@@ -10,22 +10,22 @@
 #include "engine/tokenizer/readers/tokenizer_json.h"
 #include "engine/tokenizer/tokenizer.h"
 
-// What a model directory says about its tokenizer, in its several files.
+// Combines the tokenizer settings of a model directory's files.
 namespace tandem::engine {
 namespace {
 
-// The parts of tokenizer_config.json that this program reads.
+// The fields of tokenizer_config.json that are used.
 struct TokenizerConfig {
   std::string file;
   std::string tokenizer_class;
   std::optional<std::string> bos, eos;
   std::optional<bool> add_bos;
   std::optional<std::string> chat_template;
-  std::vector<std::string> special;  // every token it names as special, by spelling
+  std::vector<std::string> special;  // spellings of all tokens it names as special
   std::vector<AddedToken> added;     // added_tokens_decoder
 };
 
-// Tokens are written as "<s>" or as {"content": "<s>", ...}.
+// Reads a token written as "<s>" or as {"content": "<s>", ...}.
 std::optional<std::string> TokenSpelling(JsonValue value) {
   if (value.IsObject()) {
     const auto content = value.Find("content");
@@ -49,7 +49,7 @@ std::optional<std::string> ReadTokenName(const TokenizerConfig& config, JsonValu
 std::optional<std::string> ReadChatTemplate(const TokenizerConfig& config, JsonValue value) {
   if (const auto text = value.AsString()) return std::string(*text);
   if (!value.IsArray()) ThrowBroken(config.file, "chat_template", "must be a string or an array");
-  // Named templates: the one called default, or the only one.
+  // Named templates: takes the one named "default", or the only one.
   std::optional<std::string> chosen, only;
   value.ForEachItem([&](size_t i, JsonValue item) {
     const auto name = item.Find("name"), text = item.Find("template");
@@ -69,7 +69,7 @@ void ReadAddedTokensDecoder(TokenizerConfig& config, JsonValue value) {
   if (!value.IsObject()) ThrowBroken(config.file, kField, "must be an object");
   value.ForEachMember([&](std::string_view key, JsonValue item) {
     const std::string field = std::string(kField) + "." + Quoted(key);
-    // At most 8 digits: anything longer is beyond every vocabulary.
+    // At most 8 digits; longer ids are beyond every vocabulary.
     const bool is_id =
         !key.empty() && key.size() <= 8 &&
         std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -142,14 +142,14 @@ PairTable ReadMergesText(std::string_view text, const Vocabulary& vocabulary) {
   return std::move(merges).Take();
 }
 
-// `LlamaTokenizer` of `LlamaTokenizerFast`.
+// Removes the ending "Fast": `LlamaTokenizerFast` -> `LlamaTokenizer`.
 std::string_view FamilyOf(const TokenizerConfig& config) {
   std::string_view family = config.tokenizer_class;
   if (family.ends_with("Fast")) family.remove_suffix(4);
   return family;
 }
 
-// The two files of GPT-2. They do not say which pattern they belong to; the class in
+// Reads GPT-2's two files. They do not state their pattern; tokenizer_class in
 // tokenizer_config.json does.
 std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
                                               const TokenizerConfig& config) {
@@ -161,7 +161,7 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
   }
   const JsonDocument document =
       JsonDocument::Parse(*texts.vocab_json, Describe(texts, "vocab.json"));
-  // The fields of messages begin with the name of the file they are in.
+  // Field paths in messages begin with the name of the file.
   Vocabulary vocabulary =
       Vocabulary::FromObject(texts.source, /*byte_level=*/true, document.root(), "vocab.json");
   PairTable merges = ReadMergesText(*texts.merges_txt, vocabulary);
@@ -170,7 +170,7 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
     vocabulary.AddAddedToken(token, "tokenizer_config.json added_tokens_decoder");
   }
   std::vector<std::string> special = config.special;
-  special.emplace_back("<|endoftext|>");  // GPT-2's own directory names it nowhere else
+  special.emplace_back("<|endoftext|>");  // GPT-2's own files do not name it as special
   for (const std::string& spelling : special) {
     const auto& added = vocabulary.added_tokens();
     const bool known = std::any_of(added.begin(), added.end(), [&](const AddedToken& token) {
@@ -199,7 +199,7 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }
 
-// Whose ranks a tiktoken file holds: what the tokenizer's class says, else the model's type.
+// Family of a tiktoken file: by the tokenizer's class, else by the model's type.
 TiktokenFamily FindTiktokenFamily(const TokenizerTexts& texts, const TokenizerConfig& config,
                                   const std::string& file) {
   const std::string_view family = FamilyOf(config);
@@ -230,8 +230,8 @@ void LoadRanks(const TokenizerTexts& texts, const TokenizerConfig& config, std::
   }
 }
 
-// What the files beside a SentencePiece model say or leave out. Models of BPE type begin texts with
-// their BOS unless told otherwise, as the programs do that made them; Unigram ones do not.
+// Applies the settings of the files beside a SentencePiece model. Without add_bos_token, BPE models
+// put their BOS before texts, as the programs that made them do; Unigram models do not.
 void LoadModelFile(const TokenizerTexts& texts, const TokenizerConfig& config,
                    TokenizerFiles& files) {
   const std::string file = Describe(texts, "tokenizer.model");

@@ -13,14 +13,14 @@
 #include "engine/tokenizer/models/unigram.h"
 #include "engine/tokenizer/pipeline_tokenizer.h"
 
-// The model is a protobuf message: pieces with scores and types in the order of their ids, how it
-// was trained, and how text is normalised. Numbers of fields are those of
+// The file is a protobuf message: pieces with scores and types in the order of their ids, the
+// trainer's options, and the normaliser's options. Field numbers are those of
 // sentencepiece_model.proto.
 namespace tandem::engine {
 namespace {
 
 constexpr size_t kMostBytes = 64 << 20;
-constexpr size_t kMostPieceBytes = 16 << 20;  // all together; tries take a few dozen bytes for each
+constexpr size_t kMostPieceBytes = 16 << 20;  // in all; a trie takes a few dozen bytes for each
 
 using Piece = SentencePieceList::Piece;
 
@@ -144,7 +144,7 @@ std::optional<TokenId> FindUnknown(const ModelProto& model) {
   return std::nullopt;
 }
 
-// Characters of pieces that are no pieces themselves: merges pass through them.
+// Characters inside pieces that are not pieces themselves; merges need them as symbols.
 std::vector<std::string> BareCharacters(const ModelProto& model, const Vocabulary& vocabulary) {
   std::vector<std::string> bare;
   std::unordered_set<std::string> seen;
@@ -162,8 +162,8 @@ std::vector<std::string> BareCharacters(const ModelProto& model, const Vocabular
   return bare;
 }
 
-// Any two symbols that together spell a piece may merge; the piece of the greatest score does
-// first, the leftmost of equals.
+// Any two symbols that together spell a piece may merge. The piece of the greatest score merges
+// first, the leftmost on a tie.
 std::unique_ptr<TokenModel> BuildBpe(const ModelProto& model, const Vocabulary& vocabulary) {
   const std::vector<std::string> bare = BareCharacters(model, vocabulary);
   const size_t n_pieces = model.pieces.size();
@@ -211,7 +211,7 @@ std::unique_ptr<TokenModel> BuildUnigram(const ModelProto& model, const Vocabula
     const Piece& piece = model.pieces[i];
     scores.push_back(piece.score);
     if (piece.type == SentencePieceType::kNormal) least = std::min(least, piece.score);
-    // Those that the user defined are found before the model sees the text.
+    // The added-token matcher finds user-defined pieces before the model sees the text.
     if (piece.type != SentencePieceType::kNormal) unreachable.push_back(static_cast<TokenId>(i));
   }
   if (least == FLT_MAX) ThrowBroken(model.file, "pieces", "must have one of type NORMAL");

@@ -11,20 +11,20 @@
 
 namespace tandem::engine {
 
-// A `tokenizer.model` as SentencePiece writes it.
+// A SentencePiece `tokenizer.model`.
 struct LoadedSentencePiece {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::optional<TokenId> bos;  // the control tokens that the model calls so
+  std::optional<TokenId> bos;  // control tokens with these roles in the model
   std::optional<TokenId> eos;
   bool is_bpe = false;
 };
 
-// `file` names the file in messages. Throws kDataLoss for a broken file, kUnsupported for a model
-// of words or characters and for options that README.md does not list.
+// `file` names the file in messages. Throws kDataLoss for a broken file, and kUnsupported for word
+// and character models and for options that README.md does not list.
 LoadedSentencePiece LoadSentencePiece(std::string_view bytes, const std::string& file);
 
-// What such a file lists, for whoever writes it down in another format. Throws as above, for what
-// is told here. Views into `bytes`.
+// The content of such a file, for writing it in another format. Throws like LoadSentencePiece, as
+// far as this content is concerned. Views into `bytes`.
 struct SentencePieceList {
   struct Piece {
     std::string_view text;

@@ -98,8 +98,8 @@ std::vector<AddedToken> KnownTokens(TiktokenFamily family, TokenId first) {
       for (int i = 0; i < 205; ++i) add("<|extra_" + std::to_string(i) + "|>", 3 + i);
       break;
     case TiktokenFamily::kLlama3:
-      // Those that every release of the family has at the same place. The other 251 ids are named
-      // differently from release to release, so only the configuration can tell.
+      // Names only the ids that every release of the family shares. The other 251 differ between
+      // releases, so the configuration must name them.
       add("<|begin_of_text|>", 0);
       add("<|end_of_text|>", 1);
       add("<|start_header_id|>", 6);

@@ -6,7 +6,7 @@
 namespace tandem::engine {
 namespace {
 
-// Without a decoder, spelled tokens are put side by side.
+// Without a decoder, tokens are joined with spaces.
 void JoinWithSpaces(DecoderSpec& spec) {
   spec.decoder.steps.push_back(
       [](std::string token, TokenPlace place) { return place.first ? token : " " + token; });
@@ -41,7 +41,7 @@ LoadedTokenizerJson LoadTokenizerJson(std::string_view text, const std::string& 
   const auto decoder_field = root.Find("decoder");
   if (decoder_field) ReadDecoder(*decoder_field, decoder);
 
-  // The common case: tokens are bytes from end to end, and no spelling is ever looked at.
+  // The common case: tokens are bytes throughout, and spellings are never used.
   const bool on_bytes = pretokenizer.byte_level_is_last && MayWorkOnBytes(root.At("model")) &&
                         (!decoder_field || decoder.is_byte_level);
   JsonModel model = ReadModel(root, on_bytes);

@@ -9,15 +9,15 @@
 
 namespace tandem::engine {
 
-// A Hugging Face `tokenizer.json`. README.md lists what of the format is read.
+// A Hugging Face `tokenizer.json`. README.md lists the supported parts of the format.
 struct LoadedTokenizerJson {
   std::unique_ptr<Tokenizer> tokenizer;
-  // What its post-processor puts around every text.
+  // Tokens that its post-processor puts around every text.
   std::vector<TokenId> prefix;
   std::vector<TokenId> suffix;
 };
 
-// `file` names the file in messages. Throws kDataLoss and kUnsupported as LoadTokenizer.
+// `file` names the file in messages. Throws kDataLoss and kUnsupported like LoadTokenizer.
 LoadedTokenizerJson LoadTokenizerJson(std::string_view text, const std::string& file);
 
 }  // namespace tandem::engine

@@ -25,7 +25,7 @@ using MatchContext = std::unique_ptr<pcre2_match_context, Freer<pcre2_match_cont
 using MatchData = std::unique_ptr<pcre2_match_data, Freer<pcre2_match_data_free>>;
 using JitStack = std::unique_ptr<pcre2_jit_stack, Freer<pcre2_jit_stack_free>>;
 
-// PCRE2 wants these per thread; they serve every pattern.
+// PCRE2 needs these per thread. All patterns share them.
 struct ThreadState {
   MatchContext context{pcre2_match_context_create(nullptr)};
   MatchData data{pcre2_match_data_create(1, nullptr)};
@@ -52,8 +52,8 @@ std::string PcreMessage(int code) {
   throw Error(ErrorCode::kUnsupported, where + ": " + what + " in a pattern is not supported");
 }
 
-// Greedy runs may give back every character once, in each of a handful of alternatives. A pattern
-// that needs more than this for one match does not run in linear time.
+// A greedy run may give back every character once, in each of a few alternatives. A pattern above
+// this limit for one match is not linear.
 uint32_t MatchLimit(size_t text_bytes) {
   constexpr size_t kBase = 10'000'000, kPerByte = 16;
   return static_cast<uint32_t>(
@@ -90,7 +90,7 @@ std::string TranslatePattern(std::string_view pattern, const std::string& where)
           if (in_class) Refuse(where, "\\W inside a class");
           out += "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
           break;
-        // These mean different things to the two engines.
+        // These differ between the two engines.
         case 'b':
         case 'B':
         case 'h':
@@ -108,14 +108,14 @@ std::string TranslatePattern(std::string_view pattern, const std::string& where)
           out += escaped;
       }
     } else if (!in_class && pattern.substr(i).starts_with("(?")) {
-      // Inline options: `m` is "dot matches newline" in Ruby's syntax and "lines" in Perl's.
+      // Inline options: `m` means "dot matches newline" in Ruby's syntax and "lines" in Perl's.
       for (size_t j = i + 2; j < pattern.size() && (std::isalpha(pattern[j]) || pattern[j] == '-');
            ++j) {
         if (pattern[j] != 'i' && pattern[j] != '-') Refuse(where, "an inline option but (?i)");
       }
       out += c;
     } else if (in_class && c == '[') {
-      // Oniguruma reads a nested set here, PCRE2 a bracket; POSIX names are the same in both.
+      // Oniguruma reads a nested set here, PCRE2 a literal bracket. POSIX names are equal in both.
       if (i + 1 >= pattern.size() || pattern[i + 1] != ':') Refuse(where, "a set inside a set");
       const size_t close = pattern.find(":]", i);
       if (close == std::string_view::npos) Refuse(where, "a set inside a set");
@@ -126,7 +126,8 @@ std::string TranslatePattern(std::string_view pattern, const std::string& where)
     } else if (!in_class && c == '[') {
       in_class = true;
       out += c;
-      // A bracket that closes at once would be literal in PCRE2 and an error in Oniguruma.
+      // A set that closes at once starts with a literal bracket in PCRE2 and is an error in
+      // Oniguruma.
       size_t first = i + 1;
       if (first < pattern.size() && pattern[first] == '^') ++first;
       if (first < pattern.size() && pattern[first] == ']') Refuse(where, "an empty set");
@@ -150,7 +151,7 @@ Pattern Pattern::Compile(std::string_view pattern, const std::string& where) {
   compiled->where = where;
   int error = 0;
   PCRE2_SIZE offset = 0;
-  // MULTILINE because ^ and $ mean lines in Oniguruma's Ruby syntax. (*VERBS) are PCRE2's own.
+  // MULTILINE, because ^ and $ match at lines in Oniguruma's Ruby syntax. Only PCRE2 has (*VERBS).
   if (translated.starts_with("(*")) Refuse(where, "(*VERB)");
   compiled->code.reset(
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
@@ -183,7 +184,7 @@ std::optional<Pattern::Match> Pattern::Find(std::string_view text, size_t from) 
                        thread.context.get());
   };
   int result = match(0);
-  // The interpreter keeps its backtracking points on the heap and can go deeper.
+  // The interpreter keeps its backtracking points on the heap, so it can go deeper.
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
   if (result == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (result < 0) {
@@ -191,7 +192,7 @@ std::optional<Pattern::Match> Pattern::Find(std::string_view text, size_t from) 
                 compiled_->where + ": pattern failed on this text: " + PcreMessage(result));
   }
   const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(thread.data.get());
-  // \K could report a match that begins before the search did; it is refused at compile time.
+  // Only \K could report an earlier match, and Compile refuses it.
   TANDEM_DCHECK(bounds[0] >= from && bounds[0] <= bounds[1]);
   return Match{bounds[0], bounds[1]};
 }

@@ -8,23 +8,23 @@
 
 namespace tandem::engine {
 
-// [begin, end) in bytes of a text. A list of ranges is sorted; they are not empty and do not
+// Bytes [begin, end) of a text. Lists of ranges are sorted; their ranges are not empty and do not
 // overlap.
 using TextRange = std::pair<size_t, size_t>;
 
-// Answers questions about ever later places of a text. All answers together take time linear in the
-// list. Borrows the list.
+// Looks up ranges at non-decreasing positions. All calls together take time linear in the list.
+// Borrows the list.
 class RangeCursor {
  public:
   explicit RangeCursor(std::span<const TextRange> ranges) : ranges_(ranges) {}
 
-  // Whether a byte of [begin, end) lies in a range. REQUIRES: no earlier call had a later begin.
+  // Whether a range contains a byte of [begin, end). REQUIRES: no earlier call had a later begin.
   bool Touches(size_t begin, size_t end) {
     while (next_ < ranges_.size() && ranges_[next_].second <= begin) ++next_;
     return begin < end && next_ < ranges_.size() && ranges_[next_].first < end;
   }
 
-  // Calls each(begin, end) for every part of [begin, end) that lies in a range. Same requirement.
+  // Calls each(begin, end) for every part of [begin, end) inside a range. Same requirement.
   template <class Each>
   void ForEachIn(size_t begin, size_t end, Each&& each) {
     if (!Touches(begin, end)) return;
@@ -35,10 +35,10 @@ class RangeCursor {
 
  private:
   std::span<const TextRange> ranges_;
-  size_t next_ = 0;  // the first range that does not end before the last place asked about
+  size_t next_ = 0;  // first range that ends after the last `begin`
 };
 
-// Adds [begin, end) at the end of a list, joined to the last range where they meet.
+// Appends [begin, end) to a list and joins it to the last range if they touch.
 inline void AppendRange(std::vector<TextRange>& ranges, size_t begin, size_t end) {
   if (begin >= end) return;
   if (!ranges.empty() && ranges.back().second == begin) {
@@ -48,7 +48,7 @@ inline void AppendRange(std::vector<TextRange>& ranges, size_t begin, size_t end
   }
 }
 
-// The ranges of the text [begin, end), counted from its own beginning.
+// Returns the ranges inside [begin, end), relative to `begin`.
 inline std::vector<TextRange> RangesWithin(std::span<const TextRange> ranges, size_t begin,
                                            size_t end) {
   const auto first =

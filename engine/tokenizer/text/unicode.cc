@@ -27,7 +27,7 @@ CharClass ComputeClass(uint32_t code_point) {
   return u_isUWhiteSpace(c) ? CharClass::kSpace : CharClass::kOther;
 }
 
-// code point of each byte's spelling, and back
+// Code point of each byte's spelling, and the inverse.
 struct ByteAlphabet {
   std::array<uint32_t, 256> spelling{};
   std::array<int16_t, 324> byte{};  // indexed by code point; -1 is foreign
@@ -68,8 +68,7 @@ const icu::Normalizer2& Form(NormalForm form) {
   return *normalizer;
 }
 
-// Combining classes of a character's full canonical decomposition; empty when it begins with a
-// starter.
+// Appends combining class and code point of each character in the canonical decomposition.
 void AppendMarks(const icu::Normalizer2& nfd, uint32_t code_point,
                  std::vector<std::pair<uint8_t, uint32_t>>& marks) {
   icu::UnicodeString parts;
@@ -86,14 +85,14 @@ void AppendMarks(const icu::Normalizer2& nfd, uint32_t code_point,
 bool IsMark(const icu::Normalizer2& nfd, uint32_t code_point) {
   if (code_point < 0x300) return false;
   if (u_getCombiningClass(static_cast<UChar32>(code_point)) != 0) return true;
-  // U+0F73 and its like: class 0 themselves, but they decompose to marks.
+  // U+0F73 and similar characters have class 0 but decompose to marks.
   icu::UnicodeString parts;
   return nfd.getDecomposition(static_cast<UChar32>(code_point), parts) && parts.length() > 0 &&
          u_getCombiningClass(parts.char32At(0)) != 0;
 }
 
-// ICU orders combining marks by insertion, which is quadratic in a run of them. Long runs are put
-// into canonical order here beforehand; that is an equivalent string, so the result is the same.
+// ICU orders combining marks by insertion, which is quadratic in their number. Long runs get
+// canonical order before that. The string is equivalent, so the result is the same.
 constexpr size_t kLongMarkRun = 64;
 
 std::optional<std::string> OrderLongMarkRuns(std::string_view text) {

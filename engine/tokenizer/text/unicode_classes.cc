@@ -8,11 +8,11 @@
 #include "engine/base/check.h"
 #include "engine/tokenizer/text/unicode.h"
 
-// Classes of characters and borders between them, from ICU.
+// Character classes and grapheme borders, from ICU.
 namespace tandem::engine {
 namespace {
 
-// The tokenizers library classifies by tables of this version; on what came later it sees nothing.
+// The tokenizers library's tables have this Unicode version; newer characters are unclassified.
 constexpr uint8_t kOldUnicode = 8;
 
 bool IsOld(UChar32 c) {
@@ -60,7 +60,7 @@ uint32_t ScriptOf(uint32_t code_point) {
 }
 
 void AppendLowercase(uint32_t code_point, std::string& out) {
-  // The one character whose lower case is two, wherever it stands.
+  // The only character with a lower case of two characters in every context.
   constexpr uint32_t kCapitalIWithDot = 0x130;
   if (code_point == kCapitalIWithDot) {
     out += "i\xCC\x87";
@@ -74,8 +74,8 @@ void AppendLowercase(uint32_t code_point, std::string& out) {
 
 void ForEachGrapheme(std::string_view text, const std::function<void(std::string_view)>& sink) {
   UErrorCode status = U_ZERO_ERROR;
-  // Costs more to make than most texts to cut; it remembers the text last set, so one for each
-  // thread.
+  // One iterator per thread: creating one costs more than splitting most texts, and it stores the
+  // current text.
   thread_local const std::unique_ptr<icu::BreakIterator> graphemes(
       icu::BreakIterator::createCharacterInstance(icu::Locale::getRoot(), status));
   const std::unique_ptr<UText, TextCloser> source(

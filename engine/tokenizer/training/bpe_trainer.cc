@@ -15,11 +15,11 @@
 #include "engine/tokenizer/pretokenizers/pretokenizer.h"
 #include "engine/tokenizer/text/unicode.h"
 
-// Every distinct piece of the corpus is laid out once, as a linked list of symbols with the
-// piece's count as weight. For each neighbouring pair we keep how often it occurs and where it has
-// occurred. A step takes the most frequent pair, visits its places, merges those that still stand,
-// and adjusts the counts of the neighbours. All steps together visit each place a bounded number
-// of times: a place is recorded when its pair comes into being, and a merge makes two at most.
+// Every distinct piece of the corpus is stored once, as a linked list of symbols weighted by the
+// piece's count. Each pair of neighbours has its count and the places where it has occurred. A step
+// takes the most frequent pair, visits its places, merges those that still hold the pair, and
+// adjusts the neighbours' counts. The total number of visits is bounded: a place is recorded when
+// its pair appears, and a merge creates at most two pairs.
 namespace tandem::engine {
 namespace {
 
@@ -27,7 +27,7 @@ constexpr uint32_t kNoSymbol = UINT32_MAX;
 constexpr int64_t kProgressEvery = 64;  // merges between two reports
 
 struct Symbol {
-  TokenId id;  // -1: merged into the one before
+  TokenId id;  // -1: merged into its left neighbour
   uint32_t previous;
   uint32_t next;
   uint32_t piece;
@@ -35,7 +35,7 @@ struct Symbol {
 
 struct PairInfo {
   int64_t count = 0;
-  std::vector<uint32_t> places;  // of the left symbol; stale ones are found out when visited
+  std::vector<uint32_t> places;  // of the left symbol; visits detect stale ones
 };
 
 uint64_t PairKey(TokenId left, TokenId right) {
@@ -98,7 +98,7 @@ Trainer::Trainer(const BpeTrainerOptions& options, std::string_view corpus) : op
     throw Error(ErrorCode::kInvalidArgument,
                 "the corpus must be under 4 GiB, got " + std::to_string(corpus.size()) + " bytes");
   }
-  // Bytes in the order of their spellings, as GPT-2's vocabulary has them.
+  // Bytes in the order of their spellings, as in GPT-2's vocabulary.
   std::vector<std::pair<std::string, char>> alphabet;
   for (int b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
@@ -148,7 +148,7 @@ void Trainer::CountPieces(std::string_view corpus,
 }
 
 void Trainer::LayOut(const std::unordered_map<std::string_view, int64_t>& counts) {
-  // The order of pieces does not reach the result: counts are sums and ties go by bytes.
+  // The order of pieces does not affect the result: counts are sums, and bytes break ties.
   for (const auto& [piece, count] : counts) {
     const auto index = static_cast<uint32_t>(weights_.size());
     weights_.push_back(count);
@@ -182,8 +182,8 @@ bool Trainer::Before(const Candidate& a, const Candidate& b) const {
   return bytes(a.right) > bytes(b.right);
 }
 
-// The pair to merge next. Counts in the heap may be out of date, but never too low: a pair whose
-// count rises is pushed anew.
+// Returns the pair to merge next. Counts in the heap may be too high but never too low: a pair
+// whose count rises is pushed again.
 std::optional<Candidate> Trainer::Best() {
   const auto before = [this](const Candidate& a, const Candidate& b) { return Before(a, b); };
   for (const uint64_t key : grown_) {
@@ -218,7 +218,7 @@ void Trainer::Apply(const Candidate& best) {
                bytes_[static_cast<size_t>(best.right) - options_.special_tokens.size()]));
   merges_.emplace_back(best.left, best.right);
 
-  // From left to right, as encoding merges: it matters where places overlap, as in "aaa".
+  // Left to right, like encoding: the order matters where places overlap, as in "aaa".
   std::sort(places.begin(), places.end());
   for (const uint32_t place : places) {
     Symbol& left = symbols_[place];
@@ -237,7 +237,7 @@ void Trainer::Apply(const Candidate& best) {
     if (before != kNoSymbol) Change(symbols_[before].id, merged, weight, before);
     if (after != kNoSymbol) Change(merged, symbols_[after].id, weight, place);
   }
-  // Overlapping places touched the pair's own count again; none of it stands any more.
+  // Overlapping places changed the pair's own count again; no occurrence is left.
   pairs_.erase(PairKey(best.left, best.right));
   grown_.erase(PairKey(best.left, best.right));
 }
@@ -252,7 +252,7 @@ void Trainer::Train(const std::function<void(int64_t, int64_t)>& progress) {
   while (done() < total) {
     const std::optional<Candidate> best = Best();
     if (!best) break;
-    // A token spelled like a special one would take its place in the vocabulary.
+    // A token with a special token's spelling would replace it in the vocabulary.
     if (reserved_.contains(Spelling(best->left) + Spelling(best->right))) {
       pairs_.erase(PairKey(best->left, best->right));
       continue;

@@ -1,5 +1,5 @@
-// The JSON library with one member replaced: the one that destroys a value. It stands before the
-// library on the include path, so every file that includes <nlohmann/json.hpp> gets both.
+// Replaces the member of the JSON library that destroys a value. This file precedes the library on
+// the include path, so every file that includes <nlohmann/json.hpp> gets both.
 #pragma once
 #pragma GCC system_header
 
@@ -8,10 +8,10 @@
 static_assert(NLOHMANN_JSON_VERSION_MAJOR == 3 && NLOHMANN_JSON_VERSION_MINOR == 11,
               "destroy() below uses private members of version 3.11: compare it with yours");
 
-// The library moves all elements into a new vector to destroy them without recursion. That vector
-// may lack memory, inside a destructor, which ends the process. This one allocates nothing and does
-// not recurse either: it descends to the last element of each container, whose place keeps the link
-// back to the container around it (Schorr and Waite 1967).
+// The library moves all elements into a new vector to destroy them without recursion. When that
+// allocation fails inside a destructor, the process ends. This version neither allocates nor
+// recurses. It descends to the last element of each container, whose place stores the link to the
+// enclosing container (Schorr and Waite 1967).
 template <>
 inline void nlohmann::basic_json<nlohmann::ordered_map>::json_value::destroy(value_t t) {
   const auto is_container = [](value_t type, const json_value& value) {
