@@ -28,7 +28,7 @@ bool IsStepDirName(const std::string& name) {
 }
 
 int64_t BytesBelow(const fs::path& path) {
-  std::error_code vanished;  // somebody else may be faster
+  std::error_code vanished;  // another process may delete files meanwhile
   if (fs::is_regular_file(fs::symlink_status(path, vanished))) {
     return static_cast<int64_t>(fs::file_size(path, vanished));
   }
@@ -42,14 +42,14 @@ int64_t BytesBelow(const fs::path& path) {
   return bytes;
 }
 
-// Writers lock what they write for as long as they live.
+// Writers hold a lock on their files while they live.
 bool HasWriter(const fs::path& path) {
   const engine::FileDescriptor file(
       open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   return file.get() >= 0 && flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-// Empty: it is none.
+// Why `path` is a leftover; empty: it is not one.
 std::string LeftoverKind(const fs::path& path) {
   const std::string name = path.filename().string();
   if (name.starts_with(kTrashMark)) return "was being deleted";
@@ -61,7 +61,7 @@ std::string LeftoverKind(const fs::path& path) {
   return "";
 }
 
-// The step whose evaluation was best, as the newest valid one knows it; negative: none.
+// The step with the best evaluation, from the newest valid checkpoint's state; negative: none.
 int64_t BestStep(const fs::path& newest) {
   const fs::path file = newest / "train_state.json";
   if (newest.empty() || !fs::is_regular_file(file)) return -1;
@@ -71,7 +71,8 @@ int64_t BestStep(const fs::path& newest) {
   return engine::JsonIntOr(state, "best_step", -1, -1, INT64_MAX, file.string());
 }
 
-// Empty: none is. One that a later version wrote counts: it is not for us to throw away.
+// Empty when no step is valid. A checkpoint of a later version counts as valid, so that it is never
+// deleted.
 fs::path NewestValid(const std::vector<fs::path>& steps) {
   for (const fs::path& step : steps) {
     try {

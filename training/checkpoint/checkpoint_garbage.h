@@ -8,11 +8,11 @@
 namespace tandem::training {
 
 struct GarbageOptions {
-  int64_t keep = 3;      // steps, the newest; at least 1
-  bool dry_run = false;  // only say what would go
+  int64_t keep = 3;      // number of newest steps to keep; at least 1
+  bool dry_run = false;  // only list what would be removed
 };
 
-// What is in the way in a directory of checkpoints.
+// A removable entry of a directory of checkpoints.
 struct Garbage {
   std::filesystem::path path;
   int64_t bytes = 0;
@@ -20,16 +20,16 @@ struct Garbage {
 };
 
 struct GarbageResult {
-  std::vector<Garbage> removed;             // or would be
+  std::vector<Garbage> removed;             // or would be removed, in a dry run
   std::vector<std::filesystem::path> kept;  // steps, newest first
 };
 
-// Removes steps beyond options.keep, but never the newest whose files are all there with the right
-// hashes, nor the one whose evaluation was best (train_state.json of that newest); `.trash-*`; and
-// what writers that do not live any more have left: `*.tmp-*`, `*.part` of conversions. `dir` holds
-// the steps, or is a run's directory with `checkpoints/` in it. Steps are renamed before they are
-// deleted, so that nobody takes half of one for a checkpoint. Throws kNotFound where there is no
-// such directory, kIo naming what could not be removed.
+// Removes leftovers and old steps from `dir`, which holds the steps or a run's `checkpoints/`.
+// - Keeps options.keep steps, the newest valid one (all files present, hashes right) and the one
+//   with the best evaluation (train_state.json of the newest valid one).
+// - Removes `.trash-*`, and the `*.tmp-*` and conversions' `*.part` of dead writers.
+// Renames a step before deleting it, so that no reader takes a partial one for a checkpoint. Throws
+// kNotFound when `dir` is no directory, kIo naming a path that could not be removed.
 GarbageResult CollectGarbage(const std::filesystem::path& dir, const GarbageOptions& options);
 
 }  // namespace tandem::training

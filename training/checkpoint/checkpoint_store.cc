@@ -26,8 +26,8 @@ using nlohmann::ordered_json;
 constexpr int64_t kVersion = 1;
 constexpr size_t kMaxManifestBytes = 16 << 20;
 constexpr const char* kManifest = "manifest.json";
-// What nobody looks for: what is being deleted, and what replaces, or was replaced by, a checkpoint
-// of the same step.
+// Names that readers ignore: a directory being deleted, and one that replaces, or was replaced by,
+// a checkpoint of the same step.
 constexpr const char* kTrash = ".trash-";
 constexpr const char* kNext = ".next-";
 
@@ -155,7 +155,7 @@ void CheckpointStore::CheckRoom(const CheckpointContents& contents) const {
                                   " bytes, the disk has room for " + std::to_string(free));
 }
 
-// What was replaced is then at `next`, as litter.
+// Afterwards the replaced directory is at `next`, as litter.
 void CheckpointStore::PutInPlace(const fs::path& next, const fs::path& final_dir) const {
   if (renameat2(AT_FDCWD, next.c_str(), AT_FDCWD, final_dir.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) {
@@ -184,7 +184,7 @@ fs::path CheckpointStore::Save(const CheckpointContents& contents) {
   const fs::path final_dir = dir_ / StepName(contents.step);
   const bool replaces = fs::exists(final_dir);
   const fs::path target = replaces ? dir_ / (kNext + StepName(contents.step)) : final_dir;
-  if (replaces) fs::remove_all(target);  // of a save that failed half-way
+  if (replaces) fs::remove_all(target);  // left by a failed save
 
   engine::PublishDirectory(target, [&](const fs::path& temporary) {
     ordered_json files = ordered_json::array();
@@ -216,10 +216,10 @@ fs::path CheckpointStore::Save(const CheckpointContents& contents) {
   return final_dir;
 }
 
-// Renamed first, so that nobody takes a half-deleted directory for a checkpoint.
+// Renames before deleting, so that no reader takes a partial directory for a checkpoint.
 void CheckpointStore::DeleteOld() const {
   const std::vector<fs::path> steps = Steps();
-  std::error_code ignored;  // what cannot be deleted now is tried again after the next save
+  std::error_code ignored;  // the next save tries again
   for (size_t i = static_cast<size_t>(keep_); i < steps.size(); ++i) {
     fs::rename(steps[i], dir_ / (kTrash + steps[i].filename().string()), ignored);
   }

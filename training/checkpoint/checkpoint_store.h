@@ -12,7 +12,7 @@
 
 namespace tandem::training {
 
-// What one checkpoint holds, whatever it means. Views are borrowed for the duration of Save.
+// Contents of one checkpoint, whatever their meaning. Save borrows the views until it returns.
 struct CheckpointContents {
   struct TensorFile {
     std::string name;
@@ -30,39 +30,37 @@ struct CheckpointContents {
 struct FoundCheckpoint {
   int64_t step = 0;
   std::filesystem::path dir;
-  std::string isa_key;  // of the arithmetic that wrote it
+  std::string isa_key;  // of the kernels that wrote it
 };
 
 // Checkpoints of one run, each a directory named by its step:
 //
-//   LATEST              text: the newest one's name; a hint, readers look for themselves
+//   LATEST              text: the newest one's name; a hint for people; FindNewest lists the steps
 //   000000001000/
 //     manifest.json     format, version, step, producer, and bytes and SHA-256 of every other file
 //     …                 the files
 //
-// A directory appears under its name only when it is complete and on disk, so a killed writer or a
-// full disk leaves older checkpoints as they were. One process writes at a time.
+// A directory gets its name only when it is complete and on disk. A killed writer or a full disk
+// therefore leaves older checkpoints intact. Only one process may write at a time.
 class CheckpointStore {
  public:
-  // `keep`: how many are left after a save (at least 1). Creates `dir`; removes what killed writers
-  // left behind.
-  // `free_bytes`: how much the disk has room for; empty: as the file system says.
+  // Creates `dir` and removes the leftovers of killed writers. A save keeps the `keep` newest (at
+  // least 1). `free_bytes` returns the free bytes of the disk; empty: asks the file system.
   CheckpointStore(std::filesystem::path dir, int64_t keep,
                   std::function<int64_t()> free_bytes = {});
 
-  // Writes, publishes, points LATEST at it, then deletes old ones. One of the same step is replaced
-  // in one atomic exchange (on file systems that have none: by two renames). Throws kIo, before the
-  // first byte when the disk has less room than the files and 5 % need.
+  // Writes a checkpoint, publishes it, updates LATEST, then deletes old ones. Replaces one of the
+  // same step in one atomic exchange, or by two renames where the file system has no exchange.
+  // Throws kIo before writing when the disk has less room than the files plus 5 %.
   std::filesystem::path Save(const CheckpointContents& contents);
 
-  // Moves what there is to `earlier-<n>/`, where nobody looks for checkpoints or deletes them: a
-  // run that resumes nothing must neither mistake them for its own nor lose its own to them.
-  // Returns that directory, empty when there was nothing.
+  // Moves all checkpoints to `earlier-<n>/`, where no reader looks and none is deleted. A run that
+  // does not resume must not mistake them for its own. Returns that directory; empty: none existed.
   std::filesystem::path SetAside();
 
-  // The newest checkpoint whose files are all there with the right sizes and hashes. Ones that are
-  // not are passed over, `warn` being told which and why. Throws kUnsupported when the newest was
-  // written by a later version: going back silently would lose work.
+  // Returns the newest checkpoint whose files all have the right sizes and hashes. Skips others and
+  // reports them to `warn`. Throws kUnsupported when the newest has a later version: an older one
+  // would silently lose work.
   std::optional<FoundCheckpoint> FindNewest(
       const std::function<void(const std::string& what)>& warn) const;
 
@@ -79,8 +77,8 @@ class CheckpointStore {
   std::function<int64_t()> free_bytes_;
 };
 
-// Reads and checks a checkpoint directory; throws kDataLoss / kUnsupported / kNotFound saying what
-// is wrong with which file.
+// Reads and checks a checkpoint directory. Throws kDataLoss / kUnsupported / kNotFound naming the
+// file and its fault.
 FoundCheckpoint VerifyCheckpoint(const std::filesystem::path& dir);
 
 }  // namespace tandem::training

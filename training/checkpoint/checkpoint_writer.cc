@@ -35,10 +35,10 @@ void CheckpointWriter::Start(CheckpointSnapshot snapshot) {
     result_ = {taken.contents.step, {}, nullptr};
     try {
       result_.dir = store_.Save(taken.contents);
-    } catch (...) {  // handed to whoever takes the result
+    } catch (...) {  // Take returns it
       result_.failure = std::current_exception();
     }
-    taken = {};  // its memory, before anybody hears that it is done
+    taken = {};  // frees its memory before done_ is visible
     done_ = true;
   });
 }

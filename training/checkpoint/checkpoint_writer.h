@@ -13,20 +13,19 @@
 
 namespace tandem::training {
 
-// What a checkpoint will hold, with bytes of its own: the run may go on.
+// The contents of a checkpoint with their own bytes, so that training can continue.
 struct CheckpointSnapshot {
   CheckpointContents contents;
-  std::vector<std::vector<std::byte>> bytes;  // of tensors that were copies from the start
-  std::vector<AlignedBuffer> copies;          // of the others
+  std::vector<std::vector<std::byte>> bytes;  // of tensors that were copies already
+  std::vector<AlignedBuffer> copies;          // of the other tensors
 };
 
-// Copies the tensors of this file, which belong to somebody else. False when memory does not
-// suffice for all of them: the others are still somebody else's.
+// Copies the borrowed tensors of this file. Returns false when memory does not suffice for all; the
+// remaining views stay borrowed.
 bool CopyTensors(CheckpointContents::TensorFile& file, std::vector<AlignedBuffer>* copies);
 
-// Saves in a thread of its own, one checkpoint at a time. Used by one thread, which takes the
-// result of every save before it starts another; while a save is in flight nobody else may use the
-// store.
+// Saves in its own thread, one checkpoint at a time. One thread uses it and takes each result
+// before it starts the next save. Nothing else may use the store while a save is in flight.
 class CheckpointWriter {
  public:
   struct Result {
@@ -43,13 +42,13 @@ class CheckpointWriter {
   void Start(CheckpointSnapshot snapshot);
   bool in_flight() const { return thread_.joinable(); }
 
-  // The result of the save in flight; nothing when there is none, or, unless told to wait, while
-  // it is not done.
+  // The result of the save in flight. Absent when no save is in flight, or when it is not done and
+  // `wait` is false.
   std::optional<Result> Take(bool wait);
 
  private:
   CheckpointStore& store_;
-  Result result_;  // the thread's until it has ended
+  Result result_;  // the thread owns it until it ends
   std::atomic<bool> done_ = false;
   std::thread thread_;
 };

@@ -18,7 +18,7 @@ bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 bool IsUpper(char c) { return c >= 'A' && c <= 'Z'; }
 char Lower(char c) { return IsUpper(c) ? static_cast<char>(c - 'A' + 'a') : c; }
 
-// Function words, and what every story says anyway (auxiliaries, "said", "once", …).
+// Function words, and words of every story (auxiliaries, "said", "once", …).
 const std::unordered_set<std::string_view>& StopWords() {
   static const std::unordered_set<std::string_view> words = {
       "about",      "above",   "after",   "again",      "all",     "almost",   "along",
@@ -63,8 +63,8 @@ const std::unordered_set<std::string_view>& StopWords() {
   return words;
 }
 
-// Calls visit(lower-case word, had a capital, starts a sentence) for each run of letters. What
-// follows an apostrophe ("don't", "Tom's") belongs to the word before and is dropped.
+// Calls visit(lower-case word, had a capital, starts a sentence) for each run of letters. Letters
+// after an apostrophe ("don't", "Tom's") belong to the word before and are dropped.
 template <class Visit>
 void ForEachWord(std::string_view text, const Visit& visit) {
   bool sentence_start = true;
@@ -72,7 +72,7 @@ void ForEachWord(std::string_view text, const Visit& visit) {
   for (size_t i = 0; i < text.size();) {
     const char c = text[i];
     if (!IsLetter(c)) {
-      // Quotes open sentences of their own: "Let's play," said Tom.
+      // Quotes begin sentences of their own: "Let's play," said Tom.
       if (c == '.' || c == '!' || c == '?' || c == '"' || c == '\n') sentence_start = true;
       ++i;
       continue;
@@ -106,10 +106,10 @@ ContentWords::ContentWords(const TextCorpus& corpus, int64_t max_samples) {
 }
 
 std::vector<std::string> ContentWords::Rank(std::string_view story, size_t limit) const {
-  std::map<std::string, int> counts;  // ordered: ties are broken by the alphabet
+  std::map<std::string, int> counts;  // sorted, so that ties follow the alphabet
   ForEachWord(story, [&](const std::string& word, bool, bool) { ++counts[word]; });
 
-  // A word of one or two stories teaches nothing that another story could use.
+  // A word of only one or two stories teaches nothing for other stories.
   const int64_t min_documents = std::min<int64_t>(3, 1 + n_documents_ / 100);
   std::vector<std::pair<double, std::string>> ranked;
   for (const auto& [word, count] : counts) {

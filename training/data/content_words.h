@@ -10,31 +10,31 @@
 
 namespace tandem::training {
 
-// Teaches a story model to take wishes: each story may begin with a line naming one to three of its
-// content words,
+// Prepares a story model for wishes. A story may begin with a line of one to three of its content
+// words:
 //
 //   Words: dog, ball, happy
 //   Once upon a time …
 //
-// and the chat template of the served model writes the same line from the user's words. Which
-// words: those that are typical for this story and not rare in the corpus (tf-idf), no function
-// words, no names (words that the corpus mostly writes with a capital inside a sentence). Immutable
-// once built; everything is a function of corpus, seed and sample number.
+// The chat template of the served model writes the same line from the user's words. A word
+// qualifies when it is typical for this story but not rare in the corpus (tf-idf). Function words
+// and names do not qualify; a name is a word that the corpus mostly capitalises inside sentences.
+// Immutable; every result depends on corpus, seed and sample number only.
 class ContentWords {
  public:
-  // Word statistics of at most the first `max_samples` samples.
+  // Counts words in the first `max_samples` samples.
   explicit ContentWords(const TextCorpus& corpus, int64_t max_samples = 50000);
 
-  // The story's candidates, best first; at most `limit`.
+  // The story's best candidates, best first; at most `limit`.
   std::vector<std::string> Rank(std::string_view story, size_t limit) const;
 
-  // The header line with its newline, or an empty string (one story in four goes without). Words
-  // are drawn among the best eight and stand in drawn order.
+  // The header line with its newline. Empty for one story in four, and for a story without
+  // candidates. Draws words among the best eight and keeps the drawn order.
   std::string Header(std::string_view story, uint64_t seed, int64_t sample) const;
 
  private:
   struct Statistics {
-    int64_t documents = 0;    // stories that contain it
+    int64_t documents = 0;    // stories that contain the word
     int64_t lower = 0;        // occurrences in lower case
     int64_t capitalised = 0;  // occurrences with a capital not at the start of a sentence
   };
@@ -43,7 +43,7 @@ class ContentWords {
   std::unordered_map<std::string, Statistics> words_;
 };
 
-// "Words: a, b\n"; an empty list gives an empty string.
+// "Words: a, b\n"; empty for an empty list.
 std::string FormatContentWords(const std::vector<std::string>& words);
 
 }  // namespace tandem::training

@@ -1,4 +1,4 @@
-// Lists of messages: what training asks of them beside what every chat must have.
+// Parses lists of messages: training's requirements on top of those for every chat.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -25,8 +25,8 @@ bool IsText(const Json& message, const char* field) {
          !message.at(field).get_ref<const std::string&>().empty();
 }
 
-// A model that learns broken calls writes broken calls, so training refuses what serving would pass
-// on as text.
+// A model that learns broken calls writes broken calls. Training therefore refuses arguments that
+// serving would pass on as text.
 void CheckArguments(const Json& message, const std::string& at) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end()) return;
@@ -37,7 +37,7 @@ void CheckArguments(const Json& message, const std::string& at) {
   }
 }
 
-// Whether the message is learned: an assistant's is, unless its weight is 0.
+// Whether the message is learned: true for assistants, unless the weight is 0.
 bool ReadWeight(const Json& message, const std::string& role, const std::string& at) {
   const auto weight = message.find("weight");
   if (weight == message.end() || weight->is_null()) return role == "assistant";
@@ -50,7 +50,7 @@ bool ReadWeight(const Json& message, const std::string& role, const std::string&
   return *weight == 1;
 }
 
-// Some sets write the list as the text of its JSON.
+// Some data sets write the list as JSON text.
 std::shared_ptr<const Json> CheckTools(const Json* given) {
   if (given == nullptr || given->is_null()) return nullptr;
   auto tools = std::make_shared<Json>(*given);
@@ -65,7 +65,7 @@ std::shared_ptr<const Json> CheckTools(const Json* given) {
     const std::string at = "tools[" + std::to_string(i) + "]";
     Json& tool = (*tools)[i];
     if (!tool.is_object()) ThrowAt(at, "must be an object");
-    // A bare function, as some sets have it, in the form that templates expect.
+    // Wraps a bare function, as some data sets have it, in the form that templates expect.
     if (!tool.contains("function") && tool.contains("name")) {
       tool = Json{{"type", "function"}, {"function", tool}};
     }

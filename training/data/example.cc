@@ -42,7 +42,7 @@ Example ParseInstruction(const Json& row, const ExampleOptions& options) {
     example.chat = Ask(system, question, output, options);
     return example;
   }
-  // The words that Alpaca's models were trained with, and that others have kept.
+  // The prompt that Alpaca and later models were trained with.
   std::string& prompt = example.plain.prompt;
   prompt = IsBlank(input)
                ? "Below is an instruction that describes a task. Write a response that "
@@ -58,7 +58,7 @@ Example ParseInstruction(const Json& row, const ExampleOptions& options) {
   return example;
 }
 
-// Lists of messages are a chat of which the completion is learned.
+// Two lists of messages make a chat; the completion is learned.
 Example ParsePromptCompletion(const Json& row, const ExampleOptions& options) {
   const Json& prompt = Column(row, options.columns[0]);
   const Json& completion = Column(row, options.columns[1]);
@@ -90,7 +90,7 @@ Example ParsePromptCompletion(const Json& row, const ExampleOptions& options) {
   return example;
 }
 
-// {"name", "arguments"} as the text of a function_call.
+// Converts the text of a function_call, {"name", "arguments"}.
 Json ToolCall(const std::string& text, const std::string& at) {
   const Json call = engine::ParseUntrustedJson(text, at);
   if (!call.is_object() || !call.contains("name") || !call.contains("arguments")) {

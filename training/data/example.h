@@ -9,21 +9,21 @@
 
 namespace tandem::training {
 
-// A chat as the template takes it, and which of its messages are to be learned.
+// A chat in the template's form, and which of its messages are learned.
 struct Conversation {
   std::shared_ptr<const nlohmann::ordered_json> messages;  // array, checked and normalised
   std::shared_ptr<const nlohmann::ordered_json> tools;     // array, or null
   std::shared_ptr<const nlohmann::ordered_json> extra;     // chat_template_kwargs, or null
-  std::vector<bool> learned;                               // beside the messages
+  std::vector<bool> learned;                               // one per message
 };
 
-// Texts without a template: the completion is learned, the prompt is read.
+// Texts without a template: the model reads the prompt and learns the completion.
 struct PlainExample {
   std::string prompt;
   std::string completion;
 };
 
-// One row, understood: either a chat (messages set) or plain texts.
+// A parsed row: either a chat (messages set) or plain texts.
 struct Example {
   Conversation chat;
   PlainExample plain;
@@ -33,21 +33,21 @@ struct Example {
 
 struct ExampleOptions {
   RowFormat format = RowFormat::kMessages;
-  std::vector<std::string> columns;  // as ColumnsOf gives them
-  // Instructions and plain prompts become a chat of the model's template; without, Alpaca's words.
+  std::vector<std::string> columns;  // as ColumnsOf returns them
+  // Instructions and plain prompts become a chat of the model's template; false: Alpaca's prompt.
   bool instructions_as_chat = false;
   bool developer_as_system = true;  // see engine::NormalizeOptions
 };
 
-// Checks a row and understands it. Throws Error with what is wrong, naming the field.
+// Checks and parses a row. Throws Error naming the field and the fault.
 Example ParseExample(const nlohmann::ordered_json& row, const ExampleOptions& options);
 
-// The same of rows in the formats of preferences. Both answers have one prompt, and differ.
+// Parses a row in a format of preferences. Both answers share the prompt and must differ.
 Example ParsePreference(const nlohmann::ordered_json& row, const ExampleOptions& options);
 
-// The same of a list of messages alone; every assistant message is learned but those of weight 0.
-// `tools` may be null, an array, or the JSON text of one. For pairs of answers: a prompt need not
-// end with the assistant's words.
+// Parses a list of messages. Learns every assistant message except those of weight 0. `tools` may
+// be null, an array, or JSON text of one. With LastMessage::kAnyone the list may be a prompt, whose
+// last message need not be the assistant's.
 enum class LastMessage { kAssistant, kAnyone };
 Conversation ParseConversation(const nlohmann::ordered_json& messages,
                                const nlohmann::ordered_json* tools, const std::string& field,

@@ -13,7 +13,7 @@ namespace {
 constexpr int kLeastBits = 16;
 constexpr size_t kRounds = 4;
 
-// Words of half a block.
+// The Simon cipher on words of half a block.
 class Simon {
  public:
   Simon(uint32_t seed, int half) : half_(half), mask_((uint64_t{1} << half) - 1) {
@@ -40,7 +40,7 @@ class Simon {
   std::array<uint32_t, kRounds> keys_{};
 };
 
-// ceil(log2(x)), of 0 and 1: 0.
+// ceil(log2(x)); 0 for x = 0 and 1.
 int CeilLog2(uint64_t x) { return x < 2 ? 0 : std::bit_width(x - 1); }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 namespace tandem::training {
 
-// The rows of several files, one file behind the other.
+// The rows of several files, concatenated.
 class JoinedRows final : public RowFile {
  public:
   // REQUIRES: at least one file.
@@ -23,7 +23,7 @@ class JoinedRows final : public RowFile {
   int64_t BeginOf(size_t file_idx) const { return file_idx == 0 ? 0 : ends_[file_idx - 1]; }
 
   std::vector<std::shared_ptr<const RowFile>> files_;
-  std::vector<int64_t> ends_;  // the row after each file's last
+  std::vector<int64_t> ends_;  // for each file, the number after its last row
 };
 
 }  // namespace tandem::training

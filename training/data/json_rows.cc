@@ -89,7 +89,7 @@ bool JsonRows::Next(Cursor* at, Row* row) const {
   return is_array_ ? NextElement(at, row) : NextLine(at, row);
 }
 
-// Lines of nothing but white space are no rows.
+// Skips lines of white space.
 bool JsonRows::NextLine(Cursor* at, Row* row) const {
   while (at->offset < text_.size()) {
     const size_t end = std::min(text_.find('\n', at->offset), text_.size());
@@ -103,8 +103,8 @@ bool JsonRows::NextLine(Cursor* at, Row* row) const {
   return false;
 }
 
-// The elements between the commas of the outermost array. What is no JSON is found when the element
-// is read; here only brackets and strings count.
+// Finds the elements of the outermost array by counting brackets and skipping strings. Read detects
+// invalid JSON later.
 bool JsonRows::NextElement(Cursor* at, Row* row) const {
   size_t i = at->offset;
   while (i < text_.size() &&

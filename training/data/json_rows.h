@@ -10,16 +10,16 @@
 
 namespace tandem::training {
 
-// Rows of a file of JSON: an object a line, or one array of objects. The file is mapped; of the
-// rows only every 32nd place is kept, so ten million lines take 5 MB.
+// Rows of a JSON file: one object per line, or one array of objects. The file is mapped. Stores the
+// place of every 32nd row only: 5 MB for ten million lines.
 class JsonRows final : public RowFile {
  public:
   static constexpr size_t kMaxRowBytes = size_t{16} << 20;
 
-  // Throws kNotFound / kIo, and kDataLoss for a file without rows or of another kind
+  // Throws kNotFound / kIo. Throws kDataLoss for a file without rows or of another kind
   // (compressed, Parquet, binary).
   static std::shared_ptr<const JsonRows> Open(const std::filesystem::path& path);
-  // Of bytes that outlive the object, for tests.
+  // Reads from bytes that outlive the object; for tests.
   static std::shared_ptr<const JsonRows> Of(std::string_view text, const std::string& name);
 
   int64_t size() const override { return n_rows_; }
@@ -35,13 +35,13 @@ class JsonRows final : public RowFile {
   };
   struct Row {
     std::string_view text;
-    int64_t line = 0;  // on which it begins, from 1
+    int64_t line = 0;  // on which the row begins, from 1
   };
 
   JsonRows(std::shared_ptr<const engine::MappedFile> file, std::string_view text, std::string name);
   void RefuseOtherKinds() const;
   void Index();
-  // The next row behind the cursor, which moves; false at the end.
+  // Returns the next row and moves the cursor behind it; false at the end.
   bool Next(Cursor* at, Row* row) const;
   bool NextLine(Cursor* at, Row* row) const;
   bool NextElement(Cursor* at, Row* row) const;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kNone = static_cast<size_t>(-1);
 
-// No position reaches `max_sequence`: the model may know no more.
+// Positions stay below `max_sequence`, the model's limit.
 void Pad(int64_t row_length, int64_t max_sequence, TokenId pad, PackedRow* row) {
   int64_t room = row_length - static_cast<int64_t>(row->tokens.size());
   while (room > 0) {
@@ -73,7 +73,7 @@ const Sample& Packer::Keep(int64_t number, Sample sample) {
   return made_.emplace(number, std::move(sample)).first->second;
 }
 
-// A stream has no samples that are too long.
+// A stream has no over-long samples.
 bool Packer::Cuts(Overflow how) const {
   return options_.packing != Packing::kConcatThenSplit && options_.overflow == how;
 }
@@ -111,7 +111,7 @@ void Packer::Fill(size_t wanted) {
     }
     if (too_long && (Cuts(Overflow::kTruncate) || Cuts(Overflow::kTruncateLeft))) ++truncated_;
     const bool drop = too_long && Cuts(Overflow::kDrop);
-    // Of a sample that is cut off only what is left counts.
+    // Only the kept part of a truncated sample counts.
     const bool is_cut = too_long && Cuts(Overflow::kTruncate);
     const int64_t trained = TrainedTokens(sample, is_cut ? options_.max_sequence + 1 : 0);
     if (!drop && trained > 0) {
@@ -129,13 +129,13 @@ void Packer::Fill(size_t wanted) {
   }
 }
 
-// Which pending sample goes next into a row with `room` places left; kNone ends the row.
+// Chooses the pending sample for a row with `room` places left; kNone ends the row.
 size_t Packer::Choose(int64_t room) {
   const bool by_fit =
       options_.packing == Packing::kFirstFit || options_.packing == Packing::kBestFit;
   Fill(by_fit ? static_cast<size_t>(options_.window) : 1);
   if (state_.pending.empty()) return kNone;
-  // The oldest opens every row, so that none waits for ever; a cut sample goes on at once.
+  // The oldest sample opens every row, so that none waits forever, and a split sample continues.
   if (room == options_.row_length || !by_fit) return 0;
 
   size_t best = kNone;
@@ -152,7 +152,7 @@ size_t Packer::Choose(int64_t room) {
   return best;
 }
 
-// A segment: `places` tokens of the sample from `from`, each with the next one as its target.
+// A segment: `places` tokens of the sample from `from`, each with its successor as target.
 void Packer::AddPlaces(const Sample& sample, size_t from, int64_t places, int64_t number,
                        PackedRow* row) const {
   for (int64_t p = 0; p < places; ++p) {
@@ -177,7 +177,7 @@ void Packer::AddPair(size_t i, PackedRow* row) {
   }
 }
 
-// Appends the sample, or as much of it as fits. True when the sample is used up.
+// Appends the sample, or its part that fits. Returns true when the sample is used up.
 bool Packer::AddSegment(size_t i, PackedRow* row) {
   const Sample& sample = Pending(i);
   if (sample.is_pair()) {
@@ -192,7 +192,7 @@ bool Packer::AddSegment(size_t i, PackedRow* row) {
   const bool cuts =
       options_.packing == Packing::kConcatThenSplit || options_.overflow == Overflow::kSplit;
   if (cuts && from + places < PlacesOf(sample)) {
-    TANDEM_CHECK(i == 0);  // only the oldest can be longer than what is left of a row
+    TANDEM_CHECK(i == 0);  // only the oldest can exceed the room of a row
     state_.offset = from + places;
     return false;
   }

@@ -11,75 +11,74 @@ namespace tandem::training {
 
 enum class Packing {
   kNone,             // one sample per row
-  kConcatThenSplit,  // samples follow each other and are cut where a row ends
-  kFirstFit,         // whole samples; the first pending one that fits
-  kBestFit,          // whole samples; the longest pending one that fits
+  kConcatThenSplit,  // samples follow each other and are split where a row ends
+  kFirstFit,         // whole samples; the first pending sample that fits
+  kBestFit,          // whole samples; the longest pending sample that fits
 };
-// What becomes of samples longer than a row. Checkpoints keep the numbers.
+// Reaction to samples longer than a row. Checkpoints store the numbers.
 enum class Overflow { kTruncate, kDrop, kError, kSplit, kTruncateLeft };
 
 struct PackerOptions {
   int64_t row_length = 0;
-  int64_t max_sequence = 0;  // places of one of the two sequences of a pair; 0: row_length
+  int64_t max_sequence = 0;  // places per sequence of a pair; 0: row_length
   int64_t max_segments = 0;  // per row; a pair counts as one
   Packing packing = Packing::kBestFit;
   Overflow overflow = Overflow::kTruncate;
   bool shuffle = true;
   uint64_t seed = 0;
   int64_t n_samples = 0;
-  int64_t n_epochs = 0;  // 0: for ever
-  int64_t window = 64;   // samples looked at by first and best fit
+  int64_t n_epochs = 0;  // 0: no end
+  int64_t window = 64;   // pending samples that first and best fit consider
   TokenId pad = 0;
 };
 
-// Where a packer stands: all that must be saved to go on exactly. Samples are counted over all
-// epochs; number g is sample Permute(seed + epoch, n, g % n) of epoch g / n.
+// The position of a packer, complete for an exact resume. Samples are counted over all epochs:
+// number g is sample Permute(seed + epoch, n, g % n) of epoch g / n.
 struct PackerState {
-  int64_t next = 0;              // the next sample to take
+  int64_t next = 0;              // number of the next sample
   std::vector<int64_t> pending;  // taken, not yet in a row, oldest first
-  int64_t offset = 0;            // rows of pending[0] already used (cut samples)
+  int64_t offset = 0;            // places of pending[0] already used (split samples)
 
   bool operator==(const PackerState&) const = default;
 };
 
-// A pair of answers in a row: two segments, one behind the other.
+// A pair of answers in a row: two consecutive segments.
 struct PackedPair {
   int64_t segment = 0;  // of the preferred answer
   int64_t index = 0;    // of the sample in its source
 };
 
-// `row_length` tokens: segments one after the other, then perhaps padding, in segments that are no
-// longer than max_sequence. In a segment the target of a token is the one after it in its sample;
-// positions begin at 0.
+// `row_length` tokens: segments, then padding in segments of at most max_sequence. Within a
+// segment, a token's target is its successor in the sample; positions begin at 0.
 struct PackedRow {
   std::vector<TokenId> tokens;
   std::vector<int32_t> positions;
-  std::vector<TokenId> targets;  // -1 where nothing is trained
+  std::vector<TokenId> targets;  // -1 where the token is not trained
   std::vector<float> weights;    // 1 or 0
   std::vector<int64_t> samples;  // number of the sample; -1 for padding
   std::vector<int64_t> segment_lengths;
   std::vector<PackedPair> pairs;
 };
 
-// A row of nothing but padding: completes the last batch of the last epoch.
+// A row of padding only, to complete the last batch of the last epoch.
 PackedRow PaddingRow(int64_t row_length, TokenId pad, int64_t max_sequence = 0);
 
-// Makes rows out of samples. A sample of n tokens takes n - 1 places (its last token is only ever a
-// target). A pair is never torn apart: both its sequences are whole (or cut to max_sequence) and in
-// one row. Deterministic: a function of options, samples and state.
+// Packs samples into rows. A sample of n tokens takes n - 1 places, because its last token is only
+// a target. Both sequences of a pair stay whole (or cut to max_sequence) and in one row.
+// Deterministic: depends on options, samples and state only.
 class Packer {
  public:
-  // `make` gives the sample by its index in the corpus.
+  // `make` returns a sample by its index in the corpus.
   Packer(const PackerOptions& options, std::function<Sample(int64_t index)> make);
 
-  // The next row, or false when all epochs are through. Throws kInvalidArgument on a sample longer
-  // than a row with Overflow::kError, and when no sample has two tokens.
+  // Returns the next row, or false after the last epoch. Throws kInvalidArgument for an over-long
+  // sample with Overflow::kError. Throws it too when a whole epoch has no token to train that fits.
   bool Next(PackedRow* row);
 
   const PackerState& state() const { return state_; }
   void Restore(PackerState state);
 
-  double epoch() const;  // how many times through the corpus
+  double epoch() const;  // passes over the corpus
   int64_t dropped() const { return dropped_; }
   int64_t truncated() const { return truncated_; }
 
@@ -100,8 +99,8 @@ class Packer {
   PackerOptions options_;
   std::function<Sample(int64_t)> make_;
   PackerState state_;
-  std::map<int64_t, Sample> made_;  // of state_.pending, by number
-  int64_t fruitless_ = 0;           // samples in a row that had nothing to train
+  std::map<int64_t, Sample> made_;  // the samples of state_.pending, by number
+  int64_t fruitless_ = 0;           // consecutive samples without a token to train
   int64_t dropped_ = 0;
   int64_t truncated_ = 0;
 };

@@ -6,9 +6,8 @@
 
 namespace tandem::training {
 
-// Two answers as one sample. Of prompts (all before what is learned) with more than
-// `max_prompt_tokens` (0: any number) the last ones are kept. Throws kInvalidArgument when the
-// tokens are the same.
+// Joins two answers into one sample. A prompt, the tokens before the learned ones, keeps its last
+// `max_prompt_tokens` (0: all). Throws kInvalidArgument when both answers have the same tokens.
 Sample JoinPair(Sample chosen, Sample rejected, int64_t max_prompt_tokens);
 
 }  // namespace tandem::training

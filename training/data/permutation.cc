@@ -27,7 +27,7 @@ int64_t Permute(uint64_t seed, int64_t n, int64_t i) {
   if (half == 0) return 0;
   const uint64_t mask = (uint64_t{1} << half) - 1;
 
-  // At most four times the range, so the walk ends after a few turns.
+  // The domain has at most four times the range, so the walk ends after a few rounds.
   auto x = static_cast<uint64_t>(i);
   do {
     uint64_t left = x >> half;

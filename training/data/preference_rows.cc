@@ -1,4 +1,4 @@
-// Rows of two answers to one prompt, the first preferred to the second.
+// Parses rows of two answers to one prompt, the first preferred to the second.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ using row_fields::Said;
 using row_fields::Text;
 using row_fields::Throw;
 
-// An answer and the field it stands in.
+// An answer and the field that contains it.
 struct Answer {
   Json messages;
   std::string field;
@@ -38,13 +38,13 @@ Json Messages(const Json& value, const std::string& field) {
   return value;
 }
 
-// The chat of a prompt and an answer, of which the answer's messages are learned.
+// The chat of a prompt and an answer. Only the answer's messages are learned.
 Example ChatOf(const Json& prompt, const Answer& answer, const Json* tools, const Json* extra,
                const ExampleOptions& options) {
   if (RoleOf(answer.messages.front()) != "assistant") {
     Throw(answer.field + "[0]", "must be a message of the assistant: the answer to the prompt");
   }
-  // By itself, so that faults name its own messages.
+  // Parses the answer alone first, so that faults name its own messages.
   ParseConversation(answer.messages, nullptr, answer.field, options.developer_as_system,
                     LastMessage::kAssistant);
   Json whole = prompt;
@@ -96,8 +96,8 @@ Example PairOfTexts(const std::string& prompt, const std::string& chosen,
   return example;
 }
 
-// Where two texts that hold their prompt begin to differ, moved back to the white space before the
-// word: a word is never half prompt, half answer.
+// The end of the common words of two texts that contain their prompt. Moves back to the white space
+// before the first difference, so that no word is half prompt, half answer.
 size_t EndOfCommonWords(const std::string& a, const std::string& b) {
   const auto differ = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   auto end = static_cast<size_t>(differ.first - a.begin());
@@ -121,7 +121,7 @@ Example PairOfWholeTexts(const std::string& chosen, const std::string& rejected,
   return PairOfTexts(chosen.substr(0, end), a, b, options);
 }
 
-// Chats that hold their prompt: what they have in common, before the answers.
+// Parses chats that contain their prompt: their common messages before the answers.
 Example PairOfWholeChats(const Json& chosen, const Json& rejected, const Json& row,
                          const ExampleOptions& options) {
   const std::string& first = options.columns[0];
@@ -154,7 +154,8 @@ Example PairOfWholeChats(const Json& chosen, const Json& rejected, const Json& r
                      FindColumn(row, options.columns[3]), row, options);
 }
 
-// Answers beside a prompt: a text, or messages. `prompt` may be a text where the answers are lists.
+// Parses answers with a separate prompt: texts or messages. `prompt` may be a text when the answers
+// are lists.
 Example PairBesidePrompt(const Json& prompt, const Json& chosen, const Json& rejected,
                          const Json& row, const ExampleOptions& options) {
   const std::string& field = options.columns[2];
@@ -168,7 +169,7 @@ Example PairBesidePrompt(const Json& prompt, const Json& chosen, const Json& rej
   return PairOfChats(question, field, a, b, FindColumn(row, options.columns[3]), row, options);
 }
 
-// Whether the list is a whole chat, prompt and all, as most sets of the hub have it.
+// Whether the list is a whole chat with its prompt, as in most of the hub's data sets.
 bool HoldsPrompt(const Json& answer) {
   return answer.is_array() && !answer.empty() && RoleOf(answer.front()) != "assistant";
 }
@@ -199,7 +200,7 @@ Example ParseChosenRejected(const Json& row, const ExampleOptions& options) {
   return PairBesidePrompt(*prompt, chosen, rejected, row, options);
 }
 
-// OpenAI's lines for preference fine-tuning.
+// Parses OpenAI's lines for preference fine-tuning.
 Example ParseOpenAi(const Json& row, const ExampleOptions& options) {
   const std::string& column = options.columns[0];
   const Json& input = Column(row, column);

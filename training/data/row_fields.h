@@ -3,13 +3,13 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-// What every format asks of a row's columns; for the files that understand rows (example.cc,
-// preference_rows.cc). Faults name the column.
+// Access to a row's columns for the parsers of rows (example.cc, preference_rows.cc). Errors name
+// the column.
 namespace tandem::training::row_fields {
 
 [[noreturn]] void Throw(const std::string& field, const std::string& what);
 
-// Null when the column is absent, null or has no name.
+// Null when the column is absent or null, or when `column` is empty.
 const nlohmann::ordered_json* FindColumn(const nlohmann::ordered_json& row,
                                          const std::string& column);
 const nlohmann::ordered_json& Column(const nlohmann::ordered_json& row, const std::string& column);

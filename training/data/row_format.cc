@@ -57,7 +57,7 @@ std::optional<RowFormat> FormatOf(const Json& row, RowKind kind) {
   return std::nullopt;
 }
 
-// By what the columns named by the user hold.
+// Detects the format from the contents of the columns that the user named.
 std::optional<RowFormat> FormatOf(const Json& row, const std::vector<std::string>& columns,
                                   RowKind kind) {
   if (!row.contains(columns[0])) return std::nullopt;
@@ -98,10 +98,10 @@ std::vector<std::string> ColumnsOf(RowFormat format, const std::vector<std::stri
                     " are needed; got " + std::to_string(given.size()));
   }
   std::vector<std::string> columns = given;
-  // Everybody lists Alpaca's as instruction, input, output.
+  // Alpaca's usual order is instruction, input, output.
   if (format == RowFormat::kInstruction && columns.size() > 2) std::swap(columns[1], columns[2]);
-  // An optional column that the user named is that one; the others keep their names, where no
-  // given name has taken them.
+  // Names for optional columns that the user did not give: their default names, unless a given name
+  // already uses them.
   for (size_t i = given.size(); i < known.columns.size(); ++i) {
     const bool is_taken = std::find(given.begin(), given.end(), known.columns[i]) != given.end();
     columns.push_back(is_taken ? std::string() : known.columns[i]);
@@ -116,7 +116,7 @@ RowFormat DetectFormat(const RowFile& rows, const std::vector<std::string>& colu
     Json row;
     try {
       row = rows.Read(i);
-    } catch (const Error& error) {  // told with its number when all rows are checked
+    } catch (const Error& error) {  // the check of all rows reports it with its number
       if (fault.empty()) fault = rows.Where(i) + ": " + error.what();
       continue;
     }

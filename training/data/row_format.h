@@ -9,9 +9,9 @@
 
 namespace tandem::training {
 
-// What a row of columns says.
+// The meaning of a row's columns.
 enum class RowFormat {
-  kAuto,         // told from the first rows
+  kAuto,         // detected from the first rows
   kPlain,        // no rows: a text file between delimiter lines
   kText,         // {"text": …}
   kMessages,     // {"messages": [{"role", "content", …}], "tools"?}: OpenAI's, and most hub sets
@@ -25,18 +25,17 @@ enum class RowFormat {
 // Whether a row holds two answers, one preferred to the other.
 bool IsPreference(RowFormat format);
 
-// What a run learns from: examples to imitate, or pairs of answers.
+// Kind of training data: examples to imitate, or pairs of answers.
 enum class RowKind { kExamples, kPairs };
 
 std::string_view NameOf(RowFormat format);
 
-// The columns that a format reads, the ones it needs first. `given` (data.columns) renames them in
-// this order; throws kInvalidArgument when there are more than the format has, or fewer than it
-// needs.
+// The columns of a format, required ones first. `given` (data.columns) renames them in this order.
+// Throws kInvalidArgument when `given` has more columns than the format, or fewer than it requires.
 std::vector<std::string> ColumnsOf(RowFormat format, const std::vector<std::string>& given);
 
-// The format of the first rows: by the names of their columns, or by what the given columns hold.
-// Throws kInvalidArgument naming the columns that are there. Only formats of `kind` are looked for.
+// Detects the format of the first rows from their columns' names, or from the contents of the given
+// columns. Considers only formats of `kind`. Throws kInvalidArgument listing the existing columns.
 RowFormat DetectFormat(const RowFile& rows, const std::vector<std::string>& columns,
                        RowKind kind = RowKind::kExamples);
 

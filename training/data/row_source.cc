@@ -11,7 +11,7 @@
 namespace tandem::training {
 namespace {
 
-// Rows that are checked at one time: enough for the workers, few enough to hold their tokens.
+// Rows checked together: enough for the workers, few enough to hold their tokens in memory.
 constexpr int64_t kRowsAtOnce = 512;
 
 bool IsLong(const Sample& sample, const RowOptions& options) {
@@ -98,7 +98,7 @@ void RowSource::CheckAll(ThreadPool& pool, DataReport* report, const Visit& visi
 
 bool RowSource::IsCancelled() const { return options_.is_cancelled && options_.is_cancelled(); }
 
-// One of the few places that catch: a bad row is a finding, and all of them are wanted.
+// Catches, which is rare here: a bad row is a finding, and the check collects all of them.
 RowSource::Checked RowSource::Check(int64_t row) const {
   Checked checked;
   try {
@@ -156,7 +156,7 @@ bool RowSource::IsKept(const Sample& sample, DataReport* report) const {
 void RowSource::Keep(const Place& place) {
   const bool is_identity = places_.empty() && place.row == n_samples_ && place.turn < 0;
   if (!is_identity) {
-    // The first that is not: those before it are kept by themselves.
+    // From this sample on, numbers of samples and rows differ: stores the earlier places too.
     for (auto i = static_cast<int64_t>(places_.size()); i < n_samples_; ++i) {
       places_.push_back({i, -1});
     }

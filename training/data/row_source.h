@@ -19,13 +19,13 @@ struct RowOptions {
   ExampleOptions example;
   Turns turns = Turns::kAuto;
   OnBadRow on_bad_row = OnBadRow::kError;
-  int64_t max_tokens = 0;         // what fits into a row, of pairs for each sequence; 0: no limit
-  int64_t max_prompt_tokens = 0;  // of pairs, see JoinPair; 0: no limit
-  // Samples of more: of those that are truncated only what is left counts as trained, kDrop leaves
-  // them out, kError makes their rows bad, kSplit keeps them as they are.
+  int64_t max_tokens = 0;         // limit of a row, for pairs per sequence; 0: no limit
+  int64_t max_prompt_tokens = 0;  // for pairs, see JoinPair; 0: no limit
+  // Reaction to longer samples. kTruncate and kTruncateLeft count only the kept tokens as trained,
+  // kDrop omits the samples, kError makes their rows bad, kSplit keeps them whole.
   Overflow overflow = Overflow::kSplit;
   bool keep_lengths = false;  // lengths and hashes of all samples, for statistics: 12 bytes each
-  // Open asks before each row, from any thread of its pool. True ends Open with kCancelled.
+  // Open calls it before each row, from any thread of its pool. True ends Open with kCancelled.
   std::function<bool()> is_cancelled = {};
 };
 
@@ -34,47 +34,48 @@ struct BadRow {
   std::string reason;
 };
 
-// The findings of the check of every row.
+// The findings of the check of all rows.
 struct DataReport {
   static constexpr size_t kMaxListed = 50;
 
   int64_t rows = 0;
-  int64_t samples = 0;  // that a run trains on
+  int64_t samples = 0;  // samples to train on
   int64_t bad_rows = 0;
-  int64_t split_rows = 0;      // with Turns::kAuto: a sample for each answer, see Turns
-  std::vector<BadRow> listed;  // the first of them
+  int64_t split_rows = 0;      // with Turns::kAuto: rows that became one sample per answer, see
+                               // Turns
+  std::vector<BadRow> listed;  // the first kMaxListed
   int64_t tokens = 0;
   int64_t trained_tokens = 0;
   int64_t longest = 0;
-  int64_t over_length = 0;  // samples of more than max_tokens; with kDrop they are left out
-  int64_t zero_loss = 0;    // samples left out: truncation has taken all that is trained
-  uint64_t pairs_hash = 0;  // of all pairs in their order; 0 without pairs
+  int64_t over_length = 0;  // samples longer than max_tokens; kDrop omits them
+  int64_t zero_loss = 0;    // omitted samples: truncation removes all their trained tokens
+  uint64_t pairs_hash = 0;  // of all pairs in order; 0 without pairs
   std::vector<int32_t> lengths;
   std::vector<uint64_t> hashes;
 
-  // The bad rows as lines of text, and how many more there are.
+  // The listed bad rows as lines of text, and the number of further ones.
   std::string BadRows(const std::string& file) const;
 };
 
-// Equal for equal samples, and almost never else.
+// Hash of tokens and mask; equal for equal samples.
 uint64_t HashOf(const Sample& sample);
 
-// The rows of a file as samples. Opening reads, renders and tokenises every row, so that nothing
-// can go wrong with them later; what is wrong then is told all at once.
+// The rows of a file as samples. Open reads, renders and tokenises every row, so that none can fail
+// later, and reports all faults at once.
 class RowSource final : public SampleSource {
  public:
-  // Called for every sample that is kept, in order, by the caller's thread.
+  // Called for every kept sample, in order, from the caller's thread.
   using Visit = std::function<void(const Sample& sample)>;
 
-  // Throws kDataLoss with every bad row (the first 50) unless on_bad_row is kSkip, and when
-  // no sample is left. `report` is filled in either case. Borrows the pool while it runs, and
-  // through the encoder the tokenizer.
+  // Throws kDataLoss with the bad rows (the first 50) unless on_bad_row is kSkip, and when no
+  // sample remains. Fills `report` in either case. Borrows the pool during the call, and the
+  // tokenizer through the encoder.
   static std::unique_ptr<RowSource> Open(std::shared_ptr<const RowFile> rows,
                                          std::shared_ptr<const SampleEncoder> encoder,
                                          const RowOptions& options, ThreadPool& pool,
                                          DataReport* report, const Visit& visit = {});
 
-  // The same of rows that were found to be a sample each before.
+  // Skips the check. REQUIRES: an earlier check found every row to be one sample.
   static std::unique_ptr<RowSource> OpenChecked(std::shared_ptr<const RowFile> rows,
                                                 std::shared_ptr<const SampleEncoder> encoder,
                                                 const RowOptions& options);
@@ -86,10 +87,10 @@ class RowSource final : public SampleSource {
   std::string Where(int64_t i) const override;
 
  private:
-  // A sample: a row, and one of its answers where they are apart.
+  // A sample: a row, or one answer of a row that is split.
   struct Place {
     int64_t row = 0;
-    int32_t turn = -1;  // -1: all of them
+    int32_t turn = -1;  // -1: the whole row
   };
   struct Checked;
 
@@ -110,7 +111,7 @@ class RowSource final : public SampleSource {
   std::shared_ptr<const SampleEncoder> encoder_;
   RowOptions options_;
   int64_t n_samples_ = 0;
-  // Empty as long as sample i is row i, which is how it usually stays.
+  // Empty while sample i is row i, which is the usual case.
   std::vector<Place> places_;
 };
 

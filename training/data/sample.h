@@ -10,13 +10,13 @@
 
 namespace tandem::training {
 
-// One training text as tokens. trained[i] says whether predicting tokens[i] counts; tokens[0] is
-// never predicted. Every format ends here.
+// One training text as tokens; every format ends here. trained[i] tells whether the prediction of
+// tokens[i] counts; tokens[0] is never predicted.
 struct Sample {
   std::vector<TokenId> tokens;
-  std::vector<uint8_t> trained;  // as long as tokens
-  // A pair of answers is two sequences, one behind the other, each with its prompt: the preferred
-  // one, and from here the other. 0: no pair.
+  std::vector<uint8_t> trained;  // same size as tokens
+  // Begin of a pair's second sequence; 0: no pair. A pair is two consecutive sequences, each with
+  // its prompt; the first holds the preferred answer.
   size_t second = 0;
 
   bool is_pair() const { return second > 0; }
@@ -30,7 +30,7 @@ struct Sample {
   }
 };
 
-// Tokens of the sample, of a pair those of its longer sequence.
+// Tokens of the sample; for a pair of its longer sequence.
 inline int64_t LongestSequence(const Sample& sample) {
   size_t longest = 0;
   for (size_t k = 0; k < sample.n_sequences(); ++k) {
@@ -39,8 +39,8 @@ inline int64_t LongestSequence(const Sample& sample) {
   return static_cast<int64_t>(longest);
 }
 
-// Keeps the last `max_tokens` tokens, of a pair those of both sequences. The first of them is only
-// read, like any sample's first.
+// Keeps the last `max_tokens` tokens, for a pair those of each sequence. The first kept token is
+// only read, as in any sample.
 inline void KeepEnds(Sample* sample, int64_t max_tokens) {
   const auto most = static_cast<size_t>(max_tokens);
   Sample kept;
@@ -58,8 +58,8 @@ inline void KeepEnds(Sample* sample, int64_t max_tokens) {
   *sample = std::move(kept);
 }
 
-// How many tokens of the sample's first `max_tokens` (0: of all) are trained; the first never is.
-// Of a pair: of the first ones of both sequences, and 0 when one of them has none left.
+// Counts trained tokens among the first `max_tokens` (0: all); the first token never counts. For a
+// pair: among the first of each sequence, and 0 when one of them has none.
 inline int64_t TrainedTokens(const Sample& sample, int64_t max_tokens = 0) {
   int64_t trained = 0;
   for (size_t k = 0; k < sample.n_sequences(); ++k) {
@@ -75,7 +75,7 @@ inline int64_t TrainedTokens(const Sample& sample, int64_t max_tokens = 0) {
   return trained;
 }
 
-// The same of its last `max_tokens`.
+// Counts trained tokens among the last `max_tokens`.
 inline int64_t TrainedTokensOfEnds(Sample sample, int64_t max_tokens) {
   KeepEnds(&sample, max_tokens);
   return TrainedTokens(sample);

@@ -29,13 +29,13 @@ std::string_view TrimRight(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kTurnSpace) + 1);
 }
 
-// The thought of a message and the white space between its end and the answer.
+// The thought of a message, and the white space between its end and the answer.
 struct Thought {
   std::string text;
   std::string behind;
 };
 
-// `newline`: the prompt breaks the line behind `<think>`, so the thought's end stands on its own.
+// `newline`: the prompt has a line break after `<think>`, so `</think>` gets a line of its own.
 Thought ThoughtOf(const Json& message, bool newline) {
   const auto given = message.find("reasoning_content");
   const std::string behind = newline ? "\n\n" : "";
@@ -137,8 +137,8 @@ std::vector<SampleEncoder::Span> SampleEncoder::SpansOfBlocks(const Conversation
   return spans;
 }
 
-// The chat with its last answer behind the thought that the generation prompt opens. Nothing where
-// the prompt opens no thought, or where the rendering continues the prompt already.
+// Renders the chat with its last answer after the thought that the generation prompt opens. Absent
+// when the prompt opens no thought, or when the rendering already continues the prompt.
 std::optional<SampleEncoder::Rendered> SampleEncoder::RenderBehindThought(
     const Conversation& chat, const Rendered& whole) const {
   const size_t n = chat.messages->size();
@@ -184,8 +184,8 @@ SampleEncoder::Rendered SampleEncoder::RenderWhole(const Conversation& chat) con
   return whole;
 }
 
-// Finds every learned answer in the whole. Returns the first answer that the template rewrites when
-// more messages follow, if there is one.
+// Finds every learned answer in the whole text. Returns the first answer that the template rewrites
+// when more messages follow, if any.
 std::optional<size_t> SampleEncoder::FindAnswers(const Conversation& chat, const Rendered& whole,
                                                  std::vector<Span>* answers) const {
   for (const size_t i : LearnedMessages(chat)) {
@@ -207,8 +207,8 @@ std::optional<size_t> SampleEncoder::FindAnswers(const Conversation& chat, const
   return std::nullopt;
 }
 
-// How many tokens the text before `offset` has; that they are the first ones of the whole is
-// checked: else a token would be half prompt, half answer.
+// Number of tokens before `offset`. Throws when they are not the first tokens of the whole, because
+// a token would then be half prompt, half answer.
 size_t SampleEncoder::TokensBefore(size_t offset, const Rendered& whole,
                                    const std::vector<TokenId>& ids, size_t message) const {
   if (offset == whole.text.size()) return ids.size();
@@ -232,7 +232,7 @@ void SampleEncoder::Train(const Span& span, const Rendered& whole, Sample* sampl
   const size_t begin = TokensBefore(span.begin, whole, sample->tokens, span.message);
   size_t end = TokensBefore(span.end, whole, sample->tokens, span.message);
   if (has_blocks_) {
-    // What ends a turn may stand right behind the block.
+    // The token that ends a turn may directly follow the block.
     if (end < sample->tokens.size() && tokenizer_.IsSpecial(sample->tokens[end])) ++end;
   } else {
     size_t last = end;
@@ -244,7 +244,7 @@ void SampleEncoder::Train(const Span& span, const Rendered& whole, Sample* sampl
             sample->trained.begin() + static_cast<std::ptrdiff_t>(end), uint8_t{1});
 }
 
-// Returns the first answer that the template rewrites, if any; the sample is then not complete.
+// Returns the first answer that the template rewrites, if any; the sample is then incomplete.
 std::optional<size_t> SampleEncoder::EncodeInto(const Conversation& chat, Sample* sample) const {
   if (!chat_template_) {
     throw Error(ErrorCode::kFailedPrecondition,
@@ -260,7 +260,7 @@ std::optional<size_t> SampleEncoder::EncodeInto(const Conversation& chat, Sample
   }
   sample->Append(tokenizer_.EncodeMixed(whole.text, whole.client), !options_.completion_only);
   for (const Span& answer : answers) Train(answer, whole, sample);
-  // A model that is never shown an end never stops.
+  // A model that never sees an end never stops.
   size_t last = sample->tokens.size();
   while (last > 0 && IsSpace(sample->tokens[last - 1])) --last;
   const bool is_open =
@@ -289,8 +289,8 @@ Sample SampleEncoder::EncodeChat(const Conversation& chat) const {
 
 std::string SampleEncoder::TextOf(const Conversation& chat) const { return RenderWhole(chat).text; }
 
-// The prompt's tokens are those that serving would make of it. Where the completion's beginning
-// would join the prompt's last token, they are kept apart, as they are when a model generates.
+// Uses serving's tokens of the prompt. If the completion's begin would merge into the prompt's last
+// token, keeps them separate, as in generation.
 Sample SampleEncoder::EncodePlain(const PlainExample& example) const {
   Sample sample;
   if (options_.bos) sample.Append({*options_.bos}, !options_.completion_only);

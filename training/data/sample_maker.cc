@@ -19,7 +19,7 @@ Sample SampleMaker::Make(int64_t i) const {
   Sample sample;
   const std::string_view text = corpus_.sample(i);
   if (options_.bos) sample.Append({*options_.bos}, false);
-  // The header is a prompt: read, not predicted. It is tokenised by itself, as serving does with a
+  // The header is a prompt: read, not predicted. It is tokenised separately, as serving tokenises a
   // prompt that ends where generation begins.
   if (words_) {
     const std::string header = words_->Header(text, options_.seed, i);

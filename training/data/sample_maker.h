@@ -17,9 +17,8 @@ struct SampleOptions {
   uint64_t seed = 0;
 };
 
-// Turns the i-th text of a corpus into a Sample, on demand: tokenising costs far less than training
-// on the result, so nothing is prepared or cached. Borrows corpus and tokenizer; const and safe
-// from any thread.
+// Turns the i-th text of a corpus into a Sample on demand. Tokenising costs far less than training
+// on the result, so nothing is cached. Borrows corpus and tokenizer; const and thread-safe.
 class SampleMaker {
  public:
   SampleMaker(const TextCorpus& corpus, const engine::Tokenizer& tokenizer,

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kDigits = "0123456789";
 constexpr std::string_view kPatternMarks = "*?";
 constexpr char kListMark = ';';
-// What lies beside the rows of a data set.
+// Files of a data set that hold no rows.
 constexpr std::string_view kNoRows[] = {"dataset_infos.json", "dataset_dict.json"};
 
 std::string ExtensionOf(const fs::path& path) {
@@ -32,11 +32,11 @@ std::string ExtensionOf(const fs::path& path) {
   return extension;
 }
 
-// A shell's pattern, of * and ? alone. Linear in the product of the lengths.
+// Matches a shell pattern of * and ? only. Takes at most the product of the lengths.
 bool Matches(std::string_view pattern, std::string_view text) {
   size_t p = 0;
   size_t t = 0;
-  size_t star = std::string_view::npos;  // the last one, and where what it takes begins
+  size_t star = std::string_view::npos;  // the last star, and the begin of its match
   size_t taken = 0;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
@@ -62,7 +62,7 @@ struct ShardName {
 };
 
 ShardName ParseShardName(const std::string& stem) {
-  // Only digits: a part of a set that nobody named, 0000.parquet.
+  // A name of digits only (0000.parquet) is an unnamed split.
   if (stem.find_first_not_of(kDigits) == std::string::npos) return {"", std::nullopt};
   const size_t of = stem.rfind("-of-");
   if (of == std::string::npos || of == 0) return {stem, std::nullopt};
@@ -114,7 +114,7 @@ void AddSplitsOf(const fs::path& folder, Splits& splits) {
   }
 }
 
-// Files that say "1 of 3" must be there from 0 to 2, each once.
+// Shards of 3 must be 0, 1 and 2, each once.
 void CheckComplete(const std::vector<fs::path>& files) {
   uint64_t expected = 0;
   std::optional<uint64_t> count;
@@ -181,7 +181,7 @@ std::vector<fs::path> OfPattern(const fs::path& pattern) {
   return files;
 }
 
-// The text of a small file, without the white space around it; empty where there is none.
+// The first word of a small file; empty when there is none.
 std::string WordOf(const fs::path& path) {
   std::ifstream file(path);
   std::string word;
@@ -189,7 +189,7 @@ std::string WordOf(const fs::path& path) {
   return word;
 }
 
-// A data set in the hub's cache keeps its versions in `snapshots`, named in `refs`.
+// A data set in the hub's cache stores its versions in `snapshots`, named in `refs`.
 fs::path OutOfCache(const fs::path& folder) {
   const fs::path snapshots = folder / "snapshots";
   if (!fs::is_directory(snapshots)) return folder;
@@ -217,7 +217,7 @@ bool HasAny(const fs::path& path, std::string_view marks) {
   return path.string().find_first_of(marks) != std::string::npos;
 }
 
-// ORG/NAME, as the hub calls its repositories.
+// ORG/NAME, the form of the hub's repository names.
 bool LooksLikeHubName(const fs::path& path) {
   const std::string text = path.string();
   return !text.starts_with('.') && !text.starts_with('/') &&
@@ -240,7 +240,7 @@ std::vector<fs::path> OfOne(const fs::path& path, const std::string& split) {
     throw Error(ErrorCode::kInvalidArgument, path.string() + ": a split (" + Quoted(split) +
                                                  ") is of a directory, and this is none");
   }
-  // A file may have any name; only what is none is a pattern.
+  // A file may have any name; a path is a pattern only if no such file exists.
   if (fs::exists(path)) return {path};
   if (HasAny(path.filename(), kPatternMarks)) return OfPattern(path);
   std::string what = path.string() + ": there is no such file or directory";

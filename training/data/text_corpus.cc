@@ -34,7 +34,7 @@ std::vector<std::string_view> SplitAtDelimiterLines(std::string_view text,
     const size_t at = text.find(delimiter, from);
     if (at == std::string_view::npos) break;
     from = at + delimiter.size();
-    // A delimiter inside a line is text: only a line of its own separates.
+    // A delimiter inside a line is text; only a line of its own separates.
     const bool starts_line = at == 0 || text[at - 1] == '\n';
     const bool ends_line = from == text.size() || text[from] == '\n' || text[from] == '\r';
     if (!starts_line || !ends_line) continue;

@@ -11,15 +11,15 @@
 
 namespace tandem::training {
 
-// A text file cut into samples at lines that consist of a delimiter. White space around a sample is
-// removed, empty ones are left out. The file stays mapped; samples are views into it. Immutable.
+// A text file split into samples at lines that consist of a delimiter. Strips white space around
+// samples and omits empty ones. The file stays mapped, samples are views into it. Immutable.
 class TextCorpus {
  public:
   static constexpr size_t kMaxSampleBytes = size_t{256} << 20;
 
-  // An empty delimiter makes the whole file one sample. Throws kNotFound / kIo, kDataLoss for what
-  // is no text, and kInvalidArgument when no sample is left or one has more than kMaxSampleBytes:
-  // tokenising takes several times its size.
+  // With an empty delimiter the whole file is one sample. Throws kNotFound / kIo, and kDataLoss for
+  // a file that is no text. Throws kInvalidArgument when no sample remains, or when one exceeds
+  // kMaxSampleBytes: tokenising takes several times its size.
   static TextCorpus Open(const std::filesystem::path& path, std::string_view delimiter);
 
   int64_t size() const { return static_cast<int64_t>(samples_.size()); }
@@ -33,7 +33,7 @@ class TextCorpus {
   std::string name_;
 };
 
-// The cutting rule, for tests.
+// The splitting rule, exposed for tests.
 std::vector<std::string_view> SplitAtDelimiterLines(std::string_view text,
                                                     std::string_view delimiter);
 

@@ -5,7 +5,7 @@
 
 namespace tandem::training {
 
-// A text file between delimiter lines. Borrows the tokenizer.
+// The samples of a text file, split at delimiter lines. Borrows the tokenizer.
 class TextSource final : public SampleSource {
  public:
   TextSource(TextCorpus corpus, const engine::Tokenizer& tokenizer, const SampleOptions& options)

@@ -212,7 +212,7 @@ void TokFile::CheckIdentity(const TokIdentity& identity, const std::string& name
   refuse("with other options (" + differences + ")");
 }
 
-// What the CRC cannot know: a file of another program may be whole and wrong.
+// Checks the contents: the CRC does not detect a wrong file of another program.
 void TokFile::CheckBody(const std::string& name) const {
   uint64_t before = Offset(0);
   if (before != 0 || Offset(n_samples_) != static_cast<uint64_t>(n_tokens_)) {

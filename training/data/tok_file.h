@@ -12,21 +12,21 @@
 
 namespace tandem::training {
 
-// What the tokens of a prepared file depend on beside the rows.
+// Everything besides the rows that decides the tokens of a prepared file.
 struct TokIdentity {
   std::string tokenizer_sha256;  // hex
   std::string template_sha256;
   std::string options;  // JSON of every option that changes a token or a mask bit
-  // Ids are stored in two bytes where they fit.
+  // Ids take two bytes when the vocabulary permits it.
   int64_t vocab_size = 0;
 };
 
 // Writes a prepared file piece by piece under a temporary name; Finish publishes it. One thread.
-// The format stands in README.md.
+// README.md has the format.
 class TokWriter {
  public:
   TokWriter(std::filesystem::path path, TokIdentity identity);
-  ~TokWriter();  // removes what was not published
+  ~TokWriter();  // removes an unpublished file
   TokWriter(const TokWriter&) = delete;
   TokWriter& operator=(const TokWriter&) = delete;
 
@@ -45,17 +45,17 @@ class TokWriter {
   std::ofstream out_;
   bool is_published_ = false;
   bool is_wide_ = false;
-  uint32_t crc_ = 0;  // of what follows the header
+  uint32_t crc_ = 0;  // of everything after the header
   int64_t bytes_ = 0;
   std::vector<uint64_t> offsets_ = {0};  // in tokens
-  std::vector<uint8_t> mask_;            // one bit a token, lowest first
+  std::vector<uint8_t> mask_;            // one bit per token, lowest first
 };
 
-// A prepared file, mapped and checked whole. Const; any thread.
+// A prepared file, mapped and fully checked. Const and thread-safe.
 class TokFile final : public SampleSource {
  public:
   static bool IsTokFile(const std::filesystem::path& path);
-  // Throws kDataLoss for a broken file, kInvalidArgument naming what differs from `identity`.
+  // Throws kDataLoss for a broken file, kInvalidArgument naming a difference from `identity`.
   static std::unique_ptr<TokFile> Open(const std::filesystem::path& path,
                                        const TokIdentity& identity);
 

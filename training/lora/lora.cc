@@ -18,13 +18,13 @@
 namespace tandem::training {
 namespace {
 
-// GPT-2's "Conv1D": transformers names its kernel like a linear layer's weight and stores it [in,
-// out].
+// GPT-2's "Conv1D": transformers names its kernel like a linear layer's weight but stores it as
+// [in, out].
 bool IsConv(const engine::WeightSpec& spec) {
   return spec.layout == engine::SourceLayout::kInOut && spec.name.ends_with(".weight");
 }
 
-// An expression of lora.module_path against every name of a module.
+// Compares an expression of lora.module_path with every name of a module.
 class Matcher {
  public:
   Matcher(const std::string& expression, bool full_match, std::string_view family)
@@ -76,7 +76,7 @@ std::string Joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// The kinds of linear layers whose last parts are most like what was asked for.
+// The kinds of linear layers whose last path components resemble `wanted` most.
 std::vector<std::string> NearestNames(const std::string& wanted,
                                       const std::vector<engine::WeightSpec>& specs,
                                       const std::vector<bool>& linear) {
@@ -105,7 +105,7 @@ std::string Layers(int64_t count) {
   return std::to_string(count) + (count == 1 ? " layer" : " layers");
 }
 
-// What people would compare with names, of an expression.
+// The letters of an expression without its operators, for edit distances.
 std::string WithoutSigns(const std::string& expression) {
   std::string words;
   for (const char c : expression) {
@@ -114,7 +114,7 @@ std::string WithoutSigns(const std::string& expression) {
   return words;
 }
 
-// A sentence's end about an alternative that matches nothing: what may have been meant.
+// The end of a sentence about an alternative without a match: a suggestion.
 std::string MeantBy(const std::string& branch, const std::string& alone, const LoraOptions& options,
                     const engine::FamilySpec& family, const std::vector<std::string>& paths,
                     const std::vector<std::string>& nearest) {
@@ -144,12 +144,13 @@ std::vector<std::string> UnmatchedBranches(const LoraOptions& options,
     }
   }
   std::vector<std::string> unmatched, others;
-  size_t dead_until = 0;  // what stands within an alternative that matches nothing does not either
+  size_t dead_until = 0;  // alternatives inside an unmatched one do not match either
   for (const PatternBranch& branch : BranchesOf(options.module_path)) {
     if (branch.last <= dead_until) continue;
     const std::string text = options.module_path.substr(branch.first, branch.last - branch.first);
     const Matcher matcher(branch.alone, options.full_match, family.name);
-    // That embeddings and head can have no adapter is said of them elsewhere.
+    // An alternative that matches embeddings or the head is not unmatched; TargetsPassedOver
+    // reports it.
     if (matcher.Count(matrices) > 0) {
       others.push_back("\"" + text + "\" matches " + Layers(matcher.Count(paths)));
       continue;

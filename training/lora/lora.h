@@ -11,39 +11,39 @@
 
 namespace tandem::training {
 
-// The layers that get an adapter: those one of whose names (module_names.h) lora.module_path
-// matches. Throws kInvalidArgument naming lora.module_path when it is no expression or matches no
-// linear layer, with the names that are nearest; with lora.unmatched: error also when one of its
-// alternatives matches none.
+// The linear layers that get an adapter: lora.module_path matches one of their names
+// (module_names.h). Throws kInvalidArgument naming the key and the nearest names when the
+// expression is invalid or matches no linear layer. With lora.unmatched error, every alternative
+// must match.
 std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
                                           const engine::FamilySpec& family,
                                           const engine::ModelConfig& config);
 
-// Where alternatives of lora.module_path match no layer: a sentence for each of them, with what may
-// have been meant, then one for each of the others. Else empty.
+// When alternatives of lora.module_path match no layer: one sentence for each of them, with a
+// suggestion, then one for each other alternative. Empty otherwise.
 std::vector<std::string> UnmatchedBranches(const LoraOptions& options,
                                            const engine::FamilySpec& family,
                                            const engine::ModelConfig& config);
 
-// What was chosen, for people: one line for each kind of layer with the number of layers and of the
-// adapter's parameters, "model.layers.*.mlp.up_proj: 26 layers, 1905664 parameters".
+// Describes the chosen layers, one line per kind with the number of layers and adapter parameters:
+// "model.layers.*.mlp.up_proj: 26 layers, 1905664 parameters".
 std::vector<std::string> DescribeTargets(const std::vector<LoraTarget>& targets,
                                          const std::vector<engine::WeightSpec>& base_specs);
 
-// Embedding tables and the head, as far as lora.module_path names them: they get no adapter.
+// Embedding tables and the head, if lora.module_path names them: they get no adapter.
 std::vector<std::string> TargetsPassedOver(const LoraOptions& options,
                                            const engine::FamilySpec& family,
                                            const engine::ModelConfig& config);
 
-// Those of an adapter that is there. Throws kDataLoss naming the tensor that does not fit.
+// The targets of an existing adapter. Throws kDataLoss naming a tensor that does not fit.
 std::vector<LoraTarget> LoraTargetsOf(const engine::LoraAdapter& adapter,
                                       const engine::FamilySpec& family,
                                       const engine::ModelConfig& config);
 
-// What A or B (one of LoraSpecs) begins with: a function of the seed and its name.
+// Initial values of A or B (one of LoraSpecs); they depend on the seed and the name only.
 std::vector<float> InitialLora(const engine::WeightSpec& spec, LoraInit init, uint64_t seed);
 
-// adapter_config.json of the adapter of these targets.
+// The text of adapter_config.json for these targets.
 std::string LoraConfigOf(const LoraOptions& options, const std::vector<LoraTarget>& targets,
                          const std::vector<engine::WeightSpec>& base_specs,
                          const std::string& base_model);

@@ -8,8 +8,8 @@
 
 namespace tandem::training {
 
-// A regular expression of a spec, for names of weights and paths of modules. Where it is none, or
-// too much for a name to be compared with, it throws kInvalidArgument naming the key of the spec.
+// A regular expression of a spec for names of weights or paths of modules. Throws kInvalidArgument
+// naming the spec's key when it is invalid or too complex for a comparison.
 class NamePattern {
  public:
   NamePattern(std::string key, std::string text) : key_(std::move(key)), text_(std::move(text)) {

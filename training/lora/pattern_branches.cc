@@ -7,11 +7,11 @@
 namespace tandem::training {
 namespace {
 
-// What stands between parentheses, or the whole expression.
+// The text between parentheses, or the whole expression.
 struct Group {
   size_t first = 0;
   size_t last = 0;
-  std::vector<size_t> bars = {};  // its own "|"
+  std::vector<size_t> bars = {};  // the positions of its own "|"
   bool is_opaque = false;         // repeats, or looks ahead
 
   bool Holds(const Group& other) const { return first <= other.first && other.last <= last; }
@@ -21,7 +21,7 @@ class Scanner {
  public:
   explicit Scanner(std::string_view pattern) : pattern_(pattern) {}
 
-  // All groups; none where the parentheses do not meet, or something refers back to one.
+  // All groups. Empty when parentheses do not match or the pattern has a back reference.
   std::vector<Group> Scan() {
     open_.push_back({});
     for (size_t i = 0; i < pattern_.size(); ++i) {
@@ -65,18 +65,18 @@ class Scanner {
     Group group = std::move(open_.back());
     open_.pop_back();
     group.last = at;
-    // "?" takes one alternative or none; the others may take another one each time.
+    // "?" takes one alternative or none; other quantifiers may take a different one each time.
     const char next = at + 1 < pattern_.size() ? pattern_[at + 1] : '\0';
     group.is_opaque = group.is_opaque || next == '*' || next == '+' || next == '{';
     closed_.push_back(std::move(group));
   }
 
   const std::string_view pattern_;
-  std::vector<Group> open_;  // the whole first
+  std::vector<Group> open_;  // the whole expression first
   std::vector<Group> closed_;
 };
 
-// The alternative of `group` in which the position lies.
+// The range of the alternative of `group` that contains the position.
 std::pair<size_t, size_t> AlternativeAt(const Group& group, size_t at) {
   size_t first = group.first;
   for (const size_t bar : group.bars) {
@@ -86,7 +86,7 @@ std::pair<size_t, size_t> AlternativeAt(const Group& group, size_t at) {
   return {first, group.last};
 }
 
-// The expression with one alternative only of each group around the position.
+// The expression with only one alternative in each group around the position.
 std::string Alone(std::string_view pattern, const std::vector<Group>& around, size_t at) {
   std::vector<bool> kept(pattern.size(), true);
   for (const Group& group : around) {

@@ -7,16 +7,16 @@
 
 namespace tandem::training {
 
-// One of the alternatives of a regular expression: "b" of "x(a|b)|c".
+// One alternative of a regular expression: "b" in "x(a|b)|c".
 struct PatternBranch {
-  size_t first = 0;   // where it stands in the expression
-  size_t last = 0;    // behind it
-  std::string alone;  // the expression without what is tried in its place: "x(b)"
+  size_t first = 0;   // its begin in the expression
+  size_t last = 0;    // its end, exclusive
+  std::string alone;  // the expression without competing alternatives: "x(b)"
 };
 
-// All alternatives of an expression (ECMAScript), on whatever level they stand, in the order in
-// which they begin, so that each can be asked what it matches. Left out are those of which that
-// cannot be said: in groups that repeat or look ahead, and all where one refers back to a group.
+// All alternatives of an ECMAScript expression at every level, ordered by begin. A caller can then
+// test each alone. Omits alternatives in groups that repeat or look ahead. Empty when the
+// expression has a back reference.
 std::vector<PatternBranch> BranchesOf(std::string_view pattern);
 
 }  // namespace tandem::training

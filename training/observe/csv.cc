@@ -25,7 +25,7 @@ std::string HeaderLine() {
   return line;
 }
 
-// The first metric, the third cell, is of every step and of steps alone.
+// Only rows of steps have the first metric (the third cell).
 bool IsKept(const std::string& line, int64_t first_step) {
   int64_t step = 0;
   const auto [after, failed] = std::from_chars(line.data(), line.data() + line.size(), step);
@@ -41,7 +41,7 @@ class Csv : public MetricsSink {
   Csv(const fs::path& path, int64_t first_step) {
     std::string kept = HeaderLine() + "\n";
     std::ifstream old(path);
-    for (std::string line; std::getline(old, line) && !old.eof();) {  // eof: half a line
+    for (std::string line; std::getline(old, line) && !old.eof();) {  // eof: an incomplete line
       if (IsKept(line, first_step)) kept += line + "\n";
     }
     engine::WriteFileAtomically(path, kept);

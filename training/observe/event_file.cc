@@ -19,7 +19,7 @@ constexpr std::array<uint32_t, 256> MakeCrcTable() {
   return table;
 }
 
-// TFRecord stores checksums rotated, so that data with checksums in it can be checksummed again.
+// TFRecord stores rotated checksums, so that data that contains checksums can be checksummed.
 uint32_t Masked(uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; }
 
 template <class T>
@@ -65,7 +65,7 @@ struct Field {
   uint32_t number = 0;
   Wire wire = kVarint;
   uint64_t varint = 0;
-  std::string_view bytes;  // of the other kinds
+  std::string_view bytes;  // for the other wire types
 };
 
 bool TakeField(std::string_view* from, Field* field) {

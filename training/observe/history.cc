@@ -26,7 +26,7 @@ MetricsHistory ReadHistory(const std::filesystem::path& path, int64_t first_step
     if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) continue;
     const int64_t step = line["step"];
     const auto loss = line.find("learning/loss");
-    if (loss != line.end() && !loss->is_number()) continue;  // of a step that was left out
+    if (loss != line.end() && !loss->is_number()) continue;  // of a skipped step
     if (loss != line.end()) {
       const double took = NumberOr(line, "perf/step_time_seconds", 0);
       const double began = NumberOr(line, "unix_seconds", 0) - took;

@@ -6,10 +6,10 @@
 
 namespace tandem::training {
 
-// What metrics.jsonl tells of the steps that a resumed run has done: of lines of one step the last
-// counts, lines of steps that will be done anew do not, half lines are skipped.
+// Metrics of the finished steps of a resumed run, from metrics.jsonl. The last line of a step
+// counts. Lines of steps that will be repeated and incomplete lines do not.
 struct MetricsHistory {
-  double started_unix = 0;                // when the first step of all began; 0: no step
+  double started_unix = 0;                // begin of the very first step; 0: no step
   double productive_seconds = 0;          // of steps that count
   std::map<int64_t, double> losses;       // by step
   std::map<int64_t, double> eval_losses;  // by steps done

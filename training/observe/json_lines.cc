@@ -7,14 +7,14 @@
 namespace tandem::training {
 namespace {
 
-// Flags are written as such, and counts stay whole numbers.
+// Writes flags as booleans and counts as whole numbers.
 nlohmann::ordered_json JsonOf(const Scalar& scalar) {
   const std::string_view name = scalar.name;
   const double value = scalar.value;
   if (name == "learning/updated" || name == "learning/finite" || name == "learning/skipped") {
     return value != 0;
   }
-  if (!std::isfinite(value)) return nullptr;  // JSON has no other word for it
+  if (!std::isfinite(value)) return nullptr;  // JSON has no NaN or infinity
   const bool whole = value == std::floor(value) && std::abs(value) < 0x1p53;
   return whole ? nlohmann::ordered_json(static_cast<int64_t>(value))
                : nlohmann::ordered_json(value);
@@ -23,7 +23,7 @@ nlohmann::ordered_json JsonOf(const Scalar& scalar) {
 class JsonLines : public MetricsSink {
  public:
   explicit JsonLines(const std::filesystem::path& path) {
-    // A killed predecessor may have left half a line.
+    // A killed process may have left an incomplete line.
     std::ifstream old(path, std::ios::binary | std::ios::ate);
     bool half_line = false;
     if (old && old.tellg() > 0) {

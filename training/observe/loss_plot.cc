@@ -29,7 +29,7 @@ struct Point {
   double y = 0;
 };
 
-// Neighbours averaged until at most kMaxPoints are left; what is not finite is left out.
+// Averages neighbours until at most kMaxPoints remain. Drops values that are not finite.
 std::vector<Point> Thinned(const std::map<int64_t, double>& losses) {
   std::vector<Point> points;
   for (const auto& [step, loss] : losses) {
@@ -56,7 +56,7 @@ std::string Format(const char* format, auto... values) {
   return text;
 }
 
-// 1, 2 or 5 times a power of ten, so that about five of them make up `range`.
+// 1, 2 or 5 times a power of ten; about five of them make up `range`.
 double TickStep(double range) {
   const double raw = range / 5;
   const double power = std::pow(10, std::floor(std::log10(raw)));

@@ -6,8 +6,7 @@
 
 namespace tandem::training {
 
-// An SVG picture of losses by step. Of many steps neighbours are averaged, so that the picture
-// stays small.
+// An SVG picture of losses by step. Averages neighbours, so that many steps stay a small file.
 std::string DrawLosses(const std::map<int64_t, double>& training,
                        const std::map<int64_t, double>& validation);
 

@@ -9,8 +9,8 @@
 
 namespace tandem::training {
 
-// Every scalar of a run: MaxText's names, then ours, of preferences TRL's. Columns of metrics.csv
-// in this order; the first is of every step's row and of no other.
+// Every scalar of a run: MaxText's names, then ours; for preferences TRL's. metrics.csv has these
+// columns in this order. Every row of a step has the first scalar, and no other row has it.
 inline constexpr std::array kMetricNames = {
     "learning/total_weights",
     "learning/loss",
@@ -54,15 +54,15 @@ inline constexpr std::array kMetricNames = {
     "checkpoint/seconds",
 };
 
-// A loss may be no finite number; null, an empty cell or nothing then stands for it.
+// A loss may be NaN or infinite. Sinks then write null, an empty cell or nothing.
 struct Scalar {
   const char* name = nullptr;  // one of kMetricNames
   double value = 0;
 };
 
 struct MetricsRow {
-  // Of a step: its number, from 0. Of what happens between steps (evaluation, checkpoint): how many
-  // steps are done.
+  // A step's row has its number, from 0. A row between steps (evaluation, checkpoint) has the
+  // number of finished steps.
   enum class Kind { kStep, kBetweenSteps };
   Kind kind = Kind::kStep;
   int64_t step = 0;
@@ -70,29 +70,28 @@ struct MetricsRow {
   std::vector<Scalar> scalars;
 };
 
-// Whether a run that goes on after `first_step` steps will write this row once more.
+// Whether a run resumed after `first_step` steps will write this row again.
 inline bool IsRedone(MetricsRow::Kind kind, int64_t step, int64_t first_step) {
   return kind == MetricsRow::Kind::kStep ? step >= first_step : step > first_step;
 }
 
-// One way of writing rows down. A row is on disk when Write returns, as far as the process is
-// concerned: a kill loses nothing. Metrics are not worth failing for: after a full disk they go on
-// where there is room again.
+// One output format of metrics. Write hands each row to the system, so that a killed process loses
+// none. Write failures are ignored: after a full disk rows continue once space returns.
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
   virtual void Write(const MetricsRow& row) = 0;
-  // At evaluations and at the end, for what is not written row by row.
+  // Called at evaluations and at the end, for output that is not written row by row.
   virtual void Flush() {}
 };
 
-// `first_step`: how many steps a resumed run had done; rows of an earlier process that will be
-// written once more are dropped, but for JSON lines, which only grow (README.md has the reader's
-// rule). Throw kIo where the files cannot be read or made.
+// `first_step`: number of finished steps of a resumed run. The sinks drop earlier rows that the run
+// will write again. JSON lines only grow; README.md has the rule for readers. All throw kIo when a
+// file cannot be read or created.
 std::unique_ptr<MetricsSink> MakeJsonLines(const std::filesystem::path& path);
 std::unique_ptr<MetricsSink> MakeCsv(const std::filesystem::path& path, int64_t first_step);
 std::unique_ptr<MetricsSink> MakeTensorBoard(const std::filesystem::path& dir, int64_t first_step);
-// `history`: metrics.jsonl of the run, whose losses the plot begins with.
+// `history`: the run's metrics.jsonl; the plot begins with its losses.
 std::unique_ptr<MetricsSink> MakeLossPlot(const std::filesystem::path& path,
                                           const std::filesystem::path& history, int64_t first_step);
 

@@ -11,7 +11,7 @@
 namespace tandem::training {
 namespace {
 
-// Long enough to leave the first slow rounds behind, too short to be noticed.
+// Long enough to outlast the first slow rounds, too short to be noticed.
 constexpr double kSeconds = 0.1;
 
 }  // namespace

@@ -7,9 +7,9 @@
 
 namespace tandem::training {
 
-// Operations per second that this machine can do in products of a dtype: what MFU is a share of.
-// Measured briefly once and kept in `cache`, a JSON file that is read where it is of the same
-// arithmetic, dtype and threads. `cache` may be empty.
+// FLOP/s that this machine reaches in matrix products of a dtype; MFU is relative to it. Measures
+// once, briefly, and keeps the result in `cache`, a JSON file for one arithmetic, dtype and number
+// of threads. `cache` may be empty.
 double RoofFlops(engine::OpsContext& ops, engine::DType dtype, const std::filesystem::path& cache);
 
 }  // namespace tandem::training

@@ -27,14 +27,14 @@ bool IsKept(const TensorBoardEvent& event, int64_t first_step) {
 
 class TensorBoard : public MetricsSink {
  public:
-  // Readers show whatever stands in the files of a directory, so that a run which goes on leaves
-  // one file, with what counts of the old ones.
+  // Readers show every event file of a directory. A resumed run therefore rewrites the valid events
+  // of all older files into one.
   TensorBoard(const fs::path& dir, int64_t first_step) {
     fs::create_directories(dir);
     const double now =
         std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     std::string contents = FrameRecord(EncodeEvent({now, 0, "brain.Event:2", {}}));
-    std::set<fs::path> old;  // in the order in which they were begun
+    std::set<fs::path> old;  // in the order of their creation
     for (const auto& entry : fs::directory_iterator(dir)) {
       if (entry.path().filename().string().starts_with(kPrefix)) old.insert(entry.path());
     }

@@ -8,7 +8,7 @@
 
 namespace tandem::training {
 
-// What a few steps spent their time on. Recorded by TraceSpan; one thread. Names must outlive it.
+// Where the time of a few steps went. TraceSpan records it, from one thread. Names must outlive it.
 class Trace {
  public:
   using Clock = std::chrono::steady_clock;
@@ -21,9 +21,9 @@ class Trace {
   }
 
   bool empty() const { return spans_.empty(); }
-  // As chrome://tracing and ui.perfetto.dev read it: a lane is a thread.
+  // The format of chrome://tracing and ui.perfetto.dev; a lane is a thread.
   std::string ChromeJson() const;
-  // Shares of the steps' time by what was done, the greatest first.
+  // Shares of the steps' time by kind of work, the largest first.
   std::string Summary() const;
 
  private:
@@ -40,7 +40,7 @@ class Trace {
   std::vector<Span> spans_;
 };
 
-// Adds the time it lives. Without a trace it is a branch that is always taken the same way.
+// Adds its lifetime to the trace. Without a trace it costs one well-predicted branch.
 class TraceSpan {
  public:
   TraceSpan(Trace* trace, Trace::Lane lane, std::string_view name, std::string_view part = {})

@@ -1,16 +1,16 @@
 // Attention over packed segments.
 //
-// The forward is serving's: keys and values of each segment go into KV blocks of their own, at
-// positions counted from the segment's start, and engine::Attention does the rest.
+// The forward is serving's: each segment's keys and values go into KV blocks of their own, at
+// positions counted from the segment's start, and engine::Attention computes the rest.
 //
-// The backward (Dao et al., FlashAttention-2, algorithm 2, without the online part: the forward's
-// lse is known) is a handful of small matrix products per (segment, kv head), query block by query
-// block, all through the table's matmul kernel:
+// The backward is algorithm 2 of FlashAttention-2 (Dao, 2023) without the online part, because the
+// forward's lse is known. It consists of small matrix products per (segment, KV head), one query
+// block after the other, all through the table's matmul kernel:
 //   S  = Q K^T              P = exp(scale S - lse)
 //   dP = dO V^T             dS = P (dP - rowsum(dO O)) scale
 //   dV^T += dO^T P          dK^T += Q^T dS          dQ = dS K
-// dV and dK are formed transposed because the gradient kernel can then write P and dS straight as
-// panels. One task owns a (segment, kv head), so nothing is shared and every order is fixed.
+// dV and dK are transposed, so that the gradient kernel can write P and dS directly as panels. One
+// task owns a (segment, KV head): tasks share nothing and every order is fixed.
 
 #include "training/ops/attention.h"
 
@@ -35,7 +35,7 @@ using engine::Matrix;
 using engine::OpsContext;
 
 constexpr int64_t kQueryBlock = 128;
-// Keys of one product dS K: panels of K are packed in chunks of this many keys.
+// Keys per product dS K: panels of K are packed in chunks of this many keys.
 constexpr int64_t kKeyChunk = 128;
 
 int64_t BlocksOf(const Segment& segment) {
@@ -70,7 +70,7 @@ void RunGradient(const engine::TrainingKernelTable& kernels,
                  const engine::AttentionGradientArgs<Bf16>& args) {
   kernels.attention_gradient_bf16(args);
 }
-// Rows [n, k] of a head as panels with lanes = rows; n and k are padded with zeros.
+// Packs rows [n, k] of a head as panels with lanes = rows; pads n and k with zeros.
 template <class T>
 void PackRows(const T* x, int64_t ldx, int64_t n, int64_t k, int64_t padded_k, T* panels) {
   const int64_t padded_n = RoundUp(n, kLanes);
@@ -83,7 +83,7 @@ void PackRows(const T* x, int64_t ldx, int64_t n, int64_t k, int64_t padded_k, T
   }
 }
 
-// Carves typed arrays out of a worker's scratch. With a null base it only counts.
+// Carves typed arrays out of a worker's scratch. With a null base it only counts bytes.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -103,7 +103,7 @@ class Carver {
 template <class T>
 struct BackwardBuffers {
   T* key_panels;         // [keys/16][dim/pair][16][pair]: lanes = keys
-  T* value_panels;       // the same of V
+  T* value_panels;       // the same for V
   T* key_columns;        // per chunk [dim/16][chunk/pair][16][pair]: lanes = dims
   float* dk_transposed;  // [dim, keys]
   float* dv_transposed;
@@ -218,8 +218,8 @@ struct BackwardTask {
     const int64_t padded_dim = RoundUp(dim, kPair<T>);
     const int64_t rows = std::min(kQueryBlock, segment.n_rows - first);
     const int64_t padded_rows = RoundUp<int64_t>(rows, 2);
-    // Causal: later keys are never seen. Nor are those before the first row's window: `start`, in
-    // whole chunks, is the first key of all that follows, and what is skipped would add zeros.
+    // Causal attention needs no later keys, and no keys before the first row's window. Products
+    // start at `start`, in whole chunks: the skipped keys would add zeros.
     const int64_t first_seen = spec.window > 0 ? std::max<int64_t>(0, first - spec.window + 1) : 0;
     const int64_t start = first_seen / kKeyChunk * kKeyChunk;
     const int64_t n_keys = RoundUp(first + rows, kLanes) - start;
@@ -281,10 +281,10 @@ struct BackwardTask {
                            b.dv_transposed + start, keys, true));
     kernels.matmul(Product(b.q_transposed, padded_rows, dim, b.ds_panels, n_keys, padded_rows,
                            b.dk_transposed + start, keys, true));
-    // dQ: keys in chunks, in order.
+    // dQ: chunks of keys, in order.
     const int64_t dim_lanes = RoundUp(dim, kLanes);
     for (int64_t key = 0; key < n_keys; key += kKeyChunk) {
-      // The chunk's panels end where its packed rows end; dS is zero beyond the real keys.
+      // The chunk's panels end with its packed rows; dS is zero beyond the real keys.
       const int64_t packed = RoundUp(std::min(kKeyChunk, segment.n_rows - start - key), kPair<T>);
       const T* columns = b.key_columns + (start + key) * dim_lanes;
       const int64_t chunk = std::min(packed, n_keys - key);
@@ -295,7 +295,7 @@ struct BackwardTask {
         kernels.matmul(args);
         continue;
       }
-      // The last chunk of this block sees a prefix of the packed keys: panel by panel.
+      // This block sees only a prefix of the last chunk's packed keys: panel by panel.
       for (int64_t column = 0; column < dim_lanes; column += kLanes) {
         MatMulArgs<T> args = Product(b.ds_rows + key, n_keys, rows, columns + column * packed,
                                      kLanes, chunk, b.dq_block + column, dim, key > 0);

@@ -7,16 +7,16 @@
 
 namespace tandem::training {
 
-// A packed row's segment: rows [first_row, first_row + n_rows) at positions 0, 1, ….
+// A segment of a packed row: rows [first_row, first_row + n_rows) at positions 0, 1, ….
 struct Segment {
   int64_t first_row = 0;
   int64_t n_rows = 0;
 };
 
-// Forward over packed segments through engine::Attention itself: keys and values are put into
-// temporary KV blocks (positions relative to the segment), so that the arithmetic is that of
-// serving, bit for bit. q, k, v are in the compute dtype; out likewise; lse [rows, n_heads].
-// `kv_scratch` holds AttentionScratchBytes(...) bytes.
+// Forward over packed segments through engine::Attention, bit for bit serving's arithmetic. Puts
+// keys and values into temporary KV blocks, at positions relative to the segment. q, k, v and out
+// are in the compute dtype; lse is [rows, n_heads]. `kv_scratch` holds AttentionScratchBytes(...)
+// bytes.
 int64_t AttentionScratchBytes(const engine::AttentionSpec& spec, engine::DType dtype, int64_t rows,
                               int64_t n_segments);
 
@@ -25,13 +25,13 @@ void AttentionForward(engine::OpsContext& ops, const engine::AttentionSpec& spec
                       const engine::ConstMatrix& v, std::span<const Segment> segments,
                       std::byte* kv_scratch, const engine::Matrix& out, float* lse);
 
-// Scratch of each worker that AttentionBackward takes for segments of at most so many rows: linear
-// in them.
+// Scratch per worker of AttentionBackward for segments of at most `segment_rows` rows. It is linear
+// in the rows.
 int64_t AttentionBackwardScratchBytes(const engine::AttentionSpec& spec, engine::DType dtype,
                                       int64_t segment_rows);
 
-// dq, dk, dv (dense f32, +=) from dout (dense f32). Deterministic: parallel over (segment, kv
-// head), fixed loops inside; no atomics.
+// Adds dq, dk, dv (dense f32, +=) from dout (dense f32). Deterministic: parallel over (segment, KV
+// head), fixed loops inside, no atomics.
 void AttentionBackward(engine::OpsContext& ops, const engine::AttentionSpec& spec,
                        const engine::ConstMatrix& q, const engine::ConstMatrix& k,
                        const engine::ConstMatrix& v, const engine::ConstMatrix& out,

@@ -27,7 +27,7 @@ int64_t RowBytes(int64_t vocab, int64_t hidden_dim, DType dtype) {
          (engine::RowStride(dtype, vocab) + engine::RowStride(dtype, hidden_dim)) * element;
 }
 
-// Follows from shapes alone, so that sums over rows have one order.
+// Depends on shapes only, so that sums over rows have a fixed order.
 int64_t TileRows(int64_t vocab, int64_t hidden_dim, DType dtype) {
   const int64_t rows = kCrossEntropyBytes / RowBytes(vocab, hidden_dim, dtype);
   return std::clamp(rows / kMinTileRows * kMinTileRows, kMinTileRows, kMaxTileRows);
@@ -63,9 +63,9 @@ void FormGradientRow(const engine::TrainingKernelTable& kernels, const float* lo
   }
 }
 
-// Whether one of `n` logits is greater than `least`, or as great where that counts.
+// Whether one of `n` logits exceeds `least`, or equals it when `or_equal`.
 bool AnyAbove(const float* logits, int64_t n, float least, bool or_equal) {
-  constexpr int64_t kBlock = 256;  // most rows end in their first ones
+  constexpr int64_t kBlock = 256;  // most rows end in the first blocks
   for (int64_t from = 0; from < n; from += kBlock) {
     const float* block = logits + from;
     int32_t above = 0;
@@ -82,7 +82,7 @@ bool AnyAbove(const float* logits, int64_t n, float least, bool or_equal) {
   return false;
 }
 
-// Of equal logits the first is the model's choice, as in serving's greedy sampling.
+// The model chooses the first of equal logits, as serving's greedy sampling does.
 bool IsLikeliest(const float* logits, int64_t vocab, int64_t target) {
   const float least = logits[target];
   return !AnyAbove(logits, target, least, true) &&
@@ -102,7 +102,7 @@ std::vector<int64_t> TrainedRows(const CrossEntropyArgs& args) {
   return trained;
 }
 
-// Some trained rows, from their hidden states to their gradients.
+// Some trained rows, from hidden states to gradients.
 class Tile {
  public:
   Tile(OpsContext& ops, CrossEntropyWorkspace& workspace, const CrossEntropyArgs& args,
@@ -142,7 +142,7 @@ class Tile {
     }
   }
 
-  // Of rows whose target has the greatest logit. After Backward it has nothing left to do.
+  // Weight of the rows whose target has the greatest logit. Free after Backward.
   double CorrectWeight() {
     if (hits_.empty()) {
       hits_.assign(static_cast<size_t>(rows_), 0);
@@ -192,7 +192,7 @@ class Tile {
     const auto& kernels = engine::TrainingKernels(ops_.kernels());
     hits_.assign(static_cast<size_t>(rows_), 0);
     ops_.pool().ParallelFor(rows_, [&](int64_t r, int) {
-      LookForHit(r);  // here, where the row is read anyway
+      LookForHit(r);  // the row is in cache here
       const auto i = static_cast<size_t>(row_of_[static_cast<size_t>(r)]);
       FormGradientRow(kernels, logits_ + r * vocab_, vocab_, lse_[r], args_.targets[i],
                       args_.weights[i] * args_.scale, args_.soft_cap, dz, r);
@@ -209,7 +209,7 @@ class Tile {
   ConstMatrix hidden_;
   float* logits_ = nullptr;
   float* lse_ = nullptr;
-  std::vector<uint8_t> hits_;  // of every row, once it was looked at
+  std::vector<uint8_t> hits_;  // one per row, filled by LookForHit
 };
 
 }  // namespace

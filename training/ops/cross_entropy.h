@@ -15,18 +15,18 @@ struct CrossEntropyArgs {
   float soft_cap = 0;                // of the logits; 0 = off
   std::span<const TokenId> targets;  // [rows]; -1 where the row is not trained
   std::span<const float> weights;    // [rows]; 0 where the row is not trained
-  float scale = 1;                   // 1 / sum of the weights of the whole (accumulated) batch
-  int64_t tile_rows = 0;             // 0: as many as kCrossEntropyBytes allow
+  float scale = 1;                   // 1 / sum of weights of the whole (accumulated) batch
+  int64_t tile_rows = 0;             // 0: as many as kCrossEntropyBytes allows
 };
 
-// What CrossEntropy may take besides its arguments, unless 64 rows of logits take more.
+// Limit of CrossEntropy's workspace, unless 64 rows of logits need more.
 constexpr int64_t kCrossEntropyBytes = 256 << 20;
 
-// What it takes for so many trained rows of a micro-batch.
+// Bytes of the workspace for `rows` trained rows of a micro-batch.
 int64_t CrossEntropyWorkspaceBytes(int64_t rows, int64_t vocab, int64_t hidden_dim,
                                    engine::DType dtype);
 
-// Buffers of CrossEntropy that outlive a call: they grow to their largest use and stay.
+// Buffers of CrossEntropy that outlive a call. They grow to their largest use.
 struct CrossEntropyWorkspace {
   AlignedBuffer logits;
   AlignedBuffer gradient;
@@ -46,13 +46,13 @@ struct CrossEntropyResult {
   double correct_weight = 0;  // of rows whose target has the greatest logit
 };
 
-// Token-weighted cross-entropy over tiles of rows: rows with weight 0 are left out before the
-// product, logits of a tile live only inside it. Log-likelihoods go through engine::LogSumExp, the
-// op that serving's log-probabilities use. When `dhidden` is not null the gradient of
-// scale * loss is formed in the same pass: dhidden [rows, hidden_dim] (f32, written, zero for
-// untrained rows), dhead [vocab, hidden_dim] += (null: frozen, no product is made for it), dbias +=
-// (null: none). The size of the tiles moves no bit of losses and dhidden; dhead and dbias sum tile
-// by tile. `token_logprobs` [rows] may be null.
+// Token-weighted cross-entropy over tiles of rows. Rows with weight 0 are skipped before the
+// product; logits exist for one tile at a time. Log-likelihoods use engine::LogSumExp, as serving's
+// log-probabilities do. With `dhidden` the same pass forms the gradient of scale * loss:
+// - dhidden [rows, hidden_dim] (f32) is written, with zeros for untrained rows;
+// - dhead [vocab, hidden_dim] += (null: frozen, skips its product); dbias += (null: no bias).
+// The tile size does not change a bit of the losses and dhidden; dhead and dbias sum tile by tile.
+// `token_logprobs` [rows] may be null.
 CrossEntropyResult CrossEntropy(engine::OpsContext& ops, CrossEntropyWorkspace& workspace,
                                 const CrossEntropyArgs& args, float* dhidden, float* dhead,
                                 float* dbias, float* token_logprobs);

@@ -12,11 +12,11 @@ namespace {
 using engine::NormBackwardArgs;
 using engine::OpsContext;
 
-// Rows of one partial sum of the parameter gradients. Fixed, so that threads cannot change a bit.
+// Rows per partial sum of the parameter gradients. Fixed, so that the threads cannot change a bit.
 constexpr int64_t kBlockRows = 256;
 
-// Runs `kernel` over blocks of rows; each block sums its own parameter gradients, which are then
-// added in block order. `args` holds pointers to row 0.
+// Runs `kernel` over blocks of rows. Each block sums its own parameter gradients; they are added in
+// block order. `args` points to row 0.
 void RunInBlocks(OpsContext& ops, void (*kernel)(const NormBackwardArgs&) noexcept,
                  const NormBackwardArgs& args, int64_t stats_per_row) {
   const int64_t n_blocks = (args.rows + kBlockRows - 1) / kBlockRows;

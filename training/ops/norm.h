@@ -6,12 +6,12 @@
 
 namespace tandem::training {
 
-// Backward of engine::RmsNorm. `dy` and `dx` are dense f32 [rows, cols]; dx += …; dgamma [cols] +=
-// … (null: frozen), summed over rows in fixed blocks of 1,024 in order. `rstd` is the forward's.
+// Backward of engine::RmsNorm. `dy` and `dx` are dense f32 [rows, cols]; dx += …; `rstd` is the
+// forward's. dgamma [cols] += … (null: frozen), summed over fixed blocks of 256 rows, in order.
 void RmsNormBackward(engine::OpsContext& ops, const float* x, const float* gamma, const float* rstd,
                      const float* dy, int64_t rows, int64_t cols, float* dx, float* dgamma);
 
-// Backward of engine::LayerNorm; `mean_rstd` [rows, 2] is the forward's.
+// Backward of engine::LayerNorm, summed the same way. `mean_rstd` [rows, 2] is the forward's.
 void LayerNormBackward(engine::OpsContext& ops, const float* x, const float* gamma,
                        const float* mean_rstd, const float* dy, int64_t rows, int64_t cols,
                        float* dx, float* dgamma, float* dbeta);

@@ -103,7 +103,7 @@ void AccumulateColumns(OpsContext& ops, const float* from, int64_t rows, int64_t
 }
 
 void ColumnSums(OpsContext& ops, const float* dy, int64_t rows, int64_t cols, float* db) {
-  // Every column is summed by one task, row by row: no partial sums to combine.
+  // One task sums a column, row by row: no partial sums to combine.
   const auto& kernels = engine::TrainingKernels(ops.kernels());
   const int64_t n_tasks = (cols + kColumnsPerTask - 1) / kColumnsPerTask;
   ops.pool().ParallelFor(n_tasks, [&](int64_t task, int) {
@@ -126,7 +126,7 @@ void EmbedBackward(OpsContext& ops, std::span<const TokenId> ids, const float* d
   }
   std::sort(order, order + rows);
   const auto& kernels = engine::TrainingKernels(ops.kernels());
-  // A task takes the ids that begin in its range, so that no id is shared by two tasks.
+  // A task handles the ids that begin in its range, so that no two tasks share an id.
   const int64_t n_tasks = (rows + kRowsPerTask - 1) / kRowsPerTask;
   ops.pool().ParallelFor(n_tasks, [&](int64_t task, int) {
     int64_t at = task * kRowsPerTask;

@@ -7,7 +7,7 @@
 
 namespace tandem::training {
 
-// All gradients are dense f32 and are added to (+=) unless said otherwise.
+// Gradients are dense f32 and are added to (+=) unless a comment states otherwise.
 
 // Backward of engine::Rope: the inverse rotation of dy [rows, cols].
 void RopeBackward(engine::OpsContext& ops, const float* dy, std::span<const int32_t> positions,
@@ -22,26 +22,27 @@ void GatedActivationBackward(engine::OpsContext& ops, const float* gate, const f
 void ActivateBackward(engine::OpsContext& ops, const float* x, engine::Activation activation,
                       const float* dy, int64_t elements, float* dx);
 
-// into += from, into += factor * from.
+// into += from; into += factor * from.
 void Accumulate(engine::OpsContext& ops, const float* from, int64_t elements, float* into);
 void AccumulateScaled(engine::OpsContext& ops, const float* from, float factor, int64_t elements,
                       float* into);
-// Row by row into the first `cols` columns of rows that are `ldinto` floats apart.
+// Adds rows into the first `cols` columns of rows that are `ldinto` floats apart.
 void AccumulateColumns(engine::OpsContext& ops, const float* from, int64_t rows, int64_t cols,
                        float* into, int64_t ldinto);
 
-// db[cols] += sum over rows of dy, in fixed blocks of 1,024 rows in order.
+// db[cols] += sum over rows of dy, row by row in order.
 void ColumnSums(engine::OpsContext& ops, const float* dy, int64_t rows, int64_t cols, float* db);
 
-// dtable[ids[i], :] += dy[i, :]; rows of equal id are added in order of i (deterministic whatever
-// the threads).
+// dtable[ids[i], :] += dy[i, :]. Rows of equal id are added in order of i, whatever the number of
+// threads.
 void EmbedBackward(engine::OpsContext& ops, std::span<const TokenId> ids, const float* dy,
                    int64_t cols, float* dtable);
 
-// Where a row comes from: dropout decisions depend on these alone, so that packing, accumulation
-// and recomputation cannot change them (DESIGN "Decided numerics" 8).
+// The origin of a row. Dropout decisions depend only on it and on DropoutKey, so that packing,
+// accumulation and recomputation cannot change them.
 struct DropoutRow {
-  uint64_t sample = 0;    // index of the sample in the epoch's order
+  uint64_t sample = 0;    // the sample's number, as its source counts (MicroBatch: through all
+                          // epochs)
   uint32_t position = 0;  // in its segment
 };
 struct DropoutKey {
@@ -49,11 +50,11 @@ struct DropoutKey {
   uint32_t epoch = 0;
   uint32_t op = 0;  // the op's number in the program
 };
-// y = x * mask / (1 - rate), mask from Philox4x32-10 by counter. Forward and backward are the same
+// y = x * mask / (1 - rate), with a mask from Philox4x32-10 by counter. The backward is the same
 // function; y may be x. `accumulate`: y += instead.
 void Dropout(engine::OpsContext& ops, const float* x, std::span<const DropoutRow> rows,
              int64_t cols, float rate, const DropoutKey& key, float* y, bool accumulate);
-// The same of rows in the compute dtype: y is rounded to it once.
+// For rows in the compute dtype: rounds y to it once.
 void DropoutRounded(engine::OpsContext& ops, const engine::ConstMatrix& x,
                     std::span<const DropoutRow> rows, float rate, const DropoutKey& key,
                     const engine::Matrix& y);

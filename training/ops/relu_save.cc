@@ -14,14 +14,14 @@ using engine::ConstMatrix;
 using engine::DType;
 using engine::OpsContext;
 
-// Whole bytes of the mask, so that no two tasks write the same one.
+// Whole bytes of the mask, so that no two tasks write the same byte.
 constexpr int64_t kElementsPerSaveTask = 1 << 15;
 
 int64_t TasksOf(int64_t elements) {
   return (elements + kElementsPerSaveTask - 1) / kElementsPerSaveTask;
 }
 
-// Calls body(task, first, end) for runs of elements.
+// Calls body(task, first, end) for ranges of elements.
 template <class Body>
 void OverTasks(OpsContext& ops, int64_t elements, const Body& body) {
   ops.pool().ParallelFor(TasksOf(elements), [&](int64_t task, int) {
@@ -33,15 +33,15 @@ void OverTasks(OpsContext& ops, int64_t elements, const Body& body) {
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
 
-// Of a marked y: whether its x was positive. -0 and NaN are marked too; +0 only where a positive x
-// rounded to it.
+// Whether x of a marked y was positive. -0 and NaN are marked too; +0 is marked only when a
+// positive x rounded to it.
 template <class T>
 bool WasPositive(T y) {
   constexpr BitsOf<T> kInfinity = sizeof(T) == 2 ? 0x7f80 : 0x7f800000;
   return std::bit_cast<BitsOf<T>>(y) <= kInfinity;
 }
 
-// The elements of a matrix in order, from `first`.
+// Walks the elements of a matrix in row-major order, beginning at `first`.
 template <class T>
 class Walk {
  public:
@@ -68,7 +68,7 @@ class Walk {
 
 bool IsMarked(const uint8_t* mask, int64_t i) { return ((mask[i / 8] >> (i % 8)) & 1) != 0; }
 
-// Returns how many each task has marked.
+// Returns the number of elements that each task marked.
 template <class T>
 std::vector<int64_t> Mark(OpsContext& ops, const float* x, const ConstMatrix& y, uint8_t* mask) {
   const int64_t elements = y.rows * y.cols;
@@ -102,7 +102,7 @@ void Pack(OpsContext& ops, const float* x, const ConstMatrix& y, uint8_t* mask,
   }
   const size_t bytes = static_cast<size_t>(packed->count) * sizeof(T);
   if (packed->values.size() < bytes) {
-    packed->values = AlignedBuffer();  // before the larger one is taken
+    packed->values = AlignedBuffer();  // frees before allocating the larger one
     packed->values = AlignedBuffer(bytes + bytes / 16);
   }
   OverTasks(ops, y.rows * y.cols, [&](int64_t task, int64_t first, int64_t end) {
@@ -143,7 +143,7 @@ void ReluMask(OpsContext& ops, const float* x, int64_t elements, uint8_t* mask) 
   });
 }
 
-// A product, not a choice: what is not a number stays so, as in ActivateBackward.
+// Multiplies instead of selecting, so that NaN stays NaN, as in ActivateBackward.
 void ReluMaskBackward(OpsContext& ops, const uint8_t* mask, const float* dy, int64_t elements,
                       float* dx) {
   OverTasks(ops, elements, [&](int64_t, int64_t first, int64_t end) {

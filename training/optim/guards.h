@@ -5,23 +5,23 @@
 
 namespace tandem::training {
 
-// What becomes of a step whose loss or gradient is NaN or infinite. The weights are never touched.
+// Reaction to a step whose loss or gradient is NaN or infinite. Its update is never applied.
 enum class OnNan {
-  kAbort,     // the run ends with an error
-  kRollback,  // back to the last checkpoint; the data goes on behind this step's
-  kSkip,      // the next step
+  kAbort,     // ends the run with an error
+  kRollback,  // restores the last checkpoint; the data continues after this step's
+  kSkip,      // continues with the next step
 };
 
 // MaxText's skip_step_on_spikes.
 struct SpikeOptions {
   bool enabled = false;
-  int64_t window = 128;  // steps that are compared with
+  int64_t window = 128;  // number of earlier steps to compare with
   double factor = 6;     // standard deviations above their mean
 };
 
-// Says which steps are spikes: those whose loss or gradient norm exceeds mean + factor * standard
-// deviation (Bessel's) of the steps before, once half a window of them is known. Every step enters
-// the window, a spike too: what lasts is a new level and no spike.
+// Detects spikes: steps whose loss or gradient norm exceeds mean + factor * standard deviation
+// (Bessel's) of the earlier steps in the window. Needs half a window of steps, and at least 2.
+// Every step enters the window, spikes too, because a lasting change is a new level.
 class SpikeGuard {
  public:
   struct State {
@@ -31,7 +31,7 @@ class SpikeGuard {
 
   explicit SpikeGuard(const SpikeOptions& options) : options_(options) {}
 
-  // Whether this step's update is to be left out. Both values are finite.
+  // Whether to skip this step's update. Both values must be finite.
   bool IsSpike(double loss, double grad_norm);
 
   const State& state() const { return state_; }

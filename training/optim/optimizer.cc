@@ -23,7 +23,7 @@ T* From(T* begin, int64_t first) {
   return begin == nullptr ? nullptr : begin + first;
 }
 
-// The elements of one task, from `first` on.
+// Sets the element range of one task, beginning at `first`.
 void SetRange(const ParameterState& parameter, int64_t first, engine::UpdateArgs* args) {
   const int64_t block = first / engine::kMomentBlock;
   args->elements = std::min(kElementsPerTask, parameter.elements - first);

@@ -11,7 +11,7 @@
 namespace tandem::training {
 namespace {
 
-// Of the roof: a step of GPT-2 (124M) was seen at 0.62, one of adapters on a busy machine at 0.45.
+// Share of the roof. Observed: 0.62 for GPT-2 (124M), 0.45 for adapters on a busy machine.
 constexpr double kUsualShareOfRoof = 0.5;
 
 struct Candidate {
@@ -24,7 +24,7 @@ Candidate Remat(RematPolicy policy, const std::string& words) {
   return {words, true, [policy](TrainSpec& spec) { spec.train.remat.policy = policy; }};
 }
 
-// Fewer rows at once and more micro-batches: the same step.
+// Fewer rows per micro-batch and more micro-batches: the same step.
 std::vector<Candidate> FewerRows(const TrainSpec& spec) {
   std::vector<Candidate> list;
   const int64_t rows = spec.train.per_device_batch_size;
@@ -56,7 +56,7 @@ std::vector<Candidate> Combined(const std::vector<Candidate>& first,
   return list;
 }
 
-// What one would change, alone and together.
+// Possible changes, each alone and in combinations.
 std::vector<Candidate> Candidates(const TrainSpec& spec) {
   const std::vector<Candidate> remat = {Remat(RematPolicy::kMinimal, "train.remat=minimal"),
                                         Remat(RematPolicy::kFull, "train.remat=full")};
@@ -100,12 +100,12 @@ double HardwareFlops(const MemoryNeeds& needs, int64_t micro_batches) {
          static_cast<double>(micro_batches);
 }
 
-// The needs of a changed spec; nothing when that cannot be (an adapter of a model that has no
-// linear layer of its pattern, …).
+// The needs of a changed spec. Absent when the spec is invalid, for example when the model has no
+// linear layer that an adapter's pattern matches.
 std::optional<MemoryNeeds> NeedsOf(const TrainSpec& spec, const ModelFiles& files) {
   try {
     return FindMemoryNeeds(spec, files);
-  } catch (const Error&) {  // then it is no way out
+  } catch (const Error&) {  // not a possible change
     return std::nullopt;
   }
 }

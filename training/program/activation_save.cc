@@ -74,7 +74,7 @@ class Saver {
                     "or train.remat");
   }
 
-  // The node whose gradient reads what `node` gives; null: none.
+  // The node whose gradient reads the output of `node`; null: none.
   const Node* ReaderOf(const Node& node) const {
     for (const BackwardStep& step : p_->backward) {
       const Node& reader = p_->nodes[step.node];
@@ -89,10 +89,10 @@ class Saver {
     Node& node = p_->nodes[index];
     const Node* reader = ReaderOf(node);
     if (reader != nullptr && save_ == ActivationSave::kReluMask1) Refuse(*reader);
-    if (!turned_[index] && reader == nullptr) return;  // nothing is kept of it
+    if (!turned_[index] && reader == nullptr) return;  // the backward pass needs nothing of it
     const Value& value = p_->values[node.outputs[0]];
     const int64_t elements = p_->rows * value.cols;
-    // Where no gradient reads the result, its signs are enough.
+    // Without a gradient that reads the result, its signs suffice.
     node.save = reader == nullptr ? ActivationSave::kReluMask1 : ActivationSave::kReluSparse;
     node.saved = static_cast<int32_t>(p_->buffers.size());
     Buffer mask;
@@ -121,7 +121,7 @@ class Saver {
   Program* p_;
   ActivationSave save_;
   std::vector<bool> dropped_;
-  std::vector<bool> turned_;  // per node: has a backward step
+  std::vector<bool> turned_;  // per node: it has a backward step
 };
 
 }  // namespace

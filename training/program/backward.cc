@@ -23,7 +23,7 @@ class BackwardPass {
   const Node& node(int32_t i) const { return p_->nodes[i]; }
   bool Needs(int32_t value) const { return p_->values[value].needs_gradient; }
 
-  // Nodes that use a value, seen through its rounded copy, ascending.
+  // Finds the nodes that use a value, also through its rounded copy, in ascending order.
   void FindConsumers() {
     consumers_.resize(p_->values.size());
     for (size_t i = p_->nodes.size(); i-- > 0;) {
@@ -47,9 +47,9 @@ class BackwardPass {
            });
   }
 
-  // A value needs a gradient when something trained lies before it. Ops whose backward writes all
-  // gradients at once also need a place for those that nobody will read; only linear layers can
-  // leave their input's out.
+  // A value needs a gradient when a trained weight lies before it. Most ops write the gradients of
+  // all inputs at once and therefore need a buffer even for unread ones. Only linear layers,
+  // rounding and Add can omit one.
   void MarkNeeds() {
     for (const Node& n : p_->nodes) {
       bool needs = TrainsAny(n);
@@ -67,13 +67,12 @@ class BackwardPass {
     return value;
   }
 
-  // Who may share a gradient buffer. Rounding passes gradients through, so a rounded copy shares
-  // its source's. In y = a + b both gradients equal dy plus whatever their other uses add. Going
-  // backwards, the sum's buffer can become
-  //  - that of one operand (the owner) when the Add is its last use: everything else is added to
-  //    it later;
-  //  - also that of the other operand, when the Add is its only use and its producer reads it
-  //    before any other use of the owner adds to it.
+  // Decides which gradients share a buffer. A rounded copy shares its source's, because rounding
+  // passes gradients through. In y = a + b both gradients equal dy plus whatever their other uses
+  // add. In backward order, the sum's buffer can become:
+  // - that of one operand (the owner) when the Add is its last use: all other uses add to it later;
+  // - also that of the other operand, when the Add is its only use and its producer reads it before
+  //   any other use of the owner adds to it.
   void ShareSlots() {
     slot_.resize(p_->values.size());
     for (size_t v = 0; v < slot_.size(); ++v) slot_[v] = static_cast<int32_t>(v);
@@ -140,7 +139,7 @@ class BackwardPass {
       const Value& out = p_->values[n.outputs[0]];
       const bool adds_in_place = n.op == OpKind::kAdd && !copied_[i][0] && !copied_[i][1];
       if (!out.needs_gradient || n.op == OpKind::kRound || adds_in_place) continue;
-      if (!written[out.gradient]) continue;  // a value that nothing uses
+      if (!written[out.gradient]) continue;  // nothing uses the value
       const bool passes_on =
           std::any_of(n.inputs.begin(), n.inputs.end(), [&](int32_t v) { return Needs(v); });
       if (!passes_on && !TrainsAny(n)) continue;
@@ -157,7 +156,7 @@ class BackwardPass {
     }
   }
 
-  // True when the op itself may overwrite; otherwise the buffer joins the step's zeroing.
+  // True when the op can overwrite the gradient; otherwise the step zeroes the buffer first.
   bool FirstWrite(const Node& n, int32_t value, std::vector<bool>* written, BackwardStep* step) {
     const int32_t gradient = p_->values[value].gradient;
     if ((*written)[gradient]) return false;

@@ -5,7 +5,7 @@
 namespace tandem::training {
 namespace {
 
-// After each node, the value that alone is still needed; -1 where there are several.
+// For each node, the only value that later nodes still need; -1 when they need several.
 std::vector<int32_t> FindCuts(const Program& program) {
   std::vector<int32_t> last_use(program.values.size(), -1);
   for (size_t i = 0; i < program.nodes.size(); ++i) {
@@ -31,7 +31,7 @@ std::vector<Block> FindBlocks(const Program& program) {
   const auto n = static_cast<int32_t>(program.nodes.size());
   std::vector<Block> blocks;
   int32_t cut = -1;   // node of the last cut so far
-  int32_t tail = -1;  // of the last one that is an Add's
+  int32_t tail = -1;  // node of the last cut at an Add
   for (int32_t i = 0; i < n; ++i) {
     if (program.nodes[i].op == OpKind::kAttention) {
       if (cut < 0) return {};

@@ -29,8 +29,8 @@ class Chunker {
   }
 
  private:
-  // The nodes of a feed-forward layer: the products that an activation reads, itself, and the
-  // product that reads it. Empty when others have a part in it.
+  // The nodes of a feed-forward layer: the products before an activation, the activation and the
+  // product after it. Empty when other nodes take part.
   std::vector<int32_t> LayerAround(int32_t activation) const {
     std::vector<int32_t> layer;
     for (const int32_t v : p_->nodes[activation].inputs) layer.push_back(p_->values[v].producer);
@@ -57,7 +57,7 @@ class Chunker {
             node.lora.backward_scratch, node.lora.dropout_scratch}) {
         Shorten(buffer);
       }
-      if (i == layer.back()) continue;  // what leaves the layer has all rows
+      if (i == layer.back()) continue;  // the layer's output has all rows
       Value& value = p_->values[node.outputs[0]];
       value.chunked = true;
       Shorten(value.buffer);
@@ -82,7 +82,7 @@ class Chunker {
 
 void ChunkFeedForward(Program* program, int64_t chunk_rows) {
   TANDEM_CHECK(chunk_rows > 0);
-  if (chunk_rows >= program->rows) return;  // all of it is one chunk
+  if (chunk_rows >= program->rows) return;  // a single chunk
   program->chunk_rows = chunk_rows;
   Chunker(program, chunk_rows).Run();
 }

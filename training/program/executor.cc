@@ -102,8 +102,8 @@ void Executor::ForwardLogits(const ProgramBatch& batch, float* logits) {
   }
 }
 
-// Reached by tests and by the packer only, never by a client; still, a wrong segment would read
-// another one's keys without a sign.
+// Only tests and the packer call this, never a client. An unchecked wrong segment would silently
+// read another segment's keys.
 void Executor::Check(const ProgramBatch& batch) const {
   const auto rows = static_cast<size_t>(program_.rows);
   TANDEM_CHECK(batch.tokens.size() == rows && batch.positions.size() == rows);
@@ -194,7 +194,7 @@ void Executor::ForwardNode(const Node& node, const ProgramBatch& batch, bool dro
   TANDEM_CHECK(false);
 }
 
-// Done again, a packed result is unpacked; nothing else is done twice for it.
+// A second run unpacks a packed result and computes nothing else.
 void Executor::ForwardActivation(const Node& node, bool training) {
   const Matrix y = MatrixOf(node.outputs[0]);
   if (in_backward_ && node.save == ActivationSave::kReluSparse) {
@@ -245,7 +245,7 @@ void Executor::ForwardLora(const Node& node, const ProgramBatch& batch, bool dro
                   program_.values[node.outputs[0]].stride, &hidden);
 }
 
-// Logits do not outlive their tile, so the head's product is made twice; everything below it once.
+// Logits do not outlive their tile, so the head's product runs twice; everything below runs once.
 CrossEntropyResult Executor::ReweighedHead(const ProgramBatch& batch, float scale,
                                            const Reweigh& reweigh) {
   token_logprobs_.assign(batch.weights.size(), 0.0f);
@@ -419,7 +419,8 @@ void Executor::BackwardLora(const Node& node, const Matrix& dy, const ProgramBat
     engine::MatMulInputGrad(ops_, dh, a, dx, a.k, true);
     return;
   }
-  float* through_a = Floats(node.lora.dropout_scratch);  // drop(x) has been read
+  float* through_a = Floats(node.lora.dropout_scratch);  // reuses the buffer of drop(x), which is
+                                                         // no longer needed
   engine::MatMulInputGrad(ops_, dh, a, through_a, a.k, false);
   Dropout(ops_, through_a, SourcesOf(batch), a.k, node.lora.rate, KeyOf(node, batch), dx, true);
 }
@@ -472,7 +473,7 @@ std::span<const DropoutRow> Executor::SourcesOf(const ProgramBatch& batch) const
   return batch.sources.subspan(static_cast<size_t>(first_row_), static_cast<size_t>(n_rows_));
 }
 
-// A chunk begins with a whole byte: it has a multiple of eight rows, or is the only one.
+// A chunk begins at a whole byte: its rows are a multiple of eight, or it is the only chunk.
 uint8_t* Executor::MaskOf(const Node& node) {
   const int64_t elements = first_row_ * program_.values[node.outputs[0]].cols;
   TANDEM_CHECK(elements % 8 == 0);

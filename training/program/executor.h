@@ -16,8 +16,8 @@
 
 namespace tandem::training {
 
-// One micro-batch: `rows` tokens in packed segments that cover all rows in order (padding is a
-// segment of its own with weight 0).
+// One micro-batch: `rows` tokens in packed segments that cover all rows in order. Padding is a
+// segment of its own with weight 0.
 struct ProgramBatch {
   std::span<const TokenId> tokens;      // [rows]
   std::span<const int32_t> positions;   // [rows], from 0 in every segment
@@ -29,43 +29,43 @@ struct ProgramBatch {
   uint32_t epoch = 0;
 };
 
-// Makes the weights of a batch's rows from the log-probabilities of their targets; rows that are
+// Computes the weights of a batch's rows from the log-probabilities of their targets. Rows that are
 // not trained have weight 0 and keep it.
 using Reweigh =
     std::function<void(std::span<const float> token_logprobs, std::span<float> weights)>;
 
-// Runs a program. All memory but that of Reweigh is taken at construction. Owned by one thread;
-// borrows everything it is given.
+// Runs a program. Allocates the arena at construction; the loss workspace, packed ReLU results and
+// Reweigh's buffers grow on first use. Owned by one thread; borrows all its arguments.
 class Executor {
  public:
-  // `gradients[i]` is [n, k] f32 for trained weights (added to) and ignored for frozen ones.
+  // `gradients[i]` is [n, k] f32 for trained weights, which Train adds to; ignored for frozen ones.
   // `ropes` are the family's tables.
   Executor(const Program& program, engine::OpsContext& ops,
            std::span<const engine::RopeTable> ropes, const engine::Weights& weights,
            std::span<float* const> gradients);
 
   // Forward and backward: adds d(scale * sum of weighted losses) to the gradients. With `reweigh`
-  // the head runs forward first, and the batch's weights are what it then makes of them.
+  // the head first runs forward, and `reweigh` then sets the weights of the rows.
   CrossEntropyResult Train(const ProgramBatch& batch, float scale, const Reweigh& reweigh = {});
-  // Forward only, dropout off. `token_logprobs` [rows] may be null.
+  // Forward only, without dropout. `token_logprobs` [rows] may be null.
   CrossEntropyResult Evaluate(const ProgramBatch& batch, float* token_logprobs);
-  // Logits of all rows [rows, vocab_size], dropout off: what serving computes, by the program.
+  // Logits of all rows [rows, vocab_size], without dropout. Equal to serving's.
   void ForwardLogits(const ProgramBatch& batch, float* logits);
 
   const Program& program() const { return program_; }
-  // Bytes of the packed results of ReLU since the last Train.
+  // Bytes of the packed ReLU results since the last Train.
   int64_t packed_bytes() const;
-  // Where the time of every node is recorded from now on; null: nowhere.
+  // Records the time of every later node in `trace`; null: stops recording.
   void set_trace(Trace* trace) { trace_ = trace; }
 
  private:
   void Check(const ProgramBatch& batch) const;
   void Forward(const ProgramBatch& batch, bool dropout);
   void Backward(const ProgramBatch& batch);
-  // Calls run() once per chunk of rows, which all else here then sees alone.
+  // Calls run() once per chunk of rows. The other functions then see only these rows.
   template <class Run>
   void OverChunks(const Run& run);
-  // `dropout`: in training, also where it is done again.
+  // `dropout`: true in training, also for recomputation.
   void ForwardNode(const Node& node, const ProgramBatch& batch, bool dropout);
   void ForwardActivation(const Node& node, bool training);
   void ForwardLinear(const Node& node, const ProgramBatch& batch, bool dropout);
@@ -85,15 +85,15 @@ class Executor {
 
   std::byte* At(int32_t buffer) { return arena_.data() + program_.buffers[buffer].offset; }
   float* Floats(int32_t buffer) { return reinterpret_cast<float*>(At(buffer)); }
-  // Where a value lies now: in the backward pass recomputed ones have moved.
+  // The value's present buffer. The backward pass reads recomputed values from another one.
   int32_t BufferOf(int32_t value) const;
   engine::Matrix MatrixOf(int32_t value);
   engine::Matrix HiddenOf(const Node& node);  // h of a node's adapter
-  // What A of a node's adapter reads: x, or with dropout x dropped into `scratch`.
+  // The input of a node's A: x, or with dropout drop(x), written to `scratch`.
   engine::Matrix LoraInput(const Node& node, const ProgramBatch& batch, int32_t scratch);
   float* F32Of(int32_t value);
-  float* GradientOf(int32_t value);  // null without
-  // Rows into a value's buffers where the chunk begins.
+  float* GradientOf(int32_t value);  // null if it has none
+  // Index of the chunk's first row in a value's buffers.
   int64_t FirstRow(const Value& value) const { return value.chunked ? 0 : first_row_; }
   std::span<const DropoutRow> SourcesOf(const ProgramBatch& batch) const;
   uint8_t* MaskOf(const Node& node);
@@ -109,11 +109,12 @@ class Executor {
   std::vector<float*> gradients_;
   AlignedBuffer arena_;
   bool in_backward_ = false;
-  int64_t first_row_ = 0;  // of the chunk; all rows outside of chunks
+  int64_t first_row_ = 0;  // of the chunk; 0 outside of chunks
   int64_t n_rows_;
-  std::vector<std::vector<PackedRelu>> packed_;  // by node, by chunk; empty where nothing is
+  std::vector<std::vector<PackedRelu>> packed_;  // by node, by chunk; empty for nodes without
+                                                 // packing
   CrossEntropyWorkspace head_workspace_;
-  std::vector<float> token_logprobs_;  // [rows], of Reweigh
+  std::vector<float> token_logprobs_;  // [rows], for Reweigh
   std::vector<float> token_weights_;   // [rows]
   Trace* trace_ = nullptr;
 };

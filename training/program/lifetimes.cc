@@ -8,8 +8,8 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-// Steps: forward nodes in order (the head, last of them, also begins the backward pass), then the
-// backward steps.
+// Numbers the steps: forward nodes in order, then backward steps. The last node, the head, also
+// begins the backward pass.
 class Lifetimes {
  public:
   explicit Lifetimes(Program* program) : p_(program) {}
@@ -49,8 +49,8 @@ class Lifetimes {
     b.last_step = std::max(b.last_step, step);
   }
 
-  // Steps of a run take turns, chunk by chunk: what has all rows is there from the first to the
-  // last of them.
+  // The steps of a run alternate chunk by chunk. A buffer with all rows therefore lives from the
+  // run's first to its last step.
   void TouchWhole(int32_t buffer) {
     Touch(buffer, run_first_);
     Touch(buffer, run_last_);
@@ -74,8 +74,8 @@ class Lifetimes {
     TouchRows(p_->values[value], BackwardBuffer(p_->values[value]), step);
   }
 
-  // What the node saves is written again, with the same bits, to where it was; a packed result is
-  // read from there.
+  // The node's saved data is written again, with the same bits, to the same buffer. A packed result
+  // is read from there.
   void Remake(const Node& node, int32_t step) {
     if (node.save != ActivationSave::kReluSparse) {
       for (const int32_t v : node.inputs) TouchRead(v, step);
@@ -106,7 +106,7 @@ class Lifetimes {
   }
 
   Program* p_;
-  int32_t run_first_ = 0;  // steps of the chunks that are being looked at
+  int32_t run_first_ = 0;  // the present run of chunked steps
   int32_t run_last_ = 0;
 };
 

@@ -12,7 +12,7 @@ int64_t MatMulFlops(const Program& p, const Node& node) {
   return 2 * p.rows * w.n * w.k;
 }
 
-// Of A, or of B.
+// FLOPs of A, or of B.
 int64_t LoraFlops(const Program& p, int32_t weight) {
   if (weight < 0) return 0;
   const engine::WeightSpec& w = p.weight_specs[weight];
@@ -23,7 +23,7 @@ int64_t LinearFlops(const Program& p, const Node& node) {
   return MatMulFlops(p, node) + LoraFlops(p, node.lora.a) + LoraFlops(p, node.lora.b);
 }
 
-// dX where the input needs one, dW where the weight is trained; of an adapter dA, dB and dh always.
+// dX if the input needs it, dW if the weight is trained; for an adapter always dA, dB and dh.
 int64_t LinearBackwardFlops(const Program& p, const Node& node) {
   const int64_t once = MatMulFlops(p, node);
   const int64_t a = LoraFlops(p, node.lora.a);

@@ -2,49 +2,49 @@
 
 #include "training/program/program.h"
 
-// The passes that turn a recorded forward into a whole program; for Record and its tests.
+// The passes that turn a recorded forward into a program. Internal to Record and its tests.
 namespace tandem::training {
 
-// Makes the feed-forward layers run in chunks of so many rows: what is between their first products
-// and their last then lives within a chunk. Throws kUnsupported where there are none.
+// Runs the feed-forward layers in chunks of `chunk_rows` rows. Values between their first and last
+// products then live within a chunk. Throws kUnsupported when the program has no such layers.
 void ChunkFeedForward(Program* program, int64_t chunk_rows);
 
-// Decides which values need a gradient and where it lives, and writes the backward steps: the
-// forward nodes in reverse, except those that have nothing to do.
+// Assigns gradients and their buffers to values and appends the backward steps: the forward nodes
+// in reverse, except those without work.
 void AppendBackward(Program* program);
 
-// Does what ActivationSave says to the activation functions, and says which values must not be kept
-// for the backward pass: those in whose place something else is, and those of chunks. Throws
-// kInvalidArgument naming the layer where a mask would not be enough, or the model has no ReLU.
+// Applies `save` to the activation functions. Returns which values the backward pass must not keep:
+// values of chunks, and values that `save` replaces or recomputes. Throws kInvalidArgument naming
+// the layer when a mask does not suffice, or when the model has no ReLU.
 std::vector<bool> SaveActivations(Program* program, ActivationSave save);
 
-// A decoder layer of a recorded forward: the nodes [first, last), which read `entry` and nothing
-// else from outside.
+// A decoder layer of a recorded forward: the nodes [first, last). `entry` is their only input from
+// outside.
 struct Block {
   int32_t entry = -1;  // values
-  int32_t exit = -1;   // the next layer's entry, or what follows the layers reads
+  int32_t exit = -1;   // the next layer's entry, or the input of the nodes after the layers
   int32_t first = 0;
   int32_t last = 0;
 };
 
-// Finds the layers in the graph: a layer begins at the last place before its attention where one
-// value alone is still needed, the residual stream. The last layer ends likewise at its last Add.
-// Empty when the graph has no such places.
+// Finds the layers in the graph. A layer begins at the last place before its attention where only
+// one value is still needed: the residual stream. The last layer ends at its last such Add. Empty
+// when the graph has no such places.
 std::vector<Block> FindBlocks(const Program& program);
 
-// Values that a policy other than kNone and kAuto does not keep, by index.
+// For each value, whether the policy drops it. Not for kNone and kAuto.
 std::vector<bool> ChooseDropped(const Program& program, const RematOptions& options);
 
-// Inserts the steps that compute dropped values a second time, each right before the first backward
-// step that reads it, directly or through another.
+// Inserts the steps that recompute dropped values. Each is placed right before the first backward
+// step that needs its value, directly or through another.
 void RemakeDropped(Program* program, const std::vector<bool>& dropped);
 
-// Does what the options say, and keeps none of `dropped`; kAuto throws kResourceExhausted when
-// nothing fits.
+// Applies `options` and drops `dropped` in any case. kAuto throws kResourceExhausted when nothing
+// fits.
 void Rematerialize(Program* program, const RematOptions& options, const std::vector<bool>& dropped);
 
-// Gives every buffer its lifetime in steps and its place in the arena: largest first, each at the
-// lowest offset that is free during its whole life (greedy interval packing).
+// Gives every buffer its lifetime in steps and its offset in the arena. Greedy interval packing:
+// largest first, each at the lowest offset that is free during its whole life.
 void AssignArena(Program* program);
 
 }  // namespace tandem::training

@@ -74,7 +74,7 @@ class Printer {
     text_ += trimmed + "\n";
   }
 
-  // A recomputed value has a prime.
+  // A prime marks a recomputed value.
   std::string Operands(const Node& node, bool again = false) const {
     std::string text;
     for (const int32_t v : node.outputs) {
@@ -92,7 +92,7 @@ class Printer {
     return text;
   }
 
-  // Gradients by buffer ("g5"), so that sharing is visible; "=" overwrites, "0+=" zeroes first.
+  // Gradients by buffer ("g5") to show sharing; "=" overwrites, "0+=" zeroes first.
   std::string Gradients(const BackwardStep& step) const {
     const Node& node = p_.nodes[step.node];
     std::string text;

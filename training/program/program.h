@@ -10,9 +10,9 @@
 
 namespace tandem::training {
 
-// A training step as data: what a family's forward pass does to `rows` tokens, and the backward
-// pass that follows from it mechanically. Built once (Record), printed, executed many times
-// (executor.h). Plain and immutable; knows neither the weights' values nor batches.
+// A training step as data: a family's forward pass over `rows` tokens, and the backward pass
+// derived from it. Record builds it once; executor.h runs it many times. Plain and immutable; knows
+// neither weight values nor batches.
 
 enum class OpKind : uint8_t {
   kEmbed,
@@ -32,7 +32,7 @@ enum class OpKind : uint8_t {
   kCrossEntropy,
 };
 
-// Bytes of the arena that live from one step to another; offsets come from the lifetime pass.
+// Bytes of the arena that live from one step to another. The lifetime pass sets the offset.
 struct Buffer {
   std::string role;  // "value 3", "rstd", … for the printout
   int64_t bytes = 0;
@@ -48,22 +48,22 @@ struct Value {
   int64_t cols = 0;
   int64_t stride = 0;
   int32_t buffer = -1;
-  int32_t remade = -1;    // buffer from which the backward pass reads it, where it is recomputed
+  int32_t remade = -1;    // buffer for the backward pass if the value is recomputed
   int32_t producer = -1;  // node
   bool chunked = false;   // lives within a chunk: its buffers hold `chunk_rows` rows
   bool needs_gradient = false;
-  // Buffer of d(loss)/d(value), f32, dense; -1 without. Values whose gradients are equal, or may be
-  // summed in place, share it: a rounded copy with its source, operands of an Add with its sum.
+  // Buffer of d(loss)/d(value), f32, dense; -1: none. Values share it when their gradients are
+  // equal or can be summed in place: a rounded copy and its source, operands of an Add and its sum.
   int32_t gradient = -1;
 };
 
-// Where the backward pass finds a value.
+// The buffer from which the backward pass reads a value.
 inline int32_t BackwardBuffer(const Value& value) {
   return value.remade >= 0 ? value.remade : value.buffer;
 }
 
 // The adapter of a kLinear: y += B . h with h = scale * (A . x) (engine/ops/lora.h). h is the
-// node's `saved`. Dropped inputs are made again for the backward pass, not kept.
+// node's `saved`. The backward pass recomputes dropped-out inputs.
 struct LoraNode {
   int32_t a = -1;  // indices in the program's weights; -1: no adapter
   int32_t b = -1;
@@ -72,7 +72,7 @@ struct LoraNode {
   int32_t forward_scratch = -1;   // drop(x), with dropout
   int32_t remake_scratch = -1;    // of the recomputation
   int32_t backward_scratch = -1;  // dh, in f32 and in the compute dtype
-  int32_t dropout_scratch = -1;   // drop(x) once more, then in f32 the gradient through A
+  int32_t dropout_scratch = -1;   // drop(x) again, then the f32 gradient through A
 };
 
 struct Node {
@@ -81,7 +81,7 @@ struct Node {
   OpKind op;
   std::vector<int32_t> inputs;   // values
   std::vector<int32_t> outputs;  // values
-  std::vector<int32_t> weights;  // indexes in the family's list
+  std::vector<int32_t> weights;  // indices in the program's weights
   int32_t saved = -1;            // buffer: row statistics, h or a mask, for the backward pass
   int32_t forward_scratch = -1;  // buffers that live within one step
   int32_t remake_scratch = -1;   // forward_scratch of the recomputation
@@ -94,19 +94,20 @@ struct Node {
   int64_t first = 0;   // kColumns
   size_t rope = 0;     // table
   engine::Activation activation = engine::Activation::kSilu;
-  ActivationSave save = ActivationSave::kPlain;  // kActivate: mask1 or sparse have their mask
-  int32_t chunk = -1;  // nodes of one number run chunk by chunk of rows, one after the other
+  ActivationSave save = ActivationSave::kPlain;  // kActivate: compressed forms have a mask in
+                                                 // `saved`
+  int32_t chunk = -1;  // nodes with the same number run together, chunk by chunk of rows
   engine::AttentionSpec attention;
   LoraNode lora;  // kLinear
 };
 
-// One backward instruction: a node turned round, or run forward once more.
+// One backward instruction: the backward of a node, or its forward again.
 struct BackwardStep {
   int32_t node = -1;
-  bool remake = false;          // run the node forward again, into the buffers `remade`
-  std::vector<int32_t> zero;    // gradient buffers that this step is the first to add to
-  std::vector<bool> overwrite;  // per input: first to write, and the op can do without zeros
-  std::vector<bool> copy;       // per input, kAdd: its gradient is a buffer of its own
+  bool remake = false;          // runs the node forward again, into the buffers `remade`
+  std::vector<int32_t> zero;    // gradient buffers that get their first addition in this step
+  std::vector<bool> overwrite;  // per input: first to write, and the op can overwrite
+  std::vector<bool> copy;       // per input, kAdd: its gradient has its own buffer
 };
 
 // A linear layer that gets an adapter.
@@ -118,15 +119,15 @@ struct LoraTarget {
 
 struct RecordOptions {
   int64_t rows = 0;          // tokens per micro-batch
-  int64_t row_length = 0;    // tokens of one packed row; attention FLOPs are stated for this length
+  int64_t row_length = 0;    // tokens of one packed row; the length that attention FLOPs refer to
   int64_t max_segments = 1;  // of a micro-batch
   engine::DType dtype = engine::DType::kBF16;  // compute
   std::vector<bool> trained;                   // per weight; empty: all
-  // With adapters these alone are trained (`trained` is empty), and their weights follow the
-  // family's: A and B of each target in order.
+  // With adapters only they are trained, and `trained` is empty. Their weights follow the family's:
+  // A and B of each target, in order.
   std::vector<LoraTarget> lora;
   RematOptions remat;
-  float lora_dropout = 0;   // on what A reads, while training
+  float lora_dropout = 0;   // on the input of A, while training
   bool head_twice = false;  // training reweighs (executor.h): counted as computed twice
 };
 
@@ -145,44 +146,45 @@ struct Program {
   int64_t arena_bytes = 0;
   RematPolicy remat = RematPolicy::kNone;
   ActivationSave save = ActivationSave::kPlain;
-  int64_t chunk_rows = 0;    // rows of a chunk; 0: nothing runs in chunks
-  int64_t packed_bytes = 0;  // the most that packed results of ReLU can take, beside the arena
+  int64_t chunk_rows = 0;    // rows of a chunk; 0: no chunks
+  int64_t packed_bytes = 0;  // upper bound of the packed ReLU results, outside the arena
   bool head_twice = false;
 
   int64_t forward_flops() const;
-  int64_t training_flops() const;   // forward and backward of one micro-batch, nothing twice
-  int64_t recompute_flops() const;  // what rematerialisation and head_twice add to them
+  int64_t training_flops() const;   // forward and backward of one micro-batch, without
+                                    // recomputation
+  int64_t recompute_flops() const;  // added by rematerialisation and head_twice
 };
 
-// Rows that a value's buffers hold.
+// The number of rows in a value's buffers.
 inline int64_t RowsOf(const Program& program, const Value& value) {
   return value.chunked ? program.chunk_rows : program.rows;
 }
 
-// One past the last of the backward steps from `first` that run chunk by chunk together; first + 1
-// where the step runs over all rows.
+// The end (exclusive) of the backward steps from `first` that run together chunk by chunk; first +
+// 1 when that step runs over all rows.
 size_t ChunkRunEnd(const Program& program, size_t first);
 
 // A [rank, in] and B [out, rank] of each target, named as in a PEFT file.
 std::vector<engine::WeightSpec> LoraSpecs(const std::vector<engine::WeightSpec>& base,
                                           const std::vector<LoraTarget>& targets);
 
-// Lets the family speak its forward pass to a recorder and derives the rest.
+// Records the family's forward pass and derives the rest of the program.
 Program Record(const engine::FamilySpec& family, const engine::ModelConfig& config,
                const RecordOptions& options);
 
 // One line per step: op, operands, weights, bytes and FLOPs; then the arena.
 std::string Print(const Program& program);
 
-// Bytes of values and statistics that live from the forward to the backward pass, and of values
-// that are computed a second time.
+// Bytes of values and statistics that live from the forward to the backward pass, and bytes of
+// recomputed values.
 struct KeptBytes {
   int64_t kept = 0;
   int64_t remade = 0;
 };
 KeptBytes CountKept(const Program& program);
 
-// What the program needs to know about an op apart from how to run it; one entry per OpKind.
+// The properties of an op that the passes need; one entry per OpKind.
 struct OpDescription {
   const char* name;
   bool reads_inputs_backward;   // inputs must live until the backward step
@@ -193,8 +195,8 @@ struct OpDescription {
 };
 const OpDescription& Describe(OpKind op);
 
-// Whether the backward step of a node reads its inputs: of a linear layer only weight gradients
-// and adapters do, of a ReLU that has a mask nothing does.
+// Whether the backward step of a node reads its inputs. A linear layer does only for weight
+// gradients and adapters; a ReLU with a mask does not.
 bool ReadsInputsBackward(const Program& program, const Node& node);
 
 }  // namespace tandem::training

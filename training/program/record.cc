@@ -16,8 +16,8 @@ using engine::Act;
 using engine::DType;
 using engine::Weight;
 
-// The verbs of a family as nodes. Where an op wants the compute dtype and the operand is f32 a
-// kRound node is put in between, once per value, exactly where ServingOps rounds.
+// Records a family's operations as nodes. When an op needs the compute dtype and its operand is
+// f32, inserts a kRound node, once per value, exactly where ServingOps rounds.
 class Recorder : public engine::LayerOps {
  public:
   Recorder(Program* program, const std::vector<LoraTarget>& targets, float lora_dropout)
@@ -53,7 +53,7 @@ class Recorder : public engine::LayerOps {
     return Emit(std::move(node), p_->dtype, Cols(x));
   }
 
-  // The same node: its output's dtype and columns tell the two apart.
+  // The same node as RmsNorm; its output's dtype distinguishes the two.
   Act RmsNormF32(Act x, const Weight& gamma, float eps) override {
     TANDEM_CHECK(Cols(x) % gamma.spec->n == 0);
     Node node(OpKind::kRmsNorm);
@@ -200,7 +200,7 @@ class Recorder : public engine::LayerOps {
     return static_cast<int32_t>(p_->buffers.size()) - 1;
   }
 
-  // dY enters two matrix products and is therefore rounded like any of their inputs.
+  // dY enters two matrix products and is therefore rounded like their other inputs.
   int32_t RoundedGradientScratch(int64_t cols) {
     if (p_->dtype == DType::kF32) return -1;
     return NewBuffer("rounded dy", p_->rows * engine::RowStride(p_->dtype, cols) *
@@ -229,7 +229,7 @@ class Recorder : public engine::LayerOps {
   std::map<int32_t, LoraNode> lora_;    // by weight
 };
 
-// Weights that exist in name only: enough for a family to state its forward pass.
+// Weights with specs only, which suffice for recording a forward pass.
 engine::Weights NamesOnly(const std::vector<engine::WeightSpec>& specs) {
   engine::Weights weights(specs.size());
   for (size_t i = 0; i < specs.size(); ++i) {

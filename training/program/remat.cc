@@ -8,8 +8,8 @@
 namespace tandem::training {
 namespace {
 
-// Tensors that policies name, as MaxText's checkpoint names do. Queries, keys and values are those
-// that attention reads: roped, in the compute dtype.
+// Tensors that policies name, like MaxText's checkpoint names. Queries, keys and values are
+// attention's inputs: after RoPE, in the compute dtype.
 enum Part : unsigned {
   kQkv = 1,
   kContext = 2,
@@ -23,7 +23,7 @@ struct PolicyDescription {
   unsigned kept;
 };
 
-// In the order of RematPolicy; the last column does not matter for kNone and kAuto.
+// In the order of RematPolicy. kNone and kAuto ignore the last column.
 constexpr std::array<PolicyDescription, 11> kPolicies = {{
     {"none", 0},
     {"minimal_with_context", kQkv | kContext | kOut | kMlpWi | kMlpWo},
@@ -38,7 +38,7 @@ constexpr std::array<PolicyDescription, 11> kPolicies = {{
     {"auto", 0},
 }};
 
-// What the tensors of a layer are to a policy, from the graph alone; 0: nothing by name.
+// The Part of each value, from the graph alone; 0: no part.
 std::vector<unsigned> NameParts(const Program& program) {
   std::vector<unsigned> parts(program.values.size(), 0);
   std::vector<bool> is_activation(program.values.size(), false);
@@ -96,8 +96,8 @@ class Remaker {
     return values;
   }
 
-  // Steps that run in chunks must not be parted: whatever they want from outside is made before the
-  // first of them.
+  // Chunked steps must stay together. Recomputes everything they need from outside before the first
+  // of them.
   void Prepare(int32_t value, int32_t chunk) {
     if (chunk < 0 || !dropped_[value]) return;
     const Node& node = p_->nodes[p_->values[value].producer];
@@ -116,7 +116,7 @@ class Remaker {
     if (made_[index]) return;
     made_[index] = true;
     Node& node = p_->nodes[index];
-    // A packed result needs no more than what is packed.
+    // A packed result needs only its packed values.
     if (node.save != ActivationSave::kReluSparse) {
       for (const int32_t v : node.inputs) Prepare(v, node.chunk);
       WantAll(node.inputs);
@@ -137,7 +137,7 @@ class Remaker {
     Push(std::move(step));
   }
 
-  // Behind the steps that run in chunks, what lived in the last chunk is gone.
+  // After a run of chunked steps the values of its last chunk are gone.
   void Push(BackwardStep step) {
     const int32_t chunk = p_->nodes[step.node].chunk;
     if (chunk != chunk_ && chunk_ >= 0) {

@@ -7,15 +7,15 @@
 namespace tandem::training {
 namespace {
 
-// Groups longer than this hold more recomputed values than they spare inputs of layers.
+// Longer groups hold more recomputed values than they save in layer inputs.
 constexpr int64_t kLongestGroup = 16;
 
-// The order in which kept values are worth dropping: always the one whose recomputation costs least
-// per byte that it frees, given those before it. Among equals the lowest layer's, whose
-// recomputation comes when most of the arena is free again.
+// The order in which to drop kept values: next is always the one with the lowest recomputation cost
+// per freed byte, given the earlier ones. Ties go to the lowest layer, whose recomputation runs
+// when most of the arena is free again.
 class DropOrder {
  public:
-  // `dropped` are not kept in any case.
+  // `dropped` values are never kept.
   DropOrder(const Program& program, const std::vector<bool>& dropped)
       : p_(program), dropped_(dropped), made_(program.nodes.size(), false) {
     const std::vector<bool> inside = ChooseDropped(program, {.policy = RematPolicy::kFull});
@@ -23,7 +23,8 @@ class DropOrder {
     for (size_t v = 0; v < inside.size(); ++v) {
       if (!inside[v] || dropped[v]) continue;
       if (read[v]) candidates_.push_back(static_cast<int32_t>(v));
-      // Not kept in any case: where a recomputation needs it, it is recomputed too.
+      // The backward pass does not read it, so it is never kept; a recomputation that needs it
+      // recomputes it.
       dropped_[v] = !read[v];
     }
   }
@@ -71,8 +72,8 @@ class DropOrder {
     return read;
   }
 
-  // Of running a node again and all that it needs; an element-wise op counts one FLOP an element.
-  // Marks the nodes as made and lists them.
+  // Cost of running a node again with all its dropped inputs; an element-wise op counts one FLOP
+  // per element. Marks the nodes as made and lists them.
   double Cost(int32_t index, std::vector<int32_t>* chain) {
     if (made_[index]) return 0;
     made_[index] = true;
@@ -80,7 +81,7 @@ class DropOrder {
     const Node& node = p_.nodes[index];
     const int64_t elements = p_.rows * p_.values[node.outputs[0]].cols;
     auto cost = static_cast<double>(Describe(node.op).forward_flops(p_, node) + elements);
-    if (node.save == ActivationSave::kReluSparse) return cost;  // unpacked
+    if (node.save == ActivationSave::kReluSparse) return cost;  // only unpacked
     for (const int32_t v : node.inputs) {
       if (dropped_[v]) cost += Cost(p_.values[v].producer, chain);
     }
@@ -115,8 +116,8 @@ class Fitter {
     base_ = finder.never_kept();
     order_ = finder.Find();
 
-    // More dropped is smaller, but for a few bytes here and there: the shortest beginning of the
-    // order that fits is searched for by halving.
+    // Dropping more needs less memory, up to a few bytes. Finds the shortest prefix of the order
+    // that fits by bisection.
     size_t too_few = 0;
     size_t enough = order_.size();
     if (Fits(Prefix(0), "none")) return Prefix(0);

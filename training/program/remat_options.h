@@ -8,42 +8,42 @@
 
 namespace tandem::training {
 
-// What of a decoder layer is kept from the forward to the backward pass; the rest is computed a
-// second time, with the same bits (remat.cc). Names as in MaxText (`remat_policy`).
+// The tensors of a decoder layer that are kept for the backward pass. The others are recomputed
+// with the same bits (remat.cc). Names follow MaxText (`remat_policy`).
 enum class RematPolicy : uint8_t {
-  kNone,                // all that the backward pass reads
-  kMinimalWithContext,  // results of matrix products, and attention's
+  kNone,                // everything that the backward pass reads
+  kMinimalWithContext,  // results of matrix products and of attention
   kMinimal,             // results of matrix products
-  kSaveDotExceptMlpWi,  // … but those of the first half of the MLP
-  kSaveDotExceptMlp,    // … but the MLP's
+  kSaveDotExceptMlpWi,  // … except those of the first half of the MLP
+  kSaveDotExceptMlp,    // … except the MLP's
   kSaveDotWithContextExceptMlp,
   kSaveQkvProj,  // queries, keys and values
   kSaveOutProj,  // attention's output projection
   kFull,         // the layer's input
   kEveryK,       // the input of every k-th layer
-  kAuto,         // as much as fits `max_bytes`
+  kAuto,         // as much as fits in `max_bytes`
 };
 
-// What of an activation function is kept for the backward pass; gradients have the same bits
-// (activation_save.cc).
+// The data of an activation function that is kept for the backward pass; it does not change a bit
+// of the gradients (activation_save.cc).
 enum class ActivationSave : uint8_t {
-  kPlain,       // what it reads, and what it gives where that is read
-  kReluMask1,   // of ReLU one bit per element; exact where no gradient reads what it gives
-  kReluSparse,  // … and what it gives where that is not zero
-  kRecompute,   // neither: the matrix products before it are done a second time
+  kPlain,       // its input, and its output if a gradient reads it
+  kReluMask1,   // for ReLU one bit per element; only if no gradient reads the output
+  kReluSparse,  // … and the output's non-zero elements
+  kRecompute,   // nothing: repeats the matrix products before it
 };
 
 struct RematOptions {
   RematPolicy policy = RematPolicy::kNone;
   int64_t every = 2;      // kEveryK
-  int64_t max_bytes = 0;  // kAuto: what the arena may have
+  int64_t max_bytes = 0;  // kAuto: limit of activations, packed ReLU results included
   ActivationSave save = ActivationSave::kPlain;
-  // Tokens that go through a feed-forward layer at once; 0: all. A multiple of 1,024, over which
-  // weight gradients are summed in any case, moves no bit.
+  // Tokens per chunk of a feed-forward layer; 0: all. Weight gradients are summed over blocks of
+  // 1,024 tokens, so a multiple of 1,024 does not change a bit.
   int64_t seq_chunk = 0;
 };
 
-// All of them, in the order of RematPolicy.
+// All names, in the order of RematPolicy.
 const std::vector<std::string_view>& RematPolicyNames();
 std::string_view RematPolicyName(RematPolicy policy);
 std::optional<RematPolicy> FindRematPolicy(std::string_view name);

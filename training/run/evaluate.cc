@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The adapter's matrices as parameters on top of the base.
+// Loads the adapter's matrices as parameters on top of the base.
 EvaluationResult WithAdapter(const TrainSpec& spec, std::shared_ptr<const engine::Model> base,
                              const fs::path& dir, std::span<const MicroBatch> batches,
                              engine::OpsContext& ops) {
@@ -31,7 +31,7 @@ EvaluationResult WithAdapter(const TrainSpec& spec, std::shared_ptr<const engine
   return trainer.Evaluate(batches);
 }
 
-// Without masters, gradients and moments: the served weights and a program that trains none.
+// Evaluates the served weights with a program that trains none: no masters, gradients or moments.
 EvaluationResult OfModel(const TrainSpec& spec, const engine::Model& model,
                          std::span<const MicroBatch> batches, engine::OpsContext& ops) {
   TrainerOptions options = TrainerOptionsOf(spec);

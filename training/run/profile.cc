@@ -29,15 +29,15 @@ int64_t StatusBytes(const std::string& field) {
   return 0;
 }
 
-// From here on the peak of the process counts anew.
+// Resets the peak memory of the process to its present use.
 void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5\n"; }
 
 }  // namespace
 
 ProfileRow ProfileSpec(const TrainSpec& spec, const ProfileOptions& options,
                        const std::filesystem::path& cache_dir) {
-  // What an earlier profile has freed goes back to the system, else this one would seem to need
-  // less.
+  // Returns memory that an earlier profile freed to the system; otherwise this profile would appear
+  // to need less.
   malloc_trim(0);
   ResetPeak();
   const int64_t before = StatusBytes("VmRSS");

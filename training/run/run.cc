@@ -49,7 +49,7 @@ class Run {
     for (const std::string& note : spec_.notes) Warn(note);
     Begin();
     Announce();
-    // So that there is something to go back to.
+    // A rollback needs a checkpoint to return to.
     if (spec_.train.on_nan == OnNan::kRollback && !checkpoints_.has_checkpoint()) Save(Wait::kYes);
     while (progress_.step < spec_.train.steps) {
       if (context_.stop.stop_requested()) return Stop();
@@ -60,7 +60,7 @@ class Run {
       const bool exports = IsExportDue() && !last;
       if ((Due(spec_.train.eval_interval) || exports) && !last && Evaluate()) break;
       if (Due(spec_.train.sample.every) && !last) Sample();
-      // Before the save: a run that goes on from it makes this export no more.
+      // Export before the save: a run resumed from that checkpoint does not repeat the export.
       if (exports) ExportStep();
       if (Due(spec_.checkpoint.period) && !last) Save(Wait::kNo);
     }
@@ -71,7 +71,7 @@ class Run {
  private:
   bool Due(int64_t period) const { return period > 0 && progress_.step % period == 0; }
 
-  // Looks at the epochs, so once a step.
+  // Call once per step: remembers the number of finished epochs.
   bool IsExportDue() {
     const auto epochs = static_cast<int64_t>(parts_.packer.epoch());
     const bool is_over = epochs > epochs_;
@@ -108,7 +108,7 @@ class Run {
     window_.Begin(spec_.profiler, progress_.step);
   }
 
-  // Returns whether the parameters are now those that the run begins with.
+  // Returns whether the parameters now hold the initial weights.
   bool FindReference(bool resumes) {
     return PrepareReference({.parts = parts_,
                              .validation = validation_ ? &*validation_ : nullptr,
@@ -232,7 +232,7 @@ class Run {
     return text;
   }
 
-  // A step whose loss or gradient is not finite; the weights are as they were before it.
+  // Handles a step whose loss or gradient is not finite. The weights are unchanged.
   void SkipStep(const StepResult& step, const StepTimes& times) {
     if (spec_.train.on_nan == OnNan::kRollback) return RollBack(step);
     if (spec_.train.on_nan == OnNan::kAbort) {
@@ -245,8 +245,8 @@ class Run {
     ++progress_.step;
   }
 
-  // To the last checkpoint, which is then written anew: a run killed now does not meet this data
-  // again, and has the count.
+  // Returns to the last checkpoint and writes it anew: a run killed now does not meet this data
+  // again and keeps the count.
   void RollBack(const StepResult& step) {
     const auto found = checkpoints_.FindNewest();
     const int64_t rollbacks = progress_.rollbacks + 1;
@@ -264,7 +264,7 @@ class Run {
     Save(Wait::kYes);
   }
 
-  // True when training should end.
+  // Returns true when training should end.
   bool Evaluate() {
     if (!validation_) return false;
     const auto start = std::chrono::steady_clock::now();
@@ -317,7 +317,7 @@ class Run {
 
   void Save(Wait wait) {
     const auto start = std::chrono::steady_clock::now();
-    // A run that goes on from this checkpoint will not write these rows again.
+    // A run resumed from this checkpoint will not write these rows again.
     Guarded([this](const std::string& what) { Warn(what); }, "syncing metrics",
             [this] { metrics_->Sync(); });
     {
@@ -342,8 +342,8 @@ class Run {
     return Outcome();
   }
 
-  // hf/ or adapter/ is what one would serve: the best evaluated weights where there are any, else
-  // the last.
+  // hf/ or adapter/ holds the weights to serve: the best evaluated ones if there are any, else the
+  // last.
   void Finish() {
     if (evaluated_step_ != progress_.step) Evaluate();
     Save(Wait::kYes);
@@ -353,7 +353,7 @@ class Run {
     const bool is_adapter = parts_.is_adapter();
     const fs::path dir = context_.dir / (is_adapter ? "adapter" : "hf");
     const fs::path best = context_.dir / "best" / WeightsFile(parts_);
-    // A best/ that another run, or an export that failed, has left there is not ours to publish.
+    // Ignores a best/ that another run or a failed export left behind.
     const bool has_best = progress_.exported_best_step == progress_.best_step && fs::exists(best);
     if (validation_ && progress_.best_step != progress_.step && has_best) {
       ExportRun(parts_, best, dir);
@@ -390,7 +390,7 @@ class Run {
   RunProgress progress_;
   TrainOutcome outcome_;
   int64_t evaluated_step_ = -1;
-  int64_t epochs_ = 0;  // that were over after the last step
+  int64_t epochs_ = 0;  // finished after the last step
 };
 
 }  // namespace

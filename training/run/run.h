@@ -15,20 +15,20 @@ struct TrainOutcome {
   Status status = Status::kCompleted;
   int64_t step = 0;      // steps done
   double loss = 0;       // of the last step
-  double eval_loss = 0;  // of the last evaluation; 0 without
+  double eval_loss = 0;  // of the last evaluation; 0 if none
   double best_eval_loss = 0;
-  // Exported model; empty when stopped, and of adapters that were not merged.
+  // Exported model; empty when stopped, and for an adapter that was not merged.
   std::filesystem::path model_dir;
-  std::filesystem::path adapter_dir;  // exported adapter; empty when stopped, and of models
-  std::filesystem::path checkpoint;   // newest; empty without
+  std::filesystem::path adapter_dir;  // exported adapter; empty when stopped, and for models
+  std::filesystem::path checkpoint;   // newest; empty if none
   std::optional<engine::MergeReport> merged;
 };
 
-// Runs a whole job in this thread: loads or makes the model, resumes from context.dir/checkpoints,
-// trains, evaluates, samples, saves, exports to context.dir/hf, or an adapter to
-// context.dir/adapter (with lora.export: merged to both). Writes metrics.jsonl there. Events
-// go to context.report: "step" events carry MaxText's log line as their message. When
-// context.stop is requested it saves a checkpoint at the next step's end and returns kStopped.
+// Runs a whole job in this thread. Loads or creates the model, resumes from
+// context.dir/checkpoints, trains, evaluates, samples and saves. Writes context.dir/metrics.jsonl.
+// Exports to context.dir/hf, an adapter to context.dir/adapter (with lora.export: merged to both).
+// Sends events to context.report; the message of a "step" event is MaxText's log line. On a stop
+// request it saves a checkpoint at the end of the step and returns kStopped.
 TrainOutcome RunTraining(const TrainSpec& spec, const JobContext& context);
 
 }  // namespace tandem::training

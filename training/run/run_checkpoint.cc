@@ -17,15 +17,15 @@ using nlohmann::ordered_json;
 constexpr size_t kMaxStateBytes = 64 << 20;
 constexpr int64_t kStateVersion = 1;
 
-// Of lists of hundreds of modules the beginning is enough.
+// Shortens a list of hundreds of modules to its beginning.
 std::string Shortened(const ordered_json& value) { return Quoted(value.dump()); }
 
-// Without a list the text says so: null stands for checkpoints that do not know the setting.
+// An absent list is recorded as a text, because null means that a checkpoint lacks the setting.
 ordered_json Listed(const std::optional<std::vector<std::string>>& words) {
   return words ? ordered_json(*words) : ordered_json("norm scales and biases");
 }
 
-// What a resumed run must share with the one it continues, or at least be warned about.
+// Settings that a resumed run should share with the run it continues. A difference is a warning.
 ordered_json Settings(const RunParts& parts) {
   const TrainSection& t = parts.spec.train;
   ordered_json settings = {{"samples", parts.data.source->size()},
@@ -93,7 +93,7 @@ ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
       found.dir.string() + ": " + what + "; choose another run_name, or checkpoint.resume=false");
 }
 
-// What makes the adapter another one is compared; the base may have moved since.
+// Compares the fields that define the adapter. The base may have moved since.
 void CheckSameAdapter(const RunParts& parts, const FoundCheckpoint& found,
                       const ordered_json& state, const std::string& source) {
   const fs::path path = found.dir / "adapter_config.json";
@@ -142,7 +142,7 @@ void CheckSameData(const RunParts& parts, const FoundCheckpoint& found, const or
                   "checkpoint.resume_on_changed_data=continue");
 }
 
-// Throws when the checkpoint is of another run than this; what may differ is warned about.
+// Throws when the checkpoint belongs to another run. Warns about permitted differences.
 void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ordered_json& state,
                   const std::string& source, const WarnFunction& warn) {
   const std::string config = engine::ReadWholeFile(found.dir / "config.json", kMaxStateBytes);
@@ -161,7 +161,7 @@ void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ord
   const ordered_json settings = Settings(parts);
   for (const auto& [key, value] : settings.items()) {
     const ordered_json there = state.at("settings").value(key, ordered_json());
-    // Checkpoints of earlier versions do not know every setting.
+    // Checkpoints of earlier versions lack some settings.
     if (there != value && !there.is_null()) {
       warn("resuming with another " + key + ": " + there.dump() + " became " + value.dump());
     }

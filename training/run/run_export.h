@@ -10,28 +10,28 @@
 
 namespace tandem::training {
 
-// "model.safetensors", or the name that PEFT gives to the weights of an adapter.
+// "model.safetensors", or PEFT's name for an adapter's weights.
 const char* WeightsFile(const RunParts& parts);
 
-// Of a run that trains an adapter: the text of adapter_config.json, and what stands beside its
-// weights.
+// For a run that trains an adapter: the text of adapter_config.json, and the metadata of its
+// weights file.
 std::string AdapterConfig(const RunParts& parts);
 std::map<std::string, std::string> AdapterMetadata(const RunParts& parts);
 
-// The model or the adapter as it stands. Returns `dir`.
+// Exports the present model or adapter. Returns `dir`.
 std::filesystem::path ExportRun(const RunParts& parts, const std::filesystem::path& dir);
-// The same with weights that were exported before.
+// Uses the weights of an earlier export.
 std::filesystem::path ExportRun(const RunParts& parts, const std::filesystem::path& weights,
                                 const std::filesystem::path& dir);
 
-// The base with the adapter in `adapter` merged in, at `dir` (engine/tools/merge_adapter.h); one
-// that is there already is replaced.
+// Merges `adapter` into the base and writes the result to `dir`, replacing an existing one
+// (engine/tools/merge_adapter.h).
 engine::MergeReport ExportMerged(RunParts& parts, const std::filesystem::path& cache_dir,
                                  const std::filesystem::path& adapter,
                                  const std::filesystem::path& dir);
 
-// Continues the prompts of `train.sample` through files (in `dir`, removed after) and ModelRunner,
-// as a server would run the model at this moment; each text goes to `report`.
+// Continues the prompts of `train.sample` and sends each text to `report`. Exports to files in
+// `dir`, which it removes, and runs them through ModelRunner, as a server would.
 void WriteSamples(RunParts& parts, const std::filesystem::path& dir,
                   const std::function<void(const std::string&)>& report);
 

@@ -44,7 +44,7 @@ double StepTflop(const RunParts& parts) {
   const bool gated = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
     return node.op == OpKind::kGatedActivation;
   });
-  // MaxText's count is of all weights; what adapters save of it, the program knows.
+  // MaxText counts all weights; the program knows the lower count of adapters.
   const double tflop =
       trainer.base() ? static_cast<double>(trainer.program().training_flops()) / 1e12
                      : TflopPerStep(parts.files.config, gated,
@@ -71,8 +71,8 @@ RunMetrics::RunMetrics(RunParts& parts, const std::filesystem::path& dir, int64_
   if (wanted.tensorboard) sinks_.push_back(MakeTensorBoard(dir / "tensorboard", first_step));
 }
 
-// The share of the time since the first step began that went into steps which count: not into
-// evaluations, checkpoints, starts, standing still, or steps that a restart did once more.
+// Share of the time since the first step began that went into steps that count. Evaluations,
+// checkpoints, starts, pauses and steps repeated after a restart do not count.
 double RunMetrics::Goodput() const {
   const double elapsed = UnixSeconds() - started_unix_;
   return elapsed > 0 ? std::min(1.0, productive_seconds_ / elapsed) : 1;

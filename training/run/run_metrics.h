@@ -10,21 +10,21 @@
 
 namespace tandem::training {
 
-// MaxText's count of the FLOPs of one step, in TFLOP; of adapters what the program counts.
+// MaxText's count of the FLOPs of one step, in TFLOP; for adapters the program's count.
 double StepTflop(const RunParts& parts);
 
-// Positions of a step, padding included: what MaxText counts as tokens.
+// Positions of a step, padding included: MaxText's count of tokens.
 double TokensPerStep(const TrainSpec& spec);
 
 struct StepTimes {
   double seconds = 0;       // of the whole step
-  double data_seconds = 0;  // of these, waiting for data
+  double data_seconds = 0;  // part of it spent waiting for data
 };
 
-// Turns what happens in a run into rows of metrics, with the figures that need more than one step.
+// Turns the events of a run into rows of metrics. Computes the figures that need several steps.
 class RunMetrics {
  public:
-  // Opens what the spec asks for in the run's directory; the run goes on after `first_step` steps.
+  // Opens the outputs that the spec asks for in the run's directory, after `first_step` steps.
   RunMetrics(RunParts& parts, const std::filesystem::path& dir, int64_t first_step);
 
   static std::string EvalLine(int64_t steps_done, const EvaluationResult& result,
@@ -36,10 +36,10 @@ class RunMetrics {
   void LeftOut(int64_t step, const StepResult& result, const StepTimes& times);
   void Evaluation(int64_t steps_done, const EvaluationResult& result, double bits_per_byte,
                   double seconds);
-  // `seconds`: for which training stood still.
+  // `seconds`: how long training waited.
   void Checkpoint(int64_t steps_done, double seconds);
   void Flush();
-  // What has been written is safe from a power loss. Throws kIo.
+  // Makes the written rows safe from a power loss. Throws kIo.
   void Sync() const;
 
  private:
@@ -49,7 +49,7 @@ class RunMetrics {
   const RunParts& parts_;
   const std::filesystem::path dir_;
   const double tflop_per_step_;
-  const double recomputed_tflop_;  // of rematerialisation, no part of tflop_per_step_
+  const double recomputed_tflop_;  // of rematerialisation, not part of tflop_per_step_
   const double tokens_per_step_;
   const double roof_tflops_;
   double started_unix_ = 0;

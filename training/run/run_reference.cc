@@ -26,7 +26,7 @@ constexpr int64_t kVersion = 1;
 constexpr size_t kMaxHeaderBytes = 4096;
 constexpr auto kReportEvery = std::chrono::seconds(30);
 
-// What the values of a file depend on.
+// Everything that the values in a file depend on.
 struct Identity {
   std::string weights;
   std::string pairs;
@@ -43,7 +43,7 @@ std::string Hash(const std::string& text) {
   return engine::ToHex(engine::Sha256Of(std::as_bytes(std::span(text))));
 }
 
-// The weights that the run begins with, by where they come from.
+// Identifies the initial weights by their source.
 std::string WeightsIdentity(const ReferenceJob& job) {
   const RunParts& parts = job.parts;
   const TrainSpec& spec = parts.spec;
@@ -52,7 +52,7 @@ std::string WeightsIdentity(const ReferenceJob& job) {
   if (parts.is_adapter()) {
     text += "base " + parts.trainer.base()->content_hash() + " " +
             parts.trainer.base()->weights_type() + "\n";
-    // A new adapter adds nothing before it is trained, whatever its A.
+    // A new adapter changes nothing before training, whatever its A.
     if (!spec.lora.load_path.empty()) {
       text += "adapter " + engine::LoraAdapter::Open(spec.lora.load_path).content_hash() + "\n";
     }
@@ -76,7 +76,7 @@ std::string TrainPairs(const RunParts& parts) {
               std::to_string(static_cast<int>(data.overflow)));
 }
 
-// Of what is evaluated, as it lies in its batches.
+// Identifies the evaluated pairs by their layout in the batches.
 std::string EvalPairs(const ValidationSet& validation) {
   uint64_t hash = 0;
   const auto add = [&hash](int64_t value) {
@@ -109,7 +109,7 @@ void Write(const fs::path& path, const Stored& stored) {
   engine::WriteFileAtomically(path, text);
 }
 
-// Throws Error when the file is not what Write has written.
+// Throws Error when Write did not produce the file.
 Stored Parse(const std::string& text, const std::string& source) {
   const size_t end = text.find('\n');
   if (end == std::string::npos || end > kMaxHeaderBytes) {
@@ -134,7 +134,7 @@ Stored Parse(const std::string& text, const std::string& source) {
   return stored;
 }
 
-// Nothing when the file is absent or damaged; damage is told.
+// Absent when the file is missing or damaged. Warns about damage.
 std::optional<Stored> Read(const fs::path& path, size_t n_pairs,
                            const std::function<void(const std::string&)>& warn) {
   if (!fs::exists(path)) return std::nullopt;
@@ -142,13 +142,13 @@ std::optional<Stored> Read(const fs::path& path, size_t n_pairs,
     const size_t most = kMaxHeaderBytes + n_pairs * sizeof(PairLogProbs);
     return Parse(engine::ReadWholeFile(path, std::max<size_t>(most, fs::file_size(path))),
                  path.string());
-  } catch (const Error& error) {  // then it is computed anew
+  } catch (const Error& error) {  // the caller computes it anew
     warn(error.what());
     return std::nullopt;
   }
 }
 
-// Tells now and then how far it is.
+// Reports progress every kReportEvery.
 class Progress {
  public:
   Progress(const ReferenceJob& job, int64_t n) : job_(job), n_(n) {
@@ -168,7 +168,7 @@ class Progress {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-// Of all pairs of the training data, in the order of their source; nothing when told to stop.
+// Log-probabilities of all training pairs, in source order; absent after a stop request.
 std::optional<std::vector<PairLogProbs>> ComputeTrain(const ReferenceJob& job) {
   RunParts& parts = job.parts;
   const int64_t n = parts.data.source->size();
@@ -199,7 +199,7 @@ std::optional<std::vector<PairLogProbs>> ComputeTrain(const ReferenceJob& job) {
   return values;
 }
 
-// Of the pairs of the validation batches, in their order.
+// Log-probabilities of the validation pairs, in batch order; absent after a stop request.
 std::optional<std::vector<PairLogProbs>> ComputeEval(const ReferenceJob& job) {
   std::vector<PairLogProbs> values;
   for (const MicroBatch& batch : job.validation->batches()) {

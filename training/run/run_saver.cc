@@ -66,7 +66,7 @@ void RunSaver::Save(const RunProgress& progress, Wait wait) {
     CheckpointSnapshot snapshot;
     snapshot.contents = ContentsOf(parts_, progress, &snapshot.bytes);
     if (wait == Wait::kNo && parts_.spec.checkpoint.async) {
-      // The weights are copies already; the optimiser's tensors come last and are its own.
+      // The weights are copies already. The last file holds the optimiser's own tensors.
       if (CopyTensors(snapshot.contents.tensor_files.back(), &snapshot.copies)) {
         writer_.Start(std::move(snapshot));
         return;

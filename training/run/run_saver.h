@@ -13,8 +13,8 @@
 
 namespace tandem::training {
 
-// A disk that is full must not end a run that may yet find room: what was saved before is still
-// there. Returns whether it worked.
+// Runs `action` and turns I/O failures into warnings. A full disk must not end a run: earlier saves
+// are intact and space may return. Returns whether it worked.
 template <class Action>
 bool Guarded(const WarnFunction& warn, const std::string& what, const Action& action) {
   try {
@@ -29,8 +29,8 @@ bool Guarded(const WarnFunction& warn, const std::string& what, const Action& ac
   return false;
 }
 
-// The checkpoints of a run: found, and written beside it or while it waits. What becomes of a save
-// is reported from the run's thread, when it next asks. Borrows the parts.
+// Finds and writes the checkpoints of a run, in the background or while the run waits. Reports the
+// outcome of a save from the run's thread, at its next call. Borrows the parts.
 class RunSaver {
  public:
   enum class Wait { kNo, kYes };
@@ -41,17 +41,16 @@ class RunSaver {
 
   RunSaver(const RunParts& parts, const std::filesystem::path& dir, Reports reports);
 
-  // Returns the newest valid checkpoint. A run that resumes nothing moves those that are there
-  // aside. Throws kDataLoss naming them when none is valid, unless checkpoint.on_unreadable allows
-  // a restart.
+  // Returns the newest valid checkpoint. A run that does not resume moves existing ones aside.
+  // Throws kDataLoss naming them when none is valid, unless checkpoint.on_unreadable allows a
+  // restart.
   std::optional<FoundCheckpoint> Begin();
-  // The newest, after the save in flight.
+  // Returns the newest, after the save in flight.
   std::optional<FoundCheckpoint> FindNewest();
 
-  // One save at a time: waits for the one before. Without memory for a copy this one is waited for,
-  // too.
+  // Waits for the save in flight, then saves. Without memory for a copy it waits for this save too.
   void Save(const RunProgress& progress, Wait wait);
-  // The outcome of the save in flight, if there is one and it is done or waited for.
+  // Reports the outcome of the save in flight once it is done. Wait::kYes waits for it.
   void Take(Wait wait);
 
   const std::filesystem::path& newest() const { return newest_; }  // empty: none of this process
@@ -69,7 +68,8 @@ class RunSaver {
   std::filesystem::path newest_;
 };
 
-// Back to this checkpoint, but with the data behind what has been read: it is not met again.
+// Restores this checkpoint but keeps the data position, so that the run does not meet the same data
+// again.
 RunProgress RollBack(RunParts& parts, const FoundCheckpoint& found, const WarnFunction& warn);
 
 }  // namespace tandem::training

@@ -50,7 +50,7 @@ std::vector<TokenId> Generate(const std::shared_ptr<const engine::Model>& model,
     const engine::BatchView batch{tokens, positions, slices, logit_rows, {&adapter, 1}};
     position += n;
     const TokenId next = sampler.Sample(runner.Forward(batch, kv), position, {}, scratch);
-    if (next < 0) break;  // logits that are no numbers
+    if (next < 0) break;  // every logit is NaN
     const auto& eos = config.eos_tokens;
     if (std::find(eos.begin(), eos.end(), next) != eos.end()) break;
     generated.push_back(next);

@@ -15,12 +15,12 @@
 
 namespace tandem::training {
 
-// How a run's samples are drawn, as a request to the server would say it.
+// The section as sampling parameters of a server request.
 engine::SamplingParams SamplingOf(const SampleSection& section);
 
-// Continues `prompt` by up to max_tokens tokens with the serving path (ModelRunner over a KV
-// cache, the server's sampler): what a user of the model as it stands would get. Deterministic for
-// a seed; stops at an end-of-text token. `adapter` may be null.
+// Continues `prompt` by up to max_tokens tokens through the serving path: ModelRunner, a KV cache
+// and the server's sampler. Deterministic for a seed. Stops at an end-of-text token. `adapter` may
+// be null.
 std::vector<TokenId> Generate(const std::shared_ptr<const engine::Model>& model,
                               engine::OpsContext& ops, const std::vector<TokenId>& prompt,
                               const SampleSection& options,

@@ -8,20 +8,20 @@
 
 namespace tandem::training {
 
-// The steps of a process that are traced, and the files that come of it.
+// Selects the traced steps of a process and writes the trace files.
 class TraceWindow {
  public:
-  // The process goes on after `first_step` steps.
+  // Starts a process that has done `first_step` steps.
   void Begin(const ProfilerSection& wanted, int64_t first_step);
 
-  // What step `step` is recorded in; null: not at all.
+  // The trace of step `step`; null: it is not traced.
   Trace* At(int64_t step);
-  // What goes on between steps is recorded in; null: not at all.
+  // The trace for work between steps; null: it is not traced.
   Trace* open() { return is_open_ ? &trace_ : nullptr; }
-  // Whether the window has just ended, with `steps_done` steps done.
+  // Whether the window ended exactly after `steps_done` steps.
   bool IsOver(int64_t steps_done) const { return end_ > 0 && steps_done == end_; }
 
-  // trace.json and summary.txt in `dir`, once, where there is something new. Throws kIo.
+  // Writes trace.json and summary.txt to `dir` if anything is new. Throws kIo.
   void Write(const std::filesystem::path& dir);
 
  private:

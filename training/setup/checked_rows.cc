@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-// Raised whenever rows become other samples than before.
+// Increase this whenever the same rows produce other samples than before.
 constexpr int kVersion = 2;
 
 struct Count {
@@ -57,7 +57,7 @@ std::optional<DataReport> ReadCheckedRows(const fs::path& path, const std::strin
     if (value == record.end() || !value->is_number_unsigned()) return std::nullopt;
     report.*count.field = value->get<int64_t>();
   }
-  // Only of such rows is a record kept.
+  // WriteCheckedRows keeps records of such rows only.
   if (report.rows != report.samples || report.rows == 0) return std::nullopt;
   return report;
 }

@@ -9,18 +9,17 @@
 
 namespace tandem::training {
 
-// What a look at every row has found, kept beside a run, so that one that goes on with the same
-// files and settings need not look again. Only of files whose every row is one sample: then the
-// counts are all there is to know.
+// Cached result of the check of all rows. A resumed run with unchanged files and settings skips the
+// check. Cached only for files in which every row is one sample: the counts then say everything.
 
-// Equal for the same rows: names, sizes and times of the files, and `settings`, a text of
-// everything else that samples depend on. Empty where a file cannot be looked at.
+// Hash of the files' names, sizes and modification times and of `settings`, a text of everything
+// else that samples depend on. Empty when a file cannot be read.
 std::string KeyOfRows(const std::vector<std::filesystem::path>& files, const std::string& settings);
 
-// Nothing where there is no record, or one of other rows.
+// Absent when there is no record, or it has another key.
 std::optional<DataReport> ReadCheckedRows(const std::filesystem::path& path,
                                           const std::string& key);
-// Where it cannot be written the rows are checked again next time.
+// Ignores failures; the next run then checks the rows again.
 void WriteCheckedRows(const std::filesystem::path& path, const std::string& key,
                       const DataReport& report);
 

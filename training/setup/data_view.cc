@@ -17,7 +17,7 @@ void AppendFormat(std::string* text, const char* format, Args... args) {
   *text += line;
 }
 
-// A stranger's text must not steer the terminal it is shown on.
+// Escapes control characters, so that foreign text cannot steer the terminal.
 std::string Visible(const std::string& text, bool keep_lines) {
   std::string out;
   for (const char c : text) {
@@ -65,7 +65,7 @@ double Percent(int64_t part, int64_t whole) {
   return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1));
 }
 
-// What is known of rows from their check, of other sources by making every sample.
+// Rows are measured by their check; other sources by making every sample.
 DataReport Measure(const TrainSpec& spec, const OpenedData& data) {
   if (!data.report.lengths.empty()) return data.report;
   DataReport report = data.report;
@@ -171,7 +171,7 @@ PreparedData PrepareData(const TrainSpec& spec, const ModelFiles& files, ThreadP
                 "pairs (kind train.dpo) cannot be prepared: a run reads their rows");
   }
   TrainSpec whole = spec;
-  whole.data.overflow = Overflow::kSplit;  // cutting is the run's affair
+  whole.data.overflow = Overflow::kSplit;  // the run cuts long samples itself
   TokWriter writer(out, IdentityOf(spec, files));
   OpenDataOptions options;
   options.split = split;

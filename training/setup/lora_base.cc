@@ -12,7 +12,7 @@
 namespace tandem::training {
 namespace {
 
-// The first weight that the files keep in blocks; null: none.
+// The first weight that the files store in blocks, or null.
 const engine::WeightSpec* FirstInBlocks(const engine::ModelDir& dir,
                                         const std::vector<engine::WeightSpec>& weights) {
   for (const engine::WeightSpec& spec : weights) {
@@ -51,7 +51,7 @@ engine::LoadOptions BaseLoadOptions(const TrainSpec& spec, const engine::ModelDi
             "), which are computed with in bf16: set precision.compute to bf16, or "
             "lora.base_dtype to f32 to decode them");
   }
-  load.dtype.reset();  // each weight stays in what the file has
+  load.dtype.reset();  // each weight keeps the file's type
   return load;
 }
 

@@ -11,25 +11,24 @@
 
 namespace tandem::training {
 
-// How the base of a spec's adapter is opened: as a server would open it, in what lora.base_dtype
-// says. Throws kInvalidArgument naming the keys when the files keep blocks of integers and the spec
-// asks to compute in f32.
+// Options that open an adapter's base as a server does, in the type of lora.base_dtype. Throws
+// kInvalidArgument naming the keys when the files hold integer blocks and the spec computes in f32.
 engine::LoadOptions BaseLoadOptions(const TrainSpec& spec, const engine::ModelDir& dir,
                                     const std::vector<engine::WeightSpec>& weights);
 
-// The adapter that a run trains: chosen by the spec, or that of lora.load_path.
+// The adapter that a run trains: described by the spec, or loaded from lora.load_path.
 struct AdapterPlan {
-  LoraOptions options;  // the spec's, with what an adapter that is there says itself
+  LoraOptions options;  // the spec's, with rank and scale of a loaded adapter
   std::vector<LoraTarget> targets;
-  std::string base_hash;  // of the weights it was trained beside, where it says so
+  std::string base_hash;  // of the weights that a loaded adapter was trained on; may be empty
 };
 
-// Throws as ChooseLoraTargets, LoraAdapter::Open and LoraTargetsOf; kUnsupported naming the field
-// when layers of the adapter differ in rank or scale.
+// Throws the errors of ChooseLoraTargets, LoraAdapter::Open and LoraTargetsOf. Throws kUnsupported
+// naming the fields when the adapter's layers differ in rank or scale.
 AdapterPlan PlanAdapter(const LoraOptions& lora, const engine::FamilySpec& family,
                         const engine::ModelConfig& config);
 
-// Puts A and B of the adapter in `plan.options.load_path` into the store of `plan.targets`.
+// Copies A and B of the adapter at `plan.options.load_path` into the store of `plan.targets`.
 void LoadAdapterWeights(const AdapterPlan& plan, const engine::FamilySpec& family,
                         const engine::ModelConfig& config, ParameterStore& parameters);
 

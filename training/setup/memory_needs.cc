@@ -15,10 +15,10 @@ namespace {
 using engine::WeightKind;
 using engine::WeightSpec;
 
-// The program itself, its libraries and threads, tokenizer and template, rows being packed.
+// Program, libraries, threads, tokenizer, template and the rows being packed.
 constexpr int64_t kProcessBytes = 64 << 20;
 
-// The weights a run owns: the model's, or the adapter's beside a base.
+// The weights that a run owns: the model's, or the adapter's on top of a base.
 struct OwnedWeights {
   std::vector<WeightSpec> specs;
   std::vector<bool> trained;
@@ -46,7 +46,7 @@ OwnedWeights OwnedBy(const TrainSpec& spec, const ModelFiles& files,
   return owned;
 }
 
-// As ParameterStore takes it.
+// Mirrors the allocations of ParameterStore.
 std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights& owned) {
   constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
   int64_t masters = 0;
@@ -56,7 +56,7 @@ std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights&
   for (size_t i = 0; i < owned.specs.size(); ++i) {
     const WeightSpec& weight = owned.specs[i];
     const int64_t elements = weight.n * weight.k;
-    masters += elements * kFloat;  // whole, or split in two halves
+    masters += elements * kFloat;  // whole, or in two halves
     panels += weight.kind == WeightKind::kVector
                   ? elements * kFloat
                   : engine::PanelBytes(spec.compute, weight.n, weight.k);
@@ -73,14 +73,14 @@ std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights&
   return classes;
 }
 
-// What is exported when a checkpoint is written.
+// Bytes of the export that a checkpoint writes.
 int64_t ExportBytes(const TrainSpec& spec, const OwnedWeights& owned) {
   int64_t elements = 0;
   for (const WeightSpec& weight : owned.specs) elements += weight.n * weight.k;
   return elements * static_cast<int64_t>(engine::DTypeBytes(spec.compute));
 }
 
-// Of all that does not depend on what is recomputed; `program` may recompute anything.
+// The classes that do not depend on rematerialisation; `program` may use any policy.
 std::vector<MemoryClass> FixedClasses(const TrainSpec& spec, const ModelFiles& files,
                                       const OwnedWeights& owned, const Program& program) {
   std::vector<MemoryClass> classes = StateClasses(spec, owned);
@@ -105,7 +105,7 @@ int64_t Sum(const std::vector<MemoryClass>& classes) {
   return bytes;
 }
 
-// What is recorded for a run, but for what is recomputed.
+// Arguments for recording a run's program, except rematerialisation.
 struct RunOutline {
   OwnedWeights owned;
   std::vector<bool> trained;

@@ -10,26 +10,27 @@
 
 namespace tandem::training {
 
-// Bytes of one kind that a run holds.
+// Memory of one kind that a run holds.
 struct MemoryClass {
   std::string name;
   int64_t bytes = 0;
 };
 
-// What the run of a spec computes and holds, found without taking any of it.
+// The program of a spec's run and its memory, computed without allocating it.
 struct MemoryNeeds {
   Program program;  // of one micro-batch
   std::vector<MemoryClass> classes;
-  int64_t checkpoint_copy_bytes = 0;  // more while a checkpoint is written beside training, if free
+  int64_t checkpoint_copy_bytes = 0;  // extra copy during an asynchronous checkpoint, if memory
+                                      // allows
 
   int64_t total_bytes() const;
 };
-// Throws what the run would throw for the same faults; kResourceExhausted with the numbers when
-// `train.remat` auto finds no way below resources.memory_max_bytes.
+// Throws the run's own errors for the same faults. Throws kResourceExhausted with the numbers
+// when `train.remat` auto cannot stay below resources.memory_max_bytes.
 MemoryNeeds FindMemoryNeeds(const TrainSpec& spec, const ModelFiles& files);
 
-// The spec's rematerialisation, for kAuto with the bytes that activations may have: as given, or
-// what resources.memory_max_bytes leaves beside everything else.
+// The spec's rematerialisation. For kAuto, max_bytes is the spec's value, or the rest of
+// resources.memory_max_bytes after all other needs.
 RematOptions RematFor(const TrainSpec& spec, const ModelFiles& files);
 
 }  // namespace tandem::training

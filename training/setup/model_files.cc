@@ -93,7 +93,7 @@ void ChooseEnds(const TrainSpec& spec, const engine::TokenizerFiles& tokenizer, 
 
 int64_t OrDefault(int64_t value, int64_t fallback) { return value != 0 ? value : fallback; }
 
-// A model of the spec's own fields, as its family would read it back from config.json.
+// The configuration described by the spec's fields, as its family would parse it from config.json.
 engine::ModelConfig ConfigFromFields(const TrainSpec& spec, const ModelFiles& files,
                                      int64_t tokenizer_size) {
   const ModelSection& m = spec.model;
@@ -119,7 +119,7 @@ engine::ModelConfig ConfigFromFields(const TrainSpec& spec, const ModelFiles& fi
   return c;
 }
 
-// Unties the config of a loaded model that stores a head of its own, and the exported config.json.
+// Unties the head in the config and in the exported config.json when the loaded model stores one.
 void UseStoredHead(const TrainSpec& spec, ordered_json* json, ModelFiles* files) {
   const fs::path& path = spec.model.load_parameters_path;
   if (path.empty() || !files->config.tied_embeddings) return;
@@ -130,7 +130,7 @@ void UseStoredHead(const TrainSpec& spec, ordered_json* json, ModelFiles* files)
   (*json)["tie_word_embeddings"] = false;
 }
 
-// Parsed back from the JSON that will be exported, so that what is trained is what will be served.
+// Parses the JSON that will be exported, so that the trained model equals the served one.
 void ChooseConfig(const TrainSpec& spec, int64_t tokenizer_size, ModelFiles* files) {
   const ModelSection& m = spec.model;
   std::string source;
@@ -145,14 +145,14 @@ void ChooseConfig(const TrainSpec& spec, int64_t tokenizer_size, ModelFiles* fil
             : engine::ReadWholeFile(path, kMaxTextBytes);
     json = engine::ParseUntrustedJson(text, source);
     files->family = &engine::FindFamily(json, source);
-    // Of a model with eyes the text part is trained, and exported as a model of its own.
+    // Only the text part of a multimodal model is trained, and exported as its own model.
     if (json.contains("text_config")) {
       json = files->family->write_config(files->family->parse_config(json, source));
     }
   } else {
     source = "model";
     files->family = &engine::FindFamilyByName(m.family);
-    // The fields have no words for windows, caps and the like.
+    // The spec has no fields for windows, caps and other features of further families.
     if (m.family != "llama" && m.family != "minigpt") {
       throw Error(ErrorCode::kInvalidArgument,
                   "model.family: fields describe fresh models of llama and minigpt only; for " +
@@ -160,7 +160,7 @@ void ChooseConfig(const TrainSpec& spec, int64_t tokenizer_size, ModelFiles* fil
     }
     json = files->family->write_config(ConfigFromFields(spec, *files, tokenizer_size));
   }
-  // transformers 5 says `dtype` and reads both.
+  // transformers 5 writes `dtype` and reads both names.
   json[json.contains("dtype") ? "dtype" : "torch_dtype"] =
       spec.compute == engine::DType::kBF16 ? "bfloat16" : "float32";
   files->config = files->family->parse_config(json, source);
@@ -187,7 +187,7 @@ ordered_json TokenizerConfig(const TrainSpec& spec, const ModelFiles& files) {
   return json;
 }
 
-// What a server will find in the exported model and give to its template.
+// The template and special texts as a server will find them in the exported model.
 void ChooseTemplate(const TrainSpec& spec, const engine::TokenizerFiles& tokenizer,
                     ModelFiles* files) {
   if (!spec.model.chat_template.empty()) {
@@ -218,8 +218,8 @@ void WriteText(const fs::path& path, const std::string& text) {
   if (!out) throw Error(ErrorCode::kIo, path.string() + ": cannot be written");
 }
 
-// Publishes a directory of texts whose weights `write` puts at the path it is given, in place of an
-// older one.
+// Publishes a directory of texts and weights, replacing an older one. `write` writes the weights to
+// the path it receives.
 fs::path Publish(const std::map<std::string, std::string>& texts, const char* weights_name,
                  const fs::path& dir, const std::function<void(const fs::path& weights)>& write) {
   MakeDirectories(dir.parent_path());
@@ -281,7 +281,7 @@ ModelFiles LoadModelFiles(const TrainSpec& spec) {
 std::vector<TokenId> AddEndTokens(const std::vector<TokenId>& ends, ModelFiles* files) {
   std::vector<TokenId> all(files->config.eos_tokens);
   std::vector<TokenId> added;
-  // The tokenizer's EOS ends answers whether it stands there or not.
+  // The tokenizer's EOS ends answers whether or not this list contains it.
   for (const TokenId end : ends) {
     if (end == files->eos || std::find(all.begin(), all.end(), end) != all.end()) continue;
     all.push_back(end);

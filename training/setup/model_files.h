@@ -14,15 +14,15 @@
 
 namespace tandem::training {
 
-// What surrounds the weights of a model being trained: family, configuration, tokenizer and the
-// files that will be exported beside the weights.
+// The parts of a model around its weights: family, configuration, tokenizer and the files exported
+// next to the weights.
 struct ModelFiles {
   const engine::FamilySpec* family = nullptr;
   engine::ModelConfig config;
   std::unique_ptr<engine::Tokenizer> tokenizer;
   std::optional<TokenId> bos;  // as the spec decides; begins samples when data.add_bos
   std::optional<TokenId> eos;  // ends samples when data.add_eos
-  // As a server that opens the exported model renders chats.
+  // The chat template and its texts, as a server of the exported model uses them.
   std::string template_source;  // empty: no template
   std::string bos_text;
   std::string eos_text;
@@ -30,24 +30,23 @@ struct ModelFiles {
   std::map<std::string, std::string> texts;
 };
 
-// Reads and checks all of it. Throws kInvalidArgument / kDataLoss / kNotFound naming the file or
-// the key of the spec.
+// Reads and checks all files. Throws kInvalidArgument, kDataLoss or kNotFound naming the file or
+// the spec's key.
 ModelFiles LoadModelFiles(const TrainSpec& spec);
 
-// Makes these end tokens of the exported model (generation_config.json) and returns those that were
-// none before.
+// Adds these end tokens to the exported model (generation_config.json). Returns the new ones.
 std::vector<TokenId> AddEndTokens(const std::vector<TokenId>& ends, ModelFiles* files);
 
-// A Hugging Face model directory with these weights, published atomically; one that is there
-// already is replaced. Returns `dir`.
+// Publishes a Hugging Face model directory with these weights atomically, replacing an existing
+// one. Returns `dir`.
 std::filesystem::path ExportModel(const ModelFiles& files, const ParameterStore& parameters,
                                   const std::filesystem::path& dir);
-// The same with weights that were exported before.
+// Uses the weights of an earlier export.
 std::filesystem::path ExportModel(const ModelFiles& files, const std::filesystem::path& weights,
                                   const std::filesystem::path& dir);
 
-// The same of adapters: a PEFT directory. `config` is the text of adapter_config.json, `metadata`
-// stands beside the weights.
+// Publishes a PEFT directory the same way. `config` is the text of adapter_config.json; `metadata`
+// goes into the weights file.
 std::filesystem::path ExportAdapter(const std::string& config,
                                     const std::map<std::string, std::string>& metadata,
                                     const ParameterStore& parameters,
@@ -55,7 +54,7 @@ std::filesystem::path ExportAdapter(const std::string& config,
 std::filesystem::path ExportAdapter(const std::string& config, const std::filesystem::path& weights,
                                     const std::filesystem::path& dir);
 
-// The exported tensors; the views borrow `bytes`.
+// The tensors to export. The views borrow `bytes`.
 std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameters,
                                                  std::vector<std::vector<std::byte>>* bytes);
 

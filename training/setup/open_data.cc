@@ -31,7 +31,7 @@ std::string ExtensionOf(const fs::path& path) {
   return extension;
 }
 
-// Rows of Parquet files. Of wide sets only the columns that a format reads are decoded.
+// Rows of Parquet files. Decodes only the columns that the format reads.
 class ParquetRowFile final : public RowFile {
  public:
   explicit ParquetRowFile(std::shared_ptr<const ParquetDataSet> set) : set_(std::move(set)) {}
@@ -55,20 +55,20 @@ std::shared_ptr<const RowFile> OpenParquet(const std::vector<fs::path>& files, R
   for (const std::string& column : set->columns()) {
     if (std::find(wanted.begin(), wanted.end(), column) != wanted.end()) columns.push_back(column);
   }
-  // Without any the rows are bad, and say what they miss.
+  // Without any wanted column, all are decoded and the row check reports what is missing.
   if (!columns.empty()) set = ParquetDataSet::Open(files, columns);
   return std::make_shared<const ParquetRowFile>(std::move(set));
 }
 
-// Pre-training reads text unless the file's name says otherwise; fine-tuning reads rows unless it
-// says that it is text.
+// Pre-training reads plain text unless the file's name means rows. Fine-tuning reads rows unless
+// the name ends in .txt.
 bool IsPlain(const TrainSpec& spec, const fs::path& path) {
   if (spec.is_dpo()) return false;
   if (spec.data.format != RowFormat::kAuto) return spec.data.format == RowFormat::kPlain;
   const std::string extension = ExtensionOf(path);
   if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") return false;
   if (IsParquetName(path) || MeansShards(path)) return false;
-  // What is not there is looked for as rows, and its name said.
+  // A missing file opens as rows, whose error names the file.
   return extension == ".txt" || (spec.kind == "train.pretrain" && fs::exists(path));
 }
 
@@ -100,7 +100,7 @@ EncoderOptions EncoderOptionsOf(const TrainSpec& spec, const ModelFiles& files) 
   return options;
 }
 
-// Instructions are a chat where the model has a template; texts of prompts are what they are.
+// Auto: instructions become a chat when the model has a template; prompts stay plain text.
 bool AsChat(const TrainSpec& spec, const ModelFiles& files, RowFormat format) {
   if (spec.data.apply_template != ApplyTemplate::kAuto) {
     return spec.data.apply_template == ApplyTemplate::kAlways;
@@ -115,7 +115,7 @@ std::string Sha256Hex(const std::string& text) {
 std::string TokenizerHash(const ModelFiles& files) {
   engine::Sha256 hash;
   for (const auto& [name, text] : files.texts) {
-    // What is made anew for every export, and what chats look like, have their own place.
+    // Excludes files that every export rewrites, and the chat template, which has its own hash.
     if (name == "config.json" || name == "generation_config.json" ||
         name == "tokenizer_config.json" || name == "chat_template.jinja") {
       continue;
@@ -172,7 +172,7 @@ std::shared_ptr<const RowFile> OpenRowFile(const TrainSpec& spec,
   return std::make_shared<const JoinedRows>(std::move(parts));
 }
 
-// Everything but the rows themselves that samples, and which of them are kept, depend on.
+// Everything besides the rows that decides the samples and which of them are kept.
 std::string SettingsOf(const TrainSpec& spec, const ModelFiles& files, const RowOptions& options) {
   const TokIdentity identity = IdentityOf(spec, files);
   return ordered_json{{"tokenizer", identity.tokenizer_sha256},
@@ -218,7 +218,7 @@ void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& pa
   const auto encoder = std::make_shared<const SampleEncoder>(
       std::move(chat_template), *files.tokenizer, EncoderOptionsOf(spec, files));
   options.example.developer_as_system = encoder->developer_as_system();
-  // Of pairs more must be known than is kept: their hash.
+  // Pairs also need their hash, which the record does not hold.
   const std::string key = wanted.record.empty() || spec.is_dpo()
                               ? ""
                               : KeyOfRows(shards, SettingsOf(spec, files, options));
@@ -250,7 +250,7 @@ std::string WhatBecomesOf(Overflow overflow) {
   return "refused (data.overflow)";
 }
 
-// A stream is split wherever a row ends.
+// A stream may split at any row end.
 Overflow OverflowOf(const TrainSpec& spec) {
   return spec.data.packing == Packing::kConcatThenSplit ? Overflow::kSplit : spec.data.overflow;
 }

@@ -17,50 +17,48 @@ namespace tandem::training {
 
 enum class DataSplit { kTrain, kEval };
 
-// The data of a spec, as a run sees it. Everything that can be wrong with it is found here.
+// The data of a spec, as a run sees it. Opening it finds every fault of the data.
 struct OpenedData {
   std::unique_ptr<SampleSource> source;
   std::vector<std::filesystem::path> files;
   RowFormat format = RowFormat::kPlain;
   bool is_prepared = false;  // a .tok file
-  bool is_known = false;     // rows that an earlier start has checked
-  DataReport report;         // of rows; of other sources only the samples are counted
+  bool is_known = false;     // an earlier start has checked the rows
+  DataReport report;         // of rows; other sources count only the samples
 };
 
-// What a caller wants beyond the source.
+// Options of a caller.
 struct OpenDataOptions {
   DataSplit split = DataSplit::kTrain;
   bool keep_lengths = false;
   RowSource::Visit visit = {};              // see RowSource
   std::function<bool()> is_cancelled = {};  // see RowOptions
-  // Where what the check of rows finds is kept for the next time (CheckedRows); empty: nowhere.
+  // Record of the row check (checked_rows.h), reused by later runs; empty: none.
   std::filesystem::path record = {};
 };
 
-// Opens data.train or data.eval. `files` is borrowed by the source. When rows are bad and
-// data.on_bad_row says so, throws kDataLoss naming them. A .tok file that was prepared for
-// something else is refused.
+// Opens data.train or data.eval; the source borrows `files`. Throws kDataLoss naming bad rows when
+// data.on_bad_row asks for an error. Refuses a .tok file prepared for other settings.
 OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool,
                     const OpenDataOptions& options = {});
 
-// SHA-256 of the files' contents in their order, 64 hex digits. Reads them once; a file in
-// `memo_dir` remembers the result for unchanged files. Throws kIo / kNotFound.
+// SHA-256 of the files' contents in order, 64 hex digits. Caches the result for unchanged files in
+// `memo_dir`. Throws kIo / kNotFound.
 std::string HashOfFiles(const std::vector<std::filesystem::path>& files,
                         const std::filesystem::path& memo_dir);
 
-// What a prepared file must share with the spec that uses it.
+// The settings that a prepared file must share with the spec that uses it.
 TokIdentity IdentityOf(const TrainSpec& spec, const ModelFiles& files);
 
-// The control tokens that end the trained parts of the first samples: a model that has learned them
-// must be stopped there when it is served.
+// Control tokens that end the trained parts of the first samples. A server must stop at them,
+// because the model learns to emit them.
 std::vector<TokenId> TurnEnds(const SampleSource& source, const engine::Tokenizer& tokenizer);
 
-// The report in one line for a run's log: samples, share of trained tokens, what is cut or left
-// out.
+// One line for a run's log: samples, share of trained tokens, counts of cut and dropped samples.
 std::string Summary(const TrainSpec& spec, const OpenedData& data);
-// The number of rows that are longer than a run reads of each, and their fate; empty: none.
+// The number of rows longer than a run reads, and their fate; empty: none.
 std::string OverLengthNotice(const TrainSpec& spec, const OpenedData& data);
-// The number of rows that became a sample for each answer, and the reason; empty: none.
+// The number of rows that became one sample per answer, and the reason; empty: none.
 std::string SplitRowsNotice(const OpenedData& data);
 
 }  // namespace tandem::training

@@ -22,7 +22,7 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const Adapte
   if (!spec.lora.enable) {
     return Trainer(*files.family, files.config, spec.compute, options, ops);
   }
-  // The base as it is served, from the same packed file where there is one.
+  // Loads the base as a server does, from the same packed file if one exists.
   const engine::ModelDir dir = engine::ModelDir::Open(spec.model.load_parameters_path);
   if (spec.lora.export_merged) engine::RefuseMergeIntoBlocks(dir);
   engine::LoadOptions load = BaseLoadOptions(spec, dir, files.family->list_weights(files.config));
@@ -31,7 +31,7 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const Adapte
   return Trainer(std::move(base), adapter.targets, options, ops);
 }
 
-// A run that has a directory keeps there what the check of its rows has found.
+// The row check's record in the run's directory; empty without a directory.
 fs::path RecordIn(const fs::path& dir) {
   return dir.empty() ? fs::path() : dir / "checked-rows.json";
 }

@@ -15,7 +15,7 @@
 
 namespace tandem::training {
 
-// What a run works with, opened and made as its spec says. Borrows the spec.
+// The opened and created parts of a run. Borrows the spec.
 struct RunParts {
   RunParts(const TrainSpec& spec, const JobContext& context);
 
@@ -24,12 +24,12 @@ struct RunParts {
   engine::OpsContext ops;
   ModelFiles files;
   OpenedData data;
-  std::string data_sha256;  // of the training files; empty for parts without a run directory
+  std::string data_sha256;  // of the training files; empty without a run directory
   Packer packer;
   AdapterPlan adapter;  // empty without lora
   Trainer trainer;
-  std::vector<TokenId> turn_ends;  // of answers, that were no end tokens before
-  // Of train.dpo: what the model that the run began with thought of every pair (run_reference.h).
+  std::vector<TokenId> turn_ends;  // end answers, but ended no text of the model before
+  // For train.dpo: log-probabilities of every pair under the initial model (run_reference.h).
   std::vector<PairLogProbs> reference;
 
   bool is_adapter() const { return trainer.base() != nullptr; }
@@ -38,14 +38,14 @@ struct RunParts {
 // Which weights `model.trainable` names; empty: all.
 std::vector<bool> TrainedWeights(const TrainSpec& spec,
                                  const std::vector<engine::WeightSpec>& weights);
-// All of it but which weights are trained.
+// All options except `trained`.
 TrainerOptions TrainerOptionsOf(const TrainSpec& spec);
 PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples);
 
-// The next micro-batches of a step; false at the end of the data.
+// Fills the next micro-batches of a step. Returns false at the end of the data.
 bool NextBatches(RunParts& parts, std::span<MicroBatch> batches);
 
-// The masters as a run that resumes nothing begins with them: read or drawn.
+// Sets the masters to the initial weights, loaded or drawn, of a run that does not resume.
 void InitialWeights(RunParts& parts);
 
 }  // namespace tandem::training

@@ -16,7 +16,7 @@ class Scratch {
   Scratch(const Program& program, int threads, bool block_base)
       : p_(program), threads_(threads), block_base_(block_base) {}
 
-  // Of all workers and what they share.
+  // Bytes of all workers together, plus their shared scratch.
   int64_t Find() {
     for (const Node& node : p_.nodes) {
       if (node.op == OpKind::kLinear) Forward(node);
@@ -37,7 +37,7 @@ class Scratch {
   }
 
  private:
-  // Shared out among workers by rows and heads of keys, so that not all may have one.
+  // Workers share attention by rows and KV heads, so some may get no part.
   void TakeAttention(const engine::AttentionSpec& spec) {
     const int64_t tasks = std::max<int64_t>(1, p_.rows / p_.row_length) * spec.n_kv_heads;
     attending_ = std::max(attending_, std::min<int64_t>(threads_, tasks));
@@ -59,7 +59,7 @@ class Scratch {
   void Backward(const Node& node) {
     Take(engine::InputGradScratch(p_.dtype));
     const engine::WeightSpec& w = p_.weight_specs[node.weights[0]];
-    // Of the weight, or of A.
+    // Gradient of the weight, or of A.
     if (p_.trained[node.weights[0]] || node.lora.a >= 0) {
       Take(engine::WeightGradScratch(p_.dtype, RowsAt(node), w.k));
     }
@@ -69,11 +69,11 @@ class Scratch {
   int64_t threads_;
   bool block_base_;
   ScratchBytes most_;
-  int64_t attending_ = 0;  // workers that have a part of an attention
-  int64_t attention_ = 0;  // bytes of each of them
+  int64_t attending_ = 0;  // workers that compute a part of an attention
+  int64_t attention_ = 0;  // bytes per such worker
 };
 
-// [positions, head_dim] of every table.
+// Tables of rotations, [positions, head_dim] each.
 int64_t RopeBytes(const Program& program) {
   std::vector<int64_t> tables;
   for (const Node& node : program.nodes) {

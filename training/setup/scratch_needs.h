@@ -6,9 +6,8 @@
 
 namespace tandem::training {
 
-// What a program's ops take beside its arena, on so many workers: scratch of OpsContext at its
-// largest, and tables of rotations. `block_base`: the frozen weights are held in blocks of
-// integers.
+// Bytes that a program's ops use besides its arena with this many workers: OpsContext scratch at
+// its largest, and rotation tables. `block_base`: the frozen weights are in integer blocks.
 int64_t ScratchNeeds(const Program& program, int threads, bool block_base);
 
 }  // namespace tandem::training

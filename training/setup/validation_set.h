@@ -10,8 +10,8 @@
 
 namespace tandem::training {
 
-// The validation data as micro-batches, packed once: in order, nothing cut off (but pairs, which
-// are treated as in training).
+// The validation data as micro-batches, packed once, in order. Nothing is cut off, except from
+// pairs, which are treated as in training.
 class ValidationSet {
  public:
   ValidationSet(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool);

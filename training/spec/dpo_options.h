@@ -3,8 +3,8 @@
 namespace tandem::training {
 
 struct DpoOptions {
-  double beta = 0.1;           // how dear it is to leave the reference
-  double label_smoothing = 0;  // share of pairs whose preference is held for wrong
+  double beta = 0.1;           // weight of the pull towards the reference
+  double label_smoothing = 0;  // assumed share of pairs with the wrong preference
 };
 
 }  // namespace tandem::training

@@ -6,15 +6,15 @@
 
 namespace tandem::training {
 
-// What `tandem config explain` prints of a key, by any of its names: what it does, what may be
-// written, its default, its other names. With a spec also the value there and where it came from.
-// Throws kInvalidArgument with the nearest key for a name that means nothing.
+// The text that `tandem config explain` prints for a key, found by any of its names: effect,
+// allowed values, default, other names. A `spec` adds its value and where the value came from; null
+// leaves it out. Throws kInvalidArgument with the nearest key for an unknown name.
 std::string ExplainKey(const std::string& name, const TrainSpec* spec);
 
-// One line per key: name, default, what it does.
+// One line per key: name, effect, default.
 std::string ListKeys();
 
-// Every key with its value and where it came from.
+// One line per key: value and where it came from. The spec's notes follow.
 std::string ShowSpec(const TrainSpec& spec);
 
 }  // namespace tandem::training

@@ -19,15 +19,15 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxSpecBytes = 4 << 20;
 constexpr size_t kMaxBases = 8;
-// MaxText's own specs build on its file of defaults.
+// MaxText's own specs name its file of defaults as their base.
 constexpr const char* kMaxTextsBase = "base.yml";
 
-// Reads one source of keys after the other and collects what is wrong.
+// Reads sources of keys one after the other and collects every fault.
 class SpecReader {
  public:
   TrainSpec spec;
 
-  // A file and, before it, those that it builds on.
+  // Reads the files that `path` builds on, then `path` itself.
   void ReadFile(const fs::path& path) {
     const fs::path real = fs::weakly_canonical(path);
     if (std::find(files_.begin(), files_.end(), real) != files_.end()) {
@@ -45,7 +45,7 @@ class SpecReader {
     files_.pop_back();
   }
 
-  // `file`: null for a text that is none.
+  // `file`: null when the text comes from no file.
   void ReadYaml(const std::string& text, const std::string& source, const fs::path* file) {
     YAML::Node root;
     try {
@@ -139,7 +139,7 @@ class SpecReader {
       if (value.IsMap()) {
         Walk(value, name + ".");
       } else if (value.IsNull()) {
-        continue;  // "key:" leaves the default
+        continue;  // "key:" keeps the default
       } else if (value.IsSequence()) {
         GivenValue given{{}, true};
         for (const YAML::Node& item : value) given.words.push_back(item.as<std::string>(""));
@@ -151,7 +151,7 @@ class SpecReader {
   }
 
   void Set(const std::string& name, GivenValue given, std::string origin) {
-    if (name == kBaseConfig && source_ != kCommandLine) return;  // read before the others
+    if (name == kBaseConfig && source_ != kCommandLine) return;  // ReadYaml has read it already
     const SpecKey* key = FindSpecKey(name);
     if (key == nullptr) {
       SetForeign(name, given);
@@ -186,13 +186,13 @@ class SpecReader {
     }
   }
 
-  // The directory of the file that is read now.
+  // Directory of the file being read.
   std::string SpecDir() const {
     if (files_.empty()) throw BadValue("${SPEC_DIR} has a value only in a spec file");
     return files_.back().parent_path().string();
   }
 
-  // Index of the "}" that closes the "${" at `begin`; npos without one.
+  // Index of the "}" that closes the "${" at `begin`, or npos.
   static size_t FindEnd(const std::string& text, size_t begin) {
     int depth = 0;
     for (size_t i = begin; i < text.size(); ++i) {
@@ -202,8 +202,8 @@ class SpecReader {
     return std::string::npos;
   }
 
-  // Replaces ${VAR}, ${VAR:-default} and ${SPEC_DIR}; a default may hold more of them. Adds the
-  // variables that were read to `origin`.
+  // Expands ${VAR}, ${VAR:-default} and ${SPEC_DIR}; a default may contain further references.
+  // Appends the variables it read to `origin`.
   std::string Expand(const std::string& text, std::string* origin) const {
     std::string out;
     size_t from = 0;
@@ -231,7 +231,7 @@ class SpecReader {
     return out + text.substr(from);
   }
 
-  // What no single key can see.
+  // Checks rules that involve more than one key.
   void CheckWhole() {
     if (spec.train.steps <= 0) Fault("train.steps: must be given");
     FindDataSet();
@@ -249,7 +249,7 @@ class SpecReader {
       Fault("model.n_heads: " + std::to_string(m.n_heads) + " does not divide hidden_dim " +
             std::to_string(m.hidden_dim));
     }
-    // Whoever says what adapter it shall be wants one.
+    // Any key that describes an adapter enables it, unless lora.enable is given.
     if (!says_whether_lora_) spec.lora.enable = says_which_lora_;
     if (spec.lora.enable) {
       if (m.load_parameters_path.empty()) {
@@ -287,7 +287,7 @@ class SpecReader {
     if (spec.data.max_segments_per_seq == 0) spec.data.max_segments_per_seq = 64;
   }
 
-  // data.hf_path stands for what is not named by itself.
+  // data.hf_path is the default of data.train and data.eval.
   void FindDataSet() {
     DataSection& data = spec.data;
     const auto take = [&](std::filesystem::path* path, const char* key) {
@@ -303,7 +303,7 @@ class SpecReader {
     }
   }
 
-  // What an adapter that is there says itself.
+  // lora.load_path excludes the keys that the loaded adapter fixes.
   void CheckLoadPath() {
     if (spec.lora.load_path.empty()) return;
     for (const char* key : {"lora.rank", "lora.alpha", "lora.rank_stabilized", "lora.module_path",
@@ -313,7 +313,7 @@ class SpecReader {
     }
   }
 
-  // What pairs of answers cannot be combined with.
+  // Refuses keys that conflict with preference pairs.
   void CheckPreference() {
     const bool are_pairs = IsPreference(spec.data.format);
     if (!spec.is_dpo()) {
@@ -374,8 +374,8 @@ class SpecReader {
   static constexpr const char* kCommandLine = "command line";
 
   std::vector<std::string> faults_;
-  std::vector<fs::path> files_;  // being read: the spec's own, then those that it builds on
-  bool is_base_ = false;         // what is read now is not the spec itself
+  std::vector<fs::path> files_;  // the files being read: the spec's own, then its bases
+  bool is_base_ = false;         // the file being read is a base, not the spec
   std::string source_;
   std::set<std::string> seen_;  // keys of the source being read
   bool says_whether_lora_ = false;
@@ -399,7 +399,7 @@ TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
 
 TrainSpec LoadTrainSpec(const std::filesystem::path& path, std::span<const std::string> overrides) {
   SpecReader reader;
-  // A name with = in it that is no file is the first word of a spec which has no file.
+  // An unknown file name that contains "=" is an override: the spec has no file.
   if (path.string().find('=') != std::string::npos && !fs::exists(path)) {
     reader.ReadOverride(path.string());
   } else {

@@ -20,7 +20,7 @@
 
 namespace tandem::training {
 
-// Where the weights come from and, for fresh ones, their shape.
+// Where the weights come from, and the shape of fresh weights.
 struct ModelSection {
   std::filesystem::path load_parameters_path;  // directory or file; empty: fresh weights
   std::filesystem::path config_path;           // config.json for fresh weights; empty: the fields
@@ -36,37 +36,37 @@ struct ModelSection {
   double norm_eps = 1e-5;
   double rope_theta = 10000;
   bool tied_embeddings = true;
-  // Absent: the configuration's own, 0 for fresh weights by fields.
+  // Absent: the configuration's own value; 0 for fresh weights described by fields.
   std::optional<double> dropout;
-  bool enable_dropout = true;  // false: no dropout at all, that of adapters included
+  bool enable_dropout = true;  // false: no dropout at all, adapters included
   FreshInit init = FreshInit::kNormal;
   double init_std = 0.02;
   uint64_t init_seed = 0;
   std::filesystem::path tokenizer_path;  // directory or file; empty: load_parameters_path
-  std::filesystem::path chat_template;   // file; for chats, and goes into the exported model
+  std::filesystem::path chat_template;   // file; renders chats and is exported with the model
   std::vector<std::string> trainable;    // regular expressions on weight names; empty: all
 };
 
 enum class Header { kNone, kContentWords };
 
-// Whether instructions and plain prompts are put to the model by its chat template.
+// Whether the chat template wraps instructions and plain prompts.
 enum class ApplyTemplate { kAuto, kAlways, kNever };
 
-// What the clock of a chat template shows when nobody says: the day that templates with a clock
-// fall back to themselves (26 July 2024).
+// The date a chat template sees when the spec gives none: 26 July 2024. Templates that show a date
+// use the same day as their own fallback.
 inline constexpr int64_t kTemplateUnixS = 1721952000;
 
 struct DataSection {
   std::filesystem::path train;
   std::filesystem::path eval;  // empty: none
-  // A data set in the hub's layout: train, and where there is an eval_split, eval.
+  // Data set in the hub's layout: the default of `train` and, with eval_split set, of `eval`.
   std::filesystem::path hf_path;
-  std::string train_split;  // of a directory; empty: the only one it has
+  std::string train_split;  // of a directory; empty: its only split
   std::string eval_split;
   RowFormat format = RowFormat::kAuto;
   std::vector<std::string> columns;       // empty: the format's own names
   std::vector<std::string> eval_columns;  // empty: as columns
-  // Absent: false for train.pretrain, else true.
+  // Absent: false for train.pretrain, true for the other kinds.
   std::optional<bool> train_on_completion_only;
   ApplyTemplate apply_template = ApplyTemplate::kAuto;
   Turns turns = Turns::kAuto;
@@ -87,13 +87,13 @@ struct DataSection {
   int64_t num_epoch = 0;  // 0: as many as the steps take
 };
 
-// Of train.dpo.
+// Options of kind train.dpo.
 struct DpoSection {
   DpoOptions loss;
   int64_t max_prompt_length = 0;  // tokens; 0: no limit
 };
 
-// Which of temperature, top_k and top_p count.
+// Selects which of temperature, top_k and top_p apply.
 enum class SampleStrategy { kComposite, kGreedy, kWeighted, kNucleus, kTopK };
 
 struct SampleSection {
@@ -116,7 +116,7 @@ struct TrainSection {
   SpikeOptions spikes;
   OnNan on_nan = OnNan::kAbort;
   int64_t max_rollbacks = 3;
-  RematOptions remat;         // kAuto without max_bytes: what resources.memory_max_bytes leaves
+  RematOptions remat;         // kAuto without max_bytes: limited by resources.memory_max_bytes
   int64_t eval_interval = 0;  // steps; 0: never
   int64_t eval_steps = 0;     // micro-batches; 0: all of the validation text
   double target_eval_loss = 0;
@@ -124,33 +124,34 @@ struct TrainSection {
   SampleSection sample;
 };
 
-// Training data that changed since the checkpoint to resume from.
+// Reaction to training data that changed since the checkpoint to resume from.
 enum class OnChangedData { kError, kContinue };
-// Checkpoints of which none can be read.
+// Reaction when no checkpoint can be read.
 enum class OnUnreadable { kError, kRestart };
 
 struct CheckpointSection {
-  int64_t period = 0;  // steps; 0: only at the end or when told to stop
+  int64_t period = 0;  // steps; 0: only at the end or on a stop request
   int64_t keep = 3;
-  bool resume = true;  // from the newest valid one, if there is any
+  bool resume = true;  // resume from the newest valid checkpoint, if any
   OnChangedData on_changed_data = OnChangedData::kError;
   OnUnreadable on_unreadable = OnUnreadable::kError;
-  bool async = true;  // written while training goes on
+  bool async = true;  // training continues while a checkpoint is written
   bool export_model = true;
-  bool export_best = true;  // of the best evaluation, to best/
-  // To exports/step-N, where they stay: after so many steps (0: never), and when an epoch is over.
+  bool export_best = true;  // the best evaluation's weights, to best/
+  // Exports to exports/step-N, which are kept: every so many steps (0: never), and at the end of
+  // each epoch.
   int64_t export_every = 0;
   bool export_epochs = false;
 };
 
-// What is written beside metrics.jsonl.
+// Optional outputs next to metrics.jsonl.
 struct MetricsSection {
   bool csv = false;
   bool tensorboard = false;
   bool plot = true;
 };
 
-// A trace of some steps of each process.
+// Traces some steps of each process.
 struct ProfilerSection {
   bool enabled = false;
   int64_t skip_first_n_steps = 1;
@@ -159,12 +160,12 @@ struct ProfilerSection {
 
 struct ResourceSection {
   int64_t threads = 0;  // 0: one per physical core
-  // Ask the system to prefer everything else to this job.
+  // Runs the job at the lowest scheduling priority.
   bool lower_priority = false;
   int64_t memory_max_bytes = 0;  // ceiling of the process's data; 0: none
 };
 
-// One training run, complete and checked. Plain; every default stands beside its field.
+// One training run, complete and checked. Plain data; every field states its default.
 struct TrainSpec {
   std::string kind = "train.pretrain";
   std::string run_name = "run";
@@ -180,36 +181,40 @@ struct TrainSpec {
   ResourceSection resources;
   engine::DType compute = engine::DType::kBF16;
   int64_t log_period = 1;
-  // Secret: for fetching models from the hub. Never shown, logged, recorded or exported.
+  // Secret token for fetching models from the hub. Never shown, logged, recorded or exported.
   std::string hub_token;
-  std::vector<std::string> notes;  // keys that were accepted and have no effect here
-  // Where values came from ("spec.yaml:3", "base.yaml:7", "command line"), by the key's first name;
-  // others are defaults.
+  std::vector<std::string> notes;  // accepted keys that have no effect here
+  // First name of a key -> source of its value ("spec.yaml:3", "base.yaml:7", "command line"). Keys
+  // without an entry have their default.
   std::map<std::string, std::string> origins;
 
   bool is_dpo() const { return kind == "train.dpo"; }
-  // Sequences of up to max_target_length that a packed row has room for: both answers of a pair.
+  // Sequences of up to max_target_length per packed row: both answers of a pair take a row.
   int64_t sequences_per_row() const { return is_dpo() ? 2 : 1; }
   int64_t tokens_per_row() const { return sequences_per_row() * data.max_target_length; }
   std::filesystem::path run_dir() const { return base_output_directory / run_name; }
 };
 
-// Reads a spec (YAML, of which JSON is a part) and applies `key=value` words on top. Keys are
-// dotted ("train.learning_rate") or MaxText's at top level ("learning_rate"); `${VAR}` and
-// `${VAR:-default}` are replaced. Throws kInvalidArgument with every fault, one a line; an unknown
-// key comes with the nearest known one. A file may build on another one (base_config), whose values
-// it changes; a text cannot. A `path` that is itself a word (`kind=train.sft`) stands for a spec of
-// words alone. In a file `${SPEC_DIR}` is the directory of that file. A text cannot hold a hub
-// token: texts come from requests and pipelines, which are recorded.
+// Reads a spec (YAML or JSON) and applies the `key=value` overrides on top. Keys are dotted
+// ("train.learning_rate") or MaxText's flat names ("learning_rate"). `${VAR}` and `${VAR:-default}`
+// are expanded. Throws kInvalidArgument with every fault, one per line; an unknown key comes with
+// the nearest known one.
+//
+// LoadTrainSpec reads a file, which may name a file to build on (base_config) and override its
+// values. In a file `${SPEC_DIR}` is the directory of that file. A `path` of the form `key=value`
+// that names no file is the first override of an empty spec.
+//
+// ParseTrainSpec reads a text, which supports neither base_config nor ${SPEC_DIR}. It refuses a hub
+// token, because texts come from requests and pipelines, which are recorded.
 TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
                          std::span<const std::string> overrides);
 TrainSpec LoadTrainSpec(const std::filesystem::path& path, std::span<const std::string> overrides);
 
-// A list of paths as a spec keeps it, with ; between them.
+// Joins paths with ';', the form in which a spec keeps a list.
 std::string JoinPaths(const std::vector<std::string>& words);
 
-// A key that names what a run reads, by all its names ("data.train", "dataset_path", …), and what
-// this spec has there.
+// A key that names an input of the run: all its names ("data.train", "dataset_path", …) and its
+// value in this spec.
 struct SpecPath {
   std::vector<std::string> names;
   std::string path;

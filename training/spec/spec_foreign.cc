@@ -6,7 +6,7 @@ namespace tandem::training {
 namespace {
 
 constexpr const char* kAny = "*";
-constexpr const char* kOff = "|false|False|0|-1|none|None|null";  // nothing at all, too
+constexpr const char* kOff = "|false|False|0|-1|none|None|null";  // the empty value too
 
 constexpr const char* kBackend = "of MaxText's backend";
 constexpr const char* kDevices = "there is one device here";

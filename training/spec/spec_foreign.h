@@ -5,13 +5,13 @@
 
 namespace tandem::training {
 
-// A key of MaxText's that is none of ours. Most steer its backend or say what always holds here,
-// and are accepted, so that its files can be used as they are; where passing over the value would
-// change what the user gets, it is refused.
+// A MaxText key without a counterpart here. A value that only steers MaxText's backend, or states
+// what always holds here, is accepted, so that MaxText's files work unchanged. A value that
+// cannot be ignored without changing the result is refused.
 struct ForeignKey {
-  std::string name;      // with "*" at the end: all that begin so
-  std::string harmless;  // "*": every value is accepted; else values that are, with '|' between
-  std::string note;      // what holds here
+  std::string name;      // a trailing "*" matches every name with this prefix
+  std::string harmless;  // accepted values, separated by '|'; "*": all
+  std::string note;      // how this program behaves
 };
 
 std::optional<ForeignKey> FindForeignKey(const std::string& name);

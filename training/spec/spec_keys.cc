@@ -10,7 +10,7 @@ constexpr double kBig = 1e12;
 #define FIELD(path) \
   [](auto& spec) -> auto& { return spec.path; }
 
-// MaxText's switches: a config names all of them, one is true.
+// MaxText's switches for the kind: its configs list all of them and set one to true.
 SpecValue KindSwitch(const std::string& kind) {
   return {[kind](TrainSpec& spec, const GivenValue& given) {
             if (ParseBool(Scalar(given))) {
@@ -400,8 +400,8 @@ std::vector<SpecKey> OptimizerKeys() {
   };
 }
 
-// MaxText's switches: false would go on with an update that spoils the weights; here the step is
-// left out.
+// MaxText's switches. With false, MaxText applies an update that spoils the weights; we skip the
+// step instead.
 SpecValue AbortSwitch() {
   return {[](TrainSpec& spec, const GivenValue& given) {
             if (ParseBool(Scalar(given)) || spec.train.on_nan != OnNan::kAbort) return;
@@ -461,7 +461,7 @@ std::vector<SpecKey> RematKeys() {
   };
 }
 
-// MaxText's -1 is "all".
+// MaxText writes -1 for "all".
 SpecValue TopP() {
   SpecValue value = Number(FIELD(train.sample.top_p), 0, 1);
   value.set = [](TrainSpec& spec, const GivenValue& given) {

@@ -11,17 +11,17 @@
 #include "engine/base/error.h"
 #include "training/spec/spec.h"
 
-// How the value of one key is read from words, shown and described. Only the table of keys
-// (spec_keys) and the reader (spec) need these.
+// How the value of one key is parsed, shown and described. Internal to the key table (spec_keys)
+// and the reader (spec).
 namespace tandem::training {
 
-// What one key was given: a scalar, or a list of scalars.
+// The value given for one key: a scalar, or a list of scalars.
 struct GivenValue {
   std::vector<std::string> words;
   bool is_list = false;
 };
 
-// A value that does not suit its key; caught by the reader, which collects all of them.
+// A value that does not suit its key. The reader catches and collects them.
 class BadValue : public Error {
  public:
   explicit BadValue(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}
@@ -29,22 +29,23 @@ class BadValue : public Error {
 
 struct SpecValue {
   std::function<void(TrainSpec&, const GivenValue&)> set;
-  std::function<std::string(const TrainSpec&)> show;  // as it could be written; may be null
-  std::string allowed;                                // what may be written, for people
+  std::function<std::string(const TrainSpec&)> show;  // in the spelling that `set` reads; may be
+                                                      // null
+  std::string allowed;                                // allowed values, for readers
   bool is_path = false;
 };
 
 const std::string& Scalar(const GivenValue& given);
 double ParseNumber(const std::string& word);
-int64_t ParseInteger(const std::string& word);  // 1e4 is one, too
+int64_t ParseInteger(const std::string& word);  // accepts 1e4
 bool ParseBool(const std::string& word);
 void CheckRange(double value, double min, double max);
 std::string ShowNumber(double value);  // the shortest text that reads back the same
 std::string ShowRange(const char* what, double min, double max);
 std::string ShowList(const std::vector<std::string>& words);
 
-// The makers below take a field: a lambda that returns a reference into the spec it is given,
-// const or not. FIELD(train.steps) is one; it is defined where the tables are.
+// The makers below take a field: a lambda that returns a reference into the spec, const or not.
+// Example: FIELD(train.steps), a macro of the key table.
 
 template <class Field>
 SpecValue Integer(Field field, double min, double max) {
@@ -58,7 +59,7 @@ SpecValue Integer(Field field, double min, double max) {
           ShowRange("a whole number", min, max)};
 }
 
-// MaxText writes -1 where we write 0: "choose for me" or "never".
+// Accepts MaxText's -1 for our 0 ("choose for me" or "never").
 template <class Field>
 SpecValue IntegerOrMinusOne(Field field, double max) {
   SpecValue value = Integer(field, 0, max);
@@ -82,7 +83,7 @@ SpecValue Number(Field field, double min, double max) {
           ShowRange("a number", min, max)};
 }
 
-// From 0 up to, not including, 1, as f32 too: what computes with it divides by its distance to 1.
+// A number in [0, 1), also after rounding to f32: the code divides by its distance to 1.
 template <class Field>
 SpecValue BelowOne(Field field) {
   return {[=](TrainSpec& spec, const GivenValue& given) {
@@ -117,7 +118,7 @@ SpecValue Path(Field field) {
   return value;
 }
 
-// A path, or a list of them, which is kept as one text with ; between them.
+// A path, or a list of paths, stored as one text joined by ';'.
 template <class Field>
 SpecValue Paths(Field field) {
   SpecValue value = Path(field);
@@ -135,7 +136,7 @@ SpecValue List(Field field) {
           "a text, or a list of them"};
 }
 
-// Names of columns: a list, or MaxText's spelling of one as a text: "['prompt', 'completion']".
+// Column names: a list, or MaxText's list in a text: "['prompt', 'completion']".
 std::vector<std::string> ParseNames(const GivenValue& given);
 
 template <class Field>
@@ -146,7 +147,7 @@ SpecValue Names(Field field) {
   return value;
 }
 
-// `choices` are pairs of a spelling and a value; of spellings of one value the first is shown.
+// `choices` are pairs of spelling and value. The first spelling of a value is the one shown.
 template <class Enum, class Field>
 SpecValue Choice(Field field, std::vector<std::pair<std::string, Enum>> choices) {
   std::string names;

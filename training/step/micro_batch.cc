@@ -27,7 +27,7 @@ void MicroBatch::Append(const PackedRow& row) {
     const size_t chosen = first_segment + static_cast<size_t>(pair.segment);
     pairs.push_back({segments[chosen], segments[chosen + 1], pair.index, {}});
   }
-  // A sample's number counts through all epochs, so it alone keys dropout.
+  // A sample's number counts through all epochs, so the number alone keys dropout.
   for (size_t i = 0; i < row.samples.size(); ++i) {
     sources.push_back(
         {static_cast<uint64_t>(row.samples[i]), static_cast<uint32_t>(row.positions[i])});

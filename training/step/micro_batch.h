@@ -10,7 +10,7 @@
 
 namespace tandem::training {
 
-// Packed rows side by side: what one run of the program reads. Owns its memory.
+// The input of one run of the program: packed rows, concatenated. Owns its memory.
 struct MicroBatch {
   std::vector<TokenId> tokens;
   std::vector<int32_t> positions;
@@ -18,14 +18,14 @@ struct MicroBatch {
   std::vector<float> weights;
   std::vector<Segment> segments;
   std::vector<DropoutRow> sources;
-  std::vector<PairRows> pairs;  // of segments that are two answers to one prompt
+  std::vector<PairRows> pairs;  // segments that hold the two answers to one prompt
 
   void Clear();
   void Append(const PackedRow& row);
-  // What the model began with thought of the pairs, by their index.
+  // Sets the reference log-probabilities of the pairs; `reference` is indexed by PairRows::index.
   void SetReference(std::span<const PairLogProbs> reference);
   double weight() const;
-  // Borrows.
+  // The view borrows this batch.
   ProgramBatch View(uint64_t dropout_seed) const;
 };
 

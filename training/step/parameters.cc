@@ -17,7 +17,7 @@ using engine::SourceLayout;
 using engine::WeightKind;
 using engine::WeightSpec;
 
-// SplitMix64 (Steele, Lea, Flood): a bijection good enough to turn counters into random bits.
+// SplitMix64 (Steele, Lea, Flood): a bijection that turns counters into random bits.
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -40,12 +40,12 @@ double Normal(uint64_t stream, uint64_t i) {
   return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * w);
 }
 
-// The i-th of a stream of numbers in [-1, 1).
+// The i-th uniform number of a stream, in [-1, 1).
 double Uniform(uint64_t stream, uint64_t i) {
   return static_cast<double>(Mix(stream ^ Mix(2 * i)) >> 11) * 0x1p-52 - 1;
 }
 
-// Half the width of a matrix's distribution, the deviation of a table's.
+// Half the width of a matrix's uniform distribution; for other weights the standard deviation.
 double XavierScale(const WeightSpec& spec) {
   return spec.kind == WeightKind::kMatrix ? std::sqrt(6.0 / static_cast<double>(spec.n + spec.k))
                                           : 1 / std::sqrt(static_cast<double>(spec.k));
@@ -60,12 +60,12 @@ bool EndsResidualBranch(std::string_view name) {
 
 bool IsBias(std::string_view name) { return name.ends_with("bias"); }
 
-// Index in the source tensor of element (n, k) of the weight.
+// Index of element (n, k) in the source tensor's layout.
 int64_t SourceIndex(const WeightSpec& spec, int64_t n, int64_t k) {
   return spec.layout == SourceLayout::kOutIn ? n * spec.k + k : k * spec.n + n;
 }
 
-// Per weight, whether weight decay acts on it.
+// For each weight, whether weight decay applies.
 std::vector<bool> Decays(const OptimizerSpec& optimizer, const std::vector<WeightSpec>& specs) {
   std::vector<bool> decays;
   for (const WeightSpec& spec : specs) decays.push_back(optimizer.decay_exclude || spec.decays);
@@ -157,7 +157,7 @@ void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers, 
     const WeightSpec& spec = specs_[i];
     std::vector<float> values(static_cast<size_t>(parameters_[i].elements));
     if (spec.kind == WeightKind::kVector) {
-      // A norm begins as the identity, whatever is added to it in use.
+      // A norm begins as the identity: the stored scale plus the offset added in use is 1.
       values.assign(values.size(), IsBias(spec.name) ? 0.0f : 1.0f - spec.offset);
     } else {
       const uint64_t stream = Mix(seed ^ HashName(spec.name));
@@ -346,7 +346,7 @@ void ParameterStore::RestoreOptimizer(const engine::SafetensorsFile& file,
                       " is missing or misshapen; a run goes on with the train.optimizer (type, " +
                       "state, momentum) that it began with");
     }
-    // The views are over this object's own buffers, which are not const here.
+    // The views point into this object's own buffers, which are not const here.
     std::memcpy(const_cast<std::byte*>(mine.view.data), theirs->data, theirs->bytes());
   }
 }

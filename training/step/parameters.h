@@ -15,32 +15,36 @@
 
 namespace tandem::training {
 
-// Throws kUnsupported naming the first of the weights that the files keep in blocks of integers,
-// saying why ("which ...") that will not do.
+// Throws kUnsupported when the files store any of these weights in integer blocks. The message
+// names the first of them and ends with `why` ("which ...").
 void RefuseBlocks(const engine::ModelDir& dir, const std::vector<engine::WeightSpec>& specs,
                   const std::string& why);
 
-// All weights of a model in training: row-major masters [n, k] (f32, or split into a bf16 high and
-// an i16 low half, DESIGN "Decided numerics" 7), Adam's moments and f32 gradients of the trained
-// ones, and what the program computes with: panels and f32 vectors, made anew from the masters by
-// Repack. Owned and used by the training thread.
+// All weights of a model in training. Owned and used by the training thread. Holds:
+// - row-major masters [n, k]: f32, or split into a bf16 high and an i16 low half when dtype is
+//   bf16;
+// - f32 gradients and Adam's moments of the trained weights;
+// - panels and f32 vectors, which the program computes with. Repack rebuilds them from the masters.
 class ParameterStore {
  public:
-  // `trained` per weight; empty: all. The optimiser says which moments there are.
+  // `trained` has one entry per weight; empty: all are trained. The optimiser decides which moments
+  // exist.
   ParameterStore(std::vector<engine::WeightSpec> specs, engine::DType dtype,
                  std::vector<bool> trained, const OptimizerSpec& optimizer = {});
 
-  // Fresh weights, a function of the seed and each weight's name alone. Norm scales 1, biases 0,
-  // everything else normal with this standard deviation; projections that end a residual branch
-  // (names containing o_proj, down_proj, c_proj, mha.out, linear2) divided by sqrt(2 n_layers).
+  // Draws fresh weights, which depend only on the seed and each weight's name. Biases are 0. Norm
+  // scales are 1 less the offset that the model adds to them. With kNormal all others are normal
+  // with standard deviation `std_dev`. Projections that end a residual branch (names with o_proj,
+  // down_proj, c_proj, mha.out, linear2) use std_dev / sqrt(2 n_layers). kXavierUniform ignores
+  // `std_dev` and `n_layers`; see FreshInit.
   void InitFresh(uint64_t seed, double std_dev, int64_t n_layers,
                  FreshInit init = FreshInit::kNormal);
-  // From a Hugging Face directory. Throws kDataLoss naming a tensor that is missing or misshapen.
+  // Loads a Hugging Face directory. Throws kDataLoss naming a missing or misshapen tensor.
   void LoadFrom(const engine::ModelDir& dir);
-  // From one file, by the weights' own names: an adapter.
+  // Loads one file by the weights' own names: an adapter.
   void LoadFrom(const engine::SafetensorsFile& file, const std::string& source);
 
-  // Panels and vectors from the masters; after every change of them.
+  // Rebuilds panels and vectors from the masters. Call it after every change of the masters.
   void Repack(engine::OpsContext& ops);
   void ZeroGradients(engine::OpsContext& ops);
 
@@ -54,28 +58,30 @@ class ParameterStore {
   std::span<const ParameterState> states() const { return states_; }
   int64_t parameter_count() const;
   int64_t bytes() const { return bytes_; }
-  double Norm() const;  // of all masters
+  double Norm() const;  // L2 norm of all masters
 
-  // The value of weight i as f32, [n, k].
+  // Weight i as f32, [n, k].
   std::vector<float> Master(size_t i) const;
   void SetMaster(size_t i, std::span<const float> values);
 
-  // Weight i in the layout and shape of its source, in the compute dtype: what is exported. The
-  // high half as it is, never rounded again.
+  // Weight i in the layout and shape of its source, for export. Its dtype is the compute dtype;
+  // split masters export the high half without rounding again.
   std::vector<std::byte> ExportSource(size_t i) const;
   void ImportSource(size_t i, const engine::ConstTensorView& tensor);
 
-  // What a checkpoint keeps besides ExportSource: "m/<name>", "v/<name>" (of 8-bit moments codes,
-  // with "m_scales/<name>", "v_scales/<name>") and, with split masters, "low/<name>", row-major
-  // [n, k]; those that the optimiser has. The views borrow.
+  // Tensors that a checkpoint stores in addition to ExportSource, row-major [n, k]. The views
+  // borrow.
+  // - "m/<name>", "v/<name>": the optimiser's moments. 8-bit moments are codes, with
+  //   "m_scales/<name>" and "v_scales/<name>".
+  // - "low/<name>": the low halves of split masters.
   std::vector<engine::NamedTensor> OptimizerTensors() const;
-  // Copies them back; throws kDataLoss naming a tensor that is missing or misshapen.
+  // Copies those tensors back. Throws kDataLoss naming a missing or misshapen tensor.
   void RestoreOptimizer(const engine::SafetensorsFile& file, const std::string& source);
 
  private:
   struct Parameter {
     int64_t elements = 0;
-    AlignedBuffer master;  // f32, or bf16 high half
+    AlignedBuffer master;  // f32, or the bf16 high half
     AlignedBuffer low;     // i16
     AlignedBuffer m, v;    // f32, or codes
     AlignedBuffer m_scales, v_scales;

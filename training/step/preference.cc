@@ -6,7 +6,7 @@
 namespace tandem::training {
 namespace {
 
-// -log sigma(x), without overflow.
+// -log sigma(x), computed without overflow.
 double MinusLogSigmoid(double x) { return std::log1p(std::exp(-std::abs(x))) + std::max(-x, 0.0); }
 
 double Sigmoid(double x) {

@@ -9,10 +9,10 @@
 
 namespace tandem::training {
 
-// Direct preference optimisation (Rafailov et al., 2023): the arithmetic of pairs of answers, given
-// the log-probabilities of their tokens. Knows no programs and no files.
+// Direct preference optimisation (Rafailov et al., 2023): arithmetic on pairs of answers, given the
+// log-probabilities of their tokens. Knows neither programs nor files.
 
-// Of the answers of a pair: the sum over their trained tokens.
+// Log-probabilities of a pair's answers, each summed over its trained tokens.
 struct PairLogProbs {
   double chosen = 0;
   double rejected = 0;
@@ -25,19 +25,19 @@ struct PairRows {
   Segment chosen;
   Segment rejected;
   int64_t index = 0;       // of the pair in its source
-  PairLogProbs reference;  // of the model as the run began with it
+  PairLogProbs reference;  // under the model that the run began with
 };
 
-// -(1 - e) log sigma(beta d) - e log sigma(-beta d), where d = (policy's chosen - rejected) -
-// (reference's chosen - rejected); e is the label smoothing.
+// -(1 - e) log sigma(beta d) - e log sigma(-beta d), with e the label smoothing and d = (policy's
+// chosen - rejected) - (reference's chosen - rejected).
 double PairLoss(const DpoOptions& options, const PairLogProbs& policy,
                 const PairLogProbs& reference);
-// Minus its derivative by d: what a unit of log-probability of the chosen answer is worth.
+// Minus the derivative of PairLoss by d.
 double PairLossSlope(const DpoOptions& options, const PairLogProbs& policy,
                      const PairLogProbs& reference);
 
-// Of pairs: sums while they are added, means after Mean(). A reward is beta times what the policy
-// has gained on the reference.
+// Sums over pairs until Mean(), which returns the means. A reward is beta times the gain of the
+// policy's log-probability over the reference's.
 struct PreferenceFigures {
   double loss = 0;
   double chosen_reward = 0;
@@ -52,13 +52,13 @@ struct PreferenceFigures {
   PreferenceFigures Mean() const;
 };
 
-// The policy's log-probabilities of a pair. `targets` and `token_logprobs` are of all rows of the
-// micro-batch; rows without a target do not count. Summed in f64, in the order of the rows.
+// The policy's log-probabilities of a pair. `targets` and `token_logprobs` cover all rows of the
+// micro-batch; rows without a target do not count. Sums in f64, in row order.
 PairLogProbs LogProbsOf(const PairRows& pair, std::span<const TokenId> targets,
                         std::span<const float> token_logprobs);
 
-// Adds the pairs' figures, and makes of `weights` (of all rows, 1 where a target counts) what
-// cross-entropy must weigh every token's loss with for the gradient of the pairs' summed loss.
+// Adds the pairs to `figures` and scales `weights`, which holds 1 for every row that counts.
+// Cross-entropy with the resulting weights has the gradient of the pairs' summed loss.
 void WeighPairs(const DpoOptions& options, std::span<const PairRows> pairs,
                 std::span<const TokenId> targets, std::span<const float> token_logprobs,
                 std::span<float> weights, PreferenceFigures* figures);

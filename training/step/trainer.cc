@@ -70,7 +70,7 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   }
   if (result.total_weights == 0) return result;
 
-  // What the loss is the mean of: tokens, or pairs.
+  // The mean loss divides by tokens, or by pairs.
   double terms = result.total_weights;
   if (options_.dpo) {
     terms = 0;

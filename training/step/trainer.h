@@ -20,28 +20,30 @@ namespace tandem::training {
 struct TrainerOptions {
   int64_t rows_per_batch = 1;  // packed rows in a micro-batch
   int64_t row_length = 0;
-  int64_t max_segments = 1;  // of one row, padding not counted
+  int64_t max_segments = 1;  // per row, padding not counted
   OptimizerSpec optimizer;
   ScheduleSpec schedule;
   SpikeOptions spikes;
   uint64_t dropout_seed = 0;
-  bool dropout = true;                 // false: as if the model's config and the adapters had none
-  std::optional<float> model_dropout;  // in place of the config's, embeddings included
-  float lora_dropout = 0;              // on what adapters read
+  bool dropout = true;                 // false: ignores the dropout of the model's config and of
+                                       // adapters
+  std::optional<float> model_dropout;  // replaces the config's dropout, embeddings included
+  float lora_dropout = 0;              // on the input of adapters
   std::vector<bool> trained;           // per weight; empty: all
   RematOptions remat;
-  std::optional<DpoOptions> dpo;  // set: batches hold pairs, the loss is theirs
+  std::optional<DpoOptions> dpo;  // set: batches hold pairs, and the loss is over pairs
 };
 
 struct StepResult {
-  double loss = 0;           // mean over the trained tokens, of pairs over pairs
+  double loss = 0;           // mean over the trained tokens, or over pairs
   double total_weights = 0;  // number of trained tokens
-  double accuracy = 0;       // share of them that the model held for the likeliest; not of pairs
+  double accuracy = 0;       // share of these whose target is the model's likeliest token; 0 for
+                             // pairs
   double raw_grad_norm = 0;  // before clipping
   double grad_norm = 0;      // after
   double learning_rate = 0;
-  // False when nothing was trained, or the guards say no: the step counts, the weights stay, and
-  // so does the optimiser's count.
+  // False when nothing was trained or a guard skipped the update. The step counts, but weights and
+  // optimiser count do not change.
   bool updated = false;
   bool finite = true;                           // loss and gradients
   bool spike = false;                           // see SpikeOptions
@@ -49,55 +51,54 @@ struct StepResult {
 };
 
 struct EvaluationResult {
-  double loss = 0;  // mean over tokens, of pairs over pairs
+  double loss = 0;  // mean over tokens, or over pairs
   double weighted_loss = 0;
   double total_weights = 0;
-  // Share of tokens that the model holds for the likeliest; of pairs that it sees as their data do.
+  // Share of tokens whose target is the likeliest, or of pairs ranked as in the data.
   double accuracy = 0;
   std::optional<PreferenceFigures> preference;  // means
 };
 
-// The model's configuration as training uses it: with the dropout of the options.
+// The model's configuration with the dropout of the options.
 engine::ModelConfig TrainedConfig(engine::ModelConfig config, const TrainerOptions& options);
 
-// What Record is told for these options.
+// The arguments of Record for these options.
 RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
                           std::vector<LoraTarget> targets);
 
 EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches);
-// The log-probabilities of the pairs of a batch, in their order: serving's, bit for bit.
+// Log-probabilities of a batch's pairs, in order. Equal to serving's, bit for bit.
 std::vector<PairLogProbs> LogProbsOfPairs(Executor& executor, const MicroBatch& batch);
 
-// A model being trained: program, parameters and optimiser count. Knows no files and no data
-// source; one thread. Borrows `ops`.
+// A model being trained: program, parameters and optimiser count. Knows neither files nor data
+// sources. Single-threaded; borrows `ops`.
 class Trainer {
  public:
   Trainer(const engine::FamilySpec& family, const engine::ModelConfig& config, engine::DType dtype,
           const TrainerOptions& options, engine::OpsContext& ops);
 
-  // Trains adapters of these layers on a base model that stays as it is, and is shared with whoever
-  // else uses it: parameters() are A and B of each target in order, all other weights are the
-  // base's own. `options.trained` must be empty.
+  // Trains adapters of these layers on a shared, unchanged base model. parameters() holds A and B
+  // of each target, in order; all other weights are the base's. `options.trained` must be empty.
   Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarget> targets,
           const TrainerOptions& options, engine::OpsContext& ops);
-  // The executor refers to what stands beside it.
+  // The executor refers to members of this object.
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // One optimiser step over micro-batches whose gradients are summed; the loss is divided by the
-  // weight of them all. A loss or gradient that is not finite, and a spike, leave the weights
-  // alone.
+  // One optimiser step over micro-batches: sums their gradients and divides the loss by the tokens,
+  // or pairs, of all of them. A spike, or a loss or gradient that is not finite, leaves the weights
+  // unchanged.
   StepResult Step(std::span<const MicroBatch> batches);
-  // Forward and backward without the update: the gradients stay in parameters().gradients().
+  // Forward and backward without the update. The gradients stay in parameters().gradients().
   StepResult Gradients(std::span<const MicroBatch> batches);
   EvaluationResult Evaluate(std::span<const MicroBatch> batches);
 
   ParameterStore& parameters() { return parameters_; }
   const ParameterStore& parameters() const { return parameters_; }
-  // After the masters were changed from outside (loading, resuming).
+  // Call this after changing the masters from outside (loading, resuming).
   void MastersChanged() { parameters_.Repack(ops_); }
   Executor& executor() { return *executor_; }
-  // Where the time of steps and evaluations is recorded from now on; null: nowhere.
+  // Records the time of later steps and evaluations in `trace`; null: stops recording.
   void set_trace(Trace* trace) {
     trace_ = trace;
     executor_->set_trace(trace);
@@ -106,7 +107,7 @@ class Trainer {
   const engine::ModelConfig& config() const { return config_; }
   const engine::FamilySpec& family() const { return family_; }
 
-  // What the adapters being trained belong to; null when the weights themselves are trained.
+  // The base of the adapters being trained; null when the weights themselves are trained.
   const std::shared_ptr<const engine::Model>& base() const { return base_; }
   const std::vector<LoraTarget>& lora_targets() const { return targets_; }
 
@@ -116,8 +117,8 @@ class Trainer {
   const SpikeGuard& spikes() const { return spikes_; }
 
  private:
-  // Adds a batch's gradients, times `scale`, and figures of pairs. The loss is the sum over tokens,
-  // or over pairs.
+  // Adds a batch's gradients, times `scale`, and its pairs' figures. The returned loss is a sum
+  // over tokens, or over pairs.
   CrossEntropyResult TrainOn(const MicroBatch& batch, float scale, PreferenceFigures* figures);
 
   const std::shared_ptr<const engine::Model> base_;  // of adapters; null: all weights are trained
@@ -129,7 +130,7 @@ class Trainer {
   const Program program_;
   std::vector<engine::RopeTable> ropes_;
   ParameterStore parameters_;
-  engine::Weights weights_;  // what the program computes with: the base's, then the parameters
+  engine::Weights weights_;  // the program's weights: the base's, then the parameters
   std::unique_ptr<Executor> executor_;
   Trace* trace_ = nullptr;
   int64_t optimizer_steps_ = 0;

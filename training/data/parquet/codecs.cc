@@ -29,10 +29,10 @@ bool Zstd(std::span<const std::byte> bytes, std::span<std::byte> out) {
   return ZSTD_isError(size) == 0 && size == out.size();
 }
 
-// Frees what zlib holds, whichever way out is taken.
+// Releases zlib's memory on every exit.
 class InflateStream {
  public:
-  // 32: gzip's or zlib's frame, whichever is there; 15: the largest window.
+  // 32: detects gzip's or zlib's frame; 15: the largest window.
   InflateStream() { TANDEM_CHECK(inflateInit2(&stream_, 32 + 15) == Z_OK); }
   ~InflateStream() { inflateEnd(&stream_); }
   InflateStream(const InflateStream&) = delete;
@@ -43,9 +43,9 @@ class InflateStream {
   z_stream stream_{};
 };
 
-// A page may be several gzip members, one after the other.
+// A page may consist of several gzip members.
 bool Gzip(std::span<const std::byte> bytes, std::span<std::byte> out) {
-  // Both sizes are a page's, which the format keeps in 32 bits.
+  // Both sizes belong to a page; the format stores them in 32 bits.
   InflateStream inflater;
   z_stream& stream = inflater.get();
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(bytes.data()));

@@ -9,15 +9,15 @@
 
 namespace tandem::training {
 
-// Whether Decompress has it.
+// Whether Decompress supports the codec.
 bool IsCodecRead(ParquetCodec codec);
 
-// Fills `out` from `bytes`, never beyond it. Throws kDataLoss when they do not decompress to
+// Decompresses `bytes` into `out`, never beyond its end. Throws kDataLoss unless the result has
 // exactly out.size() bytes. REQUIRES: IsCodecRead(codec).
 void Decompress(ParquetCodec codec, std::span<const std::byte> bytes, std::span<std::byte> out,
                 const ParquetPlace& place);
 
-// CRC-32 of a page, as its header may carry it.
+// CRC-32 of a page, which its header may contain.
 uint32_t PageCrc(std::span<const std::byte> bytes);
 
 }  // namespace tandem::training

@@ -20,21 +20,21 @@ bool IsEncodingRead(ParquetEncoding encoding) {
     case ParquetEncoding::kPlain:
     case ParquetEncoding::kPlainDictionary:
     case ParquetEncoding::kRle:
-    case ParquetEncoding::kBitPacked:  // old writers list it for levels that they do not have
+    case ParquetEncoding::kBitPacked:  // old writers list it for absent levels
     case ParquetEncoding::kRleDictionary:
       return true;
   }
   return false;
 }
 
-// Values of one kind, as they are appended to a column or make its dictionary.
+// Values of one kind: of a column, or of its dictionary.
 struct Values {
   std::vector<int64_t> integers;
   std::vector<double> doubles;
   std::vector<std::string_view> strings;
 };
 
-// Decodes the pages of a column chunk one after the other.
+// Decodes the pages of a column chunk in order.
 class ChunkDecoder {
  public:
   ChunkDecoder(const ParquetLeaf& leaf, ParquetCodec codec, const ParquetPlace& place,
@@ -54,7 +54,7 @@ class ChunkDecoder {
       if (page.crc && *page.crc != PageCrc(body)) place_.Broken("a page fails its checksum");
       const size_t n_kept = out_.pages.size();
       DecodePage(page, body, n_values);
-      // Only strings are views into pages, and those of a dictionary into that one's.
+      // Only strings point into pages; dictionary strings point into the dictionary page.
       if (leaf_.type != ParquetType::kByteArray ||
           (page.type != PageType::kDictionary && page.encoding != ParquetEncoding::kPlain)) {
         out_.pages.resize(n_kept);
@@ -83,13 +83,13 @@ class ChunkDecoder {
         n_entries_ += page.n_values;
         return;
       case PageType::kIndex:
-        return;  // nothing in it is needed
+        return;  // not needed
     }
     place_.Refuse("a page of type " + std::to_string(static_cast<int>(page.type)) +
                   " is not supported" + kRewrite);
   }
 
-  // The page's bytes: in place when they are not compressed, else in memory that out_ keeps.
+  // The page's bytes: in place if not compressed, else in memory that out_ keeps.
   std::span<const std::byte> Open(std::span<const std::byte> body, size_t bytes, bool compressed) {
     if (!compressed || codec_ == ParquetCodec::kUncompressed) {
       if (body.size() != bytes) {
@@ -156,7 +156,7 @@ class ChunkDecoder {
     ReadValues(page.encoding, PageBytes(values, place_), n_present);
   }
 
-  // Appends the levels of n entries; returns how many of them have a value.
+  // Appends the levels of n entries. Returns the number of entries with a value.
   uint64_t ReadLevels(std::span<const std::byte> repetitions,
                       std::span<const std::byte> definitions, uint64_t n) {
     const auto append = [&](std::span<const std::byte> bytes, int max, std::vector<uint8_t>& to,
@@ -181,7 +181,7 @@ class ChunkDecoder {
   }
 
   void ReadValues(ParquetEncoding encoding, PageBytes bytes, uint64_t n) {
-    // A page of nulls may lack even what every encoding begins with.
+    // A page of nulls may be empty.
     if (n == 0) return;
     switch (encoding) {
       case ParquetEncoding::kPlain:
@@ -261,7 +261,7 @@ class ChunkDecoder {
   }
 
   void ReadStrings(PageBytes bytes, uint64_t n, std::vector<std::string_view>& to) {
-    // Every string has a length before it, so their number is bounded by the page.
+    // Every string has a length prefix, so the page's size limits their number.
     if (n > bytes.rest().size() / sizeof(uint32_t)) {
       place_.Broken("a page of " + std::to_string(bytes.rest().size()) + " bytes promises " +
                     std::to_string(n) + " strings");
@@ -295,7 +295,7 @@ class ChunkDecoder {
       budget_.Take(slots * sizeof(uint32_t), place_);
       out_.row_values.reserve(static_cast<size_t>(slots));
     }
-    if (leaf_.max_definition == 0) return;  // a list has at least one level: flat and all present
+    if (leaf_.max_definition == 0) return;  // a list has at least one level: flat, without nulls
     uint32_t n_present = 0;
     for (size_t i = 0; i < n_entries; ++i) {
       if (is_flat || out_.repetitions[i] == 0) {
@@ -324,7 +324,7 @@ class ChunkDecoder {
 std::span<const std::byte> ChunkBytes(std::span<const std::byte> file, size_t data_end,
                                       const ColumnChunk& chunk, const ParquetPlace& place) {
   int64_t begin = chunk.data_offset;
-  // Old writers say 0 for none.
+  // Old writers store 0 for an absent dictionary.
   if (chunk.dictionary_offset && *chunk.dictionary_offset > 0 && *chunk.dictionary_offset < begin) {
     begin = *chunk.dictionary_offset;
   }
@@ -364,7 +364,7 @@ std::string RefusalOf(const ColumnChunk& chunk) {
 DecodedColumn DecodeColumn(std::span<const std::byte> file, size_t data_end,
                            const ColumnChunk& chunk, const ParquetLeaf& leaf, int64_t n_rows,
                            const ParquetPlace& place, DecodeBudget& budget) {
-  // Entries and values are counted in 32 bits, the format's own bound for a page.
+  // Entries and values are counted in 32 bits, the format's own limit for a page.
   if (chunk.n_values < 0 || chunk.n_values > std::numeric_limits<int32_t>::max()) {
     place.Refuse("it has " + std::to_string(chunk.n_values) + " values in one row group");
   }

@@ -49,7 +49,7 @@ void HybridReader::NextRun() {
   const uint64_t n = header >> 1;
   if (n == 0) Fail("have an empty run");
   if ((header & 1) != 0) {
-    // Groups of eight. Some writers cut off the last one behind what is used.
+    // Groups of eight. Some writers truncate the last group after its used values.
     const auto width = static_cast<uint64_t>(bit_width_);
     const uint64_t bytes = std::min<uint64_t>(n * width, left_.size());
     packed_left_ = width == 0 ? n * 8 : bytes * 8 / width;

@@ -9,11 +9,11 @@
 
 #include "training/data/parquet/place.h"
 
-// How values lie within a page. Everything here reads a span front to back and believes no length
-// before it has compared it with what is left. Throws kDataLoss.
+// Encodings of values within a page. The readers consume a span from the front and compare every
+// length with the remaining bytes before use. They throw kDataLoss.
 namespace tandem::training {
 
-// Bytes of a page, taken from the front.
+// Takes the bytes of a page from the front.
 class PageBytes {
  public:
   PageBytes(std::span<const std::byte> bytes, const ParquetPlace& place)
@@ -34,16 +34,16 @@ class PageBytes {
   const ParquetPlace* place_;
 };
 
-// Runs of one value and groups of eight bit-packed ones, mixed: levels, dictionary indices and
+// Decodes a mix of runs of one value and bit-packed groups of eight: levels, dictionary indices and
 // booleans.
 class HybridReader {
  public:
-  // `place` must outlive the reader. Fails for a width above 32.
+  // `place` must outlive the reader. Throws for a width above 32.
   HybridReader(std::span<const std::byte> bytes, int bit_width, const ParquetPlace& place,
                const char* what);
 
-  // Calls on_run(value, n) for runs and single values until `count` have been passed; each value
-  // is at most `max_value`, or it fails.
+  // Calls on_run(value, n) for runs and single values until `count` values are read. Throws for a
+  // value above `max_value`.
   template <class OnRun>
   void Read(uint64_t count, uint32_t max_value, OnRun&& on_run) {
     while (count > 0) {
@@ -93,7 +93,7 @@ class HybridReader {
   int n_bits_ = 0;
 };
 
-// Bits that a number up to `max_value` takes; 0 for 0.
+// Number of bits for values up to `max_value`; 0 for 0.
 int BitWidth(uint32_t max_value);
 
 }  // namespace tandem::training

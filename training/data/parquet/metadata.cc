@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kMagic = "PAR1";
 constexpr std::string_view kEncryptedMagic = "PARE";
 constexpr size_t kTailBytes = 8;  // the footer's length, the magic
-// Far above known files; what a hostile footer can make us hold follows from them.
+// Far above known files. They bound the memory that a hostile footer can claim.
 constexpr size_t kMaxRowGroups = 100'000;
 constexpr size_t kMaxSchemaElements = 20'000;
 constexpr size_t kMaxChunks = 2'000'000;
@@ -24,7 +24,7 @@ struct AnnotationName {
   Annotation annotation;
   std::string_view name;
 };
-// ConvertedType, what files had before LogicalType and still have beside it.
+// ConvertedType: the predecessor of LogicalType, still written in addition to it.
 constexpr auto kConverted = std::to_array<AnnotationName>({
     {0, Annotation::kText, "UTF8"},
     {1, Annotation::kRefused, "MAP"},
@@ -108,7 +108,7 @@ std::string NameIn(const Numbers& numbers, int32_t number) {
   return "number " + std::to_string(number);
 }
 
-// Reads the footer's structures; what it does not name, it passes over.
+// Reads the footer's structures and skips unknown fields.
 class FooterReader {
  public:
   FooterReader(std::span<const std::byte> bytes, const ParquetPlace& place)
@@ -210,7 +210,7 @@ class FooterReader {
     thrift_.Struct(of, [&](ThriftField field) {
       if (field.id != kLogicalInteger) {
         type = Find(kLogical, field.id);
-        return false;  // its parameters
+        return false;  // skips its parameters
       }
       type = {kLogicalInteger, Annotation::kSigned, "INTEGER"};
       thrift_.Struct(field, [&](ThriftField parameter) {
@@ -345,7 +345,7 @@ FileMetadata ReadFooter(std::span<const std::byte> file, const ParquetPlace& pla
 
 namespace {
 
-// The three kinds of page that have a header of their own within the header.
+// Reads one of the three page kinds that have a nested header.
 bool ReadPageKind(ThriftReader& thrift, ThriftField of, PageHeader& page) {
   if (of.id != 5 && of.id != 7 && of.id != 8) return false;
   const bool is_v2 = of.id == 8;

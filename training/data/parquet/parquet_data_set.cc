@@ -71,8 +71,8 @@ nlohmann::ordered_json ParquetDataSet::Read(int64_t i) const {
   return row;
 }
 
-// A file keeps to the cache's size by itself; what is too much in all goes by whole files, those
-// used longest ago first.
+// Each file limits its own cache. If all together exceed the limit, whole files are dropped, least
+// recently used first.
 void ParquetDataSet::MakeRoom(size_t keep) const {
   int64_t bytes = 0;
   for (const ParquetRows& rows : rows_) bytes += rows.cached_bytes();

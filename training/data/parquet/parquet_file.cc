@@ -7,7 +7,8 @@
 namespace tandem::training {
 namespace {
 
-// Every row group has every column, of the schema's type, and their rows add up to the file's.
+// Every row group must have every column with the schema's type; their rows must add up to the
+// file's.
 void CheckRowGroups(const FileMetadata& metadata, const ParquetSchema& schema,
                     const ParquetPlace& place) {
   int64_t n_rows = 0;

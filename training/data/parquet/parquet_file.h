@@ -15,13 +15,13 @@
 
 namespace tandem::training {
 
-// An Apache Parquet file, mapped: its schema and where its row groups lie. All of the footer is
-// checked in Open; pages are read by ParquetRows. Immutable, safe from any thread.
+// A mapped Apache Parquet file: its schema and the places of its row groups. Open checks the whole
+// footer; ParquetRows reads pages. Immutable, thread-safe.
 class ParquetFile {
  public:
-  // Throws kNotFound, kIo, kDataLoss for what is no Parquet file or a broken one, and kUnsupported
-  // for an encrypted one and beyond the limits (README.md). A column that cannot be read is no
-  // error here: it is one when it is asked for.
+  // Throws kNotFound, kIo, kDataLoss for a broken file or another format, and kUnsupported for an
+  // encrypted file or beyond the limits (README.md). An unsupported column is an error only when it
+  // is read.
   static std::shared_ptr<const ParquetFile> Open(const std::filesystem::path& path);
   // `bytes` must outlive the file.
   static std::shared_ptr<const ParquetFile> FromBytes(std::span<const std::byte> bytes,
@@ -30,7 +30,7 @@ class ParquetFile {
   const std::string& name() const { return place_.text; }
   int64_t n_rows() const { return metadata_.n_rows; }
   const ParquetSchema& schema() const { return schema_; }
-  // Of the columns at the top, in the file's order.
+  // Names of the top-level columns, in the file's order.
   std::vector<std::string> column_names() const;
   // "messages: list<struct<content: string, role: string>>, prompt: string"
   std::string DescribeColumns() const;
@@ -44,7 +44,7 @@ class ParquetFile {
 
   ParquetPlace place_;
   std::span<const std::byte> bytes_;
-  std::shared_ptr<const engine::MappedFile> mapped_;  // null: the bytes are somebody else's
+  std::shared_ptr<const engine::MappedFile> mapped_;  // null: the bytes are borrowed
   FileMetadata metadata_;
   ParquetSchema schema_;
 };

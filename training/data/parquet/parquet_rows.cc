@@ -22,7 +22,7 @@ ParquetPlace ColumnPlace(const ParquetFile& file, size_t group_idx, const std::s
   return {file.name() + ": row group " + std::to_string(group_idx) + ": column " + Quoted(column)};
 }
 
-// Why a column cannot be read by its type, somewhere in it.
+// The first unsupported type within a column.
 std::optional<Error> FaultOfType(const ParquetFile& file, const ParquetField& field,
                                  const std::string& path) {
   if (!field.refusal.empty()) {
@@ -34,7 +34,7 @@ std::optional<Error> FaultOfType(const ParquetFile& file, const ParquetField& fi
   return std::nullopt;
 }
 
-// Why it cannot be read by what the footer says of it: known before the first row.
+// Why the column cannot be read, from the footer alone.
 std::optional<Error> FaultOf(const ParquetFile& file, const ParquetField& column) {
   if (auto fault = FaultOfType(file, column, column.name)) return fault;
   const auto& groups = file.metadata().row_groups;
@@ -97,7 +97,7 @@ std::vector<std::string> ReadableColumns(const ParquetFile& file) {
 struct ParquetRows::DecodedGroup {
   size_t group_idx = 0;
   int64_t bytes = 0;
-  std::vector<std::vector<LeafColumn>> columns;  // of each of columns_, its leaves
+  std::vector<std::vector<LeafColumn>> columns;  // for each of columns_, its leaves
 };
 
 ParquetRows::ParquetRows(std::shared_ptr<const ParquetFile> file,

@@ -14,23 +14,23 @@
 namespace tandem::training {
 
 struct ParquetOptions {
-  // Of the columns asked for in one row group, decoded; a larger one is refused.
+  // Limit for the decoded columns of one row group; a larger group is refused.
   int64_t row_group_bytes = int64_t{2} << 30;
-  // Of decoded row groups kept for the next row. The last one is kept whatever its size.
+  // Limit for decoded row groups kept for later rows. The last group is always kept.
   int64_t cache_bytes = int64_t{256} << 20;
 };
 
-// The columns that can be read as far as the footer says, without those that hold bytes not
-// declared as text (images and the like), which are read only when they are named.
+// The columns that the footer shows to be readable. Excludes columns of bytes that are not declared
+// as text (images, for example); they must be named explicitly.
 std::vector<std::string> ReadableColumns(const ParquetFile& file);
 
-// Rows of some top-level columns of a file, by number. A row group is decoded when its first row is
-// asked for and kept as the cache allows; in the order of the file every page is decoded once.
-// For one thread at a time; several may read one ParquetFile through a ParquetRows each.
+// Rows of some top-level columns of a file, by number. Decodes a row group at its first row and
+// caches it; in file order every page is decoded once. One thread at a time; several threads may
+// share a ParquetFile with one ParquetRows each.
 class ParquetRows {
  public:
-  // No columns: all of them. Throws kInvalidArgument for a column that is not there, kUnsupported
-  // for one that cannot be read, with what to do about it.
+  // Without `columns`: all. Throws kInvalidArgument for an absent column, and kUnsupported with the
+  // remedy for one that cannot be read.
   ParquetRows(std::shared_ptr<const ParquetFile> file, std::span<const std::string> columns = {},
               ParquetOptions options = {});
   ~ParquetRows();
@@ -38,9 +38,9 @@ class ParquetRows {
   ParquetRows& operator=(ParquetRows&&) = delete;
 
   int64_t size() const { return file_->n_rows(); }
-  // Row i as an object of the columns, in the order they were asked for: null, booleans, numbers,
-  // strings, arrays and objects. Strings are UTF-8. NaN and infinities stay numbers, which JSON
-  // text would write as null. Throws kDataLoss and kUnsupported, naming file, row group and column.
+  // Row i as an object of the columns, in the requested order: null, booleans, numbers, strings,
+  // arrays and objects. Strings are UTF-8. NaN and infinities stay numbers, although JSON text
+  // would write null. Throws kDataLoss and kUnsupported, naming file, row group and column.
   // REQUIRES: 0 <= i < size().
   nlohmann::ordered_json JsonRow(int64_t i);
 
@@ -55,8 +55,8 @@ class ParquetRows {
   std::shared_ptr<const ParquetFile> file_;
   std::vector<const ParquetField*> columns_;
   ParquetOptions options_;
-  std::vector<int64_t> group_ends_;  // the row after each row group's last
-  std::list<DecodedGroup> cache_;    // the last used first
+  std::vector<int64_t> group_ends_;  // for each row group, the number after its last row
+  std::list<DecodedGroup> cache_;    // most recently used first
   int64_t cached_bytes_ = 0;
 };
 

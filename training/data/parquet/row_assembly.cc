@@ -86,8 +86,8 @@ class Assembler {
     return std::span(cursors_).subspan(field.first_leaf - first_leaf_, field.n_leaves);
   }
 
-  // The definition level at the next entry, which must begin what has `repetition` and lie in
-  // something that is there from `present` on.
+  // The definition level of the next entry. The entry must have this repetition level and a
+  // definition level of at least `present`.
   int Peek(const LeafCursor& cursor, int repetition, int present) const {
     if (cursor.at_end() || cursor.repetition() != repetition || cursor.definition() < present) {
       Disagree(cursor);
@@ -95,7 +95,7 @@ class Assembler {
     return cursor.definition();
   }
 
-  // All leaves below a null or an empty list have one entry, of the same level.
+  // All leaves below a null or an empty list have one entry of the same level.
   void PassOver(const ParquetField& field, int repetition, int definition) {
     for (LeafCursor& cursor : Leaves(field)) {
       if (Peek(cursor, repetition, definition) != definition) Disagree(cursor);
@@ -129,7 +129,7 @@ class Assembler {
 
   Json ReadStruct(const ParquetField& field, int repetition) {
     Json object = Json::object();
-    // Names are known to differ; inserting by name would search for each.
+    // The names differ; inserting by name would search each time.
     auto& items = object.get_ref<Json::object_t&>();
     items.reserve(field.children.size());
     for (const ParquetField& child : field.children) {

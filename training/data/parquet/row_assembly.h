@@ -17,10 +17,9 @@ struct LeafColumn {
   DecodedColumn column;
 };
 
-// Puts a row of one top-level column together from the levels of its leaves (Dremel's record
-// assembly): nulls, empty lists and null lists come out as they went in. `leaves` are
-// field.n_leaves of them. Throws kDataLoss when the leaves contradict each other about a row's
-// shape.
+// Assembles a row of one top-level column from the levels of its leaves (Dremel's record assembly).
+// Preserves nulls, empty lists and null lists. `leaves` holds the field's n_leaves leaves. Throws
+// kDataLoss when the leaves contradict each other about a row's shape.
 nlohmann::ordered_json AssembleValue(const ParquetField& field, std::span<const LeafColumn> leaves,
                                      size_t row, const ParquetPlace& place);
 

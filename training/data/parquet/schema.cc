@@ -10,15 +10,15 @@
 namespace tandem::training {
 namespace {
 
-constexpr int kMaxDepth = 64;           // so that levels fit a byte, and recursion the stack
-constexpr size_t kMaxPathBytes = 4096;  // of names on the way to a column, kept for messages
+constexpr int kMaxDepth = 64;           // levels fit in a byte, recursion fits on the stack
+constexpr size_t kMaxPathBytes = 4096;  // of the names on the path to a column, kept for messages
 
 struct Node {
   const SchemaElement* element = nullptr;
   std::vector<Node> children;
 };
 
-// The tree that the flat list spells.
+// Builds the tree from the flat list.
 class TreeReader {
  public:
   TreeReader(std::span<const SchemaElement> elements, const ParquetPlace& place)
@@ -71,7 +71,7 @@ class TreeReader {
   size_t at_ = 0;
 };
 
-// Where the walk through the tree stands.
+// The levels at the present node of the walk.
 struct Levels {
   int definition = 0;
   int repetition = 0;
@@ -85,7 +85,7 @@ class FieldBuilder {
     if (node.element->repetition != Repetition::kRepeated) {
       return BuildOnce(node, levels, parent_path);
     }
-    // Repeated without the list's group around it: a list that is never null.
+    // Repeated without a list group around it: a list that is never null.
     return BuildList(node, levels,
                      [&](Levels inner) { return BuildOnce(node, inner, parent_path); });
   }
@@ -105,7 +105,7 @@ class FieldBuilder {
     return list;
   }
 
-  // A node without its repetition, for which its parent has allowed.
+  // Builds a node without its repetition, which the caller has handled.
   ParquetField BuildOnce(const Node& node, Levels levels, const std::string& parent_path) {
     const SchemaElement& element = *node.element;
     const std::string path = parent_path.empty() ? element.name : parent_path + "." + element.name;
@@ -133,8 +133,8 @@ class FieldBuilder {
     return group;
   }
 
-  // The three-level list (group, repeated group, element), or the two-level one of older writers,
-  // in which the repeated field is the element: the format's rules of backward compatibility.
+  // The three-level list (group, repeated group, element), or the two-level list of older writers,
+  // whose repeated field is the element. Follows the format's backward-compatibility rules.
   ParquetField BuildAnnotatedList(const Node& node, Levels levels, const std::string& path) {
     const Node& repeated = node.children[0];
     const std::string& name = repeated.element->name;
@@ -163,7 +163,7 @@ class FieldBuilder {
     return field;
   }
 
-  // Says what the values are; returns why they cannot be read, or nothing.
+  // Sets the kind of the values. Returns why they cannot be read, or an empty text.
   static std::string Classify(const SchemaElement& element, ParquetLeaf& leaf) {
     if (element.annotation == Annotation::kRefused) {
       return "its type " + std::string(element.annotation_name) +

@@ -9,13 +9,13 @@
 #include "training/data/parquet/metadata.h"
 #include "training/data/parquet/place.h"
 
-// The schema as rows have it: values, structs and lists, whatever groups the file spells them with,
-// and for each the definition and repetition levels that tell null, empty and present apart.
+// The logical schema of rows: values, structs and lists, independent of the groups that spell them.
+// Holds the definition and repetition levels that distinguish null, empty and present.
 namespace tandem::training {
 
 enum class ValueKind { kBool, kInt, kUint32, kUint64, kDouble, kString, kNull };
 
-// A column of values as it lies in the file.
+// A column of values as stored in the file.
 struct ParquetLeaf {
   std::string path;  // "messages.list.element.content"
   ParquetType type = ParquetType::kBoolean;
@@ -29,9 +29,9 @@ struct ParquetField {
   enum class Kind { kValue, kStruct, kList };
   Kind kind = Kind::kValue;
   std::string name;
-  int definition = 0;          // the level from which on it is not null
-  int repetition = 0;          // kList: the level of an element that is not the first
-  int element_definition = 0;  // kList: the level from which on there is an element
+  int definition = 0;          // the lowest level at which it is not null
+  int repetition = 0;          // kList: the level of every element after the first
+  int element_definition = 0;  // kList: the lowest level with an element
   size_t first_leaf = 0;
   size_t n_leaves = 0;
   std::vector<ParquetField> children;  // kStruct: its fields; kList: the element
@@ -43,8 +43,8 @@ struct ParquetSchema {
   std::vector<ParquetLeaf> leaves;
 };
 
-// Throws kDataLoss for a schema that is no tree, kUnsupported beyond the limits of depth and for
-// names that occur twice in one struct. What cannot be read but is well formed gets a `refusal`.
+// Throws kDataLoss for a schema that is no tree. Throws kUnsupported beyond the depth limits and
+// for duplicate names in a struct. Valid but unsupported fields get a `refusal`.
 ParquetSchema BuildSchema(std::span<const SchemaElement> elements, const ParquetPlace& place);
 
 // "list<struct<content: string, role: string>>"

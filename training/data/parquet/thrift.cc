@@ -101,7 +101,7 @@ uint64_t ThriftReader::ListHeader(ThriftType& type) {
   const uint8_t head = Byte();
   type = TypeOf(head & 0x0F);
   const uint64_t count = (head >> 4) == 15 ? Varint() : head >> 4;
-  // Whatever an item is, it takes a byte.
+  // Every item takes at least a byte.
   if (count > left()) {
     Fail("a list of " + std::to_string(count) + " items with " + std::to_string(left()) +
          " bytes left");
@@ -126,7 +126,7 @@ void ThriftReader::Skip(ThriftType type, bool in_container) {
   switch (type) {
     case ThriftType::kTrue:
     case ThriftType::kFalse:
-      // A field's truth lies in its type, an item's in a byte.
+      // A boolean field is encoded in its type; an item takes a byte.
       if (in_container) Take(1);
       return;
     case ThriftType::kByte:

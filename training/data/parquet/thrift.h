@@ -10,7 +10,7 @@
 
 namespace tandem::training {
 
-// How a value is written; the numbers are the format's.
+// The encoding of a value; the numbers are the format's.
 enum class ThriftType : uint8_t {
   kTrue = 1,
   kFalse = 2,
@@ -27,13 +27,13 @@ enum class ThriftType : uint8_t {
   kUuid = 13,
 };
 
-// Reads Thrift's compact protocol front to back, without a schema and without copying. Every length
-// is compared with the bytes that are left before it is believed, so work is linear in them;
-// nesting is bounded. Throws kDataLoss.
+// Reads Thrift's compact protocol from front to back, without a schema or copies. Compares every
+// length with the remaining bytes before use, so the work is linear in them. Nesting is bounded.
+// Throws kDataLoss.
 //
 //   reader.Struct([&](ThriftField field) {
 //     if (field.id == 1) version = reader.I32(field);
-//     else return false;  // passed over
+//     else return false;  // skipped
 //     return true;
 //   });
 struct ThriftField {
@@ -43,11 +43,11 @@ struct ThriftField {
 
 class ThriftReader {
  public:
-  // Both must outlive the reader. `what` is the thing that is read, for messages.
+  // The arguments must outlive the reader. `what` names the input in messages.
   ThriftReader(std::span<const std::byte> bytes, const ParquetPlace& place, std::string_view what)
       : bytes_(bytes), place_(place), what_(what) {}
 
-  // Calls on_field for every field; where it returns false, the field is passed over.
+  // Calls on_field for every field and skips the field when it returns false.
   template <class OnField>
   void Struct(OnField&& on_field) {
     Enter();
@@ -58,7 +58,7 @@ class ThriftReader {
     --depth_;
   }
 
-  // The values of a field; each fails when the field holds another type.
+  // These return a field's value. They throw when the field has another type.
   bool Bool(ThriftField field) const;
   int32_t I32(ThriftField field);
   int64_t I64(ThriftField field);
@@ -68,7 +68,7 @@ class ThriftReader {
     Expect(field, ThriftType::kStruct);
     Struct(on_field);
   }
-  // Calls on_item(item) for every item, which must read it; `item` carries the items' type.
+  // Calls on_item(item) for every item, which must read it. `item` has the items' type.
   template <class OnItem>
   void List(ThriftField field, OnItem&& on_item) {
     Expect(field, ThriftType::kList);
@@ -83,7 +83,7 @@ class ThriftReader {
  private:
   [[noreturn]] void Fail(const std::string& problem) const;
   void Enter();
-  bool NextField(ThriftField& field);  // false: the struct has ended
+  bool NextField(ThriftField& field);  // false: end of the struct
   void Expect(ThriftField field, ThriftType type) const;
   uint64_t ListHeader(ThriftType& type);
   void SkipMap();
