@@ -24,7 +24,7 @@ std::vector<double> ArrivalTimes(const ArrivalOptions& options) {
   double at = 0;
   while (true) {
     const auto n = static_cast<int64_t>(times.size());
-    // Multiplied, not added up: a constant process must not drift.
+    // A constant process multiplies instead of adding, so that it does not drift.
     at = is_poisson ? at + random.Exponential() / options.requests_per_s
                     : static_cast<double>(n) / options.requests_per_s;
     if (options.requests > 0 ? n == options.requests : at >= options.duration_s) return times;

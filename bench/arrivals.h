@@ -5,17 +5,17 @@
 
 namespace tandem::bench {
 
-// When the requests of an open loop are due.
+// Times at which an open loop's requests are due.
 struct ArrivalOptions {
   enum class Process { kPoisson, kConstant };
   Process process = Process::kPoisson;
   double requests_per_s = 1;
-  int64_t requests = 0;  // how many; 0: as many as begin within duration_s
+  int64_t requests = 0;  // 0: all that begin within duration_s
   double duration_s = 0;
   uint64_t seed = 1;
 };
 
-// Seconds since the beginning, ascending; the first of a constant process is 0.
+// Returns seconds since the start, ascending; a constant process starts at 0.
 std::vector<double> ArrivalTimes(const ArrivalOptions& options);
 
 }  // namespace tandem::bench

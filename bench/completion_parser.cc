@@ -29,8 +29,7 @@ bool HasText(const Element& message) {
          HasString(message, "reasoning") || HasItems(message, "tool_calls");
 }
 
-// {"error":{"message":…}}, {"error":"…"} and {"message":…,"object":"error"} are all met in the
-// wild.
+// Servers use {"error":{"message":…}}, {"error":"…"} and {"message":…,"object":"error"}.
 std::optional<std::string> ErrorOf(const Element& body) {
   std::string_view text;
   Element error;
@@ -83,7 +82,7 @@ CompletionPiece CompletionParser::Parse(std::string_view json) {
     if (usage["prompt_tokens_details"].get(details) == simdjson::SUCCESS && details.is_object()) {
       piece.usage->cached_tokens = Integer(details, "cached_tokens");
     }
-    // Some servers say it beside `usage` only.
+    // Some servers report cached tokens in "timings" instead of `usage`.
     Element timings;
     if (piece.usage->cached_tokens == 0 && body["timings"].get(timings) == simdjson::SUCCESS &&
         timings.is_object()) {

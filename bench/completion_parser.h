@@ -8,29 +8,28 @@
 
 namespace tandem::bench {
 
-// Token counts as servers report them.
+// Token counts that a server reports.
 struct CompletionUsage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
-  int64_t cached_tokens = 0;  // of the prompt, taken from a cache
+  int64_t cached_tokens = 0;  // prompt tokens taken from a cache
 };
 
-// What a load generator wants to know of one body, or of one event of a stream, of
-// /v1/chat/completions or /v1/completions.
+// One response body, or one stream event, of /v1/chat/completions or /v1/completions.
 struct CompletionPiece {
-  bool has_text = false;      // text, reasoning or a tool call, not just a role
-  bool has_finished = false;  // a finish_reason
+  bool has_text = false;      // text, reasoning or a tool call; a role alone does not count
+  bool has_finished = false;  // has a finish_reason
   std::optional<CompletionUsage> usage;
   std::optional<std::string> error;  // the server's message
 };
 
-// Keeps the JSON parser's buffers between calls. One thread.
+// Reuses the JSON parser's buffers between calls. One thread.
 class CompletionParser {
  public:
   CompletionParser();
   ~CompletionParser();
 
-  // Throws kDataLoss when `json` is no JSON object.
+  // Throws kDataLoss if `json` is not a JSON object.
   CompletionPiece Parse(std::string_view json);
 
  private:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The peak resident memory of conversions, beside what they may take.
+"""Measures the peak resident memory of conversions and compares it with their bound.
 
     bench/convert_memory.py BINARY MODEL_DIR [--only maxtext] [--work DIR] [--certificate]
 
-Converts MODEL_DIR into each format, and what became MaxText's, native or GGUF back into a Hugging Face directory,
-and prints a line of JSON for each: seconds, peak resident memory (pages of mapped files included), and the bound:
-the largest tensor read or written, plus 512 MiB. Exits 1 where a conversion fails or goes over the bound.
-A certificate runs both models, which takes their weights in memory, so there is none unless asked for
-(and then no bound). Standard library only.
+Converts MODEL_DIR into each format, and the MaxText, native and GGUF results back into Hugging Face directories.
+Prints a line of JSON for each: seconds, peak resident memory (pages of mapped files included), and the bound. The
+bound is the largest tensor read or written, plus 512 MiB. Exits 1 if a conversion fails or exceeds its bound.
+A certificate runs both models and holds their weights in memory. It is off by default; with it no bound applies.
+Standard library only.
 """
 
 import argparse
@@ -41,12 +41,12 @@ CONVERSIONS = [
 def largest_leaf(binary, path):
     listing = subprocess.run([binary, "checkpoint", "ls", path, "--json"], capture_output=True, check=True)
     leaves = json.loads(listing.stdout)["leaves"]
-    # As f32, what every transform computes in, and what blocks are told as.
+    # As f32: transforms compute in f32, and quantised blocks decode to f32.
     return max([math.prod(leaf["shape"]) * 4 if leaf["shape"] else 4 for leaf in leaves])
 
 
 def run(command):
-    """Exit code, seconds and peak resident bytes of the process."""
+    """Returns exit code, seconds and peak resident bytes of the process."""
     begin = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -82,7 +82,7 @@ def main():
                 line["within"] = peak <= bound
             failed += code != 0 or not (arguments.certificate or line["within"])
             print(json.dumps(line), flush=True)
-            # What nothing goes on from makes room.
+            # Frees the room of a result that no later conversion reads.
             if not any(each[1] == name for each in wanted) and target.exists():
                 shutil.rmtree(target) if target.is_dir() else target.unlink()
     return 1 if failed else 0

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""How fast `tandem convert` is beside copying and syncing the same bytes.
+"""Compares the speed of `tandem convert` with copying and syncing the same bytes.
 
     bench/convert_speed.py BINARY [MODEL_DIR] [--shape llama-1b] [--to native --to hf …] [--pairs 5]
 
-Without MODEL_DIR a model of random weights is made (`tandem bench make-model`) and removed again.
-Each pair is one `cp` of the model's files followed by fsync, and one conversion, which of them first
-taking turns; the files are read once before, so that both find them in the page cache, and converted once,
-so that the hash of the source, which records have, is remembered as that of a served model is. There
-is no certificate unless asked for: it runs both models, which is another matter. Prints one
-line of JSON per format: the median of copy's time over conversion's, and of the conversion the
-seconds, MB/s, processor seconds and peak RSS. Standard library only.
+Without MODEL_DIR it makes a model of random weights (`tandem bench make-model`) and removes it afterwards.
+A pair is one `cp` of the model's files with fsync and one conversion; the two take turns to be first.
+Before the pairs the files are read once, so that both find them in the page cache. They are also converted
+once, so that the source's hash is remembered like a served model's. The certificate is off by default,
+because it runs both models. Prints one line of JSON per format: the median of the copy's time over the
+conversion's, and the conversion's seconds, MB/s, processor seconds and peak RSS. Standard library only.
 """
 
 import argparse
@@ -25,7 +24,7 @@ import time
 
 
 def run(command):
-    """Seconds, and what the process used."""
+    """Returns seconds and the resource usage of the process."""
     begin = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     errors = process.stderr.read()
@@ -46,9 +45,9 @@ def warm(directory):
 
 
 def settle(size):
-    """Nothing of the run before is on its way to the disk, and there is memory for the pages of the
-    next: a virtual machine whose host has taken free memory back pays for getting it again, several
-    times what copying costs, and whichever program comes first would pay."""
+    """Waits for earlier writes to reach the disk, and touches memory for the next run's pages. A virtual
+    machine whose host took back free memory pays several times the cost of copying to regain it. The
+    first program of a pair would pay that."""
     os.sync()
     touch = f"memory = b'1' * {size + (256 << 20)}"
     subprocess.run([sys.executable, "-c", touch], check=True)
@@ -125,7 +124,7 @@ def main():
             arguments.model = work / "model"
             run([arguments.binary, "bench", "make-model", arguments.shape, str(arguments.model)])
         os.environ["XDG_CACHE_HOME"] = str(work / "cache")
-        time.sleep(3)  # files are remembered once they are two seconds old
+        time.sleep(3)  # hashes are remembered for files at least two seconds old
         warm(arguments.model)
         convert(arguments, work / "first", "native")
         shutil.rmtree(work / "first")

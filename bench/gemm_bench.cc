@@ -33,7 +33,7 @@ double Since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Median time of one step(index), steps running in turn over `cycle` indices.
+// Returns the median time of step(index), with `index` cycling below `cycle`.
 double MedianSeconds(int64_t cycle, double seconds, const std::function<void(int64_t)>& step) {
   for (int64_t i = 0; i < std::min<int64_t>(cycle, 2); ++i) step(i);
   std::vector<double> times;
@@ -48,7 +48,7 @@ double MedianSeconds(int64_t cycle, double seconds, const std::function<void(int
   return Median(std::move(times));
 }
 
-// Sums bytes so that every load must happen.
+// Sums the bytes, so that no load can be dropped.
 int64_t ReadAll(const std::byte* data, size_t bytes) {
   __m256i sum[4] = {};
   for (size_t i = 0; i + 128 <= bytes; i += 128) {
@@ -67,7 +67,7 @@ int64_t ReadAll(const std::byte* data, size_t bytes) {
 }
 
 double ReadRate(ThreadPool& pool, const AlignedBuffer& buffer, double seconds) {
-  // Pieces as large as a matrix kernel's tasks.
+  // Pieces have the size of a matrix kernel's tasks.
   constexpr size_t kPiece = 1 << 20;
   volatile int64_t sink = 0;
   const auto task = [&](int64_t index, int) {
@@ -79,7 +79,7 @@ double ReadRate(ThreadPool& pool, const AlignedBuffer& buffer, double seconds) {
   return static_cast<double>(pieces) * kPiece / step;
 }
 
-// Touches every page, each with a value of its own: equal pages could be merged.
+// Touches every page, each with its own value, because equal pages could be merged.
 void Fill(AlignedBuffer& buffer) {
   for (size_t i = 0; i < buffer.size(); i += 64) buffer.data()[i] = static_cast<std::byte>(i >> 8);
 }
@@ -90,7 +90,8 @@ void Print(std::ostream& out, const char* format, auto... values) {
   out << line << std::endl;
 }
 
-// bf16 or f32 values in [-1, 1), from a small generator: packing real weights would dominate.
+// Fills with bf16 or f32 values in [-1, 1) from a small generator; packing real weights would
+// dominate.
 void FillOperand(DType dtype, std::byte* data, int64_t elements) {
   uint32_t state = 1;
   for (int64_t i = 0; i < elements; ++i) {
@@ -119,9 +120,9 @@ double RoofFlops(const Roof& roof, DType dtype) {
   return dtype == DType::kF32 ? roof.f32_flops : roof.bf16_flops;
 }
 
-// What the weights are in.
+// Type of the weights.
 struct WeightType {
-  DType dtype;  // of the other operand
+  DType dtype;  // dtype of the other operand
   BlockFormat block = BlockFormat::kNone;
 
   std::string name() const {
@@ -137,7 +138,7 @@ struct WeightType {
   }
 };
 
-// Any integers will do, with scales that are ordinary numbers.
+// Fills with arbitrary integers and normal numbers as scales.
 void FillBlocks(BlockFormat block, const GemmBenchOptions::Shape& shape, std::byte* panels) {
   std::mt19937 rng(1);
   const int64_t panel_bytes = engine::BlockPanelBytes(block, shape.k);
@@ -267,7 +268,7 @@ int RunGemmBench(std::ostream& out, const GemmBenchOptions& options) {
         WeightType{DType::kBF16, BlockFormat::kInt4K}}) {
     if (!wanted(type)) continue;
     for (const GemmBenchOptions::Shape& shape : options.shapes) {
-      // The roof beside each group: a shared machine's moves within minutes.
+      // Measures the roof next to each group, because a shared machine's roof moves within minutes.
       const Roof roof = PrintRoof(out, options);
       BenchForward(out, ops, options, shape, type, roof);
     }

@@ -7,30 +7,30 @@
 
 namespace tandem::bench {
 
-// `tandem bench gemm` and `tandem bench roof`: what the matrix kernels reach on this machine, and
-// the limits they are held against, measured side by side (bench/README.md has the protocol).
+// `tandem bench gemm` and `tandem bench roof`: the speed of the matrix kernels on this machine, and
+// its limits, measured in alternation (protocol in bench/README.md).
 struct GemmBenchOptions {
   struct Shape {
     int64_t k = 0;
     int64_t n = 0;
   };
-  int threads = 0;       // 0 = one per physical core
+  int threads = 0;       // 0: one per physical core
   double seconds = 0.7;  // per case
   std::vector<Shape> shapes = {{2304, 9216}, {2048, 8192}};
   std::vector<int64_t> rows = {1, 8, 32, 512};
-  // Weights are cycled over at least this much, so that they come from memory.
+  // Weights cycle over at least this much memory, so that they are not cached.
   int64_t cycle_bytes = 400'000'000;
   std::vector<std::string> types = {"bf16", "f32",  "int8",
                                     "int4", "int6", "q4_k"};  // of the weights
-  bool gradients = true;  // also the two gradient products, at training's sizes
+  bool gradients = true;  // also measures both gradient products, at training sizes
 };
 
-// Limits of this machine for the kernel table in use.
+// Limits of this machine for the active kernel table.
 struct Roof {
   double f32_flops = 0;   // fused multiply-adds, all threads
-  double bf16_flops = 0;  // bf16 products in the table's way of multiplying them
-  double int8_ops = 0;    // products of bytes, likewise
-  double read_bytes = 0;  // bytes/s of reading memory, all threads
+  double bf16_flops = 0;  // bf16 products as the table computes them
+  double int8_ops = 0;    // int8 products, likewise
+  double read_bytes = 0;  // memory read by all threads, bytes/s
 };
 Roof MeasureRoof(int threads, double seconds);
 

@@ -26,7 +26,7 @@ double SecondsOf(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
 }
 
-// Small numbers that differ, in no order that matters.
+// Fills with small numbers that differ.
 void FillBf16(AlignedBuffer& buffer) {
   auto* values = buffer.as<Bf16>();
   for (size_t i = 0; i < buffer.size() / sizeof(Bf16); ++i) {

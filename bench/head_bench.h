@@ -5,9 +5,9 @@
 
 namespace tandem::bench {
 
-// `tandem bench head`: the loss over a large vocabulary, forward and backward, beside the matrix
-// products in it on all rows at once, which nothing can do without: logits, input gradient and, of
-// a head that is trained, weight gradient. Also the bytes it takes besides its arguments.
+// `tandem bench head`: the loss over a large vocabulary, forward and backward, compared with its
+// matrix products over all rows at once. These are logits and input gradient, and the weight
+// gradient of a trained head. Also prints the bytes it needs besides its arguments.
 struct HeadBenchOptions {
   int64_t vocab = 262144;
   int64_t dim = 2304;

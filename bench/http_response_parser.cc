@@ -30,7 +30,7 @@ std::string_view Trimmed(std::string_view text) {
   return text;
 }
 
-// Whether a comma-separated list names `token`.
+// Whether a comma-separated list contains `token`.
 bool Lists(std::string_view list, std::string_view token) {
   while (!list.empty()) {
     const size_t comma = list.find(',');
@@ -93,7 +93,7 @@ void HttpResponseParser::ParseHead() {
     const size_t end = head.find('\n');
     const std::string_view line = Trimmed(head.substr(0, end));
     head.remove_prefix(end + 1);
-    if (line.empty()) continue;  // the closing one
+    if (line.empty()) continue;  // the closing line
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) {
       Malformed("header '" + std::string(line.substr(0, 40)) + "'");
@@ -102,7 +102,7 @@ void HttpResponseParser::ParseHead() {
   }
   line_.clear();
 
-  if (status_ >= 100 && status_ < 200) return;  // an interim answer: the head is yet to come
+  if (status_ >= 100 && status_ < 200) return;  // interim response; the real head follows
   if (status_ == 204 || status_ == 304) {
     state_ = State::kDone;
   } else if (is_chunked_) {
@@ -123,8 +123,8 @@ size_t HttpResponseParser::Feed(std::string_view bytes, std::string& body) {
       case State::kHead: {
         const size_t line_begin = line_.empty() ? 0 : line_.rfind('\n') + 1;
         if (!TakeLine(bytes, kMaxHeadBytes)) break;
-        // `line_begin` is 0 both for the first line and for one whose beginning came earlier;
-        // either way the text from there on is the line just ended.
+        // `line_begin` is 0 for the first line and for a line that began in an earlier piece. In
+        // both cases the text from there is the line that just ended.
         if (Trimmed(std::string_view(line_).substr(line_begin, line_.size() - line_begin - 1))
                 .empty()) {
           ParseHead();

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A header must not be able to hold another one.
+// Refuses a text that could smuggle in another header.
 void RequireOneLine(const std::string& text, const char* what) {
   for (const char c : text) {
     if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f) {
@@ -72,7 +72,7 @@ HttpTarget ParseTarget(const std::string& url, const std::string& api_key) {
   if (target.prefix.ends_with("/v1")) target.prefix.resize(target.prefix.size() - 3);
 
   std::string_view port = "80";
-  if (authority.starts_with('[')) {  // an IPv6 address
+  if (authority.starts_with('[')) {  // IPv6 address
     const size_t end = authority.find(']');
     if (end == std::string_view::npos) throw fault("has a '[' without ']'");
     target.host = authority.substr(1, end - 1);
@@ -119,7 +119,7 @@ Address Address::Resolve(const HttpTarget& target) {
   const int fault = getaddrinfo(target.host.c_str(), target.port.c_str(), &wanted, &found);
   if (fault != 0) Unreachable(target, gai_strerror(fault));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
-  // A name may lead to several; the first that accepts is the one.
+  // A name may have several addresses; takes the first that accepts.
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
     Address address;
     address.family_ = at->ai_family;

@@ -5,16 +5,16 @@
 
 namespace tandem::bench {
 
-// A server to ask, from a base URL such as OpenAI clients take: http://host:port, with or without
-// the /v1. Plain HTTP only: a load generator runs beside what it measures.
+// A server, given by a base URL as for OpenAI clients: http://host:port, with or without /v1. Plain
+// HTTP only, since a load generator runs near the server.
 struct HttpTarget {
   std::string host;
   std::string port;
-  std::string prefix;   // of paths, "" or "/gateway"
-  std::string api_key;  // sent as a bearer token; empty: none
+  std::string prefix;   // of paths: "" or "/gateway"
+  std::string api_key;  // bearer token; empty: none
 
   std::string url() const { return "http://" + host + ":" + port + prefix; }
-  // The bytes of a request to a path such as "/v1/models".
+  // Returns the bytes of a request to a path such as "/v1/models".
   std::string Request(const std::string& method, const std::string& path, const std::string& body,
                       bool keep_alive) const;
 };
@@ -22,7 +22,7 @@ struct HttpTarget {
 // Throws kInvalidArgument.
 HttpTarget ParseTarget(const std::string& url, const std::string& api_key);
 
-// A socket; closes itself.
+// Owns a socket and closes it.
 class Socket {
  public:
   Socket() = default;
@@ -49,13 +49,13 @@ class Socket {
   int fd_ = -1;
 };
 
-// Where a target's name leads; looked up once, as a look-up may block.
+// A resolved address. Resolving may block, so it happens once.
 class Address {
  public:
   // Throws kUnavailable.
   static Address Resolve(const HttpTarget& target);
-  // A non-blocking socket whose connection is under way; its end shows as writability. On failure
-  // the socket is empty and errno tells why.
+  // Starts a non-blocking connection; the socket becomes writable when it is established or has
+  // failed. On failure to start, returns an empty socket and sets errno.
   Socket StartConnecting() const;
 
  private:
@@ -68,8 +68,8 @@ struct HttpAnswer {
   std::string body;
 };
 
-// One request on a connection of its own, waited for. Throws kUnavailable, kDeadlineExceeded or
-// kDataLoss when there is no answer.
+// Sends one request on a new connection and waits for the answer. Throws kUnavailable,
+// kDeadlineExceeded or kDataLoss.
 HttpAnswer Ask(const HttpTarget& target, const std::string& method, const std::string& path,
                const std::string& body, double timeout_s);
 

@@ -21,12 +21,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double kAskTimeoutS = 120;
-// Two lengths of text give the line that all others lie on.
+// Two lengths of text determine the linear relation between words and tokens.
 constexpr int64_t kShortWords = 16;
 constexpr int64_t kLongWords = 144;
-// Fewer than any tokenizer makes of a word: then a template drops what it is given.
+// Below any real tokenizer's rate; a lower slope means that the template drops the text.
 constexpr double kMinTokensPerWord = 0.5;
-// Warm-up takes its prompts from far beyond those that are measured.
+// Warm-up prompts come from indices far beyond the measured ones.
 constexpr int64_t kWarmupIdx = int64_t{1} << 40;
 
 HttpAnswer AskForOk(const HttpTarget& target, const std::string& method, const std::string& path,
@@ -50,7 +50,7 @@ std::string FirstModel(const HttpTarget& target) {
   return list[path].get<std::string>();
 }
 
-// One of the two servers, ready to be measured.
+// One of the two servers, ready for measuring.
 class Side {
  public:
   Side(const char* name, const LoadOptions& options, const LoadOptions::Side& side)
@@ -63,13 +63,13 @@ class Side {
                                                                   : "/v1/completions") {
     prompts_.model = side.model.empty() ? FirstModel(target_) : side.model;
     if (prompts_.kind == PromptOptions::Kind::kText) Calibrate();
-    if (pid_ != 0) ReadProcessUsage(pid_);  // complain now, not after the run
+    if (pid_ != 0) ReadProcessUsage(pid_);  // fails early if the process is unreadable
   }
 
   const char* name() const { return name_; }
   const std::string& model() const { return prompts_.model; }
   std::string url() const { return target_.url(); }
-  // What prompts of text are made of; a line for the report.
+  // Describes for the report how text prompts are made.
   std::string DescribeText() const {
     if (!is_calibrated_) {
       return "; its prompt_tokens do not grow with the text, so a word is taken for a token";
@@ -82,7 +82,7 @@ class Side {
 
   LoadSummary Run(int round) const {
     PromptOptions prompt_options = prompts_;
-    prompt_options.seed += static_cast<uint64_t>(round);  // the same bytes for both of a pair
+    prompt_options.seed += static_cast<uint64_t>(round);  // both sides of a pair get the same bytes
     if (options_.warmup > 0) {
       prompt_options.abort_fraction = 0;
       const PromptMaker maker(prompt_options, text_length_);
@@ -148,7 +148,7 @@ class Side {
     };
     const double few = count(kShortWords), many = count(kLongWords);
     const double slope = (many - few) / static_cast<double>(kLongWords - kShortWords);
-    if (slope < kMinTokensPerWord) return;  // the prompt that counts is not the text that we send
+    if (slope < kMinTokensPerWord) return;  // the server does not count the text that we send
     is_calibrated_ = true;
     text_length_.tokens_per_word = slope;
     text_length_.tokens_around = std::max(few - slope * static_cast<double>(kShortWords), 0.0);
@@ -164,7 +164,7 @@ class Side {
   bool is_calibrated_ = false;
 };
 
-// A figure of both sides: medians and the ratio of each pair.
+// One figure of both sides: medians, and the ratio of each pair.
 struct Figure {
   const char* name;
   const char* unit;

@@ -10,34 +10,34 @@
 
 namespace tandem::bench {
 
-// `tandem bench http`: a load on any OpenAI-compatible server, alone or alternating with a peer
-// (bench/README.md has the protocol).
+// `tandem bench http`: load on any OpenAI-compatible server, alone or alternating with a peer
+// (protocol in bench/README.md).
 struct LoadOptions {
   struct Side {
     std::string url;
     std::string api_key;
-    std::string model;  // empty: the first that /v1/models names
-    int pid = 0;        // of the server, for CPU and memory; 0: not known
+    std::string model;  // empty: the first in /v1/models
+    int pid = 0;        // of the server, for CPU and memory; 0: unknown
   };
   Side server;
   Side peer;      // no url: none
   int pairs = 5;  // with a peer
 
-  // A closed loop of `streams`, or, with a rate, an open one.
+  // A closed loop of `streams`, or with a rate an open loop.
   int64_t streams = 1;
   double rate = 0;  // requests/s
   ArrivalOptions::Process arrival = ArrivalOptions::Process::kPoisson;
-  int64_t requests = 0;  // with neither of the two: 4 per stream
+  int64_t requests = 0;  // without requests and duration: 4 per stream
   double duration_s = 0;
-  int64_t warmup = 1;  // requests before each run that are not counted
+  int64_t warmup = 1;  // uncounted requests before each run
 
-  PromptOptions prompts;  // `model` is filled per side
+  PromptOptions prompts;  // `model` is set per side
   double request_timeout_s = 600;
   bool keep_alive = true;
   std::filesystem::path json_file;  // empty: none
 };
 
-// Prints what it measured; returns 0 when no request failed, else 1.
+// Prints the results; returns 0 if no request failed, else 1.
 int RunLoadBench(std::ostream& out, const LoadOptions& options);
 
 }  // namespace tandem::bench

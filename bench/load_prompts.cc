@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// One stream of random numbers per purpose: the length of an answer must not move with the prompt.
+// One random stream per purpose, so that an answer's length does not depend on its prompt.
 constexpr uint64_t kPromptStream = 1;
 constexpr uint64_t kOutputStream = 2;
 constexpr uint64_t kAbortStream = 3;
@@ -125,7 +125,7 @@ std::string PromptMaker::Body(const std::string& prompt_json, int64_t output_tok
   return body + "," + tail_;
 }
 
-// As JSON.
+// Returns the prompt as JSON.
 std::string PromptMaker::Prompt(int64_t prompt_idx) const {
   RandomSource random(options_.seed, kPromptStream, static_cast<uint64_t>(prompt_idx));
   const int64_t tokens = random.Integer(options_.prompt_tokens.low, options_.prompt_tokens.high);

@@ -6,17 +6,17 @@
 
 namespace tandem::bench {
 
-// A number drawn evenly from [low, high].
+// A number drawn uniformly from [low, high].
 struct IntRange {
   int64_t low = 0;
   int64_t high = 0;
 };
 
-// "64" or "16-128". Throws kInvalidArgument naming `flag`.
+// Parses "64" or "16-128". Throws kInvalidArgument naming `flag`.
 IntRange ParseIntRange(const std::string& text, const std::string& flag);
 
-// What the requests of a load ask for. The n-th request of a seed is the same bytes every time, on
-// every machine, whoever is asked.
+// Settings of the requests. The n-th request of a seed has the same bytes on every machine and for
+// every server.
 struct PromptOptions {
   enum class Endpoint { kChat, kCompletions };
   enum class Kind { kIds, kText };
@@ -24,40 +24,40 @@ struct PromptOptions {
   Endpoint endpoint = Endpoint::kChat;
   Kind kind = Kind::kText;
   std::string model;
-  IntRange prompt_tokens{128, 128};  // of a request's own, after the shared prefix
+  IntRange prompt_tokens{128, 128};  // per request, after the shared prefix
   IntRange output_tokens{64, 64};
   int64_t shared_prefix_tokens = 0;
-  int64_t distinct_prompts = 0;   // requests take turns with so many; 0: each has its own
-  IntRange token_ids{300, 2000};  // what prompts of ids are drawn from
+  int64_t distinct_prompts = 0;   // number of different prompts, used in turn; 0: one per request
+  IntRange token_ids{300, 2000};  // range of ids in prompts of ids
   bool stream = true;
   bool ignore_eos = true;
   double temperature = 0;
-  std::string extra_json;     // members of one more object, merged into each body; or empty
-  double abort_fraction = 0;  // of the requests, whose client vanishes mid-answer
+  std::string extra_json;     // JSON object merged into each body; or empty
+  double abort_fraction = 0;  // share of requests whose client leaves mid-answer
   uint64_t seed = 1;
 };
 
-// How many tokens a text of common words has: measured on the server, for the two together differ
-// per tokenizer and chat template.
+// Tokens of a text of common words. They depend on tokenizer and chat template together, so the
+// server measures them.
 struct TextLength {
   double tokens_per_word = 1;
-  double tokens_around = 0;  // the template's, whatever the text
+  double tokens_around = 0;  // of the template
 };
 
 struct LoadRequest {
   std::string body;  // JSON
   int64_t output_tokens = 0;
-  int64_t leaves_after_pieces = 0;  // pieces of text after which the client vanishes; 0: stays
+  int64_t leaves_after_pieces = 0;  // text pieces until the client leaves; 0: never
 };
 
 class PromptMaker {
  public:
-  // Throws kInvalidArgument for options that contradict each other.
+  // Throws kInvalidArgument for contradictory options.
   PromptMaker(PromptOptions options, TextLength text_length);
 
   LoadRequest Make(int64_t request_idx) const;
 
-  // A request of `words` words for one token, to measure TextLength with.
+  // Returns a request of `words` words for one token, from which TextLength is measured.
   std::string CalibrationBody(int64_t words) const;
 
  private:
@@ -66,8 +66,8 @@ class PromptMaker {
 
   PromptOptions options_;
   TextLength text_length_;
-  std::string tail_;    // what every body ends with
-  std::string shared_;  // the prefix, as it stands in each body
+  std::string tail_;    // end of every body
+  std::string shared_;  // the shared prefix as in each body
 };
 
 }  // namespace tandem::bench

@@ -24,16 +24,16 @@ using Outcome = RequestRecord::Outcome;
 constexpr size_t kReadBytes = 256 << 10;
 constexpr size_t kDetailBytes = 200;
 constexpr double kTimeoutCheckS = 0.25;
-// Refused so often in a row, a server is taken to be gone.
+// After this many refusals in a row the server counts as gone.
 constexpr int64_t kMaxRefusals = 100;
 
-// One connection and the request under way on it. All methods of Load work on these.
+// One connection and its current request. The methods of Load work on these.
 struct Stream {
   Socket socket;
   bool is_registered = false;  // with epoll
   bool wants_writable = false;
   bool is_busy = false;
-  bool is_reused = false;  // the request went out on a connection that had served another
+  bool is_reused = false;  // the connection served an earlier request
   std::string out;
   size_t out_sent = 0;
   HttpResponseParser response;
@@ -44,7 +44,7 @@ struct Stream {
   RequestRecord record;
 };
 
-// As many connections as the system lets us have.
+// Allows as many connections as the system permits.
 void RaiseDescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -120,7 +120,7 @@ class Load {
     stream.record = RequestRecord{};
     stream.record.asked_tokens = stream.request.output_tokens;
     stream.record.sent_s = Now();
-    // In a closed loop a request is due when it can be sent.
+    // In a closed loop a request is due when it is sent.
     stream.record.due_s = options_.streams > 0 ? stream.record.sent_s : due;
     run_.lateness_s = std::max(run_.lateness_s, stream.record.sent_s - stream.record.due_s);
     ++n_busy_;
@@ -162,7 +162,7 @@ class Load {
       if (sent < 0) {
         if (errno == EINTR) continue;
         if (errno == EAGAIN) return Watch(stream, true);
-        // An answer may be waiting although the rest is not wanted: reading will tell.
+        // The server may have answered without reading the rest; reading will show it.
         if (errno == EPIPE || errno == ECONNRESET) break;
         return Fail(stream, "connect", std::strerror(errno));
       }
@@ -184,8 +184,8 @@ class Load {
     if (n < 0 && errno != EINTR) {
       throw Error(ErrorCode::kIo, "epoll_pwait2: " + std::string(strerror(errno)));
     }
-    // A stream has one socket, so it stands here at most once; requests begin on a stream only in
-    // its own event or outside of this loop, so no event is about a socket of the past.
+    // A stream has one socket, so it appears at most once here. Requests begin only in the stream's
+    // own event or outside this loop, so no event belongs to an earlier socket.
     for (int i = 0; i < n; ++i) {
       Stream& stream = *static_cast<Stream*>(events[i].data.ptr);
       if ((events[i].events & EPOLLOUT) != 0 && !OnWritable(stream)) continue;
@@ -193,7 +193,7 @@ class Load {
     }
   }
 
-  // False when the request is over.
+  // Returns false when the request is over.
   bool OnWritable(Stream& stream) {
     int fault = 0;
     socklen_t size = sizeof fault;
@@ -211,7 +211,7 @@ class Load {
     const ssize_t got = recv(stream.socket.fd(), buffer_.data(), buffer_.size(), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     const double now = Now();
-    if (!stream.is_busy) {  // the server has let go of an idle connection
+    if (!stream.is_busy) {  // the server closed an idle connection
       stream.socket.Close();
       return;
     }
@@ -234,8 +234,8 @@ class Load {
       stream.socket.Close();
       return OnAnswer(stream, now);
     }
-    // A server may close a kept connection at any time; the request that crossed with that is
-    // sent again, once, on a new one.
+    // A server may close a kept connection at any time. A request that crosses with the close is
+    // sent once again on a new one.
     if (stream.is_reused && !stream.response.has_begun()) {
       stream.is_reused = false;
       stream.socket.Close();
@@ -248,7 +248,7 @@ class Load {
     scratch_.clear();
     scratch_.swap(stream.body);
     stream.events.Feed(scratch_, [&](const SseParser::Event& event) {
-      if (!stream.is_busy) return;  // failed or left at an earlier event of these bytes
+      if (!stream.is_busy) return;  // failed or left in an earlier event of these bytes
       if (event.data == "[DONE]") {
         stream.has_ended_well = true;
         return;
@@ -278,7 +278,7 @@ class Load {
     }
   }
 
-  // The response is whole.
+  // Handles a complete response.
   void OnAnswer(Stream& stream, double now) {
     RequestRecord& record = stream.record;
     const int status = stream.response.status();
@@ -287,7 +287,7 @@ class Load {
       std::string detail = stream.body.substr(0, kDetailBytes);
       try {
         if (auto error = completions_.Parse(stream.body).error) detail = *error;
-      } catch (const Error&) {  // not JSON: the text itself, then
+      } catch (const Error&) {  // not JSON: report the text
       }
       return Fail(stream, "status " + std::to_string(status), detail, KeepConnection::kYes);
     }
@@ -337,7 +337,7 @@ class Load {
     }
   }
 
-  // Apart from Finish, so that a server that refuses at once does not deepen the stack.
+  // Separate from Finish, so that immediate refusals do not deepen the stack.
   void Restart() {
     while (!restart_.empty()) {
       Stream& stream = *restart_.back();
@@ -363,12 +363,12 @@ class Load {
   const Address address_;
   Socket poll_;
   std::vector<char> buffer_;
-  std::string scratch_;  // body bytes on their way from one parser to the next
+  std::string scratch_;  // body bytes between the two parsers
   CompletionParser completions_;
   Clock::time_point begin_;
   std::deque<Stream> streams_;    // epoll holds pointers to them
-  std::vector<Stream*> idle_;     // of an open loop
-  std::vector<Stream*> restart_;  // of a closed loop
+  std::vector<Stream*> idle_;     // in an open loop
+  std::vector<Stream*> restart_;  // in a closed loop
   int64_t n_started_ = 0;
   int64_t n_busy_ = 0;
   int64_t n_refused_ = 0;  // in a row

@@ -10,23 +10,23 @@
 
 namespace tandem::bench {
 
-// What became of one request. Times are seconds since the run began; latencies count from `due_s`,
-// so that a generator or server that falls behind in an open loop cannot hide it.
+// Result of one request. Times are seconds since the run began. Latencies count from `due_s`, so
+// that in an open loop neither a slow server nor a slow generator can hide a delay.
 struct RequestRecord {
   enum class Outcome {
-    kOk,       // a whole answer
-    kAborted,  // our client left, as it was told to
-    kFailed,   // `fault` tells
+    kOk,       // complete answer
+    kAborted,  // our client left as planned
+    kFailed,   // see `fault`
   };
   Outcome outcome = Outcome::kFailed;
-  std::string fault;   // a kind to count by: "status 503", "timeout", "closed early"
-  std::string detail;  // what the server said
+  std::string fault;   // kind for counting: "status 503", "timeout", "closed early"
+  std::string detail;  // the server's message
   double due_s = 0;
   double sent_s = 0;
-  double first_s = -1;  // first text; below 0: there was none
+  double first_s = -1;  // first text; negative: none
   double last_s = -1;   // last text
   double end_s = 0;
-  int64_t pieces = 0;  // events that carried text
+  int64_t pieces = 0;  // events with text
   int64_t asked_tokens = 0;
   bool has_usage = false;
   CompletionUsage usage;
@@ -34,10 +34,10 @@ struct RequestRecord {
 
 struct LoadRunOptions {
   std::string path;  // "/v1/completions"
-  // A closed loop keeps `streams` requests in flight until `requests` have been sent (0: no bound)
-  // or `duration_s` has passed (0: no bound); at least one of the two. An open loop sends one at
-  // each of `arrivals`, whatever is in flight.
-  int64_t streams = 0;  // 0: an open loop
+  // A closed loop keeps `streams` requests in flight until `requests` are sent (0: no limit) or
+  // `duration_s` has passed (0: no limit). One of the limits is required. An open loop
+  // sends a request at each of `arrivals`, regardless of requests in flight.
+  int64_t streams = 0;  // 0: open loop
   int64_t requests = 0;
   double duration_s = 0;
   std::vector<double> arrivals;
@@ -49,12 +49,12 @@ struct LoadRunOptions {
 struct LoadRun {
   std::vector<RequestRecord> records;
   std::vector<float> gaps_ms;  // between texts of one answer
-  double wall_s = 0;           // from the first request due to the last one's end
-  double lateness_s = 0;       // the most that a request was sent after it was due
-  int64_t connections = 0;     // opened
+  double wall_s = 0;           // from the first due time to the last end
+  double lateness_s = 0;       // longest delay between due and sent
+  int64_t connections = 0;     // number opened
 };
 
-// Runs a load from one thread. Throws kUnavailable when the server cannot be reached at all.
+// Runs a load from one thread. Throws kUnavailable if the server cannot be reached.
 LoadRun RunLoad(const HttpTarget& target, const PromptMaker& prompts,
                 const LoadRunOptions& options);
 

@@ -41,7 +41,7 @@ double Percentile(const std::vector<double>& sorted, double p) {
   TANDEM_CHECK(p > 0 && p <= 1);
   if (sorted.empty()) return 0;
   const auto n = static_cast<double>(sorted.size());
-  // The small step back keeps 0.9 * 10 at rank 9, whatever the product rounds to.
+  // The small step back keeps 0.9 * 10 at rank 9 despite rounding.
   const auto rank = static_cast<size_t>(std::ceil(p * n - 1e-9));
   return sorted[std::clamp<size_t>(rank, 1, sorted.size()) - 1];
 }
@@ -81,7 +81,7 @@ LoadSummary Summarize(const LoadRun& run) {
     summary.prompt_tokens += record.usage.prompt_tokens;
     summary.cached_tokens += record.usage.cached_tokens;
     answer.push_back((record.end_s - record.due_s) * 1e3);
-    if (record.first_s < 0) continue;  // not streamed, or no text
+    if (record.first_s < 0) continue;  // not streamed, or without text
     first.push_back((record.first_s - record.due_s) * 1e3);
     if (tokens > 1) {
       token.push_back((record.last_s - record.first_s) * 1e3 / static_cast<double>(tokens - 1));
@@ -196,7 +196,7 @@ std::string ToJson(const LoadSummary& s) {
     out["server_peak_rss_bytes"] = s.server_peak_rss_bytes;
     out["server_thread_cpu_s"] = s.server_thread_cpu_s;
   }
-  // A server's message may hold anything.
+  // A server's message may be invalid UTF-8.
   return out.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -10,8 +10,8 @@
 
 namespace tandem::bench {
 
-// The value that a fraction `p` of the values do not exceed (nearest rank: always one of them); 0
-// when there are none. REQUIRES: `sorted` ascends, 0 < p <= 1.
+// Returns the smallest value that a fraction `p` of the values do not exceed (nearest rank), or 0
+// without values. REQUIRES: `sorted` ascends, 0 < p <= 1.
 double Percentile(const std::vector<double>& sorted, double p);
 
 struct Distribution {
@@ -24,19 +24,19 @@ struct Distribution {
 };
 Distribution Distribute(std::vector<double> values);
 
-// What one run showed. Latencies are those of whole answers, in milliseconds.
+// Results of one run. Latencies are those of complete answers, in milliseconds.
 struct LoadSummary {
   struct Fault {
     int64_t count = 0;
-    std::string example;  // what the server said to the first
+    std::string example;  // the server's first message
   };
   int64_t ok = 0;
   int64_t aborted = 0;
   int64_t failed = 0;
   std::map<std::string, Fault> faults;
-  // Whole answers whose completion_tokens are not what was asked for (with ignore_eos: none).
+  // Complete answers with another completion_tokens than requested (with ignore_eos: none).
   int64_t other_length = 0;
-  int64_t without_usage = 0;  // whole answers whose tokens had to be counted as pieces
+  int64_t without_usage = 0;  // complete answers whose pieces were counted as tokens
 
   double wall_s = 0;
   double lateness_ms = 0;
@@ -49,7 +49,7 @@ struct LoadSummary {
 
   Distribution first_token_ms;  // due to first text
   Distribution gap_ms;          // text to text
-  Distribution token_ms;        // of an answer: time after the first text / tokens after it
+  Distribution token_ms;        // per answer: time after the first text / tokens after it
   Distribution answer_ms;       // due to end
 
   double generator_cpu_s = 0;
@@ -57,13 +57,13 @@ struct LoadSummary {
   double server_cpu_s = 0;
   int64_t server_rss_bytes = 0;
   int64_t server_peak_rss_bytes = 0;
-  std::vector<double> server_thread_cpu_s;  // of those alive all the time, descending
+  std::vector<double> server_thread_cpu_s;  // of threads alive during the whole run, descending
 };
 
 LoadSummary Summarize(const LoadRun& run);
 void AddServerUsage(LoadSummary& summary, const ProcessUsage& before, const ProcessUsage& after);
 
-// The summary in words, and as JSON text.
+// Return the summary as text and as JSON.
 std::string Describe(const LoadSummary& summary);
 std::string ToJson(const LoadSummary& summary);
 

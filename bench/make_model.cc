@@ -13,7 +13,7 @@ namespace tandem::bench {
 namespace {
 
 namespace fs = std::filesystem;
-using SortedJson = nlohmann::json;  // sorted: the ordered kind takes linear time per key
+using SortedJson = nlohmann::json;  // sorted: the ordered kind needs linear time per key
 
 constexpr int kEndOfText = 256;
 constexpr const char* kEndOfTextName = "<|endoftext|>";
@@ -22,7 +22,7 @@ constexpr const char* kChatTemplate =
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
 
-// Small enough that what a server does around the model is what one measures.
+// Small enough that the server's own work dominates.
 engine::ModelConfig Llama15MConfig() {
   engine::ModelConfig c;
   c.family = "llama";
@@ -39,7 +39,7 @@ engine::ModelConfig Llama15MConfig() {
   return c;
 }
 
-// Two layers around a vocabulary so large that its tables are nearly all there is.
+// Two layers; nearly all weights are in the tables of a large vocabulary.
 engine::ModelConfig WithLargeVocabulary(engine::ModelConfig c) {
   c.n_layers = 2;
   c.hidden_dim = 512;
@@ -63,8 +63,8 @@ engine::ModelConfig Gemma256KConfig() {
   return c;
 }
 
-// GPT-2's way of writing bytes as printable characters: printable Latin-1 stands for itself, the
-// rest follows from U+0100 in order. Here, as UTF-8.
+// Returns GPT-2's printable characters for bytes, as UTF-8. Printable Latin-1 stays; the other
+// bytes follow from U+0100 in order.
 std::vector<std::string> ByteCharacters() {
   std::vector<std::string> characters;
   int next = 0x100;
@@ -82,7 +82,7 @@ std::vector<std::string> ByteCharacters() {
   return characters;
 }
 
-// A vocabulary under construction: every new token is two earlier ones merged.
+// A vocabulary under construction: every new token merges two earlier ones.
 class Vocabulary {
  public:
   explicit Vocabulary(int64_t size) : size_(size) {
@@ -93,7 +93,7 @@ class Vocabulary {
 
   const std::string& space() const { return space_; }
   bool is_full() const { return next_id_ == size_; }
-  // Returns left + right, which is a token afterwards, unless the vocabulary was full.
+  // Returns left + right and adds it as a token unless the vocabulary is full.
   std::string Merge(const std::string& left, const std::string& right) {
     std::string joined = left + right;
     if (is_full()) return joined;
@@ -112,7 +112,7 @@ class Vocabulary {
   SortedJson merges_ = SortedJson::array();
 };
 
-// In the order in which an encoder meets them: a syllable, the space before it, what follows.
+// Adds tokens in the order of an encoder's merges: syllables, a space before them, words.
 void AddSyllables(Vocabulary& vocabulary) {
   std::vector<std::string> syllables, spaced, words;
   for (const char consonant : std::string("bcdfghjklmnpqrstvwxyz")) {
@@ -155,7 +155,7 @@ std::string SyllableTokenizerJson(int64_t vocab_size) {
   TANDEM_CHECK(vocab_size > kEndOfText);
   Vocabulary vocabulary(vocab_size);
   AddSyllables(vocabulary);
-  TANDEM_CHECK(vocabulary.is_full());  // there are 1,180,142 at most
+  TANDEM_CHECK(vocabulary.is_full());  // the maximum is 1,180,142
 
   const SortedJson byte_level{{"type", "ByteLevel"},
                               {"add_prefix_space", false},

@@ -10,8 +10,8 @@
 
 namespace tandem::bench {
 
-// `tandem bench make-model`: Hugging Face directories of random weights in shapes worth measuring.
-// They load, run and stream like real checkpoints, and say nonsense.
+// `tandem bench make-model`: Hugging Face directories of random weights in typical shapes. They
+// load and run like real checkpoints; their text is nonsense.
 struct ModelShape {
   const char* name;
   const char* description;
@@ -19,15 +19,15 @@ struct ModelShape {
 };
 const std::vector<ModelShape>& ModelShapes();
 
-// Writes shape `name` with a tokenizer of the shape's whole vocabulary, its weights in bf16 or f32;
-// of its layers the first `n_layers`, or all (0). `dir` must not exist; it appears whole. Throws
-// kInvalidArgument for an unknown name, and for more layers than there are.
+// Writes shape `name` in bf16 or f32, with a tokenizer of its whole vocabulary and its first
+// `n_layers` layers, or all (0). `dir` must not exist; it appears whole. Throws kInvalidArgument
+// for an unknown name and for too many layers.
 void MakeModel(const std::string& name, const std::filesystem::path& dir, int64_t n_layers = 0,
                engine::DType stored = engine::DType::kBF16);
 
-// A byte-level BPE tokenizer.json of exactly `vocab_size` tokens: ids 0..255 are the bytes, 256 is
-// <|endoftext|>, the rest are syllables of a consonant and a vowel, alone, with a space before
-// them, and joined to words of two and three. REQUIRES: 257 <= vocab_size <= 1,180,142.
+// Returns a byte-level BPE tokenizer.json of exactly `vocab_size` tokens: ids 0..255 are the bytes,
+// 256 is <|endoftext|>. The rest are syllables of a consonant and a vowel: alone, after a space,
+// and joined to words of two and three. REQUIRES: 257 <= vocab_size <= 1,180,142.
 std::string SyllableTokenizerJson(int64_t vocab_size);
 
 }  // namespace tandem::bench

@@ -23,7 +23,7 @@ using engine::DType;
 using engine::Matrix;
 using engine::PanelMatrix;
 
-constexpr int64_t kSumRows = 1024;  // rows that a weight gradient sums at a time
+constexpr int64_t kSumRows = 1024;  // rows per sum of a weight gradient
 
 int64_t Width(DType dtype) { return static_cast<int64_t>(engine::DTypeBytes(dtype)); }
 
@@ -31,7 +31,7 @@ AlignedBuffer Take(int64_t elements, int64_t width) {
   return AlignedBuffer(static_cast<size_t>(elements * width));
 }
 
-// Uniform in [-scale, scale): quick, for a billion values.
+// Fills with uniform values in [-scale, scale), fast enough for a billion values.
 void Fill(DType dtype, int64_t elements, float scale, uint32_t seed, std::byte* data) {
   uint32_t state = seed;
   for (int64_t i = 0; i < elements; ++i) {
@@ -86,7 +86,7 @@ MlpWorkload::MlpWorkload(const MlpBenchOptions& options, engine::OpsContext& ops
   constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
   x_ = Take(o.batch * o.seq * o.d, width);
   Fill(o.dtype, o.batch * o.seq * o.d, 1, 1, x_.data());
-  // Of a variance that keeps that of what goes through.
+  // This variance keeps the variance of activations.
   up_master_ = Take(weights, width);
   Fill(o.dtype, weights, std::sqrt(3 / static_cast<float>(o.d)), 2, up_master_.data());
   down_ = Take(weights, width);
@@ -135,8 +135,8 @@ void MlpWorkload::Product(int64_t first, int64_t rows) {
                  options_.ff);
 }
 
-// Adds the squares of some rows of a sequence, row by row; leaves what is kept of them, and
-// d(loss)/d(out).
+// Runs some rows of a sequence forward and adds the sum of squares of `out` to `sum`. Stores the
+// kept values and d(loss)/d(out).
 void MlpWorkload::Forward(int64_t sequence, int64_t first, int64_t rows, double* sum) {
   const int64_t d = options_.d;
   const int64_t elements = rows * options_.ff;
@@ -175,7 +175,7 @@ void MlpWorkload::Backward(int64_t sequence, int64_t first, int64_t rows) {
   if (options_.save == MlpSave::kRecompute) {
     Product(row, rows);
     mask.resize(static_cast<size_t>(training::ReluMaskBytes(elements)));
-    training::ReluMask(ops_, wide, elements, mask.data());  // dh takes the place of a
+    training::ReluMask(ops_, wide, elements, mask.data());  // dh replaces a
   }
   engine::MatMulInputGrad(ops_, Rows(dout_, first, rows, options_.d), Down(), wide, options_.ff,
                           false);
@@ -215,7 +215,7 @@ double MlpWorkload::Step() {
   return sum / static_cast<double>(options_.batch * options_.seq * options_.d);
 }
 
-// a, out, dh, dW; a once more where it is not kept.
+// Products: a, out, dh and dW; a second time a if it is recomputed.
 double MlpWorkload::flops() const {
   const double product = 2.0 * static_cast<double>(options_.batch * options_.seq) *
                          static_cast<double>(options_.d) * static_cast<double>(options_.ff);
@@ -268,7 +268,7 @@ int RunMlpBench(std::ostream& out, const MlpBenchOptions& options) {
     const auto from = std::chrono::steady_clock::now();
     const double loss = workload.Step();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - from;
-    // The roof beside each step: a shared machine's moves within minutes.
+    // Measures the roof next to each step, because a shared machine's roof moves within minutes.
     const double roof =
         engine::PeakRate(pool, bf16 ? engine::PeakKind::kBf16 : engine::PeakKind::kF32, 0.3);
     const double rate = workload.flops() / seconds.count();

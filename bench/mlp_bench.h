@@ -10,7 +10,7 @@
 
 namespace tandem::bench {
 
-// What of a = x . w_up is kept for the backward pass.
+// Values of a = x . w_up kept for the backward pass.
 enum class MlpSave { kPlain, kMask1, kRecompute };
 
 struct MlpBenchOptions {
@@ -18,7 +18,7 @@ struct MlpBenchOptions {
   int64_t ff = 14336;
   int64_t seq = 32768;
   int64_t batch = 8;
-  int64_t chunk = 8192;  // tokens at once; a multiple of 1,024, or all of a sequence
+  int64_t chunk = 8192;  // tokens at a time; a multiple of 1,024, or a whole sequence
   engine::DType dtype = engine::DType::kBF16;
   MlpSave save = MlpSave::kMask1;
   double learning_rate = 0.1;
@@ -26,19 +26,20 @@ struct MlpBenchOptions {
   int64_t steps = 3;
 };
 
-// One feed-forward layer of which the first half is trained: h = relu(x . w_up), out = h . w_down,
-// loss = mean(out^2) over the batch, w_up -= learning rate * gradient. Sequences come one after the
-// other, each in chunks: forward through all of its chunks, then back. What is kept from one to the
-// other is of one sequence.
+// One feed-forward layer whose first matrix is trained:
+//   h = relu(x . w_up), out = h . w_down, loss = mean(out^2) over the batch,
+//   w_up -= learning rate * gradient
+// Each sequence runs forward through all of its chunks and then back. The kept values are those of
+// one sequence.
 class MlpWorkload {
  public:
   MlpWorkload(const MlpBenchOptions& options, engine::OpsContext& ops);
 
-  double Step();  // the loss, before the update
+  double Step();  // returns the loss before the update
 
-  // Of a sequence, from its forward to its backward pass, in place of a.
+  // Bytes kept per sequence between its forward and backward pass, instead of a.
   int64_t kept_bytes() const { return static_cast<int64_t>(kept_.size()); }
-  double flops() const;  // of a step: the products that it makes
+  double flops() const;  // of a step's matrix products
 
   // Row-major copies for tests: [batch * seq, d], [ff, d], [d, ff].
   std::vector<float> x() const;
@@ -50,7 +51,7 @@ class MlpWorkload {
   void Pack(const engine::Matrix& w, AlignedBuffer& panels);
   engine::PanelMatrix Up() const;
   engine::PanelMatrix Down() const;
-  void Product(int64_t first, int64_t rows);  // a of some rows of x
+  void Product(int64_t first, int64_t rows);  // a for some rows of x
   void Forward(int64_t sequence, int64_t first, int64_t rows, double* sum);
   void Backward(int64_t sequence, int64_t first, int64_t rows);
 
@@ -60,9 +61,9 @@ class MlpWorkload {
   AlignedBuffer up_master_, up_low_;    // [ff, d]; split in bf16
   AlignedBuffer up_panels_, gradient_;  // gradient: f32
   AlignedBuffer down_, down_panels_;    // [d, ff]
-  AlignedBuffer kept_;                  // of a sequence: a in f32, or a bit per element
+  AlignedBuffer kept_;                  // per sequence: a in f32, or a bit per element
   AlignedBuffer dout_;                  // [seq, d] in the compute dtype
-  AlignedBuffer wide_;                  // of a chunk [chunk, ff]: a, then dh, in f32
+  AlignedBuffer wide_;                  // per chunk [chunk, ff]: a, then dh, in f32
   AlignedBuffer wide_gradient_;         // da in f32
   AlignedBuffer wide_rounded_;          // h, then da, in the compute dtype
   AlignedBuffer out_;                   // [chunk, d] f32
@@ -70,7 +71,7 @@ class MlpWorkload {
   int64_t n_steps_ = 0;
 };
 
-// `tandem bench mlp`: steps of it, their rate beside the roof, and the bytes kept.
+// `tandem bench mlp`: runs steps and prints their rate against the roof, and the bytes kept.
 int RunMlpBench(std::ostream& out, const MlpBenchOptions& options);
 
 }  // namespace tandem::bench

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What loading, serving, unloading and reloading a large model costs a server that goes on serving.
+"""Measures how loading, serving, unloading and reloading a large model affects a server's other clients.
 
     bench/model_swap.py BINARY MODEL_DIR [--dtype int8 …] [--memory 24G] [--chats 8] [--tokens 32]
 
-For each dtype: a fresh server with its embedded model loads MODEL_DIR (once packing it, once with
-the packed file there), answers chats on it all at once, unloads it and loads it again, while clients
-keep asking the embedded model. Prints one line of JSON per load and per dtype; exits 1 if any
-request failed. Standard library only; packed files go below --work and are removed.
+For each dtype a fresh server with its embedded model loads MODEL_DIR, answers concurrent chats on it and
+unloads it, twice. The first load packs the weights, the second finds the packed file. Meanwhile clients
+keep asking the embedded model. Prints one line of JSON per load and per dtype; exits 1 if any request
+failed. Standard library only; packed files go below --work and are removed.
 """
 
 import argparse
@@ -27,7 +27,7 @@ GIB = 1 << 30
 
 
 def memory_of(pid):
-    """RSS, PSS and peak RSS since the last reset, and what of it is file-backed; GiB."""
+    """Returns RSS, its anonymous and file-backed parts, PSS, and peak RSS since the last reset, in GiB."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
     rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
 

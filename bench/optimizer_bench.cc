@@ -26,7 +26,7 @@ struct Case {
   bool split;
 };
 
-// One tensor and its state; `bytes` is what a step reads and writes of them.
+// One tensor and its state; `bytes` is a step's memory traffic.
 struct Tensor {
   Tensor(const Case& which, int64_t elements) {
     const training::MomentLayout layout = training::MomentsOf(which.spec, elements, true);

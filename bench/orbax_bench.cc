@@ -29,23 +29,23 @@ using convert::OrbaxCheckpoint;
 using convert::ParallelFor;
 using Leaf = OrbaxCheckpoint::Leaf;
 
-// Arrays of parameters; states of optimizers are not imported.
+// Selects arrays of parameters; optimizer states are not imported.
 bool IsMeasured(const Leaf& leaf) { return leaf.array && leaf.path.front() != "opt_state"; }
 
-// The directory that holds the steps of an item.
+// Returns the directory with the steps of an item.
 fs::path RootOf(const OrbaxCheckpoint& checkpoint) {
   return fs::absolute(checkpoint.item_dir()).lexically_normal().parent_path().parent_path();
 }
 
-// What the checkpoint of a model in f32 has beside it.
+// Opens `exact/`, which the checkpoint of an f32 model may have.
 std::optional<OrbaxCheckpoint> OpenExact(const OrbaxCheckpoint& checkpoint) {
   const fs::path exact = RootOf(checkpoint) / "exact" / "items";
   if (!OrbaxCheckpoint::Is(exact)) return std::nullopt;
   return OrbaxCheckpoint::Open(exact);
 }
 
-// The same checkpoint with its arrays cut into chunks of at most so many bytes, beside it; gone
-// with this object.
+// A copy of the checkpoint, next to it, with chunks of at most so many bytes. The destructor
+// removes it.
 class Rechunked {
  public:
   Rechunked(const fs::path& path, int64_t max_chunk_bytes) {
@@ -99,7 +99,7 @@ class OrbaxBench {
     if (exact_) Add(*exact_);
   }
 
-  // Every chunk that importing looks into.
+  // Decompresses every chunk that the import reads.
   double Decompress() const {
     return ForArrays(arrays_.size(), [](const Array& array, const ParallelFor& parallel_for) {
       array.checkpoint->Decompress(*array.leaf, parallel_for);
@@ -111,7 +111,7 @@ class OrbaxBench {
       array.checkpoint->Read(*array.leaf, bytes.span(), parallel_for);
     });
   }
-  // As writers of files do it.
+  // Imports like the writers of files.
   double Import() const {
     std::vector<int64_t> parts(static_cast<size_t>(source_->parts()));
     std::iota(parts.begin(), parts.end(), 0);
@@ -136,7 +136,7 @@ class OrbaxBench {
     const Leaf* leaf;
   };
 
-  // The largest first.
+  // Adds the arrays, largest first.
   void Add(const OrbaxCheckpoint& checkpoint) {
     const auto first = static_cast<std::ptrdiff_t>(arrays_.size());
     for (const Leaf& leaf : checkpoint.leaves()) {
@@ -147,7 +147,7 @@ class OrbaxBench {
     });
   }
 
-  // Seconds.
+  // Returns seconds.
   double OnAllThreads(const std::function<void(const convert::ThreadGroup& group)>& work) const {
     const auto from = std::chrono::steady_clock::now();
     convert::ThreadGroup group;
@@ -156,7 +156,8 @@ class OrbaxBench {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
   }
 
-  // Seconds for the first n; who has no array any more helps with the chunks of others'.
+  // Returns the seconds for the first n arrays; a thread without an array helps with chunks of
+  // others.
   double ForArrays(size_t n,
                    const std::function<void(const Array&, const ParallelFor&)>& task) const {
     convert::WorkStealing shared;
@@ -183,7 +184,7 @@ class OrbaxBench {
   const std::optional<OrbaxCheckpoint> exact_;
   const std::unique_ptr<convert::ModelSource> source_;
   std::vector<Array> arrays_;
-  size_t n_leaves_ = 0;  // of arrays_: parameters
+  size_t n_leaves_ = 0;  // arrays_ that are parameters
 };
 
 }  // namespace

@@ -9,15 +9,14 @@
 
 namespace tandem::bench {
 
-// `tandem bench orbax DIR`: a checkpoint of MaxText told as tensors of Hugging Face, in pieces as
-// conversions take them, beside decompressing all of its chunks alone, into memory that was used
-// before, and beside reading its arrays as they are. Each on all threads, which share the chunks of
-// an array when there are no more arrays to begin.
+// `tandem bench orbax DIR`: imports a MaxText checkpoint as Hugging Face tensors, in pieces like a
+// conversion. The import and a plain read of the arrays are compared with decompressing all chunks
+// into used memory. Each runs on all threads, which share an array's chunks when no array is left.
 struct OrbaxBenchOptions {
-  std::filesystem::path path;  // what OpenMaxText opens
+  std::filesystem::path path;  // anything OpenMaxText opens
   std::filesystem::path base;
-  std::optional<engine::DType> dtype;  // that tensors are told in
-  int64_t max_chunk_bytes = 0;         // of a copy that is measured instead, beside it; 0: as it is
+  std::optional<engine::DType> dtype;  // dtype of the decoded tensors
+  int64_t max_chunk_bytes = 0;         // > 0: measures a copy with chunks of at most this size
   int threads = 0;                     // 0: physical cores
   int rounds = 5;
 };

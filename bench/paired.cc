@@ -45,7 +45,7 @@ double RunPeer(const std::string& command) {
                 "the peer's command ended with status " + std::to_string(status) +
                     (at == std::string::npos ? " and printed no 'N tokens/s'" : ""));
   }
-  // "tokens/s best 123.4" or "123.4 tokens/s": the number beside the words.
+  // Accepts "tokens/s best 123.4" and "123.4 tokens/s".
   size_t end = at;
   while (end > 0 && output[end - 1] == ' ') --end;
   size_t begin = end;

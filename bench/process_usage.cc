@@ -22,8 +22,8 @@ std::string ReadAll(const fs::path& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// utime and stime: fields 14 and 15 of a `stat` file, whose second one is a name in brackets that
-// may hold anything, brackets and spaces too.
+// Reads utime and stime, fields 14 and 15 of a `stat` file. The second field is a name in brackets
+// that may contain brackets and spaces.
 double CpuSeconds(const std::string& stat) {
   const size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return 0;
@@ -35,7 +35,7 @@ double CpuSeconds(const std::string& stat) {
   return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-// "VmRSS:	   12345 kB" of a `status` file.
+// Reads a line like "VmRSS:          12345 kB" of a `status` file.
 int64_t StatusBytes(const std::string& status, const std::string& key) {
   const size_t at = status.find(key);
   return at == std::string::npos ? 0 : std::atoll(status.c_str() + at + key.size()) * 1024;
@@ -54,7 +54,7 @@ ProcessUsage ReadProcessUsage(int pid) {
                      .rss_bytes = StatusBytes(status, "VmRSS:"),
                      .peak_rss_bytes = StatusBytes(status, "VmHWM:"),
                      .threads = {}};
-  std::error_code gone;  // the process, or a thread of it, may end meanwhile
+  std::error_code gone;  // the process or a thread may end meanwhile
   for (fs::directory_iterator it(dir / "task", gone), end; !gone && it != end; it.increment(gone)) {
     const std::string thread_stat = ReadAll(it->path() / "stat");
     if (thread_stat.empty()) continue;

@@ -5,22 +5,22 @@
 
 namespace tandem::bench {
 
-// What /proc says of a process.
+// Resource usage of a process from /proc.
 struct ProcessUsage {
   struct Thread {
     int tid = 0;
     double cpu_s = 0;
   };
-  double cpu_s = 0;  // user and system, of all its threads, ended ones too
+  double cpu_s = 0;  // user and system time of all threads, ended ones included
   int64_t rss_bytes = 0;
   int64_t peak_rss_bytes = 0;
-  std::vector<Thread> threads;  // those alive
+  std::vector<Thread> threads;  // alive ones
 };
 
-// Throws kNotFound when there is no such process.
+// Throws kNotFound if there is no such process.
 ProcessUsage ReadProcessUsage(int pid);
 
-// CPU seconds of this process so far.
+// Returns this process's CPU seconds so far.
 double OwnCpuSeconds();
 
 }  // namespace tandem::bench

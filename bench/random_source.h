@@ -5,8 +5,8 @@
 
 namespace tandem::bench {
 
-// splitmix64 (Steele, Lea, Flood 2014): the same numbers with every standard library. `stream` and
-// `index` pick one of many independent sequences of a seed.
+// splitmix64 (Steele, Lea, Flood 2014), equal with every standard library. `stream` and `index`
+// select one of many independent sequences per seed.
 class RandomSource {
  public:
   explicit RandomSource(uint64_t seed, uint64_t stream = 0, uint64_t index = 0)
@@ -16,13 +16,13 @@ class RandomSource {
     state_ += kStep;
     return Mix(state_);
   }
-  // In [0, 1).
+  // Returns a number in [0, 1).
   double Uniform() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
-  // In [low, high]; the bias of the modulus is below 1e-12 for the ranges of a load.
+  // Returns an integer in [low, high]; the modulus bias is below 1e-12 for a load's ranges.
   int64_t Integer(int64_t low, int64_t high) {
     return low + static_cast<int64_t>(Next() % static_cast<uint64_t>(high - low + 1));
   }
-  // With mean 1.
+  // Returns an exponential number with mean 1.
   double Exponential() { return -std::log1p(-Uniform()); }
 
  private:

@@ -22,7 +22,7 @@ using engine::SamplerScratch;
 using engine::SamplingParams;
 constexpr size_t kRows = 64;
 
-// Logits like a model's: normal noise, and in a peaked row a handful of likely tokens above it.
+// Makes model-like logits: normal noise, and in peaked rows a handful of likely tokens.
 AlignedBuffer MakeRows(size_t vocab, bool peaked) {
   AlignedBuffer bytes(kRows * vocab * sizeof(float));
   auto* const logits = bytes.as<float>();
@@ -70,14 +70,14 @@ std::vector<SampleCase> Cases(size_t vocab) {
           {"greedy, 5 top_logprobs", Params(0, 0, 1), 5}};
 }
 
-// Of this thread's processor: draws do not wait for anything.
+// Returns this thread's processor time; draws never wait.
 double CpuMilliseconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
-// Milliseconds per row.
+// Returns milliseconds per row.
 double Time(const std::function<void(size_t)>& draw) {
   const double from = CpuMilliseconds();
   for (size_t row = 0; row < kRows; ++row) draw(row);
@@ -100,7 +100,7 @@ int RunSampleBench(std::ostream& out, const SampleBenchOptions& options) {
   const auto vocab = static_cast<size_t>(options.vocab_size);
   std::vector<TokenId> prompt;
   for (size_t i = 0; i < 500; ++i) prompt.push_back(static_cast<TokenId>(i * vocab / 500));
-  volatile float kept = 0;  // the reads must happen
+  volatile float kept = 0;  // forces the reads
   char line[160];
   for (const bool peaked : {true, false}) {
     const AlignedBuffer bytes = MakeRows(vocab, peaked);
@@ -120,7 +120,7 @@ int RunSampleBench(std::ostream& out, const SampleBenchOptions& options) {
         const double draw = Time([&](size_t row) {
           const TokenId token = sampler.Sample(row_of(row), 1, {}, scratch);
           if (one.n_top >= 0) {
-            // What the log-sum-exp costs is the model's share of the step, not the sampler's.
+            // The cost of log-sum-exp belongs to the model's step, not to the sampler.
             kept =
                 kept + engine::ScoreToken(row_of(row), 0, token, one.n_top, scratch.score).logprob;
           }

@@ -10,11 +10,10 @@ struct SampleBenchOptions {
   int rounds = 5;
 };
 
-// Milliseconds of processor time per token of drawing from one row of logits on one thread: greedy,
-// plain temperature, top_k with top_p, a broad top_p, penalties, logit_bias and log-probabilities,
-// over peaked and flat rows. Each beside one pass over the row (its bytes, from memory), the least
-// that any draw must read. Rows alternate through more memory than the caches hold, as after a
-// step.
+// Measures processor milliseconds per token drawn from one row of logits on one thread, over peaked
+// and flat rows. Cases are greedy, temperature, top_k with top_p, a broad top_p, penalties,
+// logit_bias and log-probabilities. Each is compared with one pass over the row, the least that a
+// draw must read. Rows cycle through more memory than the caches hold, as after a step.
 int RunSampleBench(std::ostream& out, const SampleBenchOptions& options);
 
 }  // namespace tandem::bench

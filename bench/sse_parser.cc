@@ -11,7 +11,7 @@ void SseParser::Feed(std::string_view bytes, const Sink& sink) {
         continue;
       }
     }
-    // Two memchr in a row: several times as fast as find_first_of.
+    // Two memchr calls are several times as fast as find_first_of.
     size_t end = bytes.find('\n');
     const size_t cr = bytes.substr(0, end).find('\r');
     if (cr != std::string_view::npos) end = cr;
@@ -58,7 +58,7 @@ void SseParser::Line(std::string_view line, const Sink& sink) {
     has_data_ = true;
   } else if (field == "event") {
     type_ = value;
-  }  // id and retry are of no use here
+  }  // id and retry are unused
 }
 
 }  // namespace tandem::bench

@@ -6,13 +6,13 @@
 
 namespace tandem::bench {
 
-// The events of a `text/event-stream` body, in pieces of any size, as the HTML standard reads them:
-// lines end with LF, CR or CRLF, comments are skipped, the `data` lines of an event are joined with
-// LF, an event without data is none.
+// Parses a `text/event-stream` body from pieces of any size, per the HTML standard. Lines end with
+// LF, CR or CRLF, comments are skipped, and an event's `data` lines are joined with LF. An event
+// without data is dropped.
 class SseParser {
  public:
   struct Event {
-    std::string_view type;  // "message" unless the stream names another; valid during the call
+    std::string_view type;  // default "message"; valid during the call
     std::string_view data;
   };
   using Sink = std::function<void(const Event&)>;
@@ -22,11 +22,11 @@ class SseParser {
  private:
   void Line(std::string_view line, const Sink& sink);
 
-  std::string partial_;  // a line that has not ended
+  std::string partial_;  // an incomplete line
   std::string data_;
   std::string type_;
   bool has_data_ = false;
-  bool skip_lf_ = false;  // the last line ended with CR: a LF now belongs to it
+  bool skip_lf_ = false;  // the last line ended with CR, so a following LF belongs to it
   bool is_first_line_ = true;
 };
 

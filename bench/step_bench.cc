@@ -31,10 +31,10 @@ double Since(std::chrono::steady_clock::time_point from) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
 }
 
-// Sequences of equal length in consecutive blocks, stepped by hand.
+// Sequences of equal length in consecutive blocks, stepped directly.
 class Sequences {
  public:
-  // `adapters` in turn; none: the base alone.
+  // Sequences use `adapters` in turn; none: the base alone.
   Sequences(engine::ModelRunner& runner, engine::KvCache& kv, int64_t count,
             int64_t blocks_per_sequence,
             const std::vector<std::shared_ptr<const engine::Adapter>>& adapters = {})
@@ -48,7 +48,7 @@ class Sequences {
     }
   }
 
-  // Computes `rows` more tokens of each sequence; returns the seconds it took.
+  // Computes `rows` more tokens of each sequence; returns seconds.
   double Step(int64_t rows) {
     const int64_t n = static_cast<int64_t>(blocks_.size());
     std::vector<TokenId> tokens;
@@ -89,7 +89,7 @@ struct Round {
   double adapted_seconds;  // 0: no adapters
 };
 
-// The directory that was named, or one of random weights that is made once.
+// Returns the given directory, or a directory of random weights that is created once.
 fs::path ModelOf(const StepBenchOptions& options, std::ostream& out) {
   if (!options.model.empty()) return options.model;
   TANDEM_CHECK(!options.cache_dir.empty());
@@ -103,7 +103,7 @@ fs::path ModelOf(const StepBenchOptions& options, std::ostream& out) {
   return dir;
 }
 
-// Adapters of all linear layers. One set of values stands for all: each is in memory of its own.
+// Makes adapters of all linear layers. They have equal values, but each its own memory.
 std::vector<std::shared_ptr<const engine::Adapter>> MakeAdapters(
     const StepBenchOptions& options, const std::shared_ptr<const engine::Model>& model,
     engine::OpsContext& ops) {
@@ -118,7 +118,7 @@ std::vector<std::shared_ptr<const engine::Adapter>> MakeAdapters(
   std::vector<std::vector<float>> values;
   std::vector<engine::NamedTensor> tensors;
   for (const engine::WeightSpec& spec : specs) {
-    // A as training begins with it, for B too: nothing may be zero.
+    // Initialises B like A, because no matrix may be zero.
     const std::vector<float>& tensor =
         values.emplace_back(static_cast<size_t>(spec.n * spec.k), 0.01F);
     tensors.push_back({spec.name,
@@ -137,10 +137,10 @@ std::vector<std::shared_ptr<const engine::Adapter>> MakeAdapters(
   return adapters;
 }
 
-// What a token costs.
+// Cost of a token.
 struct Cost {
-  double layer_elements = 0;  // multiplied by each token of a prompt
-  double weight_bytes = 0;    // read for each step
+  double layer_elements = 0;  // multiplied by each prompt token
+  double weight_bytes = 0;    // read in each step
 };
 
 Cost CostOf(const engine::Model& model) {
@@ -148,7 +148,7 @@ Cost CostOf(const engine::Model& model) {
   for (const engine::Weight& weight : model.weights()) {
     if (weight.spec->kind == engine::WeightKind::kVector) continue;
     const bool is_matrix = weight.spec->kind == engine::WeightKind::kMatrix;
-    // The head runs for one row of a prompt: its FLOPs do not count, nor do look-ups.
+    // The head runs for one row of a prompt, so its FLOPs do not count; nor do look-ups.
     if (is_matrix && weight.spec->name != "lm_head.weight") {
       cost.layer_elements += static_cast<double>(weight.spec->n * weight.spec->k);
     }
@@ -192,11 +192,11 @@ class StepBench {
   }
 
  private:
-  // Seconds a step.
+  // Returns seconds per step.
   double Decode(int64_t count,
                 const std::vector<std::shared_ptr<const engine::Adapter>>& adapters) {
     Sequences sequences(runner_, kv_, count, blocks_per_sequence_, adapters);
-    sequences.Step(16);  // a short context, as one stream's roof is the weights alone
+    sequences.Step(16);  // short context: one stream's roof counts only weights
     double seconds = 0;
     for (int64_t s = 0; s < options_.decode_steps; ++s) seconds += sequences.Step(1);
     return seconds / static_cast<double>(options_.decode_steps);

@@ -8,22 +8,22 @@
 
 namespace tandem::bench {
 
-// `tandem bench step`: what one engine step costs without a server. Three figures, each as a ratio
-// against a loop measured in the same round:
-//   prefill    FLOPs of the layers' matrices / the peak of products in the weights' type
+// `tandem bench step`: cost of an engine step without a server. Each figure is a ratio to a loop
+// measured in the same round:
+//   prefill    FLOPs of the layers' matrices / peak of products in the weights' type
 //   one stream bytes of all weights read per token / the read loop
 //   batch      tokens/s of `batch` sequences / tokens/s of one
-//   adapters   a step of `batch` sequences by `adapters` adapters / the same by the base alone
+//   adapters   a step of `batch` sequences with `adapters` adapters / the same with the base alone
 struct StepBenchOptions {
-  std::filesystem::path model;      // Hugging Face directory; empty: a random Llama-3.2-1B shape
-  std::filesystem::path cache_dir;  // of packed weights, and of the random model
-  engine::BlockFormat block = engine::BlockFormat::kNone;  // weights rounded to it
+  std::filesystem::path model;      // Hugging Face directory; empty: random Llama-3.2-1B shape
+  std::filesystem::path cache_dir;  // of packed weights and the random model
+  engine::BlockFormat block = engine::BlockFormat::kNone;  // weights are rounded to it
   int threads = 0;                                         // 0: one per physical core
   int rounds = 5;
   int64_t prompt_tokens = 512;
   int64_t batch = 16;
   int64_t decode_steps = 8;  // per round and batch size
-  int64_t adapters = 0;      // of all linear layers, each with matrices of its own; 0: none
+  int64_t adapters = 0;      // each on all linear layers with its own matrices; 0: none
   int64_t adapter_rank = 16;
 };
 

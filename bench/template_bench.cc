@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// User and assistant in turns, a few sentences each.
+// User and assistant take turns, a few sentences each.
 Json Chat(int n_messages) {
   Json messages = Json::array();
   for (int i = 0; i < n_messages; ++i) {
@@ -38,7 +38,7 @@ int RunTemplateBench(std::ostream& out, const std::string& name, const std::stri
   input.eos_token = "</s>";
   const auto compiled = engine::ChatTemplate::Compile(source);
   size_t bytes = 0;
-  volatile size_t kept = 0;  // the work must happen
+  volatile size_t kept = 0;  // forces the work
   std::vector<double> compile_s, render_s, ratios;
   for (int round = 0; round < options.rounds + 1; ++round) {
     const double compiling = ThreadCpuSeconds(

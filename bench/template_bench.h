@@ -10,9 +10,9 @@ struct TemplateBenchOptions {
   int rounds = 21;
 };
 
-// Milliseconds of one core's time to compile a chat template and to render a chat of so many
-// messages with it, beside writing the same messages as JSON, the least that handling a chat costs.
-// `name` is printed in front of the line.
+// Measures one core's milliseconds to compile a chat template and to render a chat with it.
+// Rendering is compared with writing the messages as JSON, the least cost of handling a chat.
+// `name` starts the printed line.
 int RunTemplateBench(std::ostream& out, const std::string& name, const std::string& source,
                      const TemplateBenchOptions& options);
 

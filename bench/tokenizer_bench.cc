@@ -29,7 +29,7 @@ int RunTokenizerBench(std::ostream& out, const engine::Tokenizer& tokenizer, std
   constexpr auto kPlain = engine::SpecialTokens::kPlainText;
   const std::vector<std::string_view> lines = Lines(text);
   const std::vector<TokenId> ids = tokenizer.Encode(text, kPlain);
-  volatile size_t kept = 0;  // the work must happen
+  volatile size_t kept = 0;  // forces the work
   const struct {
     const char* name;
     std::function<void()> work;

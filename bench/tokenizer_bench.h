@@ -12,9 +12,8 @@ struct TokenizerBenchOptions {
   int rounds = 5;
 };
 
-// Megabytes of text per second of one core's time, encoded and decoded, as one text and line by
-// line; beside it how often the same bytes are checked for UTF-8 meanwhile, the least that any
-// tokenizer must do.
+// Measures MB/s of one core, encoding and decoding, as one text and line by line. Each is compared
+// with checking the same bytes for UTF-8, the least that a tokenizer must do.
 int RunTokenizerBench(std::ostream& out, const engine::Tokenizer& tokenizer, std::string_view text,
                       const TokenizerBenchOptions& options);
 

@@ -98,7 +98,7 @@ std::unique_ptr<training::Trainer> MakeTrainer(const TrainBenchOptions& options,
   return trainer;
 }
 
-// "gpt2, 123849984 parameters" or "llama, an adapter of 11272192 parameters".
+// Returns "gpt2, 123849984 parameters" or "llama, an adapter of 11272192 parameters".
 std::string SubjectOf(training::Trainer& trainer) {
   return trainer.config().family + (trainer.base() != nullptr ? ", an adapter of " : ", ") +
          std::to_string(trainer.parameters().parameter_count()) + " parameters";

@@ -7,13 +7,13 @@
 
 namespace tandem::bench {
 
-// `tandem bench train`: optimiser steps on random tokens, in tokens/s and as model-FLOP
-// utilisation: the products that the step cannot do without, nothing for what is recomputed. With a
-// peer's command (which prints "… N tokens/s") the two alternate and the ratio is printed.
+// `tandem bench train`: optimiser steps on random tokens, in tokens/s and model-FLOP utilisation,
+// which counts only necessary products, not recomputation. With a peer's command (which prints "… N
+// tokens/s") the two alternate and the ratio is printed.
 struct TrainBenchOptions {
-  std::filesystem::path model;      // directory whose weights are trained; empty: the shape below
-  std::filesystem::path cache_dir;  // packed weights of `model` as the base of adapters
-  int64_t lora_rank = 0;            // adapters of all linear layers of `model`; 0: its weights
+  std::filesystem::path model;      // model to train; empty: the shape below
+  std::filesystem::path cache_dir;  // for packed weights of `model` as the base of adapters
+  int64_t lora_rank = 0;  // rank of adapters on all linear layers of `model`; 0: trains its weights
   std::string family = "minigpt";
   int64_t n_layers = 8;
   int64_t hidden_dim = 256;
@@ -25,7 +25,7 @@ struct TrainBenchOptions {
   bool bf16 = true;
   int threads = 0;
   int rounds = 5;
-  int64_t steps = 3;  // per round, after one that is not counted
+  int64_t steps = 3;  // per round, after an uncounted one
   std::string peer;   // empty: none
 };
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What a fine-tuning job costs the server that it runs beside, and what the job gets.
+"""Measures how a fine-tuning job and the server beside which it runs affect each other.
 
     bench/train_while_serving.py BINARY [--model DIR] [--pairs 5] [--seconds 30] [--rate 0.5] [--full]
 
-One server; a job on its model runs, or is paused, in alternating windows of the same open-loop load
-(`tandem bench http`, the same arrivals and lengths in both windows of a pair). Printed for each pair and as
-medians: the time between tokens and to the first token, running job over paused job; the job's CPU
-time over what serving, the load generator and everything else left idle; and, at the end, how long
-after `succeeded` the first token of the new model came, in a stream asked for at once. Needs a machine
-that does nothing else. Exits 1 when a request failed. Standard library only.
+One server gets an open-loop load in windows (`tandem bench http`). A job on its model runs or is paused in
+alternating windows; both windows of a pair have the same arrivals and lengths. Prints for each pair and as
+medians the ratio of the running to the paused job, for the time between tokens and to the first token.
+Also prints the job's CPU time over the time that serving, the load generator and all else left idle. At
+the end it prints the time from `succeeded` to the first token of the new model, in a stream requested at
+once. Needs a machine that does nothing else. Exits 1 if a request failed. Standard library only.
 """
 
 import argparse
@@ -29,19 +29,19 @@ CORES = os.cpu_count()
 
 
 def cpu_of(pid):
-    """Seconds of user and system time of a process; its reaped children are not counted."""
+    """Returns user and system seconds of a process, without its reaped children."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def busy_cpu():
-    """Seconds that all cores were not idle."""
+    """Returns the seconds during which cores were busy, summed over all cores."""
     fields = [int(x) for x in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / TICKS
 
 
 def memory_of(pid):
-    """MiB: resident, of it private, of it shared with others."""
+    """Returns resident memory and its private and shared parts, in MiB."""
     rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
     kib = {m[1]: int(m[2]) for m in re.finditer(r"^(\w+):\s+(\d+) kB", rollup, re.M)}
     return {"resident": kib["Rss"] >> 10,
@@ -98,7 +98,7 @@ class Server:
 
 
 def trainer_of(server):
-    """The child that trains, or None."""
+    """Returns the pid of the training child, or None."""
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
@@ -124,7 +124,7 @@ def wait(what, condition, patience_s=600):
 
 
 def load(options, server, work, seed, token_ids):
-    """One window of load, and what it says. Arrivals are those of the seed, prompts of `token_ids`."""
+    """Runs one window of load and returns its report. The seed gives arrivals, `token_ids` the prompts."""
     file = work / "load.json"
     done = subprocess.run(
         [options.binary, "bench", "http", "--url", server.url, "--model", server.model, "--endpoint",
@@ -143,7 +143,7 @@ def window(options, server, work, seed, job_id=None):
     trainer = trainer_of(server) if job_id else None
     before = (time.monotonic(), busy_cpu(), cpu_of(trainer) if trainer else 0,
               steps_of(server, job_id) if job_id else 0)
-    # Other prompts in the two windows of a pair: the second would find those of the first cached.
+    # The windows of a pair have different prompts, or the second would find the first's cached.
     run = load(options, server, work, seed, "300-1000" if job_id else "1001-1700")
     wall, busy = time.monotonic() - before[0], busy_cpu() - before[1]
     out = {"itl_p50": run["gap_ms"]["p50"], "itl_p95": run["gap_ms"]["p95"],
@@ -151,7 +151,7 @@ def window(options, server, work, seed, job_id=None):
            "tokens": run["output_tokens"], "failed": run["failed"], "server_cores": run["server_cpu_s"] / wall}
     if trainer:
         used = cpu_of(trainer) - before[2]
-        # What everything but the job left of the cores.
+        # Core time left by everything but the job.
         left = CORES * wall - (busy - used)
         out |= {"job_cores": used / wall, "job_share": used / left,
                 "steps": steps_of(server, job_id) - before[3]}
@@ -169,7 +169,7 @@ def ends(server, job_id):
 
 
 def first_token_after(server, rows):
-    """Seconds from `succeeded` to the first token of the model that a short job left."""
+    """Returns the seconds from `succeeded` of a short job to the first token of its model."""
     job_id = create(server, rows, "short", max_steps=2, batch_size=1, seq_len=64)
     wait("the short job", lambda: ends(server, job_id))
     seen = time.monotonic()

@@ -72,7 +72,7 @@ bool IsDone(const ConvertSpec& spec, const JobContext& context) {
   return !FormatOf(spec).IsFile() || record.value("inode", Json()) == InodeOf(spec.target);
 }
 
-// From what was published, so that it is the same after a restart.
+// Reads the published target, so that the result is the same after a restart.
 ConvertResult Describe(const ConvertSpec& spec) {
   ConvertResult result;
   result.path = spec.target.filename().string();
@@ -81,7 +81,7 @@ ConvertResult Describe(const ConvertSpec& spec) {
   if (record.contains("certificate")) result.certificate_json = record["certificate"].dump();
   if (record.contains(result.format)) {
     Json report = record[result.format];
-    report.erase("tensors");  // a page for each layer, which stays in the record
+    report.erase("tensors");  // long, one entry per tensor; stays in the record
     result.report_json = report.dump();
   }
   int64_t largest = -1;
@@ -92,7 +92,7 @@ ConvertResult Describe(const ConvertSpec& spec) {
     largest = view.elements();
     result.dtype = DTypeName(view.dtype);
   };
-  if (FormatOf(spec).IsFile()) {  // blocks of integers are told as what they decode to
+  if (FormatOf(spec).IsFile()) {  // a source would give the decoded dtype of quantised blocks
     const engine::ModelDir model = engine::ModelDir::Open(spec.target);
     for (const std::string& name : model.tensor_names()) {
       const engine::StoredTensor& tensor = *model.FindStored(name);
@@ -111,7 +111,7 @@ ConvertResult Describe(const ConvertSpec& spec) {
   return result;
 }
 
-// Of a piece of a tensor, which begins at `from`. What was written is mapped.
+// Compares a piece of a tensor that begins at byte `from`. `written` is mapped.
 bool IsSame(const engine::NamedTensor& tensor, int64_t from, ModelSource::Bytes wanted,
             const ModelSource& source, const ModelSource& written, const ThreadGroup& group) {
   const int64_t at = written.Find(tensor.name);
@@ -131,7 +131,7 @@ bool IsSame(const engine::NamedTensor& tensor, int64_t from, ModelSource::Bytes 
   return same;
 }
 
-// Tensor by tensor, bit for bit.
+// Compares all tensors bit for bit.
 void Compare(const ModelSource& source, const ModelSource& written, int n_threads,
              const std::function<void(int64_t bytes)>& advance) {
   if (source.tensors().size() != written.tensors().size()) {
@@ -159,8 +159,7 @@ void Compare(const ModelSource& source, const ModelSource& written, int n_thread
   group.Wait([&] { advance(compared.exchange(0)); });
 }
 
-// Merged weights are always compared, by what the model says: there is nothing else to hold them
-// to.
+// Merges the adapter. MergeAdapter compares logits, because merged weights have no other reference.
 void Merge(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
            const fs::path& dir) {
   const engine::ModelDir base = engine::ModelDir::Open(spec.base);
@@ -176,8 +175,7 @@ void Merge(const ConvertSpec& spec, const JobContext& context, engine::OpsContex
   engine::MergeAdapter(base, engine::LoraAdapter::Open(spec.source), options, dir, ops);
 }
 
-// Blocks of integers are told as what they decode to, which no writer can tell from what they were
-// once rounded from.
+// Warns about quantised tensors: they decode to rounded values, and the original numbers are lost.
 void WarnOfBlocks(const ConvertSpec& spec, const JobContext& context) {
   if (FormOf(spec.source, "source").kind != SourceKind::kFile || !context.report) return;
   const engine::ModelDir model = engine::ModelDir::Open(spec.source);
@@ -192,12 +190,12 @@ void WarnOfBlocks(const ConvertSpec& spec, const JobContext& context) {
                       "decode to"});
 }
 
-// Of a conversion to the source's own format the merged model is the target already.
+// A conversion of an adapter to hf needs no writer: the merged model is the target.
 bool MergesIntoTarget(const ConvertSpec& spec, SourceKind kind) {
   return kind == SourceKind::kAdapter && FormatOf(spec).name == std::string_view("hf");
 }
 
-// Where the adapter was merged, by this process or by one that was killed.
+// Returns the merged adapter's directory, reusing the one of a killed process.
 fs::path MergedDir(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
                    const WorkDir& work) {
   fs::path merged = work.path() / WorkDir::kMergedDir;
@@ -232,9 +230,9 @@ void CheckSource(const ModelSource& source,
   }
 }
 
-// What a writer tells of what it wrote.
+// Report of a writer.
 struct WriterReport {
-  std::string report_json;  // empty: nothing
+  std::string report_json;  // empty: none
   engine::FileHashes file_hashes;
 };
 
@@ -257,7 +255,7 @@ WriterReport Write(const ConvertSpec& spec, const JobContext& context, engine::O
   if (!format.supports_resume) fs::remove_all(work.out());
   if (!format.IsFile()) {
     fs::create_directory(work.out());
-    engine::RemoveStaleTemporaries(work.out());  // of small files, of a process that was killed
+    engine::RemoveStaleTemporaries(work.out());  // small files left by a killed process
   }
   WriterReport written;
   const auto warn = [&](const std::string& text) {
@@ -284,7 +282,7 @@ WriterReport Write(const ConvertSpec& spec, const JobContext& context, engine::O
   return written;
 }
 
-// Runs what was written, and gives the text of its record.
+// Runs the result for its certificate and returns the text of its record.
 std::string CertifiedRecord(const ConvertSpec& spec, const JobContext& context,
                             engine::OpsContext& ops, const WorkDir& work, WriterReport written) {
   Progress reporter(context);
@@ -295,7 +293,7 @@ std::string CertifiedRecord(const ConvertSpec& spec, const JobContext& context,
   RecordContext record{.job = JobOf(context), .cache_dir = context.cache_dir, .progress = progress};
   record.report_json = std::move(written.report_json);
   record.file_hashes = std::move(written.file_hashes);
-  // A record beside a file is written before the file has its name, so it says which file it is of.
+  // The record of a single file is published before the file, so it names the file by inode.
   if (FormatOf(spec).IsFile()) record.inode = InodeOf(work.out());
   for (const fs::path& merge : {work.path() / kMergeFile, work.out() / kMergeFile}) {
     if (fs::exists(merge)) record.merge_json = engine::ReadWholeFile(merge, kMaxRecordBytes);
@@ -303,8 +301,8 @@ std::string CertifiedRecord(const ConvertSpec& spec, const JobContext& context,
   return RecordText(spec, work.out(), certificate, record);
 }
 
-// The record says what the parents' weights hash to; it finds that remembered, if this has been
-// done. What cannot be hashed it says itself.
+// Hashes the weights of a parent ahead of time; the record then finds the remembered hash. Parents
+// of other kinds are hashed by the record.
 void HashAhead(const fs::path& path, const JobContext& context, const ThreadGroup& group) {
   const OpenedTensors opened = OpenTensors(path);
   if (opened.kind != TensorsKind::kModel) return;
@@ -348,7 +346,7 @@ void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext
   try {
     return MakeIn(work, spec, context, ops);
   } catch (const Error& error) {
-    // Whoever stops a job starts it again, or removes what is left of it.
+    // A stopped job keeps its work: the owner restarts the job or removes the directory.
     if (error.code() == ErrorCode::kCancelled && !context.dir.empty()) work.Keep();
     if (error.code() != ErrorCode::kIo || !work.IsBegun()) throw;
     refused = error.what();
@@ -356,7 +354,7 @@ void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext
     if (!work.IsBegun()) throw;
     refused = error.what();
   }
-  // The disk is full, or fails.
+  // The disk is full or failing.
   work.Keep();
   throw Error(ErrorCode::kIo, refused + "; what is written stays in " + work.path().string() +
                                   ", with which the same conversion goes on; or remove it");

@@ -32,7 +32,7 @@ void CheckMaxKl(const ConvertSpec& spec) {
         .WithParam("max_kl")
         .WithReason("invalid_value");
   };
-  // Written so that what is no number is refused, too.
+  // Also refuses NaN.
   if (!(*spec.max_kl >= 0 && *spec.max_kl <= kMostKl)) {
     throw invalid("max_kl must be from 0 to 1000000, in nats");
   }

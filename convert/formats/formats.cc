@@ -67,7 +67,7 @@ constexpr std::array kFormats = {
            .is_difference = true},
 };
 
-// Other names for the same.
+// Alias -> format name.
 constexpr std::array kAliases = {std::pair{"scanned", "native"},
                                  std::pair{"params", "native-params"}};
 

@@ -13,30 +13,30 @@
 
 namespace tandem::convert {
 
-// A format that is written: one file of this room, and one line in formats.cc.
+// A target format: one folder of this room and one row in formats.cc.
 struct Format {
   const char* name;
   std::span<const char* const> dtypes;
-  // The dtype is a floating-point type that the source is told in. Otherwise the writer has the
-  // source in its own types and makes of them what the spec says.
+  // True: `dtype` is a floating-point type in which the source is decoded. False: the writer reads
+  // the source in its own types and converts them.
   bool casts_source;
   void (*write)(const ConvertSpec& spec, const WriteContext& context);
-  // What was written as `target`, as a source of the same tensors.
+  // Opens `target` as a source of the same tensors.
   std::unique_ptr<ModelSource> (*open)(const ConvertSpec& spec,
                                        const std::filesystem::path& target);
-  // Of a format whose target is one file: how its name ends (".gguf").
+  // File name suffix (".gguf") of a format whose target is one file; else null.
   const char* file_suffix = nullptr;
-  std::span<const char* const> layouts = {};  // to choose from, the first unless another is asked
-  // Whether `written`, which `open` gave, is the source; throws kDataLoss naming the tensor if not.
-  // Null: the same tensors bit for bit.
+  std::span<const char* const> layouts = {};  // choices of spec.layout, default first
+  // Compares `written`, opened by `open`, with the source. Throws kDataLoss naming a tensor that
+  // differs. Null: the tensors must be equal bit for bit.
   void (*compare)(const ConvertSpec& spec, const ModelSource& source, const ModelSource& written,
                   const std::function<void(int64_t bytes)>& advance) = nullptr;
-  // The writer goes on with what a conversion that was killed left (WriteContext::journal). Of
-  // other formats that is removed first.
+  // The writer resumes the work of a killed conversion (WriteContext::journal). For other formats
+  // that work is removed first.
   bool supports_resume = false;
   bool keeps_state = false;  // writes ModelSource::state() too
-  // What is written is how the source differs from spec.base, which every source but an adapter
-  // may then have, and must; spec.verify is the writer's, who alone knows what was computed.
+  // The target holds the difference of the source from spec.base. A base is then required, and a
+  // source that is an adapter is refused. The writer itself carries out spec.verify.
   bool is_difference = false;
 
   bool IsFile() const { return file_suffix != nullptr; }
@@ -46,7 +46,7 @@ struct Format {
   std::string LayoutNames() const;
 };
 
-std::span<const Format> Formats();                // in the order in which users see them
-const Format* FindFormat(std::string_view name);  // by name or alias; null: not served
+std::span<const Format> Formats();                // in the order of user-facing lists
+const Format* FindFormat(std::string_view name);  // by name or alias; null if unknown
 
 }  // namespace tandem::convert

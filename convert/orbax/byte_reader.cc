@@ -49,7 +49,7 @@ uint64_t ByteReader::Varint() {
   uint64_t value = 0;
   for (int shift = 0; shift < 64; shift += 7) {
     const uint8_t byte = U8();
-    // Of the tenth byte one bit is left.
+    // The tenth byte has room for one bit only.
     if (shift == 63 && byte > 1) break;
     value |= static_cast<uint64_t>(byte & 0x7f) << shift;
     if (byte < 0x80) return value;

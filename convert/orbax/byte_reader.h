@@ -8,19 +8,19 @@
 
 namespace tandem::convert {
 
-// Reads numbers and runs of bytes front to back. Every length is compared with what is left before
-// it is believed. Throws kDataLoss: "<what>: … at byte N". The bytes must outlive the reader.
+// Reads numbers and bytes front to back, and checks every length against the bytes left. Throws
+// kDataLoss: "<what>: … at byte N". The bytes must outlive the reader.
 class ByteReader {
  public:
   ByteReader(std::span<const std::byte> bytes, std::string what)
       : bytes_(bytes), what_(std::move(what)) {}
 
   uint8_t U8();
-  uint32_t U32();     // little-endian, as all below
-  uint32_t U32Big();  // but this one
+  uint32_t U32();     // little-endian, like the others
+  uint32_t U32Big();  // big-endian
   uint64_t U64();
   uint64_t Varint();  // LEB128
-  // No more than `most`; `name` is what the number counts.
+  // At most `most`; `name` describes the number in messages.
   uint64_t VarintUpTo(uint64_t most, const char* name);
   std::span<const std::byte> Bytes(uint64_t n);
   std::string Text(uint64_t n);

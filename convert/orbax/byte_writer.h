@@ -7,7 +7,7 @@
 
 namespace tandem::convert {
 
-// Numbers and runs of bytes, front to back: what ByteReader reads.
+// Writes numbers and bytes front to back, for ByteReader.
 class ByteWriter {
  public:
   void U8(uint8_t value) { bytes_ += static_cast<char>(value); }

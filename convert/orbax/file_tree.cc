@@ -9,7 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A checkpoint of a large model has some hundred thousand chunks.
+// A large model's checkpoint has some hundred thousand chunks.
 constexpr size_t kMaxFiles = size_t{1} << 22;
 
 class FileTree : public KeyValues {

@@ -11,52 +11,53 @@
 
 namespace tandem::convert {
 
-// How a value was put, for a writer that goes on: its length, and itself where no file has it.
+// A stored value in a form that a resuming writer can restore: its length, and its bytes if it is
+// inlined.
 struct StoredValue {
   uint64_t bytes = 0;
   std::optional<std::string> inlined;
   bool operator==(const StoredValue&) const = default;
 };
 
-// Where arrays of a checkpoint are put: what KeyValues reads. One thread. A writer may go on with
-// what another left in the same directory that had put the same values in the same order, the first
-// of which it is told by Restore.
+// Stores the values of a checkpoint for KeyValues. One thread.
+//
+// Resume: open a new writer on the same directory, call Restore() for the values already put, in
+// order, then Put() the rest.
 class KeyValueWriter {
  public:
   virtual ~KeyValueWriter() = default;
-  // Each key once, in any order. Throws kIo.
+  // Stores a value. Each key comes once, in any order. Throws kIo.
   virtual StoredValue Put(const std::string& key, std::span<const std::byte> value) = 0;
-  // In place of Put, before the first; false where the directory does not have the value so: then
-  // nothing can be gone on with.
+  // Takes the place of Put for a value already put; call it before the first Put. Returns false if
+  // the directory does not have the value; resuming is then impossible.
   virtual bool Restore(const std::string& key, const StoredValue& value) = 0;
-  // Files that values lie in, from the directory on. No other may be there at the first Put.
+  // Files with values, relative to the directory. At the first Put it may hold no other files.
   virtual std::vector<std::string> Files() const = 0;
-  // Files and directories that have changed since the last call.
+  // Returns the files and directories changed since the last call.
   virtual std::vector<std::filesystem::path> TakeChanged() = 0;
-  // Everything put is there once this returns, and nothing may be before.
+  // Completes the store. Values may not be readable before.
   virtual void Finish() = 0;
 };
 
-// A file for each value, below `dir`, by its key. Keys that would leave it are refused.
+// Stores each value in a file below `dir`, named by its key. Refuses keys that leave `dir`.
 std::unique_ptr<KeyValueWriter> WriteFileTree(const std::filesystem::path& dir);
 
-// What an item of a checkpoint has of its own, whatever is in it: the same for a writer that goes
-// on.
+// Identity of an item, independent of its content; a resumed writer uses the same stamp.
 struct OrbaxStamp {
-  std::string id;       // 32 digits of a hexadecimal number, in the names of its files
+  std::string id;       // 32 hexadecimal digits, used in file names
   int64_t time_ns = 0;  // since 1970
 };
-OrbaxStamp NewOrbaxStamp();  // at random, and now
+OrbaxStamp NewOrbaxStamp();  // random id, current time
 bool IsOrbaxId(const std::string& id);
 
-// The sizes that Orbax sets; tests set others.
+// Orbax's sizes; tests use others.
 struct OcdbtSizes {
-  size_t max_inline_value_bytes = 1024;         // larger ones lie outside of the nodes
-  size_t max_decoded_node_bytes = 100000000;    // a node that would have more is split
-  uint64_t max_file_bytes = uint64_t{1} << 31;  // a data file is not begun on once it has these
+  size_t max_inline_value_bytes = 1024;         // larger values go to data files
+  size_t max_decoded_node_bytes = 100000000;    // larger nodes are split
+  uint64_t max_file_bytes = uint64_t{1} << 31;  // at this size a new data file is started
 };
-// manifest.ocdbt and data files in d/: a database of one version. Keeps the keys and the small
-// values in memory.
+// Writes an OCDBT database of one version: manifest.ocdbt, and data files in d/. Keeps keys and
+// inlined values in memory.
 std::unique_ptr<KeyValueWriter> WriteOcdbt(const std::filesystem::path& dir,
                                            const OrbaxStamp& stamp, const OcdbtSizes& sizes = {});
 

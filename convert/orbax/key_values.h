@@ -12,35 +12,34 @@
 
 namespace tandem::convert {
 
-// Bytes, and what keeps them where they are.
+// Bytes and the owner of their memory.
 struct StoredBytes {
   std::shared_ptr<const void> owner;
   std::span<const std::byte> bytes;
-  const engine::MappedFile* file = nullptr;  // that they lie in; null: in memory
+  const engine::MappedFile* file = nullptr;  // the mapped file of the bytes; null: in memory
 
-  // Called when they have been read for good: they leave the process's memory.
+  // Releases the mapped pages of bytes that will not be read again.
   void LetGo() const {
     if (file != nullptr) file->LetGo(bytes);
   }
 };
 
-// Where arrays of a checkpoint are kept: named values. Immutable; any thread.
+// The named values of a checkpoint, such as metadata and chunks of arrays. Immutable; any thread.
 class KeyValues {
  public:
   virtual ~KeyValues() = default;
-  // nullopt when there is none of that name. Throws kDataLoss, kIo.
+  // Returns nullopt for an unknown name. Throws kDataLoss, kIo.
   virtual std::optional<StoredBytes> Find(const std::string& key) const = 0;
-  // Of all values, ascending.
+  // All keys, ascending.
   virtual std::vector<std::string> Keys() const = 0;
 };
 
-// Every regular file below a directory, by its path in there; links are not followed.
+// Opens all regular files below a directory, keyed by relative path; links are not followed.
 std::unique_ptr<KeyValues> OpenFileTree(const std::filesystem::path& dir);
 
-// A directory that holds manifest.ocdbt: TensorStore's database of optionally cooperative,
-// distributed B-trees (OCDBT), the newest version of it. Files are mapped. Everything is looked at
-// before it is believed, and no path leaves `dir`. Throws kNotFound, kUnsupported, and kDataLoss
-// naming file and byte.
+// Opens a directory with manifest.ocdbt, TensorStore's database of optionally cooperative,
+// distributed B-trees (OCDBT), at its newest version. Files are mapped. All content is validated,
+// and no path leaves `dir`. Throws kNotFound, kUnsupported, and kDataLoss naming file and byte.
 std::unique_ptr<KeyValues> OpenOcdbt(const std::filesystem::path& dir);
 
 }  // namespace tandem::convert

@@ -1,5 +1,5 @@
-// TensorStore's OCDBT, read: a manifest that names the root of a B+tree, whose nodes and values lie
-// at byte ranges of data files. Format: https://google.github.io/tensorstore/kvstore/ocdbt
+// Reads TensorStore's OCDBT. A manifest names the root of a B+tree, whose nodes and values are byte
+// ranges of data files. Format: https://google.github.io/tensorstore/kvstore/ocdbt
 
 #include <algorithm>
 #include <limits>
@@ -22,14 +22,14 @@ constexpr uint32_t kManifestMagic = 0x0cdb3a2a;
 constexpr uint32_t kNodeMagic = 0x0cdb20de;
 constexpr size_t kEnvelopeBytes = 4 + 8 + 1 + 1 + 4;
 constexpr uint64_t kMissing = std::numeric_limits<uint64_t>::max();
-// What TensorStore itself allows, and what a tree may cost us whatever it claims.
+// Limits of TensorStore, and limits on the cost of a hostile tree.
 constexpr uint64_t kMaxKeyBytes = 65535;
 constexpr uint64_t kMaxArity = uint64_t{1} << 20;
 constexpr size_t kMaxNodeBytes = size_t{1} << 28;
 constexpr size_t kMaxTreeBytes = size_t{1} << 30;  // of all nodes, decoded
 constexpr size_t kMaxKeys = size_t{1} << 22;
 
-// A file that a table names: where it is, and the part of that which its own table goes on from.
+// A data file of a table: its path, and the prefix of that path for the tables of its nodes.
 struct DataFile {
   std::string path;
   std::string base;
@@ -41,9 +41,9 @@ struct Reference {
   uint64_t length = 0;
 };
 
-// Columns of numbers: that is how this format keeps lists.
+// Reads a column of numbers; the format stores lists column by column.
 std::vector<uint64_t> Column(ByteReader& in, uint64_t n, uint64_t most, const char* name) {
-  // Each takes a byte at least.
+  // Each number takes at least one byte.
   if (n > in.left()) in.Broken(std::string(name) + ": " + std::to_string(n) + " are too many");
   std::vector<uint64_t> column(static_cast<size_t>(n));
   for (uint64_t& value : column) value = in.VarintUpTo(most, name);
@@ -66,7 +66,7 @@ std::vector<Reference> References(ByteReader& in, uint64_t n, size_t n_files) {
   return references;
 }
 
-// Names in which each begins with some bytes of the one before.
+// Reads names that share a prefix with the name before.
 std::vector<std::string> PrefixCoded(ByteReader& in, const std::vector<uint64_t>& prefix_lengths,
                                      const std::vector<uint64_t>& suffix_lengths) {
   std::vector<std::string> names(suffix_lengths.size());
@@ -99,7 +99,7 @@ std::vector<DataFile> DataFiles(ByteReader& in, const std::string& base) {
   return files;
 }
 
-// What lies in an object: its body, and who holds that.
+// Body of an object; `bytes` may point into `decoded`.
 struct Body {
   std::vector<std::byte> decoded;
   std::span<const std::byte> bytes;
@@ -165,10 +165,10 @@ class Ocdbt : public KeyValues {
     in.Bytes(16);  // uuid
     const uint8_t kind = in.U8();
     if (kind > 1) in.Broken("kind " + std::to_string(kind) + " of manifest is unknown");
-    in.Varint();                     // bytes that a value may have to stand in its node
-    in.Varint();                     // bytes that a decoded node may have
+    in.Varint();                     // most bytes of an inlined value
+    in.Varint();                     // most bytes of a decoded node
     in.U8();                         // arity of the tree of versions
-    if (in.Varint() == 1) in.U32();  // level
+    if (in.Varint() == 1) in.U32();  // zstd level
     if (kind == 1 && name == "manifest.ocdbt") return ReadManifest(NewestNumbered());
     const std::vector<DataFile> files = DataFiles(in, "");
     const uint64_t n = in.VarintUpTo(kMaxArity, "the number of versions");
@@ -177,11 +177,11 @@ class Ocdbt : public KeyValues {
     const auto heights = in.Bytes(n);
     const std::vector<Reference> roots = References(in, n, files.size());
     const Subtree root{roots.back(), static_cast<uint8_t>(heights.back()), ""};
-    if (root.at.offset == kMissing && root.at.length == kMissing) return;  // nothing in it
+    if (root.at.offset == kMissing && root.at.length == kMissing) return;  // empty database
     ReadNode(root, files);
   }
 
-  // Writers that cannot exchange a file make a new one for each state.
+  // Writers on storage without atomic replace make a new numbered manifest for each state.
   std::string NewestNumbered() const {
     constexpr std::string_view kName = "manifest.";
     std::string newest;
@@ -235,8 +235,8 @@ class Ocdbt : public KeyValues {
     return file;
   }
 
-  // A child is lower than its parent, so this ends; every key is greater than the ones before, so
-  // no part can be walked twice.
+  // The recursion ends because a child is lower than its parent. Keys must ascend, so no part is
+  // walked twice.
   void ReadNode(const Subtree& tree, const std::vector<DataFile>& files) {
     const std::string what = dir_.string() + ": node at " + std::to_string(tree.at.offset) +
                              (tree.at.file < files.size()

@@ -1,5 +1,5 @@
-// TensorStore's OCDBT, written: values go to data files as they come, the tree of keys over them
-// when all are there, from its leaves up, and last the manifest that names its root. Format:
+// Writes TensorStore's OCDBT. Values go to data files as they come. Finish writes the tree of keys
+// from its leaves up, and last the manifest that names the root. Format:
 // https://google.github.io/tensorstore/kvstore/ocdbt
 
 #include <fcntl.h>
@@ -36,12 +36,11 @@ constexpr uint32_t kWrittenManifestMagic = 0x0cdb3a2a;
 constexpr uint32_t kWrittenNodeMagic = 0x0cdb20de;
 constexpr size_t kWrittenEnvelopeBytes = 4 + 8 + 1 + 1 + 4;
 constexpr size_t kMostKeyBytes = 65535;
-// An entry of a node costs this beside its key and value: columns of numbers, each of at most ten
-// bytes.
+// Upper bound for a node entry besides key and value: a few numbers of at most ten bytes.
 constexpr size_t kEntryBytes = 64;
 
 struct Place {
-  size_t file = 0;  // into the list of data files
+  size_t file = 0;  // index of the data file
   uint64_t offset = 0;
   uint64_t length = 0;
 };
@@ -51,18 +50,18 @@ struct Value {
   std::string inlined;
 };
 
-// A node that has been written, as its parent names it.
+// A written node, with the fields that its parent stores.
 struct Subtree {
   std::string first_key;
   Place at;
   uint64_t n_keys = 0;
-  uint64_t tree_bytes = 0;     // of its nodes, itself among them
-  uint64_t outside_bytes = 0;  // of the values that lie outside of them
+  uint64_t tree_bytes = 0;     // of the subtree's nodes, including this one
+  uint64_t outside_bytes = 0;  // of values in data files
 };
 
 constexpr size_t kIdDigits = 32;
 
-// The bytes that so many hexadecimal digits are.
+// Converts hexadecimal digits to bytes.
 std::string BytesOf(std::string_view digits) {
   std::string bytes;
   for (size_t i = 0; i + 1 < digits.size(); i += 2) {
@@ -90,8 +89,8 @@ size_t CommonPrefix(std::string_view a, std::string_view b) {
                              a.begin());
 }
 
-// Names of which each is told by what it shares with the one before; `between` comes after the
-// lengths.
+// Writes names as the lengths of shared prefix and rest, and then the rests. `between` writes the
+// column that follows the lengths.
 template <class Between>
 void PutNames(const std::vector<std::string_view>& names, const Between& between, ByteWriter* out) {
   std::vector<size_t> shared(names.size(), 0);
@@ -162,8 +161,8 @@ class OcdbtWriter : public KeyValueWriter {
     }
   }
 
-  // Where so many bytes go, and that they are there. A file's name is the id, whose last digits
-  // count on.
+  // Reserves the next bytes of the data files. A file's name is the id with its number added to the
+  // last digits.
   Place NextPlace(uint64_t bytes) {
     if (names_.empty() || end_ >= sizes_.max_file_bytes) {
       constexpr size_t kDigits = 8;
@@ -190,7 +189,7 @@ class OcdbtWriter : public KeyValueWriter {
     return place;
   }
 
-  // To write from the place on: whatever is behind it was never known to be whole.
+  // Opens a file for writing at `place`. Later bytes are cut off, because they may be incomplete.
   void OpenFile(const Place& place) {
     CloseFile();
     const fs::path& path = open_path_ = paths_[place.file];
@@ -211,7 +210,7 @@ class OcdbtWriter : public KeyValueWriter {
     file_.reset();
   }
 
-  // The table of the data files that a node names, ascending; `numbers` tells where in it they are.
+  // Writes a node's table of data files, ascending; `numbers` receives each file's index in it.
   void PutFiles(const std::vector<Place>& places, std::map<size_t, size_t>* numbers,
                 ByteWriter* out) const {
     std::map<std::string_view, size_t> used;
@@ -290,7 +289,7 @@ class OcdbtWriter : public KeyValueWriter {
     return leaf;
   }
 
-  // Of at least two children each, or the tree would not end.
+  // Each node has at least two children; otherwise the levels would never end.
   std::vector<Subtree> WriteInner(const std::vector<Subtree>& children, uint8_t height) {
     std::vector<Subtree> nodes;
     for (size_t first = 0; first < children.size();) {
@@ -319,7 +318,7 @@ class OcdbtWriter : public KeyValueWriter {
     body.U8(height);
     PutFiles(places, &numbers, &body);
     body.Varint(keys.size());
-    // Children have their keys whole: nothing of them stands here.
+    // Children store whole keys, so their common prefix is empty.
     const auto common = [&] {
       for (size_t i = 0; i < keys.size(); ++i) body.Varint(0);
     };
@@ -350,16 +349,16 @@ class OcdbtWriter : public KeyValueWriter {
   void WriteManifest(const std::optional<Subtree>& root, uint8_t height) const {
     ByteWriter body;
     body.Text(BytesOf(stamp_.id));
-    body.U8(0);  // one manifest
+    body.U8(0);  // a single manifest
     body.Varint(sizes_.max_inline_value_bytes);
     body.Varint(sizes_.max_decoded_node_bytes);
-    body.U8(4);      // arity of the tree of versions, log2
-    body.Varint(1);  // zstd,
-    body.U32(0);     // of its usual level
+    body.U8(4);      // log2 of the arity of the tree of versions
+    body.Varint(1);  // zstd
+    body.U32(0);     // default level
     std::map<size_t, size_t> numbers;
     PutFiles(root ? std::vector<Place>{root->at} : std::vector<Place>{}, &numbers, &body);
-    body.Varint(1);  // version
-    body.Varint(1);  // of generation 1
+    body.Varint(1);  // number of versions
+    body.Varint(1);  // generation
     body.U8(height);
     const uint64_t missing = ~uint64_t{0};
     body.Varint(0);  // data file
@@ -369,7 +368,7 @@ class OcdbtWriter : public KeyValueWriter {
     body.Varint(root ? root->tree_bytes : 0);
     body.Varint(root ? root->outside_bytes : 0);
     body.U64(static_cast<uint64_t>(stamp_.time_ns));
-    body.Varint(0);  // older versions
+    body.Varint(0);  // no older versions
     engine::WriteFileAtomically(dir_ / "manifest.ocdbt", Envelope(kWrittenManifestMagic, body));
   }
 
@@ -377,11 +376,11 @@ class OcdbtWriter : public KeyValueWriter {
   const OrbaxStamp stamp_;
   const OcdbtSizes sizes_;
   std::map<std::string, Value> values_;
-  std::vector<std::string> names_;  // of data files, from the directory on
+  std::vector<std::string> names_;  // of data files, relative to the directory
   std::vector<fs::path> paths_;
-  std::optional<engine::FileDescriptor> file_;  // the last of them, once something is appended
-  fs::path open_path_;                          // its
-  uint64_t end_ = 0;                            // of the last, in bytes
+  std::optional<engine::FileDescriptor> file_;  // the last data file, once opened
+  fs::path open_path_;                          // path of file_
+  uint64_t end_ = 0;                            // bytes in the last data file
   std::set<fs::path> changed_;
 };
 

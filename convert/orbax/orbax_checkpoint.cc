@@ -42,7 +42,7 @@ bool IsUnfinished(const fs::path& path) {
                   "step, or let the run save again");
 }
 
-// The number of a step's name: "100", "000100", or with a step_prefix "checkpoint_100".
+// Returns the number in a step's name: "100", "000100", or with a prefix "checkpoint_100".
 std::optional<int64_t> StepOf(const fs::path& dir) {
   std::string name = dir.filename().string();
   if (const size_t bar = name.rfind('_'); bar != std::string::npos && bar > 0) {
@@ -65,14 +65,14 @@ std::vector<fs::path> ItemsOf(const fs::path& step) {
   return items;
 }
 
-// Throws for a directory of unfinished steps or items. REQUIRES: it holds no finished one.
+// Throws if the directory holds an unfinished step or item. REQUIRES: it has no finished one.
 void RefuseUnfinishedIn(const fs::path& dir) {
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
     if (entry.is_directory() && IsUnfinished(entry.path())) RefuseUnfinished(entry.path());
   }
 }
 
-// The directory of the item that `path` means; empty: none.
+// Returns the directory of the item that `path` denotes, or an empty path.
 fs::path FindItem(const fs::path& path) {
   if (!fs::is_directory(path)) return {};
   if (IsUnfinished(path)) RefuseUnfinished(path);
@@ -103,7 +103,7 @@ fs::path FindItem(const fs::path& path) {
   return last.empty() ? fs::path() : FindItem(last);
 }
 
-// The leaves of `_METADATA`.
+// Reads the leaves from `_METADATA`.
 std::vector<Leaf> LeavesOfTree(const fs::path& file) {
   const auto mapped = engine::MappedFile::Open(file);
   std::vector<Leaf> leaves;
@@ -115,7 +115,7 @@ std::vector<Leaf> LeavesOfTree(const fs::path& file) {
   return leaves;
 }
 
-// Where no file tells the tree, the arrays do: a name is the keys joined by dots.
+// Derives the tree from the arrays' names, which are keys joined by dots.
 std::vector<Leaf> LeavesOfKeys(const std::vector<std::string>& keys) {
   std::vector<Leaf> leaves;
   for (const std::string& key : keys) {
@@ -165,7 +165,7 @@ bool OrbaxCheckpoint::Is(const fs::path& path) {
   try {
     return !FindItem(path).empty();
   } catch (const Error&) {
-    return true;  // one that Open refuses for a reason of its own
+    return true;  // Open refuses it for a specific reason
   }
 }
 

@@ -11,34 +11,33 @@
 
 namespace tandem::convert {
 
-// A checkpoint as Orbax writes it (MaxText, Tunix, Flax): a tree whose leaves are arrays, in any of
-// its four variants: OCDBT or a directory per array, zarr 2 or 3. What it is, its files say.
-// Immutable; any thread.
+// An Orbax checkpoint (MaxText, Tunix, Flax): a tree whose leaves are arrays. All four variants are
+// recognised by their files: OCDBT or a directory per array, zarr 2 or 3. Immutable; any thread.
 class OrbaxCheckpoint {
  public:
   struct Leaf {
-    std::vector<std::string> path;  // keys of the tree: "params", "params", "decoder", …
-    std::string value_type;  // "jax.Array", "scalar", "None", …; empty: the tree is not told
-    std::optional<ZarrArray> array;  // none of empty nodes and texts
-    std::string name() const;        // joined by dots, which is the array's name in the store
+    std::vector<std::string> path;   // keys of the tree: "params", "params", "decoder", …
+    std::string value_type;          // "jax.Array", "scalar", "None", …; empty: unknown
+    std::optional<ZarrArray> array;  // none for empty nodes and texts
+    std::string name() const;        // joined by dots; the array's name in the store
   };
 
-  // Opens a directory of steps ("100", "step_100"; takes the last finished one), a step, or one
-  // item of a step (`items`, `model_params`, …). A leaf whose element type is not read does not
-  // hide the others; only reading it throws. Throws kNotFound, kUnsupported for other directories,
-  // unfinished steps and steps of several items (naming them), and kDataLoss.
+  // Opens a directory of steps ("100", "step_100") at its last finished step, a step, or one item
+  // of a step (`items`, `model_params`, …). A leaf with an unsupported element type is listed;
+  // reading it throws. Throws kNotFound, kDataLoss, and kUnsupported for other directories,
+  // unfinished steps, and steps with several items (naming them).
   static OrbaxCheckpoint Open(const std::filesystem::path& path);
-  // Whether `path` is a checkpoint of Orbax, also one that Open refuses.
+  // Whether `path` is an Orbax checkpoint, even one that Open refuses.
   static bool Is(const std::filesystem::path& path);
 
   const std::filesystem::path& item_dir() const { return dir_; }
   bool is_ocdbt() const { return is_ocdbt_; }
   const std::vector<Leaf>& leaves() const { return leaves_; }  // ascending by path
 
-  // Throws kDataLoss when chunks are missing or too small for the shape; see ZarrReader. Call it
+  // Throws kDataLoss for chunks that are missing or too small for the shape (ZarrReader). Call it
   // before allocating the array's bytes.
   void CheckStored(const Leaf& leaf) const;
-  // The elements of a leaf that has an array, on all threads of parallel_for: see ZarrReader.
+  // Read the elements of a leaf with an array, on all threads of parallel_for (ZarrReader).
   void Read(const Leaf& leaf, std::span<std::byte> out,
             const ParallelFor& parallel_for = OneByOne) const;
   void ReadRuns(const Leaf& leaf, const TakeRun& take,

@@ -17,12 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// Encoded chunks that wait to be written, by their size before that.
+// Encoded chunks waiting to be written, in bytes before compression.
 constexpr int64_t kWaveBytes = int64_t{64} << 20;
-constexpr int kDictKey = 2;  // of Orbax's key types
+constexpr int kDictKey = 2;  // Orbax's key type for dictionaries
 
-// A key as it may stand in a directory's name, in a name joined by dots and between Python's
-// quotes.
+// Refuses keys that cannot be in a directory name, a dotted name and Python quotes alike.
 void CheckKey(const std::string& key) {
   const bool is_plain = !key.empty() && std::all_of(key.begin(), key.end(), [](unsigned char c) {
     return c > ' ' && c < 0x7f && c != '/' && c != '\\' && c != '\'' && c != '"';
@@ -37,7 +36,7 @@ std::string NameOf(const OrbaxItemWriter::Path& path) {
   return name;
 }
 
-// A tuple as Python prints it, which is how Orbax names the entries of its tree.
+// Returns a Python tuple's text, which names the entries of Orbax's tree.
 std::string TupleText(const OrbaxItemWriter::Path& path) {
   std::string text = "(";
   for (size_t i = 0; i < path.size(); ++i) text += (i > 0 ? ", '" : "'") + path[i] + "'";
@@ -52,7 +51,7 @@ std::string ChunkKey(const std::string& name, const ZarrArray& array, int64_t ch
   return name + "/" + ZarrChunkKey(array, ZarrChunkPosition(array, chunk));
 }
 
-// Tasks of a pool may not throw: the first fault is kept and thrown here.
+// Pool tasks must not throw: keeps the first exception and rethrows it here.
 void RunOnPool(ThreadPool& pool, int64_t n, const std::function<void(int64_t)>& task) {
   std::mutex mutex;  // guards fault
   std::exception_ptr fault;

@@ -15,15 +15,15 @@ bool OneByOne(int64_t n, const std::function<void(int64_t i)>& task) {
 
 void RunAll(const ParallelFor& parallel_for, int64_t n,
             const std::function<void(int64_t i)>& task) {
-  std::atomic<int64_t> failed{n};  // the first that did, so far
-  std::mutex mutex;                // guards fault, and writing failed
+  std::atomic<int64_t> failed{n};  // lowest i that failed so far
+  std::mutex mutex;                // guards fault and writes of failed
   std::exception_ptr fault;
   const bool all = parallel_for(n, [&](int64_t i) {
-    // None below the first that fails is left out, so that it is the same one every time.
+    // Tasks below the lowest failure always run, so the reported one does not depend on timing.
     if (i > failed) return;
     try {
       task(i);
-    } catch (...) {  // handed on below
+    } catch (...) {  // rethrown below
       const std::lock_guard lock(mutex);
       if (i > failed) return;
       failed = i;

@@ -55,7 +55,7 @@ class TreeReader : public engine::JsonHandler {
  private:
   enum class Place { kStart, kRoot, kTree, kEntry, kKeys, kKey, kValue };
 
-  // False: the value is none that this reader knows, and is skipped.
+  // Returns false for an unknown value, which is skipped.
   bool Enter(bool is_object) {
     switch (place_) {
       case Place::kStart:
@@ -143,7 +143,7 @@ class TreeReader : public engine::JsonHandler {
     }
   }
 
-  // A value without members that is no text this reader takes.
+  // Handles scalars and texts that have no meaning here.
   void Other() {
     if (skipped_ > 0) return;
     if (place_ == Place::kTree) Fail(Quoted(name_) + " has no keys");
@@ -153,12 +153,12 @@ class TreeReader : public engine::JsonHandler {
   }
 
   Place place_ = Place::kStart;
-  int skipped_ = 0;  // levels of a value that is skipped
+  int skipped_ = 0;  // nesting depth inside a skipped value
   bool has_tree_ = false;
   bool has_keys_ = false;  // of the last entry
   bool has_key_ = false;   // of its last key
   std::string name_;       // of the last entry
-  std::string field_;      // of the object that is open
+  std::string field_;      // of the open object
 };
 
 }  // namespace

@@ -26,7 +26,7 @@ struct TypeName {
   int64_t bytes;
   std::optional<DType> dtype;
 };
-// Both versions' names; bfloat16 and the like are TensorStore's in version 2.
+// Names of both versions; in version 2 bfloat16 and float8 are TensorStore's extensions.
 constexpr std::array kTypes = {
     TypeName{"<f4", 4, DType::kF32},         TypeName{"float32", 4, DType::kF32},
     TypeName{"bfloat16", 2, DType::kBF16},   TypeName{"<f2", 2, DType::kF16},
@@ -43,7 +43,7 @@ constexpr std::array kTypes = {
     TypeName{"uint64", 8, std::nullopt},     TypeName{"float8_e4m3fn", 1, std::nullopt},
     TypeName{"float8_e5m2", 1, std::nullopt}};
 
-// The metadata of one array, which every message names.
+// The metadata of one array; every message names it.
 class Metadata {
  public:
   Metadata(std::string_view json, const std::string& what)
@@ -242,7 +242,7 @@ ZarrArray ParseZarr(int version, std::string_view json, const std::string& what)
 bool HasRuns(const ZarrArray& array) {
   const std::vector<int64_t>& chunk =
       array.sharding ? array.sharding->chunk_shape : array.chunk_shape;
-  size_t axis = 0;  // the first that has more than one element of a chunk
+  size_t axis = 0;  // first axis along which a chunk has several elements
   while (axis < chunk.size() && chunk[axis] == 1) ++axis;
   for (size_t d = axis + 1; d < chunk.size(); ++d) {
     if (chunk[d] != array.shape[d]) return false;

@@ -12,19 +12,19 @@
 
 namespace tandem::convert {
 
-// An array in chunks, zarr version 2 or 3, as its metadata describes it. Of version 3 the codecs
-// are those that TensorStore writes for JAX: bytes, zstd, and one level of sharding.
+// Description of a chunked array, zarr version 2 or 3. Version 3 codecs are those that TensorStore
+// writes for JAX: bytes, zstd, and one level of sharding.
 struct ZarrArray {
   int version = 3;
   std::vector<int64_t> shape;
-  std::vector<int64_t> chunk_shape;    // of the pieces that are values of their own
-  std::string type_name;               // as the metadata has it: "bfloat16", "<f4"
-  int64_t element_bytes = 0;           // 0: of a type that is not read (int4, complex64, …)
-  std::optional<engine::DType> dtype;  // empty for types that the engine lacks: uint32, float8, …
+  std::vector<int64_t> chunk_shape;    // of chunks, or of shards
+  std::string type_name;               // as in the metadata: "bfloat16", "<f4"
+  int64_t element_bytes = 0;           // 0: unsupported type (int4, complex64, …)
+  std::optional<engine::DType> dtype;  // empty: the engine lacks it (uint32, float8, …)
   bool is_compressed = false;          // with zstd
   char separator = '.';                // between the numbers of a chunk's key
 
-  // Sharding: a value holds several chunks and an index of them.
+  // Sharding: a stored value holds several chunks and their index.
   struct Sharding {
     std::vector<int64_t> chunk_shape;
     bool index_at_start = false;
@@ -40,15 +40,15 @@ struct ZarrArray {
 };
 
 // Parses `.zarray` or `zarr.json`; `what` names it in messages. Throws kDataLoss, and kUnsupported
-// naming the codec or order that is not read. Keeps arrays of unknown element types, so that one
-// such leaf does not hide the others.
+// naming an unsupported codec or order. Accepts unknown element types, so that one such leaf does
+// not hide the others.
 ZarrArray ParseZarr(int version, std::string_view json, const std::string& what);
 
-// Whether all that is decoded at once (a chunk, in shards one of theirs) is a run of the array, but
-// for what of it lies beyond the array's end.
+// Whether each decoded chunk, clipped to the array, is a contiguous run of it. In shards these are
+// the inner chunks.
 bool HasRuns(const ZarrArray& array);
 
-// The key of a chunk, by its position in the grid: "c/0/1" of version 3, "0.1" of version 2.
+// Returns the key of a chunk at a grid position: "c/0/1" in version 3, "0.1" in version 2.
 std::string ZarrChunkKey(const ZarrArray& array, std::span<const int64_t> at);
 
 }  // namespace tandem::convert

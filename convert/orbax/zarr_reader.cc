@@ -1,5 +1,6 @@
-// A reading lists chunks, in order, and decodes what it listed on all threads, a batch after the
-// other. A fault of the list waits until what is before it has been decoded, whose own come first.
+// Reading alternates between listing a batch of chunks in order and decoding it on all threads. A
+// failure to list is thrown after the chunks before it are decoded, because their failures come
+// first.
 
 #include "convert/orbax/zarr_reader.h"
 
@@ -21,12 +22,12 @@ namespace tandem::convert {
 namespace {
 
 constexpr uint64_t kNoChunk = std::numeric_limits<uint64_t>::max();
-// Chunks that are listed at a time: enough for all threads, and few values that are open.
+// Chunks listed at a time: enough for all threads, with few open values.
 constexpr size_t kBatch = 256;
-// Larger ones are not kept for the next reading.
+// Larger buffers are not reused.
 constexpr size_t kMostKeptBytes = size_t{64} << 20;
 
-// A block of zstd decodes to at most 128 KiB and takes at least four bytes.
+// A zstd block decodes to at most 128 KiB and takes at least four bytes.
 constexpr uint64_t kMostBytesPerStoredByte = uint64_t{1} << 15;
 
 void RequireReadable(const std::string& prefix, const ZarrArray& array) {
@@ -35,7 +36,7 @@ void RequireReadable(const std::string& prefix, const ZarrArray& array) {
               Quoted(prefix) + ": elements of type " + Quoted(array.type_name) + " are not read");
 }
 
-// Steps through all positions of a grid in C order; false behind the last.
+// Steps through the positions of a grid in C order; returns false after the last.
 bool Next(std::vector<int64_t>& at, const std::vector<int64_t>& sizes) {
   for (size_t i = at.size(); i-- > 0;) {
     if (++at[i] < sizes[i]) return true;
@@ -56,27 +57,27 @@ int64_t Product(const std::vector<int64_t>& sizes) {
   return n;
 }
 
-// The pieces that are decoded one by one: values, or chunks in shards.
+// Shape of the units of decoding: values, or chunks in shards.
 const std::vector<int64_t>& DecodedShape(const ZarrArray& array) {
   return array.sharding ? array.sharding->chunk_shape : array.chunk_shape;
 }
 
 struct StoredChunk {
-  std::shared_ptr<const StoredBytes> value;  // that it lies in
+  std::shared_ptr<const StoredBytes> value;  // the value that holds the chunk
   std::span<const std::byte> bytes;
   std::string key;             // of the value
-  std::vector<int64_t> first;  // of its elements, in the array
+  std::vector<int64_t> first;  // position of the first element in the array
 
   [[noreturn]] void Broken(const std::string& why) const {
     throw Error(ErrorCode::kDataLoss, Quoted(key) + ": " + why);
   }
-  // It leaves the process's memory.
+  // Releases its mapped pages.
   void LetGo() const {
     if (value->file != nullptr) value->file->LetGo(bytes);
   }
 };
 
-// All chunks of an array in order.
+// Lists the chunks of an array in order.
 class ChunkList {
  public:
   ChunkList(const KeyValues& values, const std::string& prefix, const ZarrArray& array)
@@ -89,12 +90,12 @@ class ChunkList {
     if (array.sharding) inner_grid_ = GridOf(array.chunk_shape, array.sharding->chunk_shape);
   }
 
-  // The next ones; none: these were all.
+  // Returns the next chunks; empty after the last.
   std::vector<StoredChunk> Take() {
     std::vector<StoredChunk> chunks;
     try {
       while (chunks.size() < kBatch && !is_over_ && !fault_) Add(&chunks);
-    } catch (...) {  // told once the chunks before it are read
+    } catch (...) {  // rethrown after the chunks before it
       fault_ = std::current_exception();
     }
     if (chunks.empty() && fault_) std::rethrow_exception(fault_);
@@ -129,7 +130,7 @@ class ChunkList {
     inner_.assign(inner_grid_.size(), 0);
   }
 
-  // Where a chunk of a shard lies: its index, of offset and length for each.
+  // Reads a shard's index: offset and length of each of `n` chunks.
   std::vector<uint64_t> IndexOf(uint64_t n) const {
     const auto& sharding = *array_.sharding;
     const std::span<const std::byte> shard = value_.bytes;
@@ -154,7 +155,7 @@ class ChunkList {
     std::vector<int64_t> first(inner_.size());
     for (size_t d = 0; d < inner_.size(); ++d) {
       first[d] = value_.first[d] + inner_[d] * array_.sharding->chunk_shape[d];
-      if (first[d] >= array_.shape[d]) return;  // beyond the array's end: writers leave these out
+      if (first[d] >= array_.shape[d]) return;  // outside the array; writers omit these
     }
     if (offset == kNoChunk && length == kNoChunk) value_.Broken("a chunk of the shard is missing");
     if (offset > value_.bytes.size() || length > value_.bytes.size() - offset) {
@@ -170,10 +171,10 @@ class ChunkList {
   const ZarrArray& array_;
   const std::vector<int64_t> grid_;
   std::vector<int64_t> inner_grid_;  // of a shard
-  std::vector<int64_t> at_;          // of the value that is next, or open
+  std::vector<int64_t> at_;          // grid position of the open or next value
   bool is_over_;
   std::exception_ptr fault_;
-  StoredChunk value_;  // that is open: a shard
+  StoredChunk value_;  // the open value, if it is a shard
   std::vector<uint64_t> index_;
   size_t next_in_index_ = 0;
   std::vector<int64_t> inner_;
@@ -183,8 +184,8 @@ class ChunkList {
 
 struct ZarrReader::Space {
   ZstdDecoder zstd;
-  AlignedBuffer run;    // kRunBytes, where they are needed
-  AlignedBuffer chunk;  // of those that are decoded before they go where they belong
+  AlignedBuffer run;    // kRunBytes, if needed
+  AlignedBuffer chunk;  // for chunks that are not decoded in place
 
   static std::span<std::byte> Room(AlignedBuffer* buffer, size_t n) {
     if (buffer->size() < n) {
@@ -219,7 +220,7 @@ class ZarrReader::Reading {
     }
   }
 
-  // As it is, or decoded into memory of its own.
+  // Returns the chunk's bytes, decoded into `space` if compressed.
   std::span<const std::byte> Whole(const StoredChunk& chunk, Space* space) const {
     if (!array_.is_compressed) return Plain(chunk);
     const std::span<std::byte> room = Space::Room(&space->chunk, chunk_bytes_);
@@ -232,12 +233,12 @@ class ZarrReader::Reading {
       (void)Whole(chunk, space);
       return;
     }
-    // Memory for all of it would be new, and clearing that no part of decompressing.
+    // A buffer for the whole chunk would be new, and clearing its pages is not decompression.
     space->zstd.DecodeInPieces(chunk.bytes, chunk_bytes_, Space::Room(&space->run, kRunBytes),
                                Quoted(chunk.key), [](int64_t, std::span<const std::byte>) {});
   }
 
-  // To its place in the array, decoded there where it is one run of it.
+  // Writes the chunk to its place in the array, and decodes it in place if it is one run.
   void Put(const StoredChunk& chunk, Space* space, std::span<std::byte> out) const {
     const auto run = RunOf(chunk);
     if (!run || run->bytes != chunk_bytes_) return Place(Whole(chunk, space), chunk, out);
@@ -277,7 +278,7 @@ class ZarrReader::Reading {
                  std::to_string(chunk_bytes_));
   }
 
-  // The run of the array that a chunk is, less what lies beyond the array's end.
+  // Returns the run of the array that a chunk covers, clipped to the array.
   std::optional<ArrayRun> RunOf(const StoredChunk& chunk) const {
     if (!HasRuns(array_)) return std::nullopt;
     int64_t offset = 0;
@@ -290,7 +291,7 @@ class ZarrReader::Reading {
                     static_cast<size_t>(elements * array_.element_bytes)};
   }
 
-  // Copies what of a chunk lies within the array, row by row.
+  // Copies the part of a chunk inside the array, row by row.
   void Place(std::span<const std::byte> from, const StoredChunk& chunk,
              std::span<std::byte> out) const {
     const size_t rank = chunk_.size();
@@ -352,7 +353,7 @@ void ZarrReader::CheckStored(const std::string& prefix, const ZarrArray& array) 
     const std::string key = prefix + "/" + ZarrChunkKey(array, at);
     const std::optional<StoredBytes> stored = values_->Find(key);
     if (!stored) throw Error(ErrorCode::kDataLoss, Quoted(key) + ": is missing");
-    int64_t needed = array.element_bytes;  // by the part that lies within the array
+    int64_t needed = array.element_bytes;  // of the part inside the array
     for (size_t d = 0; d < at.size(); ++d) {
       needed *= std::min(array.chunk_shape[d], array.shape[d] - at[d] * array.chunk_shape[d]);
     }

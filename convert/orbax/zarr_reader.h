@@ -15,37 +15,37 @@
 
 namespace tandem::convert {
 
-// Where in an array (in bytes) a run begins, and its bytes, there during the call.
+// Receives a run of an array: byte offset and bytes, valid during the call.
 using TakeRun = std::function<void(int64_t offset, std::span<const std::byte> run)>;
 
-// Reads arrays of a store, the chunks of one on all threads of a ParallelFor. What it decodes in is
-// kept for the next. Any thread.
+// Reads arrays of a store, decoding the chunks of an array on all threads of a ParallelFor. Buffers
+// are reused. Any thread.
 //
-// Throws kDataLoss naming the chunk, of several the first in order, whatever number of threads
-// reads; one that is missing is an error, as in Orbax. Throws kUnsupported for an array that is not
-// IsReadable(). `prefix` is an array's name in the store.
+// Throws kDataLoss naming the chunk; of several bad chunks the first in order, for any number of
+// threads. A missing chunk is an error, because Orbax writes all of them. Throws kUnsupported for
+// an array that is not IsReadable(). `prefix` is an array's name in the store.
 class ZarrReader {
  public:
   explicit ZarrReader(std::shared_ptr<const KeyValues> values);
   ~ZarrReader();
 
-  // Looks for every chunk and compares its size with the shape, without decoding. Call this before
-  // allocating array.bytes() bytes: a hostile shape fails here. Steps: one for each stored chunk.
+  // Compares the size of every chunk with the shape, without decoding. Call it before allocating
+  // array.bytes() bytes: a hostile shape fails here. The cost is one step per stored chunk.
   void CheckStored(const std::string& prefix, const ZarrArray& array) const;
 
-  // All elements in C order, little-endian, into out.size() == array.bytes() bytes. Memory: a chunk
-  // for each thread, of those that are no runs of the array.
+  // Reads all elements in C order, little-endian, into out.size() == array.bytes() bytes. Needs
+  // memory for one chunk per thread, unless chunks are runs of the array.
   void Read(const std::string& prefix, const ZarrArray& array, std::span<std::byte> out,
             const ParallelFor& parallel_for = OneByOne) const;
 
-  // The same in runs of at most kRunBytes, none of them twice, those of a chunk in order; `take` is
-  // called by several threads at a time. REQUIRES: HasRuns(array).
+  // Like Read, in runs of at most kRunBytes. Each run comes once, and the runs of a chunk in order;
+  // several threads may call `take` at a time. REQUIRES: HasRuns(array).
   static constexpr size_t kRunBytes = size_t{256} << 10;
   void ReadRuns(const std::string& prefix, const ZarrArray& array, const TakeRun& take,
                 const ParallelFor& parallel_for = OneByOne) const;
 
-  // Decodes every chunk at once, in memory that has been used before, and forgets it: what reading
-  // an array costs at least. For measurements.
+  // Decodes every chunk into reused memory and discards it: the least cost of reading an array, for
+  // benchmarks.
   void Decompress(const std::string& prefix, const ZarrArray& array,
                   const ParallelFor& parallel_for = OneByOne) const;
 

@@ -16,7 +16,7 @@ namespace tandem::convert {
 namespace {
 
 using engine::DType;
-// Sorted names, as TensorStore writes them.
+// Sorts names like TensorStore.
 using SortedJson = nlohmann::json;
 
 struct TypeNames {
@@ -55,20 +55,20 @@ int64_t Grid(const ZarrArray& array, size_t axis) {
   return (array.shape[axis] + array.chunk_shape[axis] - 1) / array.chunk_shape[axis];
 }
 
-// The bytes of a chunk, which are one run of the array or are gathered in `buffer`. Chunks divide
-// the array, so none reaches beyond it.
+// Returns a chunk's bytes: a run of the array, or gathered in `buffer`. Chunks divide the array, so
+// none exceeds it.
 std::span<const std::byte> ChunkBytes(const ZarrArray& array, const std::vector<int64_t>& at,
                                       std::span<const std::byte> bytes,
                                       std::vector<std::byte>* buffer) {
   const size_t rank = at.size();
-  // Axes from here on are whole: together they are one run.
+  // Trailing axes that chunks span entirely form one run.
   size_t whole = rank;
   int64_t run = array.element_bytes;
   while (whole > 0 && array.chunk_shape[whole - 1] == array.shape[whole - 1]) {
     run *= array.shape[--whole];
   }
   if (whole > 0) run *= array.chunk_shape[--whole];
-  // `whole` is now the axis along which a run lies; the axes before it are walked.
+  // A run spans axis `whole` and the following ones; the earlier axes are walked.
   std::vector<int64_t> inside(whole, 0);
   int64_t n_runs = 1;
   for (size_t d = 0; d < whole; ++d) n_runs *= array.chunk_shape[d];
@@ -110,7 +110,7 @@ ZarrArray PlanZarr(int version, DType dtype, std::vector<int64_t> shape, int64_t
   array.chunk_shape = ChunkShape(shape, array.element_bytes, std::max<int64_t>(1, max_chunk_bytes));
   array.shape = std::move(shape);
   if (version == 3) {
-    // As Orbax has it: every shard is one chunk, and an index of it.
+    // Like Orbax: every shard is one chunk and its index.
     array.sharding = ZarrArray::Sharding{};
     array.sharding->chunk_shape = array.chunk_shape;
     array.sharding->index_has_crc = true;

@@ -10,21 +10,20 @@
 
 namespace tandem::convert {
 
-// An array as it is written: `version` 2 or 3, cut into equal chunks of at most `max_chunk_bytes`,
-// where its sizes have divisors for that; the first axes are cut first, so that most chunks are
-// runs of the array. Throws kUnsupported for a type that the format does not have,
-// kInvalidArgument.
+// Plans an array of zarr `version` 2 or 3. Chunks are equal and have at most `max_chunk_bytes` if
+// the sizes divide that way. The first axes are cut first, so that most chunks are runs of the
+// array. Throws kInvalidArgument for another version.
 ZarrArray PlanZarr(int version, engine::DType dtype, std::vector<int64_t> shape,
                    int64_t max_chunk_bytes);
 
-// The array's description, and the name it has below the array's: `.zarray`, `zarr.json`.
+// Name (`.zarray`, `zarr.json`) and text of the array's description.
 const char* ZarrMetadataName(const ZarrArray& array);
 std::string ZarrMetadataText(const ZarrArray& array);
 
 int64_t ZarrChunkCount(const ZarrArray& array);
-// Where the chunk of this number (in C order) is in the grid.
+// Returns the grid position of a chunk, numbered in C order.
 std::vector<int64_t> ZarrChunkPosition(const ZarrArray& array, int64_t chunk);
-// Such a chunk as it is stored, of the whole array's bytes. Any thread.
+// Returns the stored form of a chunk; `bytes` is the whole array. Any thread.
 std::vector<std::byte> EncodeZarrChunk(const ZarrArray& array, int64_t chunk,
                                        std::span<const std::byte> bytes);
 

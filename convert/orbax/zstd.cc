@@ -47,14 +47,14 @@ void ZstdDecoder::DecodeInPieces(std::span<const std::byte> bytes, size_t size,
   ZSTD_DCtx_reset(zstd, ZSTD_reset_session_only);
   ZSTD_inBuffer in{bytes.data(), bytes.size(), 0};
   size_t done = 0;
-  size_t pending = 1;  // bytes that the frame still wants; 0 at its end
+  size_t pending = 1;  // 0 at the end of the frame
   ZSTD_outBuffer to{room.data(), room.size(), 0};
   while (in.pos < in.size || pending != 0) {
     const size_t had = to.pos;
     const size_t taken = in.pos;
     pending = ZSTD_decompressStream(zstd, &to, &in);
     if (ZSTD_isError(pending) != 0) {
-      // Of a window that is larger than what decoding in pieces would keep.
+      // The frame needs a larger window than streaming supports.
       const bool is_whole = ZSTD_getErrorCode(pending) == ZSTD_error_frameParameter_windowTooLarge;
       if (is_whole && done == 0 && to.pos == 0) return DecodeAtOnce(bytes, size, what, take);
       Broken(what, ZSTD_getErrorName(pending));
@@ -70,7 +70,7 @@ void ZstdDecoder::DecodeInPieces(std::span<const std::byte> bytes, size_t size,
 
 void ZstdDecoder::DecodeAtOnce(std::span<const std::byte> bytes, size_t size,
                                const std::string& what, const TakePiece& take) {
-  AlignedBuffer out(size);  // pages that nothing is decoded into cost nothing
+  AlignedBuffer out(size);  // untouched pages cost nothing
   Decode(bytes, out.span(), what);
   take(0, out.span());
 }
@@ -82,7 +82,7 @@ std::vector<std::byte> DecodeZstdUpTo(std::span<const std::byte> bytes, size_t m
   if (context == nullptr) throw std::bad_alloc();
   std::vector<std::byte> out;
   ZSTD_inBuffer in{bytes.data(), bytes.size(), 0};
-  size_t pending = 1;  // bytes that the frame still wants; 0 at its end
+  size_t pending = 1;  // 0 at the end of the frame
   while (in.pos < in.size || pending != 0) {
     const size_t had = out.size();
     if (had == most) Broken(what, "holds more than " + std::to_string(most) + " bytes");

@@ -10,11 +10,10 @@
 
 namespace tandem::convert {
 
-// Zstandard frames (RFC 8878). TensorStore's do not say the size of what is in them; ours do, and
-// have a checksum of it, which every reader of such frames looks at.
-// Those that decode throw kDataLoss naming `what`.
+// Zstandard frames (RFC 8878). TensorStore's frames omit the content size; ours have it, with a
+// checksum that readers verify. Decoding throws kDataLoss naming `what`.
 
-// Decodes one value after the other in the same memory. One thread.
+// Decodes values one after the other and reuses its memory. One thread.
 class ZstdDecoder {
  public:
   ZstdDecoder();
@@ -24,9 +23,9 @@ class ZstdDecoder {
 
   // Fills `out` exactly.
   void Decode(std::span<const std::byte> bytes, std::span<std::byte> out, const std::string& what);
-  // The same in pieces of `room`, the last one perhaps less, each there during the call: what is
-  // done with a piece finds it in the cache, and a large value takes no memory. `size` is what must
-  // come out. Throws after some pieces where the fault lies behind them.
+  // Decodes `size` bytes in pieces of room.size(), the last perhaps shorter; a piece is valid
+  // during the call of `take`. Pieces stay in the cache, and a large value needs no large buffer.
+  // May throw after some pieces, when it reaches damaged data.
   using TakePiece = std::function<void(int64_t offset, std::span<const std::byte> piece)>;
   void DecodeInPieces(std::span<const std::byte> bytes, size_t size, std::span<std::byte> room,
                       const std::string& what, const TakePiece& take);
@@ -39,11 +38,12 @@ class ZstdDecoder {
   std::unique_ptr<Context> context_;
 };
 
-// Of unknown size, at most `most`: memory grows with what comes out, not with what is claimed.
+// Decodes at most `most` bytes of unknown size; memory grows with the output, not with the claimed
+// size.
 std::vector<std::byte> DecodeZstdUpTo(std::span<const std::byte> bytes, size_t most,
                                       const std::string& what);
 
-// One frame at level 1: weights hardly become smaller at others.
+// Writes one frame at level 1; higher levels barely shrink weights.
 std::vector<std::byte> EncodeZstd(std::span<const std::byte> bytes);
 
 }  // namespace tandem::convert

@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxSummaryBytes = 16 << 20;
 
-// Null: there is no such file.
+// Returns null if the file does not exist.
 Json ReadObject(const fs::path& file) {
   if (!fs::is_regular_file(file)) return {};
   Json json =
@@ -25,7 +25,7 @@ Json ReadObject(const fs::path& file) {
   return json;
 }
 
-// Those of the fields that are numbers or short texts.
+// Copies the fields that are numbers or short texts.
 void Copy(const Json& from, std::initializer_list<const char*> fields, Json* to) {
   constexpr size_t kMaxText = 256;
   if (!from.is_object()) return;
@@ -39,7 +39,7 @@ void Copy(const Json& from, std::initializer_list<const char*> fields, Json* to)
 }
 
 void AddOrbax(const fs::path& item, Json* out) {
-  // A step has its metadata beside its items; an item that is a checkpoint by itself, in it.
+  // A step has its metadata beside its items; an item that is a whole checkpoint has it inside.
   for (const fs::path& dir : {item, item.parent_path()}) {
     const Json metadata = ReadObject(dir / "_CHECKPOINT_METADATA");
     if (!metadata.is_object()) continue;
@@ -84,7 +84,7 @@ std::string CheckpointSummary(const fs::path& given) {
     }
   }
   AddTensors(*opened.source, &out);
-  // A file has its record beside it; what is in a directory of steps may be told above them.
+  // The record of a step may be in the directory of steps.
   std::string provenance = ReadProvenance(opened.path);
   if (provenance.empty() && opened.path != given) provenance = ReadProvenance(given);
   out["provenance"] = provenance.empty() ? Json() : Json::parse(provenance);

@@ -5,11 +5,11 @@
 
 namespace tandem::convert {
 
-// What a checkpoint is, without reading weights, as a JSON object: format, path, tensors and bytes;
-// of checkpoints of ours kind, step, arch, layout and the run's state; of Orbax its metadata; of
-// models the family and the type of the largest tensor; and what the record beside it says of its
-// parents, with the certificate (provenance.h). Foreign texts in it are cut. Throws as OpenTensors,
-// and kDataLoss for a manifest, config or record that cannot be read.
+// Describes a checkpoint as a JSON object without reading weights. All formats have format, path,
+// tensors, bytes and the dtype of the largest tensor. Tandem's checkpoints add kind, step, arch,
+// layout and the run's state; Orbax adds its metadata, models their family. `provenance` is the
+// record beside the checkpoint (provenance.h). Untrusted texts are cut. Throws like OpenTensors,
+// and kDataLoss for an unreadable manifest, config or record.
 std::string CheckpointSummary(const std::filesystem::path& path);
 
 }  // namespace tandem::convert

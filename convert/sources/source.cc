@@ -32,9 +32,8 @@ std::unique_ptr<ModelSource> OpenMaxTextSource(const ConvertSpec& spec, const fs
   return OpenMaxText(path, spec.base, dtype, spec.maxtext.model);
 }
 
-// In this order: some adapters have the config.json of their base beside them, and a checkpoint of
-// a run that trained an adapter has both that and a manifest; checkpoints of MaxText may have the
-// config.json of their model beside them.
+// The order matters. Some adapters and MaxText checkpoints also have the config.json of their
+// model. The checkpoint of a run that trains an adapter has adapter_config.json and a manifest.
 constexpr std::array kForms = {
     SourceForm{SourceKind::kAdapter, "PEFT directory (adapter_config.json)", BaseUse::kRequired,
                HasFile<kAdapterConfig>, nullptr},

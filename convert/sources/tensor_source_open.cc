@@ -24,7 +24,7 @@ std::optional<std::string> TextIn(const fs::path& dir, std::string_view file_nam
   return engine::ReadWholeFile(file, kMaxTextBytes);
 }
 
-// The tensors of one safetensors file.
+// Reads one safetensors file.
 class SafetensorsSource final : public ModelSource {
  public:
   explicit SafetensorsSource(const fs::path& file)
@@ -69,7 +69,7 @@ class OrbaxSource final : public ModelSource {
       if (!leaf.array || !leaf.array->dtype) continue;
       found.push_back({{leaf.name(), {nullptr, *leaf.array->dtype, leaf.array->shape}}, i});
     }
-    // Leaves ascend by their keys, tensors by the keys joined.
+    // Leaves are sorted by path, tensors by the joined name.
     std::sort(found.begin(), found.end(),
               [](const auto& a, const auto& b) { return a.first.name < b.first.name; });
     for (auto& [tensor, leaf] : found) {
@@ -100,7 +100,7 @@ class OrbaxSource final : public ModelSource {
   OrbaxCheckpoint checkpoint_;
   std::string name_;
   std::vector<engine::NamedTensor> tensors_;
-  std::vector<size_t> leaves_;  // by tensor
+  std::vector<size_t> leaves_;  // tensor -> leaf
 };
 
 bool IsStepName(const std::string& name) {
@@ -108,7 +108,7 @@ bool IsStepName(const std::string& name) {
                                           [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-// `other` is a model.
+// Opens `orbax` as a model. `other`, a model, lends its config if nothing else does.
 OpenedTensors AsModel(const OpenedTensors& orbax, const fs::path& base,
                       const OpenedTensors& other) {
   const auto open = [&](const fs::path& lender) {

@@ -26,10 +26,10 @@ using engine::DType;
 constexpr size_t kMaxManifestBytes = size_t{64} << 20;
 constexpr size_t kMaxStateBytes = size_t{512} << 20;
 constexpr size_t kMaxTensors = size_t{1} << 20;
-constexpr int64_t kCastElements = 1 << 20;  // in memory as f32
-constexpr const char* kLow = "low/";        // of the masters of a bf16 run
+constexpr int64_t kCastElements = 1 << 20;  // converted through f32 at a time
+constexpr const char* kLow = "low/";        // prefix of a bf16 run's lower master halves
 
-// optim*.safetensors and the texts beside them.
+// Tensors of optim*.safetensors, and the text files of their directory.
 class StateFiles final : public ModelSource {
  public:
   StateFiles(const fs::path& dir, const CheckpointManifest& manifest)
@@ -136,12 +136,12 @@ class Checkpoint final : public ModelSource {
 
  private:
   struct Master {
-    int64_t low;  // in the state
+    int64_t low;  // index in the state
     engine::SourceLayout layout;
     int64_t n, k;
   };
 
-  // The masters that are in two halves.
+  // Finds the weights whose masters are stored in two halves.
   void FindMasters() {
     std::map<std::string, engine::WeightSpec> specs;
     for (size_t i = 0; i < tensors().size(); ++i) {
@@ -169,7 +169,7 @@ class Checkpoint final : public ModelSource {
     const Bytes high = halves_->Read(tensor, nullptr);
     const Bytes low = state_->Read(master.low, nullptr);
     const auto value = [&](int64_t i) {
-      // Optimizer's tensors are [n, k], whatever the weight is in files.
+      // Optimizer tensors are [n, k] in any weight layout.
       const int64_t at = master.layout == engine::SourceLayout::kOutIn
                              ? i
                              : i % master.n * master.k + i / master.n;
@@ -191,8 +191,8 @@ class Checkpoint final : public ModelSource {
     return *buffer;
   }
 
-  std::unique_ptr<ModelSource> halves_;   // as the files have them
-  std::unique_ptr<ModelSource> weights_;  // as asked, but for masters
+  std::unique_ptr<ModelSource> halves_;   // as stored
+  std::unique_ptr<ModelSource> weights_;  // as asked, except masters
   std::unique_ptr<StateFiles> state_;
   std::map<int64_t, Master> masters_;  // by tensor
 };

@@ -10,16 +10,17 @@
 
 namespace tandem::convert {
 
-// A checkpoint of ours (engine/formats/checkpoint_manifest.h), of a run or converted, stacked or
-// not; state() is what a full one keeps besides the weights. In another `dtype` its weights are
-// rounded from the masters, of which the weights of a bf16 run are only the upper halves. With
-// spec.verify all files must hash to what the manifest says. Throws kUnsupported for another
-// version, kDataLoss naming the file that is missing or another.
+// Opens a Tandem checkpoint (engine/formats/checkpoint_manifest.h) of a run or a conversion,
+// stacked or not. A full checkpoint has a state() besides the weights. With a `dtype`, weights are
+// rounded from the f32 masters; the bf16 weights of a run are only the masters' upper halves. With
+// spec.verify every file must match its hash in the manifest. Throws kUnsupported for another
+// version or an adapter without adapter_config.json, kDataLoss naming a file that is missing or
+// differs.
 std::unique_ptr<ModelSource> OpenCheckpoint(const ConvertSpec& spec,
                                             const std::filesystem::path& path,
                                             std::optional<engine::DType> dtype);
 
-// Whether the directory is one.
+// Whether the directory is a Tandem checkpoint.
 bool IsCheckpoint(const std::filesystem::path& path);
 
 }  // namespace tandem::convert

@@ -13,7 +13,7 @@ namespace {
 using engine::DType;
 using engine::StoredTensor;
 
-// Numbers that are in memory as f32 on their way from one type to another.
+// Elements converted through f32 at a time.
 constexpr int64_t kReadPieceElements = 1 << 20;
 
 bool IsFloat(DType dtype) {
@@ -49,7 +49,7 @@ class ModelFiles final : public ModelSource {
     if (IsMapped(tensor)) return stored.bytes();
     buffer->clear();
     buffer->reserve(wanted.view.bytes());
-    // Without this, 2^60 claimed rows of no elements are walked one piece after the other.
+    // Otherwise 2^60 claimed rows without elements would be walked piece by piece.
     if (wanted.view.elements() == 0) return *buffer;
     if (stored.transposed) {
       AppendRounded(name(), wanted, engine::DecodeTensor(stored), buffer);
@@ -96,17 +96,17 @@ class ModelFiles final : public ModelSource {
     return stored.bytes().subspan(static_cast<size_t>(first * row_bytes),
                                   static_cast<size_t>(count * row_bytes));
   }
-  // Rows as they lie in the file, in the type that is wanted.
+  // Appends rows in file order, in the wanted dtype.
   void AppendRows(const engine::NamedTensor& wanted, int64_t first, int64_t count,
                   std::vector<std::byte>* bytes) const {
     const StoredTensor& stored = *model_.FindStored(wanted.name);
     std::vector<float> values(static_cast<size_t>(count * stored.row_elements()));
     engine::ReadRows(stored, first, count, values.data());
     AppendRounded(name(), wanted, values, bytes);
-    // Or the file's pages would be in memory beside what is made of them.
+    // Keeps the file's pages from staying in memory beside the converted rows.
     model_.LetGo(RowBytes(stored, first, count));
   }
-  // Whether it is told just as it lies in the file.
+  // Whether the stored bytes are the wanted bytes.
   bool IsMapped(int64_t tensor) const {
     const engine::NamedTensor& wanted = Tensor(tensor);
     const StoredTensor& stored = *model_.FindStored(wanted.name);

@@ -7,8 +7,8 @@
 
 namespace tandem::convert {
 
-// The small files that belong to a model besides its weights: config, tokenizer, chat template, as
-// the source has them; config.json with `dtype` of the weights, if it is given.
+// Returns the small files of a model: config, tokenizer, chat template. They are unchanged, except
+// that config.json names `dtype` if it is given.
 std::map<std::string, std::string> TextsOf(const ModelSource& source,
                                            std::optional<engine::DType> dtype);
 

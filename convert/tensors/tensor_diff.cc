@@ -11,7 +11,7 @@ using engine::ConstTensorView;
 using engine::DType;
 using Kind = TensorDifference::Kind;
 
-// Numbers of both that are in memory as doubles at a time.
+// Elements of each tensor held as doubles at a time.
 constexpr int64_t kDiffElements = 1 << 18;
 
 std::string Describe(const ConstTensorView& view) {
@@ -31,7 +31,7 @@ void Widen(const std::byte* from, std::vector<double>* to) {
   }
 }
 
-// Elements [first, first + to->size()) of a tensor; int64 beyond 2^53 are rounded.
+// Reads elements [first, first + to->size()) as doubles; int64 beyond 2^53 are rounded.
 void Numbers(DType dtype, ModelSource::Bytes bytes, int64_t first, std::vector<double>* to) {
   const std::byte* from = bytes.data() + static_cast<size_t>(first) * DTypeBytes(dtype);
   switch (dtype) {
@@ -69,7 +69,7 @@ void AddPiece(const std::vector<double>& a, const std::vector<double>& b, Sums* 
     if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
     const double difference = std::fabs(a[i] - b[i]);
     sums->difference += difference * difference;
-    // Once not a number, it stays that.
+    // NaN is sticky.
     if (!(out->max_abs >= difference)) out->max_abs = difference;
     if (std::isnan(difference)) out->max_abs = difference;
     ++out->elements;
@@ -97,7 +97,8 @@ const ConstTensorView& ViewOf(const ModelSource& source, int64_t tensor) {
   return source.tensors()[static_cast<size_t>(tensor)].view;
 }
 
-// Whether tensor `i` of the leader, whose bytes are there, and `j` of the follower differ, and how.
+// Compares tensor `i` of the leader, given by `bytes`, with tensor `j` of the follower. Returns
+// whether they differ.
 bool Compare(const ModelSource& leader, int64_t i, ModelSource::Bytes bytes,
              const ModelSource& follower, int64_t j, bool leader_is_first, TensorDifference* out) {
   const ConstTensorView& a = ViewOf(leader, i);
@@ -118,7 +119,7 @@ bool Compare(const ModelSource& leader, int64_t i, ModelSource::Bytes bytes,
   return !is_same;
 }
 
-// What only `source` has.
+// Adds the tensors that only `source` has.
 void AddLonely(const ModelSource& source, const ModelSource& other, Kind kind, TensorDiff* diff) {
   for (const engine::NamedTensor& tensor : source.tensors()) {
     if (other.Find(tensor.name) >= 0) continue;
@@ -137,7 +138,8 @@ TensorDiff DiffTensors(const ModelSource& first, const ModelSource& second,
   TensorDiff diff;
   AddLonely(first, second, Kind::kOnlyInFirst, &diff);
   AddLonely(second, first, Kind::kOnlyInSecond, &diff);
-  // Where several tensors are read together, one by one would read all of them again for each.
+  // The source whose parts hold several tensors leads: reading its tensors one by one would read
+  // each part again and again.
   const bool first_leads = second.parts() == static_cast<int64_t>(second.tensors().size());
   const ModelSource& leader = first_leads ? first : second;
   const ModelSource& follower = first_leads ? second : first;

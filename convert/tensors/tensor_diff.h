@@ -8,25 +8,25 @@
 
 namespace tandem::convert {
 
-// How a tensor of two sources differs; those that do not are not told.
+// One difference between two sources; equal tensors have no entry.
 struct TensorDifference {
   enum class Kind { kOnlyInFirst, kOnlyInSecond, kShape, kType, kValues };
   std::string name;
   Kind kind = Kind::kValues;
-  std::string first, second;  // type and shape: "bf16 [4, 8]"; empty: has none
-  // Of equal shapes: of the numbers. Where types differ these may be 0.
-  double max_abs = 0;       // not a number where a difference is none
-  double relative_rms = 0;  // of the differences, to that of the first's numbers
-  int64_t elements = 0;     // that differ
+  std::string first, second;  // dtype and shape: "bf16 [4, 8]"; empty: absent
+  // Comparison of the numbers, if shapes are equal. All are 0 if only the dtype differs.
+  double max_abs = 0;       // NaN if any difference is NaN
+  double relative_rms = 0;  // RMS of the differences over RMS of the first's numbers
+  int64_t elements = 0;     // number that differ
 };
 struct TensorDiff {
   int64_t compared = 0;                       // tensors that both have
   std::vector<TensorDifference> differences;  // ascending by name
 };
 
-// Compares what two sources hold under each name, as numbers where their types differ. Memory is
-// that of a part of one and a tensor of the other; `advance` is told the bytes of the first's, and
-// may throw to give up. Throws kDataLoss, kIo, as reading does.
+// Compares the tensors of two sources by name, as numbers if their dtypes differ. Uses the memory
+// of one part of one source and one tensor of the other. `advance` receives the bytes of the
+// first's tensors and may throw to stop. Throws kDataLoss and kIo from reading.
 TensorDiff DiffTensors(const ModelSource& first, const ModelSource& second,
                        const std::function<void(int64_t bytes)>& advance = {});
 

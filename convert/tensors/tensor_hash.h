@@ -8,7 +8,7 @@
 
 namespace tandem::convert {
 
-// What a tensor holds, in a line.
+// Hash of one tensor.
 struct TensorHash {
   std::string name;
   std::string dtype;
@@ -16,13 +16,13 @@ struct TensorHash {
   std::string sha256;  // of its bytes, hex
 };
 
-// Of all tensors, ascending by name. Reads every byte once; memory is that of the largest part.
-// `advance` is told, after each tensor, how many bytes it had, and may throw to give up.
+// Hashes all tensors, ascending by name. Reads every byte once, with the memory of the largest
+// part. `advance` receives each tensor's bytes and may throw to stop.
 std::vector<TensorHash> HashTensors(const ModelSource& source,
                                     const std::function<void(int64_t bytes)>& advance = {});
 
-// One hash of all of them: SHA-256 (hex) over a line each, `["name","bf16",[2,3],"…"]`. The same
-// for the same tensors, however they are spread over files and stacked.
+// Returns one hash of them all: SHA-256 (hex) over a line each, `["name","bf16",[2,3],"…"]`. It
+// does not depend on files, shards or stacking.
 std::string HashOf(const std::vector<TensorHash>& tensors);
 
 }  // namespace tandem::convert

@@ -6,7 +6,7 @@
 
 namespace tandem::convert {
 
-// Squares of numbers whose rows become columns, of a size that stays in the first cache.
+// Side of a tile to transpose; it stays in the L1 cache.
 inline constexpr int64_t kTile = 64;
 
 namespace transpose {
@@ -30,8 +30,8 @@ inline V High(V a, V b, std::integer_sequence<int, kI...> /*lanes*/) {
   return __builtin_shufflevector(a, b, (kN / 2 + kI / 2 + (kI % 2) * kN)...);
 }
 
-// A square of as many rows as lanes. Row i and the one half a square below it, interleaved, log2 n
-// times over, are the transpose.
+// Transposes a square of as many rows as lanes: row i and the row half a square below are
+// interleaved, log2(n) times.
 template <class T>
 inline void Block(const T* from, T* to) {
   using V = typename Lanes<T>::type;
@@ -52,8 +52,8 @@ inline void Block(const T* from, T* to) {
 
 }  // namespace transpose
 
-// `to` is the transpose of the upper left part of `from`, rounded up to whole blocks; both are
-// [kTile, kTile].
+// Writes to `to` the transpose of the top left [rows, columns] of `from`, rounded up to whole
+// blocks. Both are [kTile, kTile].
 template <class T>
 void TransposeTile(const T* from, int64_t rows, int64_t columns, T* to) {
   constexpr int64_t kN = transpose::kLanes<T>;

@@ -31,14 +31,15 @@ using engine::StoredTensor;
 
 constexpr int64_t kPositions = 128;
 constexpr int64_t kWindow = 32;  // tokens
-// Of the reference's logits while the result is run. A vocabulary of 262144 gets 64 positions.
+// Limit for the reference logits, held while the result runs. A vocabulary of 262,144 gets 64
+// positions.
 constexpr int64_t kRecordBytes = 64 << 20;
-constexpr int64_t kRowsAtOnce = 64;  // as RecordLogits computes
-// Of the directories that a result, and a source, are written to once more.
+constexpr int64_t kRowsAtOnce = 64;  // as in RecordLogits
+// Directories in work_dir for a result and a source that are written back.
 constexpr const char* kReadBack = ".certificate";
 constexpr const char* kSourceReadBack = ".certificate-source";
 
-// Why there is no measurement.
+// Reason why nothing was measured.
 struct NotMeasured {
   std::string reason;
 };
@@ -48,7 +49,7 @@ struct Text {
   int64_t window = 0;
 };
 
-// Several windows, of which the last may be shorter than the others, but not of one token.
+// Splits the tokens into windows; the last may be shorter, but has at least two tokens.
 Text TextFor(const engine::ModelConfig& config) {
   const int64_t window = std::min(kWindow, config.max_context_len);
   int64_t count = std::clamp<int64_t>(kRecordBytes / 4 / std::max<int64_t>(1, config.vocab_size), 2,
@@ -87,7 +88,7 @@ bool HaveEqualTensors(const ModelDir& a, const ModelDir& b, const std::function<
   });
 }
 
-// Throws NotMeasured when the model and what running it takes do not fit.
+// Throws NotMeasured if the model and its scratch memory do not fit.
 void CheckRoom(const ModelDir& files, const engine::LoadOptions& load, int64_t memory_bytes) {
   const engine::ModelOutline outline = engine::OutlineModel(files, load);
   const int64_t needed = outline.weight_bytes + outline.rope_bytes + 2 * kRecordBytes +
@@ -115,7 +116,7 @@ engine::LogitRecord RecordReference(const ModelDir& files, const fs::path& adapt
   return record;
 }
 
-// A model that the engine does not open, as one that it does. `what` is for the message.
+// Writes a model that the engine cannot open as one that it can. `what` is for the message.
 ModelDir ReadBack(const ModelSource& model, const char* what, const char* dir_name,
                   const CertifyContext& context) {
   std::error_code unknown;
@@ -126,7 +127,7 @@ ModelDir ReadBack(const ModelSource& model, const char* what, const char* dir_na
                       std::to_string(space.available >> 20) + " MiB are free"};
   }
   const fs::path read_back = context.work_dir / dir_name;
-  fs::remove_all(read_back);  // of a process that was killed
+  fs::remove_all(read_back);  // of a killed process
   fs::create_directory(read_back);
   WriteHf({}, {.source = model, .target = read_back, .ops = context.ops, .advance = [&](int64_t) {
                  if (context.progress) context.progress();
@@ -134,7 +135,7 @@ ModelDir ReadBack(const ModelSource& model, const char* what, const char* dir_na
   return ModelDir::Open(read_back);
 }
 
-// A model, as the engine opens it by itself; nothing where it does not.
+// Opens a model with the engine; nullopt if the engine does not support it.
 std::optional<ModelDir> OpenDirectly(const fs::path& path) {
   try {
     return ModelDir::Open(path);
@@ -150,7 +151,7 @@ std::string Figure(double value) {
   return text;
 }
 
-// What the two runs have to be, whoever asked for what.
+// Checks the distance, regardless of which conversion was asked for.
 void CheckDistance(const ConvertSpec& spec, const Certificate& certificate) {
   const engine::LogitDistance& distance = certificate.distance;
   if (certificate.equal_tensors && distance.max_abs_difference != 0) {
@@ -171,14 +172,14 @@ void CheckDistance(const ConvertSpec& spec, const Certificate& certificate) {
 Certificate Measure(const ConvertSpec& spec, const fs::path& result_path,
                     const CertifyContext& context) {
   const bool is_adapter = FormOf(spec.source, "source").kind == SourceKind::kAdapter;
-  // An adapter that was made is run beside its base.
+  // An extracted adapter is run on its base.
   const Format& format = *FindFormat(spec.format);
   const bool makes_adapter = format.is_difference;
   std::optional<ModelDir> source = OpenDirectly(is_adapter ? spec.base : spec.source);
   if (!source && (makes_adapter || format.IsFile())) {
-    // What is written has other numbers, and how much that matters only running it can say.
-    const std::optional<DType> dtype =
-        makes_adapter ? std::optional(DType::kF32) : std::nullopt;  // as it is taken apart
+    // The written numbers differ from the source's; only running both shows how much that matters.
+    // An adapter is extracted from f32 numbers.
+    const std::optional<DType> dtype = makes_adapter ? std::optional(DType::kF32) : std::nullopt;
     source = ReadBack(*OpenSource(spec, dtype), "source", kSourceReadBack, context);
   }
   if (!source) {
@@ -196,7 +197,7 @@ Certificate Measure(const ConvertSpec& spec, const fs::path& result_path,
   certificate.state = Certificate::State::kMeasured;
   const DType compute = IsF32(*source) || IsF32(result) ? DType::kF32 : DType::kBF16;
   certificate.compute = DTypeName(compute);
-  // A single file of another program is told in our words, its config too, whose numbers are f32.
+  // A single file has its config translated to Hugging Face's terms, with numbers in f32.
   certificate.equal_tensors =
       !is_adapter && !makes_adapter && !fs::is_regular_file(source->name()) &&
       !fs::is_regular_file(result_path) && HaveEqualTensors(*source, result, context.progress);
@@ -258,8 +259,8 @@ std::string CertificateJson(const Certificate& certificate) {
   out["mean_kl"] = distance.mean_kl;
   out["max_kl"] = distance.max_kl;
   out["same_first_choice"] = distance.same_first_choice;
-  // No perplexities: the token ids are spread over the vocabulary and are no text, so that any
-  // model predicts them badly.
+  // No perplexities: the token ids are spread over the vocabulary and are not text, so every model
+  // predicts them badly.
   return out.dump();
 }
 

@@ -12,42 +12,44 @@
 
 namespace tandem::convert {
 
-// How far what was written is from what it was made of: both are run on the same token ids, as the
-// server would compute them, one after the other.
+// Distance of a result from its source. Both are run on the same token ids, one after the other, as
+// the server would compute them.
 struct Certificate {
   enum class State {
     kMeasured,
-    kNotMeasured,  // could not be: `reason`
-    kOff,          // was not to be
+    kNotMeasured,  // impossible, see `reason`
+    kOff,          // not asked for
   };
   State state = State::kOff;
   std::string reason = {};
-  // Of kMeasured.
-  std::string compute = {};    // "f32" when one of the two keeps its weights in f32, else "bf16"
-  int64_t windows = 0;         // runs of tokens that know nothing of each other
-  bool equal_tensors = false;  // of directories, bit for bit: then nothing may differ
+  // Only if kMeasured.
+  std::string compute = {};  // "f32" if either model keeps its weights in f32, else "bf16"
+  int64_t windows = 0;       // independent runs of tokens
+  // Source and result are directories with equal tensors, bit for bit. Then logits must be equal.
+  bool equal_tensors = false;
   engine::LogitDistance distance = {};
 };
 
-// The text, a JSON object, of records and results.
+// Returns a JSON object for records and results.
 std::string CertificateJson(const Certificate& certificate);
 
 struct CertifyContext {
-  std::filesystem::path work_dir;   // for what is needed meanwhile
-  std::filesystem::path cache_dir;  // of packed weights; empty: none
-  std::function<void()> progress;   // called now and then; what it throws ends the conversion
+  std::filesystem::path work_dir;   // for temporary files
+  std::filesystem::path cache_dir;  // for packed weights; empty: none
+  std::function<void()> progress;   // called now and then; a throw ends the conversion
   engine::OpsContext& ops;
-  int64_t memory_bytes = AvailableMemoryBytes();  // what one of the models may take
+  int64_t memory_bytes = AvailableMemoryBytes();  // limit for each of the models
 };
 
-// Certifies what `spec` has made as `result`, a directory or file that is not published yet; an
-// adapter that was made of a model is run beside its base. A result
-// that the engine does not open itself is written once more, as a Hugging Face directory in
-// `work_dir`, and removed; so is such a source of an adapter or of a file, which are not compared
-// bit for bit. What makes a measurement impossible becomes the reason: any other source that is
-// not run here, memory, disk. Throws kDataLoss, naming the figure, when the result says something
-// else with tensors that are the same, has logits that are no numbers, or is farther away than
-// spec.max_kl; kUnsupported when there is a max_kl and nothing to hold to it.
+// Certifies `result`, the unpublished directory or file that `spec` produced. An extracted adapter
+// is run on its base. A result that the engine cannot open is first written to `work_dir` as a
+// Hugging Face directory, and removed afterwards. A source that the engine cannot open is written
+// out too if the result is an adapter or a single file, which cannot be compared bit for bit.
+//
+// If measuring is impossible, `reason` says why: the engine cannot run the source, or memory or
+// disk is short. Throws kDataLoss naming the figure if equal tensors give different logits, logits
+// are not finite or the result exceeds spec.max_kl. Throws kUnsupported if max_kl is set and
+// nothing could be measured.
 Certificate Certify(const ConvertSpec& spec, const std::filesystem::path& result,
                     const CertifyContext& context);
 

@@ -20,14 +20,14 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// A model's weights are known by the hash that serving and adapters know them by, others by that of
+// Identifies a model by the content hash that serving and adapters use, other files by the hash of
 // their tensors.
 void AddHash(const fs::path& path, const RecordContext& context, Json* parent) {
   const OpenedTensors opened = OpenTensors(path);
   (*parent)["format"] = opened.format;
   (*parent)["bytes"] = opened.source->stored_bytes();
   if (opened.kind == TensorsKind::kModel) {
-    // Where Model::Load keeps them.
+    // Model::Load keeps its hashes there too.
     const fs::path memo = context.cache_dir.empty() ? fs::path() : context.cache_dir / "hashes";
     (*parent)["content_sha256"] =
         engine::ModelDir::Open(opened.path).ContentHash(memo, context.progress);
@@ -38,7 +38,7 @@ void AddHash(const fs::path& path, const RecordContext& context, Json* parent) {
   }));
 }
 
-// "dir/" and "dir" have one name.
+// "dir/" and "dir" have the same name.
 std::string NameOf(const fs::path& path) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
@@ -60,8 +60,8 @@ Json ParentOf(const char* role, const fs::path& path, const RecordContext& conte
   return parent;
 }
 
-// Of the weights that were written, where the engine opens them: what serving calls them, and what
-// `tandem checkpoint verify` holds them to.
+// Hashes the written weights if the engine can open them. Serving and `tandem checkpoint verify`
+// use this hash.
 Json HashesOf(const fs::path& result, const RecordContext& context) {
   try {
     const engine::ModelDir model = engine::ModelDir::Open(result);
@@ -72,7 +72,7 @@ Json HashesOf(const fs::path& result, const RecordContext& context) {
   }
 }
 
-// What was asked for, without where it lies.
+// Returns the spec without paths.
 Json SpecOf(const ConvertSpec& spec) {
   Json out = Json::parse(ConvertSpecJson(spec));
   for (const char* name : {"source", "base", "target"}) {

@@ -11,26 +11,26 @@
 namespace tandem::convert {
 
 struct RecordContext {
-  std::string job = {};                  // its id; empty: none
-  std::filesystem::path cache_dir = {};  // where hashes are remembered; empty: nowhere
-  std::function<void()> progress = {};   // called now and then; what it throws ends the conversion
+  std::string job = {};                  // job id; empty: none
+  std::filesystem::path cache_dir = {};  // for remembered hashes; empty: none
+  std::function<void()> progress = {};   // called now and then; a throw ends the conversion
   std::string merge_json = {};           // MergeReportText of an adapter; else empty
-  std::string report_json = {};          // what the format tells of what it wrote; else empty
-  engine::FileHashes file_hashes = {};   // of the result's files, as far as they are known
-  uint64_t inode = 0;                    // of a file that the record lies beside; 0: of a directory
+  std::string report_json = {};          // the format's report; else empty
+  engine::FileHashes file_hashes = {};   // known hashes of the result's files
+  uint64_t inode = 0;                    // of the result if it is a single file; 0: a directory
 };
 
-// convert.json: which tensors of how many bytes (as they lie in its files) `spec` has made as
-// `result`, when, by what, of which parents with which content, the certificate, and of an adapter
-// how it was merged. What the format tells of it is there under the format's name.
-// Parents are named without their paths, and have the record that they have themselves, trimmed
-// (provenance.h). Reads the parents' weights unless their hashes are remembered; what cannot be
-// hashed says why.
+// Returns the text of convert.json for `result`, made by `spec`. It has the number of tensors and
+// their bytes in the files, the time, the producer, parents, hashes and certificate. The merge
+// report and the format's report are added if there are any.
+//
+// Parents are named without paths and carry their own records, trimmed (provenance.h). Reads the
+// parents' weights unless their hashes are remembered; a parent that cannot be hashed has a reason.
 std::string RecordText(const ConvertSpec& spec, const std::filesystem::path& result,
                        const Certificate& certificate, const RecordContext& context);
 
-// Adds what the record says of parents, hashes and certificate to the manifest of a checkpoint of
-// ours in `dir`; does nothing where there is none.
+// Copies parents, hashes and certificate of the record into `dir`'s checkpoint manifest, if it has
+// one.
 void AddToManifest(const std::filesystem::path& dir, const std::string& record);
 
 }  // namespace tandem::convert

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMostManifestBytes = 64 << 20;
 
-// What is wrong goes into the report. Not what is only not for us to read, nor a wish to stop.
+// Turns an error into a fault of the report. Unsupported features and cancellation still throw.
 template <typename Check>
 void Try(VerifyReport* report, const Check& check) {
   try {
@@ -38,7 +38,7 @@ void VerifyManifest(const fs::path& dir, const VerifyOptions& options, VerifyRep
   Try(report, [&] {
     engine::CheckpointManifest manifest = engine::ParseCheckpointManifest(
         engine::ReadWholeFile(dir / engine::kManifestFile, kMostManifestBytes), source);
-    // One file at a time, so that each fault is told.
+    // Checks one file at a time, so that every fault is reported.
     for (engine::CheckpointManifest::File& file : std::exchange(manifest.files, {})) {
       ++report->files;
       report->bytes += file.bytes;
@@ -69,7 +69,7 @@ void VerifyOrbax(const fs::path& path, const VerifyOptions& options, VerifyRepor
       report->bytes += leaf.array->bytes();
       if (options.quick) continue;
       Try(report, [&] {
-        checkpoint.Decompress(leaf);  // in memory of one chunk, whatever the shape claims
+        checkpoint.Decompress(leaf);  // needs memory for one chunk, whatever the shape claims
         if (options.advance) options.advance(leaf.array->bytes());
       });
     }
@@ -80,7 +80,7 @@ void VerifyOrbax(const fs::path& path, const VerifyOptions& options, VerifyRepor
   });
 }
 
-// The hash of the weights that the directory's own record tells; empty: it does not.
+// Returns the weights' hash from the directory's record, or an empty string.
 std::string RecordedHash(const fs::path& path) {
   const std::string provenance = ReadProvenance(path);
   if (provenance.empty()) return "";

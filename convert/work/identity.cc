@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// Raise it when the same conversion lays out other files.
+// Raise this when the same conversion starts to lay out its files differently.
 constexpr int kLayoutVersion = 1;
 constexpr size_t kMaxFiles = 1'000'000;
 

@@ -6,9 +6,9 @@
 
 namespace tandem::convert {
 
-// What tells whether an unfinished target is that of this conversion: what is asked for, and of all
-// files of the source and the base their names, lengths, times and inodes. Overwriting and
-// comparing do not count. Throws kIo.
+// Identity of a conversion: the settings of the spec, and name, length, modification time and inode
+// of every file of the source and the base. An unfinished target with the same identity can be
+// resumed. Overwriting, verifying and certifying are not part of it. Throws kIo.
 std::string IdentityOf(const ConvertSpec& spec);
 
 }  // namespace tandem::convert

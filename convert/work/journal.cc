@@ -70,7 +70,7 @@ void Journal::Open() {
 
 void Journal::Add(std::span<const Entry> entries) {
   if (file_.get() < 0) Open();
-  std::string lines = "\n";  // behind half a line of a writer that was killed
+  std::string lines = "\n";  // ends a partial line left by a killed writer
   for (const Entry& entry : entries) lines += LineOf(entry.file, entry.tensor, entry.note);
   engine::WriteAll(file_, std::as_bytes(std::span(lines)), path_);
   engine::Sync(file_, path_);

@@ -12,20 +12,22 @@
 
 namespace tandem::convert {
 
-// Which tensors of a target are written, for a conversion that goes on after a kill: one line each,
+// Journal of the tensors already written, so that a conversion can resume after a kill. One line
+// each:
 //
 //   <CRC-32C of the rest, 8 hex digits> <file>/<tensor>[ <note>]
 //
-// `tensor` being a number that the writer of the file knows it by, `note` what else it needs to go
-// on: one line of text. A line is written only after the tensor's bytes have reached the disk; one
-// that is not whole counts for nothing, and of two for one tensor the later counts. One thread.
+// `tensor` is the number by which the file's writer knows it. `note` is one line of text with
+// anything else the writer needs to resume. A line is added only after the tensor's bytes have
+// reached the disk. Damaged or incomplete lines are ignored; of two lines for one tensor the later
+// wins. One thread.
 class Journal {
  public:
-  // Reads what is there; throws kIo.
+  // Reads an existing journal; throws kIo.
   explicit Journal(std::filesystem::path path);
 
   bool Has(const std::string& file, int64_t tensor) const { return Find(file, tensor) != nullptr; }
-  // The note; null where the tensor is not written.
+  // Returns the note, or null if the tensor is not written.
   const std::string* Find(const std::string& file, int64_t tensor) const;
 
   struct Entry {
@@ -33,10 +35,9 @@ class Journal {
     int64_t tensor;
     std::string note = {};
   };
-  // Adds the lines and syncs them.
+  // Appends the lines and syncs the file.
   void Add(std::span<const Entry> entries);
-  // Of the file no tensor from this one on is written any more; to be called before they are made
-  // anew.
+  // Forgets the file's tensors numbered `from` and above. Call it before they are written again.
   void Drop(const std::string& file, int64_t from = 0);
 
  private:

@@ -13,13 +13,14 @@ using namespace std::chrono_literals;
 
 JournalSyncer::JournalSyncer(const WriteContext& context) : journal_(context.journal) {
   const fs::path work_dir = engine::ParentOf(context.target);
-  paths_ = {work_dir, engine::ParentOf(work_dir)};  // the target's name, and that one's
+  // These directories hold the names of the target and of the work directory.
+  paths_ = {work_dir, engine::ParentOf(work_dir)};
   if (journal_ != nullptr) group_.Add([this] { Run(); });
 }
 
 void JournalSyncer::Add(Journal::Entry entry, const std::vector<fs::path>& paths) {
   if (journal_ == nullptr) return;
-  if (group_.stopping()) group_.Wait([] {});  // throws
+  if (group_.stopping()) group_.Wait([] {});  // rethrows the failure
   const std::lock_guard lock(mutex_);
   entries_.push_back(std::move(entry));
   paths_.insert(paths_.end(), paths.begin(), paths.end());
@@ -35,7 +36,7 @@ void JournalSyncer::Finish() {
   group_.Wait([] {});
 }
 
-// False once there is nothing left to do.
+// Returns false when no work is left or the group stops.
 bool JournalSyncer::Wait() {
   std::unique_lock lock(mutex_);
   while (entries_.empty() && !is_finished_ && !group_.stopping()) changed_.wait_for(lock, 50ms);

@@ -11,17 +11,17 @@
 
 namespace tandem::convert {
 
-// Syncs what a writer has written and then says so in the journal, in a thread of its own behind
-// the writer's, which waits for no disk. For one thread, which leaves the journal alone meanwhile.
+// Syncs written files and then adds their journal entries, in a thread of its own, so that the
+// writer never waits for the disk. One thread may call it; it must not use the journal meanwhile.
 class JournalSyncer {
  public:
-  // Of what goes into context.target, and into context.journal; without one nothing is synced.
+  // Covers what is written to context.target. Does nothing if context.journal is null.
   explicit JournalSyncer(const WriteContext& context);
 
-  // The entry is written down once the files and directories have been synced that its bytes, and
-  // names within the target, are in. Throws what failed meanwhile.
+  // Queues the entry. It is added after `paths` are synced: the files with its bytes and the
+  // directories with their names. Throws an earlier failure of the thread.
   void Add(Journal::Entry entry, const std::vector<std::filesystem::path>& paths);
-  // Returns when everything is written down; throws kIo.
+  // Returns when all entries are in the journal; throws kIo.
   void Finish();
 
  private:
@@ -29,7 +29,7 @@ class JournalSyncer {
   bool Wait();
 
   Journal* const journal_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::vector<Journal::Entry> entries_;
   std::vector<std::filesystem::path> paths_;

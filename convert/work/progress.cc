@@ -21,7 +21,7 @@ Progress::Progress(const JobContext& context, int64_t total)
   recent_.emplace_back(last_report_, 0);
 }
 
-// Bytes per second of the last seconds; 0 while too little is known.
+// Returns bytes per second over the last 5 s, or 0 while too little is known.
 double Progress::Rate(Clock::time_point now) {
   recent_.emplace_back(now, done_);
   while (recent_.size() > 2 && now - recent_[1].first > kRateOver) recent_.pop_front();
@@ -34,7 +34,7 @@ void Progress::Advance(int64_t bytes) {
   done_ += bytes;
   const auto now = Clock::now();
   const double rate = Rate(now);
-  // The last percent is that nothing is left to say.
+  // A conversion of 0 bytes is at 100 %.
   const int64_t percent = total_ == 0 ? 100 : std::min<int64_t>(100, 100 * done_ / total_);
   const double left = rate > 0 ? static_cast<double>(total_ - done_) / rate : 0;
   if (context_.stop.stop_requested()) throw Error(ErrorCode::kCancelled, "stopped");
@@ -66,7 +66,7 @@ void Progress::Report(int64_t percent, const std::string& what, double bytes_per
                    .message = what,
                    .bytes_per_s = bytes_per_s,
                    .seconds_left = seconds_left});
-  // A job that is told to stop by what it reports does so now.
+  // A report may make the job request a stop.
   if (context_.stop.stop_requested()) throw Error(ErrorCode::kCancelled, "stopped");
 }
 

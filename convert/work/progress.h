@@ -10,14 +10,14 @@
 
 namespace tandem::convert {
 
-// Tells a job's world how far a conversion is, at every percent and every second, and whether it is
-// to stop. One thread.
+// Reports progress to a job at every percent and every second, and notices a stop request. One
+// thread.
 class Progress {
  public:
-  // `total`: bytes that Advance will be told of.
+  // `total` is the sum of all bytes passed to Advance.
   explicit Progress(const JobContext& context, int64_t total = 0);
 
-  // Throws kCancelled when asked to stop, as Reach does.
+  // Both throw kCancelled when the job is asked to stop.
   void Advance(int64_t bytes);
   void Reach(int64_t done, int64_t total, const std::string& what);
 
@@ -32,7 +32,7 @@ class Progress {
   int64_t done_ = 0;
   int64_t last_percent_ = -1;
   Clock::time_point last_report_;
-  std::deque<std::pair<Clock::time_point, int64_t>> recent_;  // when how much was done
+  std::deque<std::pair<Clock::time_point, int64_t>> recent_;  // (time, bytes done by then)
 };
 
 }  // namespace tandem::convert

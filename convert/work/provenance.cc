@@ -59,7 +59,7 @@ constexpr std::array kMergeFields = {
     Field{"moved_by_adapter", Kind::kNumber},
 };
 
-// At most kMaxText bytes, not ending within a character.
+// Returns at most kMaxText bytes and never splits a UTF-8 character.
 std::string Cut(std::string text) {
   if (text.size() <= kMaxText) return text;
   size_t end = kMaxText;
@@ -86,7 +86,7 @@ const Json* FindObject(const Json& from, const char* name) {
   return value != from.end() && value->is_object() ? &*value : nullptr;
 }
 
-// Takes what is known from a record, and from those of its parents.
+// Copies the known fields of a record and of its parents' records.
 class Trimmer {
  public:
   Json Trim(const Json& record, int generations) {

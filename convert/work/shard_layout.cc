@@ -1,4 +1,4 @@
-// What the files of a target hold, before any is written.
+// Decides which tensors each file of a target holds, before any file is written.
 
 #include <sys/stat.h>
 
@@ -16,14 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// More axes than that no reader takes.
+// No reader accepts tensors with more axes.
 constexpr size_t kMaxStackedAxes = 31;
 
 const engine::NamedTensor& TensorAt(const ModelSource& source, int64_t index) {
   return source.tensors()[static_cast<size_t>(index)];
 }
 
-// Whether the tensors, each by its layer, are those of layers 0, 1, 2, … and alike.
+// Checks that the layers are numbered 0, 1, 2, … and that their tensors have one shape and dtype.
 bool AreAlike(const ModelSource& source, const std::map<int64_t, int64_t>& of_layer) {
   const engine::ConstTensorView& first = TensorAt(source, of_layer.begin()->second).view;
   if (first.shape.size() > kMaxStackedAxes) return false;

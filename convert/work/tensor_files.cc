@@ -18,9 +18,9 @@
 #include "engine/io/posix_file.h"
 #include "engine/io/sha256.h"
 
-// Threads copy tensors to where they belong, in about the order of the files; one behind them syncs
-// what is there and writes it into the journal; others hash each file from its beginning, as far as
-// it is there. So disk, hash and copy take as long as the slowest of them.
+// Threads copy tensors into place, roughly in the order of the files. A second thread syncs
+// finished tensors and journals them. Further threads hash each file from its beginning, up to
+// the bytes already written. Disk, hash and copy overlap, so the slowest of them sets the time.
 
 namespace tandem::convert {
 namespace {
@@ -28,16 +28,16 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-// A source's tensor in a file.
+// One source tensor in a file.
 struct Place {
   int64_t tensor;
-  int64_t offset;  // bytes, from the beginning of the file
+  int64_t offset;  // bytes from the beginning of the file
   int64_t bytes;
-  int64_t written = 0;                    // of them, from the first
-  std::map<int64_t, int64_t> ahead = {};  // begin and end of what else is there
+  int64_t written = 0;                    // contiguous bytes from the tensor's start
+  std::map<int64_t, int64_t> ahead = {};  // begin -> end of pieces beyond them
   bool done() const { return written == bytes; }
 
-  // These are there, too: pieces come in any order.
+  // Records the piece [begin, end); pieces arrive in any order.
   void Add(int64_t begin, int64_t end) {
     const auto next = ahead.lower_bound(begin);
     if (next != ahead.end() && next->first == end) {
@@ -61,9 +61,9 @@ struct File {
   fs::path path;
   engine::FileDescriptor descriptor;
   engine::SafetensorsLayout layout;
-  std::vector<Place> places;  // in the order of the file
+  std::vector<Place> places;  // in file order
   engine::Sha256Digest sha256 = {};
-  // File systems let one thread at a time write into a file, and have the others spin.
+  // File systems let one thread at a time write into a file; the others would spin.
   std::unique_ptr<std::mutex> writing = std::make_unique<std::mutex>();
 };
 
@@ -129,7 +129,7 @@ class Writer {
     files_.push_back(std::move(file));
   }
 
-  // Opens it, as a conversion that was killed left it, or anew.
+  // Opens the file for resuming if the journal allows it, else starts it anew.
   void Prepare(File& file) {
     file.descriptor =
         engine::FileDescriptor(open(file.path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
@@ -166,7 +166,7 @@ class Writer {
     return files_[at.file].places[at.place];
   }
 
-  // Parts that are not done, by where the first of their tensors goes.
+  // Returns the unfinished parts, ordered by where their first tensor goes.
   std::vector<int64_t> PartsInOrder() {
     std::vector<std::pair<std::pair<size_t, size_t>, int64_t>> parts;
     for (int64_t part = 0; part < source_.parts(); ++part) {
@@ -222,7 +222,8 @@ class Writer {
     changed_.notify_all();
   }
 
-  // What has been written since the last call; empty once all is written, or the group stops.
+  // Returns the tensors finished since the last call. Empty when all are written or the group
+  // stops.
   std::vector<PlaceRef> TakeFinished(const ThreadGroup& group) {
     std::unique_lock lock(mutex_);
     while (finished_.empty() && left_ > 0 && !group.stopping()) changed_.wait_for(lock, 50ms);
@@ -230,7 +231,7 @@ class Writer {
   }
 
   void SyncBehindWriters(const ThreadGroup& group) {
-    // The names of the files, too.
+    // Syncs the directories too, for the names of the files.
     for (fs::path dir = context_.target; const int level : {0, 1, 2}) {
       engine::SyncPath(dir);
       if (level < 2) dir = engine::ParentOf(dir);
@@ -261,14 +262,15 @@ class Writer {
     }
   }
 
-  // How much of it is there, once that is more than `at`; `at` itself when the group stops.
+  // Waits until more than `at` bytes of the tensor are written and returns how many are. Returns
+  // `at` when the group stops.
   int64_t WaitFor(const Place& place, int64_t at, const ThreadGroup& group) {
     std::unique_lock lock(mutex_);
     while (place.written <= at && !group.stopping()) changed_.wait_for(lock, 50ms);
     return group.stopping() ? at : place.written;
   }
 
-  // From the file, close behind those that write it: what is hashed is what readers will find.
+  // Reads from the file, close behind its writers, so that the hash covers what readers will find.
   void HashPlace(const File& file, const Place& place, const ThreadGroup& group,
                  engine::Sha256* sha) {
     constexpr int64_t kPieceBytes = int64_t{1} << 20;
@@ -288,13 +290,13 @@ class Writer {
   const ModelSource& source_;
   const WriteContext& context_;
   std::vector<File> files_;
-  std::vector<PlaceRef> place_of_;  // by the source's tensor
-  std::atomic<int64_t> copied_{0};  // bytes that advance() has not heard of
+  std::vector<PlaceRef> place_of_;  // by source tensor
+  std::atomic<int64_t> copied_{0};  // bytes not yet reported through advance()
   std::atomic<size_t> next_hashed_{0};
-  std::mutex mutex_;  // guards what follows, and Place::written and ahead
+  std::mutex mutex_;  // guards the members below, Place::written and Place::ahead
   std::condition_variable changed_;
-  int64_t left_ = 0;                // tensors that are not written
-  std::vector<PlaceRef> finished_;  // and not yet synced
+  int64_t left_ = 0;                // tensors not yet written
+  std::vector<PlaceRef> finished_;  // written but not yet synced
 };
 
 }  // namespace

@@ -11,13 +11,12 @@
 
 namespace tandem::convert {
 
-// Safetensors files as targets have them: what is in which, and where, is settled before the first
-// byte, so that tensors may be written in any order, by several threads, and again after a kill.
+// Safetensors files of a target. The place of every tensor is fixed before the first byte is
+// written. Threads may therefore write tensors in any order and resume after a kill.
 
-// One tensor of a file.
 struct OutTensor {
   engine::NamedTensor tensor;
-  // Of the source, one behind the other: one, or all layers.
+  // Indices of source tensors, concatenated here: one, or one per layer.
   std::vector<int64_t> sources;
 };
 
@@ -26,18 +25,19 @@ struct OutFile {
   std::vector<OutTensor> tensors;
 };
 
-// The tensors of the source as they are.
+// Returns one OutTensor per source tensor.
 std::vector<OutTensor> EachAlone(const ModelSource& source);
-// Layers that differ by their number alone as one (engine/formats/stored/stacked_tensors.h), the
-// others as they are. Throws kUnsupported for a source that uses the mark in names of its own.
+// Stacks layers that differ only by their number (engine/formats/stored/stacked_tensors.h) and
+// leaves the other tensors alone. Throws kUnsupported if a name of the source has the stacking
+// mark.
 std::vector<OutTensor> Stacked(const ModelSource& source);
 
-// `<stem>-00001-of-0000N.safetensors`, each of `max_bytes` at most, unless a tensor alone is
-// longer; with `plain_if_one`, what fits in one is `<stem>.safetensors`.
+// Splits into `<stem>-00001-of-0000N.safetensors` of at most `max_bytes` each; a longer tensor has
+// a file of its own. With `plain_if_one`, a single file is named `<stem>.safetensors`.
 std::vector<OutFile> InShards(std::vector<OutTensor> tensors, const std::string& stem,
                               int64_t max_bytes, bool plain_if_one);
 
-// Throws kIo where the disk of `dir` has less room than `bytes` and 5 %, less what is in `dir`.
+// Throws kIo if the disk of `dir` lacks room for `bytes` plus 5 %, less what `dir` already takes.
 void CheckRoom(const std::filesystem::path& dir, int64_t bytes);
 int64_t BytesOf(const std::vector<OutFile>& files);
 
@@ -47,9 +47,9 @@ struct WrittenFile {
   engine::Sha256Digest sha256 = {};
 };
 
-// Writes the files into context.target with the tensors of `source`, on all threads of the pool,
-// going on from context.journal, and hashes them (context.hashed). Throws kIo naming the file, and
-// what reading throws.
+// Writes `files` with the tensors of `source` into context.target on all threads of the pool,
+// resuming from context.journal. Reports their hashes through context.hashed. Throws kIo naming the
+// file, and any error of reading the source.
 std::vector<WrittenFile> WriteTensorFiles(const ModelSource& source,
                                           const std::vector<OutFile>& files,
                                           const WriteContext& context);

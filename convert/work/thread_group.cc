@@ -27,17 +27,18 @@ void ThreadGroup::Add(std::function<void()> work) {
       std::exception_ptr failure;
       try {
         work();
-      } catch (...) {  // handed to whoever waits
+      } catch (...) {  // rethrown by Wait
         failure = std::current_exception();
       }
       const std::lock_guard lock(mutex_);
       if (failure && !failure_) failure_ = failure;
-      // Only now: what others throw since they are to stop must not be the failure.
+      // Set stopping_ only after failure_: errors that other threads throw because of the stop must
+      // not become the failure.
       if (failure) stopping_ = true;
       --running_;
       ended_.notify_all();
     });
-  } catch (...) {  // no thread
+  } catch (...) {  // the thread could not be started
     const std::lock_guard lock(mutex_);
     --running_;
     throw;
@@ -97,12 +98,12 @@ void BudgetedQueue::Drain(const ThreadGroup& group, const Work& work) {
       shared_.HelpOrWait(group, seen);
       continue;
     }
-    work(part, parallel_for);  // what it throws ends all, and nobody waits for these bytes any more
+    work(part, parallel_for);  // a throw stops the group, so the bytes need no return
     GiveBack(bytes);
   }
 }
 
-// What cannot be done, on an older kernel, the faults do.
+// Ignores errors: on an older kernel page faults load the pages one by one.
 void MapAtOnce(ModelSource::Bytes piece) {
 #ifdef MADV_POPULATE_READ
   constexpr uintptr_t kPageBytes = 4096;

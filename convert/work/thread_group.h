@@ -14,21 +14,21 @@
 
 namespace tandem::convert {
 
-// Threads that do one thing together. The first that fails ends all.
+// Threads that work on one task together. The first failure stops all of them.
 class ThreadGroup {
  public:
   ThreadGroup() = default;
-  ~ThreadGroup();  // has them stop, and waits for them
+  ~ThreadGroup();  // stops the threads and joins them
   ThreadGroup(const ThreadGroup&) = delete;
   ThreadGroup& operator=(const ThreadGroup&) = delete;
 
   void Add(std::function<void()> work);
-  // Looked at between pieces of work, by any thread.
+  // Work polls this between pieces. Any thread.
   bool stopping() const { return stopping_; }
-  // Calls `meanwhile` 20 times a second, and once more when all have ended. What it throws, or the
-  // first of them threw, ends them all and goes on.
+  // Calls `meanwhile` 20 times a second until all threads have ended, and once after that. Rethrows
+  // the first failure of a thread. If `meanwhile` throws, the destructor stops the threads.
   void Wait(const std::function<void()>& meanwhile);
-  // The same for work that may fail: nobody hears of it.
+  // Like Wait, but ignores failures of the threads and omits the last call.
   void WaitForEnd(const std::function<void()>& meanwhile);
 
  private:
@@ -40,16 +40,16 @@ class ThreadGroup {
   std::vector<std::thread> threads_;
 };
 
-// The parts of a source that several threads read, in a given order, as far as memory goes: what
-// parts in hand hold stays within kBudgetBytes, or is one part.
+// Hands out the parts of a source to several threads in a given order. The parts being read take at
+// most kBudgetBytes together, or one larger part is read alone.
 class BudgetedQueue {
  public:
   static constexpr int64_t kBudgetBytes = int64_t{256} << 20;
 
   BudgetedQueue(const ModelSource& source, std::vector<int64_t> order);
-  // Does `work` for parts until none is left, or the group stops. From each thread that takes part;
-  // those that have no part, for want of memory or since there are no more, take part in what
-  // others do parallel_for (ModelSource::ReadPieces).
+  // Calls `work` for parts until none is left or the group stops. Every thread that takes part
+  // calls Drain. A thread without a part, for lack of memory or of parts, helps with the
+  // parallel_for of other threads (ModelSource::ReadPieces).
   using Work = std::function<void(int64_t part, const ParallelFor& parallel_for)>;
   void Drain(const ThreadGroup& group, const Work& work);
 
@@ -61,18 +61,18 @@ class BudgetedQueue {
   const ModelSource& source_;
   const std::vector<int64_t> order_;
   WorkStealing shared_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   size_t next_ = 0;
   int64_t in_hand_ = 0;  // parts
   int64_t in_use_ = 0;   // bytes
 };
 
-// Of bytes of a mapped file that are in the system's memory already: one call in place of a fault
-// for every few pages. Of other bytes nothing.
+// Prefaults the pages of a mapped range with one call (MADV_POPULATE_READ), instead of a fault for
+// every few pages.
 void MapAtOnce(ModelSource::Bytes bytes);
 
-// Calls `use` with pieces of the bytes, some MiB each, letting go of each that lies in a mapped
-// file. Returns early when the group stops.
+// Calls `use` with pieces of 4 MiB and releases each piece that lies in a mapped file. Returns
+// early when the group stops.
 void InPieces(const ModelSource& source, ModelSource::Bytes bytes, const ThreadGroup& group,
               const std::function<void(ModelSource::Bytes piece, size_t offset)>& use);
 

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kIdentityFile = "conversion.json";
-constexpr const char* kPublishing = "published\n";  // no identity is that
+constexpr const char* kPublishing = "published\n";  // never equal to an identity
 constexpr size_t kMaxIdentityBytes = 64 << 20;
 
 fs::path Beside(const fs::path& target) {
@@ -25,8 +25,8 @@ fs::path Beside(const fs::path& target) {
   return path;
 }
 
-// Locks the directory under that name, making it if need be; again, when another conversion removed
-// it in between.
+// Creates the directory if needed and locks it. Retries when another conversion removes it in
+// between.
 engine::FileDescriptor Lock(const fs::path& path) {
   for (;;) {
     if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
@@ -49,7 +49,7 @@ engine::FileDescriptor Lock(const fs::path& path) {
   }
 }
 
-// Also one whose writer was killed before the identity had its name.
+// Accepts a directory whose writer was killed before the identity file had its final name.
 bool IsOurs(const fs::path& path) {
   if (fs::is_regular_file(path / kIdentityFile)) return true;
   return std::all_of(fs::directory_iterator(path), fs::directory_iterator(), [](const auto& entry) {
@@ -100,7 +100,7 @@ bool WorkDir::Begin(const std::string& identity) {
   return false;
 }
 
-// The identity goes last: without it the rest is nobody's.
+// Removes the identity last: without it the remaining files could not be recognised.
 void WorkDir::Clear() {
   for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
     if (entry.path().filename() != kIdentityFile) fs::remove_all(entry.path());
@@ -111,7 +111,7 @@ void WorkDir::Clear() {
 bool WorkDir::IsBegun() const { return !is_publishing_ && fs::exists(path_ / kJournalFile); }
 
 void WorkDir::Publish(engine::IfThere if_there) {
-  // It may take long, and a kill in the middle of it loses nothing.
+  // Syncing may take long; a kill during it loses nothing.
   SyncFiles(out());
   is_publishing_ = true;
   engine::WriteFileAtomically(path_ / kIdentityFile, kPublishing);
@@ -120,7 +120,7 @@ void WorkDir::Publish(engine::IfThere if_there) {
 
 void RemoveUnfinished(const fs::path& target) {
   if (!fs::exists(fs::symlink_status(Beside(target)))) return;
-  const WorkDir removed(target);  // by its end
+  const WorkDir removed(target);  // its destructor removes the directory
 }
 
 }  // namespace tandem::convert

@@ -8,24 +8,24 @@
 
 namespace tandem::convert {
 
-// `<target>.part/` beside a target, in which one conversion at a time makes it:
+// Work directory `<target>.part/` in which one conversion at a time builds its target:
 //
-//   conversion.json   what is being made, of what
-//   target            what becomes the target
-//   journal           what of that is written (journal.h)
-//   merged/           an adapter in its base
-//   …                 what is needed meanwhile
+//   conversion.json   identity of the conversion (identity.h)
+//   target            becomes the target
+//   journal           tensors already written (journal.h)
+//   merged/           an adapter merged into its base
+//   …                 temporary files
 //
-// Locked for as long as the object lives, and removed at its end unless it is to be kept: else only
-// a process that is killed leaves one. One thread.
+// It is locked while the object lives and removed by the destructor unless Keep() was called. A
+// killed process leaves it behind. One thread.
 class WorkDir {
  public:
   static constexpr const char* kOut = "target";
   static constexpr const char* kJournalFile = "journal";
   static constexpr const char* kMergedDir = "merged";
 
-  // Throws kUnavailable where another conversion is writing the target, kAlreadyExists where
-  // something else has that name.
+  // Throws kUnavailable if another conversion is writing the target, kAlreadyExists if the path is
+  // not a work directory.
   explicit WorkDir(const std::filesystem::path& target);
   ~WorkDir();
   WorkDir(const WorkDir&) = delete;
@@ -34,15 +34,14 @@ class WorkDir {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path out() const { return path_ / kOut; }
 
-  // What an interrupted conversion left here stays, and true is returned, if it was of the same
-  // identity; else nothing is here afterwards but that identity. What is only needed meanwhile goes
-  // either way.
+  // Returns true and keeps the work of an interrupted conversion with the same identity. Otherwise
+  // clears the directory and records the new identity. Temporary files are removed either way.
   bool Begin(const std::string& identity);
-  // Leaves what is here to the next conversion of the target, as a kill does.
+  // Leaves the work to the next conversion of this target, as a kill does.
   void Keep() { is_kept_ = true; }
-  // Whether that one would find something of the target to be done.
+  // Whether the next conversion of this target would find work to resume.
   bool IsBegun() const;
-  // Gives out() the target's name in one step. After a kill from here on nothing is gone on with.
+  // Renames out() to the target in one step. A kill during the call may make resuming impossible.
   void Publish(engine::IfThere if_there);
 
  private:
@@ -55,8 +54,8 @@ class WorkDir {
   bool is_publishing_ = false;
 };
 
-// Removes what an interrupted conversion of the target has left, if there is anything. Throws as
-// WorkDir's constructor, and leaves it, where another conversion is at work there.
+// Removes the work directory of an interrupted conversion of the target, if there is one. Throws
+// like the constructor, and leaves the directory, if another conversion is using it.
 void RemoveUnfinished(const std::filesystem::path& target);
 
 }  // namespace tandem::convert

@@ -10,8 +10,8 @@ using namespace std::chrono_literals;
 
 bool WorkStealing::Run(const ThreadGroup& group, Round& round, std::unique_lock<std::mutex>& lock) {
   bool has_run = false;
-  // With the lock held from the end of one task to the beginning of the next: a round is gone once
-  // nothing of it is running.
+  // The lock is held from the end of one task to the start of the next. The owner of a round may
+  // destroy it as soon as none of its tasks is running.
   while (round.next < round.n && !group.stopping()) {
     const int64_t i = round.next++;
     if (round.next == round.n) rounds_.remove(&round);

@@ -13,8 +13,8 @@ namespace tandem::convert {
 
 class Journal;
 
-// What a writer gets beside the spec. `advance`, `warn`, `report` and `hashed` are called on the
-// thread that called the writer; what they throw ends the conversion.
+// Arguments of a writer besides the spec. The writer calls `advance`, `warn`, `report` and `hashed`
+// on the thread that called it; an exception from them ends the conversion.
 struct WriteContext {
   const ModelSource& source;
   // Becomes the target after writing and comparison: an empty directory, or the file to create.

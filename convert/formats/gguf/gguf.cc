@@ -1,4 +1,4 @@
-// GGUF files: one file with the weights, the configuration and the tokenizer.
+// Writes GGUF files: weights, configuration and tokenizer in one file.
 
 #include "convert/formats/gguf/gguf.h"
 
@@ -39,7 +39,8 @@ uint32_t FileTypeOf(GgufNumbers numbers) {
   TANDEM_CHECK(false);
 }
 
-// `general.file_type`, by the numbers of the format: what was asked for, else what most are.
+// Returns `general.file_type` in the format's numbering: the asked-for type, else that of most
+// elements.
 uint32_t FileType(const std::string& dtype, const std::vector<GgufTensor>& tensors) {
   if (!dtype.empty()) return FileTypeOf(GgufNumbersOf(dtype));
   std::map<GgufNumbers, int64_t> elements;
@@ -63,8 +64,8 @@ void CheckWritten(const ModelSource& source, const ModelConfig& config,
   CompareTokenizers(source, *written, warnings);
 }
 
-// How far a number may be from its source: the halves of steps, and what a step itself is rounded
-// by; numbers that 1 was added to are steps of floats above 1.
+// Largest allowed distance of a number from its source: half a quantisation step, plus the rounding
+// of the scale. Norms, which have 1 added, may differ by an f32 step at 1 or above.
 class Tolerance {
  public:
   Tolerance(const GgufTensor& tensor, std::span<const float> source)
@@ -92,7 +93,7 @@ class Tolerance {
   }
 
  private:
-  // Blocks lie in rows, and rows in whichever order keep their blocks; columns do not.
+  // Reordering rows keeps their blocks; a transpose does not, so its blocks run down columns.
   double BlockStep(size_t i, double steps) {
     const bool turned = tensor_.change == engine::GgufChange::kTransposed;
     const auto apart = turned ? static_cast<size_t>(tensor_.info.shape.front()) : 1;
@@ -106,11 +107,11 @@ class Tolerance {
 
   const GgufTensor& tensor_;
   std::span<const float> source_;
-  size_t first_ = SIZE_MAX;  // of the block whose largest number is most_
+  size_t first_ = SIZE_MAX;  // of the block whose largest magnitude is most_
   float most_ = 0;
 };
 
-// Numbers of either side that are in memory at a time, where a row is not longer.
+// Elements of each side held at a time, unless one row is longer.
 constexpr int64_t kComparePieceElements = 1 << 20;
 
 bool IsNear(const GgufTensor& tensor, std::span<const float> source, std::span<const float> is) {
@@ -121,7 +122,7 @@ bool IsNear(const GgufTensor& tensor, std::span<const float> source, std::span<c
   return true;
 }
 
-// Row by row, as the file has them; a transpose has the source's rows only as a whole.
+// Compares row by row in the file's order; a transposed tensor is compared whole.
 bool IsNear(const GgufTensor& tensor, const engine::ConstTensorView& source,
             const engine::StoredTensor& stored) {
   if (stored.view.shape != source.shape) return false;
@@ -212,7 +213,7 @@ void CompareGguf(const ModelSource& source, const std::filesystem::path& file,
   int64_t left = source.bytes();
   std::vector<std::byte> buffer;
   for (const GgufTensor& tensor : PlanGgufTensors(architecture, config, source, dtype)) {
-    if (tensor.source < 0) continue;  // config.json tells it, which was compared
+    if (tensor.source < 0) continue;  // made from config.json, which was compared
     engine::NamedTensor wanted = source.tensors()[static_cast<size_t>(tensor.source)];
     advance(static_cast<int64_t>(wanted.view.bytes()));
     left -= static_cast<int64_t>(wanted.view.bytes());
@@ -247,7 +248,7 @@ std::unique_ptr<ModelSource> OpenGguf(const ConvertSpec& /*spec*/,
 
 void CompareWithGguf(const ConvertSpec& spec, const ModelSource& source, const ModelSource& written,
                      const std::function<void(int64_t bytes)>& advance) {
-  // In its own blocks, which are smaller than what they are told as.
+  // Reads the encoded blocks, because `written` would decode them to f32.
   CompareGguf(source, written.name(), spec.dtype, advance);
 }
 

@@ -15,7 +15,7 @@ using engine::GgufArchitecture;
 using engine::ModelConfig;
 using engine::RopeKind;
 
-// Gemma 3's layers with a window, where a file does not say which: all but each sixth.
+// Gemma 3's default pattern: every layer has a window except each sixth.
 constexpr int64_t kGemma3Pattern = 6;
 
 bool IsWindowed(const ModelConfig& config, int64_t layer) {
@@ -36,8 +36,8 @@ bool FollowsPattern(const ModelConfig& config, int64_t every) {
   return true;
 }
 
-// What readers of GGUF compute for an architecture whatever a file says: checked one after the
-// other, so that the message names the setting.
+// Settings that GGUF readers fix per architecture. They are checked one by one, so that the message
+// names the setting.
 class Requirements {
  public:
   Requirements(const GgufArchitecture& architecture, const ModelConfig& config,
@@ -88,8 +88,8 @@ class Requirements {
     Require((config_.attention.soft_cap > 0) == gemma2,
             gemma2 ? "no 'attn_logit_softcapping'" : "'attn_logit_softcapping'");
     Require(config_.logit_cap > 0 || !gemma2, "no 'final_logit_softcapping'");
-    // Files do not say what scores are divided by the root of; readers know the largest models by
-    // their layers.
+    // GGUF does not store query_pre_attn_scalar; readers recognise the largest models by their
+    // number of layers.
     const bool largest = config_.n_layers == (gemma2 ? 46 : 62);
     const int64_t head =
         largest ? config_.hidden_dim / config_.attention.n_heads : config_.attention.head_dim;
@@ -112,7 +112,7 @@ class Requirements {
   const std::string& source_;
 };
 
-// Keys of one architecture.
+// Adds keys with the architecture's prefix.
 class ArchitectureKeys {
  public:
   ArchitectureKeys(const GgufArchitecture& architecture, GgufKeys& keys)
@@ -148,7 +148,7 @@ void AddRope(const ModelConfig& config, ArchitectureKeys& keys) {
   keys.AddCount("rope.scaling.original_context_length", scaling.original_max_positions);
   keys.AddNumber("rope.scaling.yarn_beta_fast", scaling.beta_fast);
   keys.AddNumber("rope.scaling.yarn_beta_slow", scaling.beta_slow);
-  // Readers multiply the formula's own (Peng et al. 2023) by the key.
+  // Readers multiply the formula's own factor (YaRN, Peng et al. 2023) by this key.
   const double own = scaling.factor > 1 ? 0.1 * std::log(scaling.factor) + 1 : 1;
   if (std::abs(scaling.attention_factor - own) > 1e-6 * own) {
     keys.AddNumber("rope.scaling.attn_factor", scaling.attention_factor / own);
@@ -169,7 +169,7 @@ void AddWindow(const ModelConfig& config, bool pattern, ArchitectureKeys& keys) 
 }  // namespace
 
 const GgufArchitecture& GgufArchitectureFor(const ModelConfig& config, const std::string& source) {
-  // Mistral's models are llamas there.
+  // GGUF treats Mistral as llama.
   std::string_view name = config.family;
   if (name == "mistral") name = "llama";
   const GgufArchitecture* architecture = engine::FindGgufArchitecture(name);
@@ -223,7 +223,7 @@ std::vector<float> GgufRopeDivisors(const ModelConfig& config) {
       const double plain = std::pow(config.rope_theta, -static_cast<double>(i) / pairs);
       divisors.push_back(static_cast<float>(plain / rope.frequencies[i]));
     }
-    break;  // llamas have one
+    break;  // llama has one rope
   }
   return divisors;
 }

@@ -8,23 +8,23 @@
 
 namespace tandem::convert {
 
-// A model's configuration as keys of GGUF. `source` is used in messages.
+// Maps a model's configuration to GGUF keys. `source` is named in messages.
 
-// The architecture that computes what the configuration says. Throws kUnsupported where there is
-// none: families without one, and settings that programs which read GGUF fix otherwise.
+// Returns the architecture that computes this configuration. Throws kUnsupported for a family
+// without one, and for settings that GGUF readers fix to another value.
 const engine::GgufArchitecture& GgufArchitectureFor(const engine::ModelConfig& config,
                                                     const std::string& source);
 
-// `general.architecture` and all of `<architecture>.*`.
+// Adds `general.architecture` and the keys `<architecture>.*`.
 void AddGgufConfig(const engine::GgufArchitecture& architecture, const engine::ModelConfig& config,
                    GgufKeys& keys);
 
-// What divides the frequencies of a rope as Llama 3's releases have it, for `rope_freqs.weight`;
-// empty for other ropes.
+// Returns the divisors of Llama 3's rope frequencies for `rope_freqs.weight`; empty for other
+// ropes.
 std::vector<float> GgufRopeDivisors(const engine::ModelConfig& config);
 
-// The first setting in which two configurations compute differently; empty: none. Training's own
-// settings and the tokens that end an answer are not looked at.
+// Names the first setting in which two configurations compute differently, or returns an empty
+// string. Ignores training settings and the tokens that end an answer.
 std::string FirstDifference(const engine::ModelConfig& a, const engine::ModelConfig& b);
 
 }  // namespace tandem::convert

@@ -24,7 +24,7 @@ DType DTypeOf(GgufNumbers numbers) {
   return numbers == GgufNumbers::kBF16 ? DType::kBF16 : DType::kF32;
 }
 
-// The number of the largest magnitude, the first of equals.
+// Returns the number of largest magnitude, the first of several.
 float Extreme(std::span<const float> block) {
   float extreme = 0;
   for (const float value : block) {
@@ -38,7 +38,7 @@ void PutScale(float scale, std::byte* out) {
   std::memcpy(out, &half, kScaleBytes);
 }
 
-// A scale, then a signed byte for each number.
+// Writes an f16 scale, then a signed byte per number.
 void EncodeQ8(std::span<const float> block, std::byte* out) {
   const float scale = std::abs(Extreme(block)) / 127;
   const float inverse = scale == 0 ? 0 : 1 / scale;
@@ -49,15 +49,16 @@ void EncodeQ8(std::span<const float> block, std::byte* out) {
   }
 }
 
-// A scale whose sign makes the extreme -8, then the numbers in halves of bytes, the second half of
-// the block above the first. The sum is rounded apart from the product (the build fuses nothing),
-// as the reference in Python does it; what C's does depends on its compiler.
+// Writes an f16 scale whose sign makes the extreme -8, then 4-bit numbers; the block's second half
+// is in the high nibbles. Product and sum are rounded separately (the build fuses nothing), as in
+// the Python reference. The C reference depends on its compiler.
 void EncodeQ4(std::span<const float> block, std::byte* out) {
   const float scale = Extreme(block) / -8;
   const float inverse = scale == 0 ? 0 : 1 / scale;
   PutScale(scale, out);
   const auto nibble = [&](size_t i) {
-    return std::min(15, static_cast<int>(block[i] * inverse + 8.5f));  // -8 is the least
+    // The extreme gives 0, so only the top is clamped.
+    return std::min(15, static_cast<int>(block[i] * inverse + 8.5f));
   };
   for (size_t i = 0; i < kBlock / 2; ++i) {
     out[kScaleBytes + i] = static_cast<std::byte>(nibble(i) | nibble(i + kBlock / 2) << 4);

@@ -9,24 +9,24 @@
 
 namespace tandem::convert {
 
-// Numbers into the encodings of GGUF, as the format's reference rounds them. Any thread.
+// Encodes numbers for GGUF, rounding like the format's reference. Any thread.
 
-// "F32", "Q4_0", as GGUF's users write it.
+// Returns "F32", "Q4_0", …, in GGUF's spelling.
 std::string_view GgufNumbersName(GgufNumbers numbers);
-bool IsBlocked(GgufNumbers numbers);  // 32 numbers of a row with one scale
+bool IsBlocked(GgufNumbers numbers);  // 32 numbers of a row share a scale
 
-// What was lost: of one tensor, or of several together.
+// Rounding error of one tensor, or the sum over several.
 struct GgufError {
   double max_abs = 0;
   double squares = 0;         // of the differences
   double source_squares = 0;  // of the numbers themselves
   void Add(const GgufError& other);
-  double RelativeRms() const;  // root of the quotient; 0 where all numbers are 0
+  double RelativeRms() const;  // sqrt(squares / source_squares); 0 if all numbers are 0
 };
 
-// False where the encoding does not have a value: one that is not finite, or beyond the type's (or
-// its scales') range; then `out` is not written. `out` has GgufBytes bytes; `error` may be null.
-// REQUIRES: whole blocks.
+// Encodes values into `out`, which has GgufBytes bytes; `error` may be null. Returns false, and
+// does not write `out`, for a value that is not finite or outside the range of the type or its
+// scales. REQUIRES: whole blocks.
 bool EncodeGguf(GgufNumbers numbers, std::span<const float> values, std::span<std::byte> out,
                 GgufError* error);
 

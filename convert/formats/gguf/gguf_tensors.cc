@@ -23,7 +23,7 @@ using engine::ModelConfig;
 using engine::WeightKind;
 using engine::WeightSpec;
 
-// Numbers that a worker has in memory at a time, where a row is not longer.
+// Elements per worker at a time, unless one row is longer.
 constexpr int64_t kWritePieceElements = 1 << 18;
 constexpr int64_t kBlockElements = 32;
 
@@ -32,14 +32,14 @@ GgufNumbers NumbersOf(DType dtype) {
   return dtype == DType::kBF16 ? GgufNumbers::kBF16 : GgufNumbers::kF32;
 }
 
-// Programs that read GGUF add norms, biases and positions as floats, and know no other type there.
+// GGUF readers accept only floats for norms, biases and positions.
 GgufNumbers ChooseNumbers(const GgufTensorInfo& info, bool makes_logits, DType source,
                           const std::string& dtype) {
   if (info.shape.size() < 2 || info.name == "position_embd.weight") return GgufNumbers::kF32;
   const GgufNumbers numbers = dtype.empty() ? NumbersOf(source) : GgufNumbersOf(dtype);
   if (!IsBlocked(numbers)) return numbers;
   if (info.shape.back() % kBlockElements != 0) return GgufNumbers::kF32;
-  // Four bits of the last matrix cost more than those of all others together save.
+  // Four bits in the logit matrix cost more accuracy than they save bytes.
   return numbers == GgufNumbers::kQ4_0 && makes_logits ? GgufNumbers::kQ8_0 : numbers;
 }
 
@@ -59,7 +59,7 @@ int64_t FindSource(const ModelSource& source, const WeightSpec& spec) {
   return found;
 }
 
-// The rows [first, first + count) of a tensor of the file, from the whole tensor of the source.
+// Reads rows [first, first + count) of a file tensor from the whole source tensor.
 class RowReader {
  public:
   RowReader(const GgufTensor& tensor, const engine::ConstTensorView& view, const std::byte* data)
@@ -95,13 +95,13 @@ class RowReader {
         {data_ + element * static_cast<int64_t>(DTypeBytes(dtype_)), dtype_, {count}},
         {out, static_cast<size_t>(count)});
   }
-  // Of a head's rows the file has first that of the first half, then its partner of the second.
+  // In a head the file alternates rows of the first half with their partners of the second.
   int64_t SourceRow(int64_t row) const {
     const int64_t head_rows = rows_ / tensor_.heads;
     const int64_t in_head = row % head_rows;
     return row - in_head + in_head % 2 * (head_rows / 2) + in_head / 2;
   }
-  // The source has the transpose.
+  // Reads columns, since the source has the transpose.
   void ReadColumns(int64_t first, int64_t count, float* out) const {
     std::vector<float> column(static_cast<size_t>(count));
     for (int64_t i = 0; i < row_elements_; ++i) {
@@ -118,10 +118,10 @@ class RowReader {
   int64_t row_elements_ = 0;
 };
 
-// Every row of one tensor: read, encoded and written by all workers.
+// Writes all rows of one tensor; the workers read, encode and write pieces.
 void WriteRows(const RowReader& reader, size_t index, const std::string& source_name,
                const GgufFileWriter& writer, ThreadPool& pool, GgufTensor& tensor) {
-  // A vector is written as one row; pieces of several rows are whole blocks.
+  // Pieces of several rows are whole blocks, and vectors are never blocked.
   const int64_t rows_at_once =
       std::max<int64_t>(1, kWritePieceElements / std::max<int64_t>(reader.row_elements(), 1));
   const int64_t n_pieces = (reader.rows() + rows_at_once - 1) / rows_at_once;
@@ -151,7 +151,7 @@ void WriteRows(const RowReader& reader, size_t index, const std::string& source_
   for (const GgufError& error : errors) tensor.error.Add(error);
 }
 
-// The notes of the journal: an error's three numbers, exactly.
+// Journal note: the three numbers of an error in hexadecimal, which is exact.
 std::string NoteOf(const GgufError& error) {
   char text[96];
   std::snprintf(text, sizeof text, "%a %a %a", error.max_abs, error.squares, error.source_squares);
@@ -170,7 +170,7 @@ std::optional<GgufError> ParseNote(const std::string& note) {
   return *at == '\0' ? std::optional(error) : std::nullopt;
 }
 
-// Tensors of the file that the journal has: not `wanted` any more.
+// Removes tensors that the journal has from `wanted`.
 void TakeWritten(const GgufFileWriter& writer, Journal* journal, std::vector<GgufTensor>& tensors,
                  std::map<int64_t, size_t>* wanted) {
   if (journal == nullptr) return;
@@ -235,7 +235,7 @@ void WriteGgufTensors(const WriteContext& context, const GgufFileWriter& writer,
                       std::vector<GgufTensor>& tensors) {
   const ModelSource& source = context.source;
   const std::string file = writer.path().filename().string();
-  std::map<int64_t, size_t> wanted;  // by index of the source
+  std::map<int64_t, size_t> wanted;  // source index -> index in tensors
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].source >= 0) {
       wanted[tensors[i].source] = i;

@@ -18,7 +18,7 @@ using engine::SpecialTokens;
 using engine::Tokenizer;
 using engine::TokenizerFiles;
 
-// Texts on which tokenizers differ: white space, digits, contractions, scripts, marks, emoji.
+// Texts that tell tokenizers apart: white space, digits, contractions, scripts, marks, emoji.
 constexpr auto kProbes = std::to_array<std::string_view>({
     "Once upon a time, there was a little girl named Lily.",
     " leading and trailing ",
@@ -62,8 +62,8 @@ void AddTexts(const GgufVocabulary& vocabulary, GgufKeys& keys) {
   }
 }
 
-// As many tokens as embeddings: ids without a token are padding that no text becomes, and tokens
-// without an embedding could only fail.
+// Makes the number of tokens that of the embeddings. Ids without a token become padding; a token
+// without an embedding is dropped, or refused if it is a normal one.
 void FitTo(int64_t vocab_size, const Tokenizer& tokenizer, const std::string& source,
            GgufVocabulary& vocabulary) {
   std::vector<GgufVocabulary::Token>& tokens = vocabulary.tokens;
@@ -95,7 +95,7 @@ nlohmann::ordered_json ObjectIn(const ModelSource& source, const char* file) {
               : nlohmann::ordered_json::object();
 }
 
-// A token that tokenizer_config.json names, "<pad>" or {"content": "<pad>"}.
+// Returns a token named in tokenizer_config.json, as "<pad>" or {"content": "<pad>"}.
 std::optional<TokenId> NamedToken(const nlohmann::ordered_json& config, const char* field,
                                   const Tokenizer& tokenizer) {
   const auto found = config.find(field);
@@ -120,7 +120,7 @@ class SpecialKeys {
   GgufKeys& keys_;
 };
 
-// Tokens that end an answer besides the end of text. Programs know most by their names.
+// Returns further tokens that end an answer, except those that GGUF readers know by name.
 std::vector<TokenId> OtherEnds(const nlohmann::ordered_json& generation,
                                const engine::ModelConfig& config, const Tokenizer& tokenizer,
                                std::optional<TokenId> eos) {
@@ -188,14 +188,14 @@ std::optional<TokenizerFiles> Load(const ModelSource& source) {
                                [&](std::string_view file) { return source.ReadText(file); });
 }
 
-// A file of nothing but a vocabulary cannot tell a config.json, which only tiktoken's ranks need.
+// Hides config.json, which only tiktoken files need: a GGUF file with only a vocabulary lacks it.
 std::optional<TokenizerFiles> LoadWritten(const ModelSource& written) {
   return engine::LoadTokenizer(written.name(), [&](std::string_view file) {
     return file == "config.json" ? std::nullopt : written.ReadText(file);
   });
 }
 
-// The first text that the two encode differently or decode to different texts; null: none.
+// Returns the first text that the two encode or decode differently; null if there is none.
 const std::string* FirstDifference(const Tokenizer& a, const Tokenizer& b, SpecialTokens special,
                                    const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
@@ -235,7 +235,7 @@ void CompareTokenizers(const ModelSource& source, const ModelSource& written,
   if (!is) return;
   if (!other) throw Error(ErrorCode::kInternal, written.name() + ": lost its tokenizer");
   std::vector<std::string> texts(kProbes.begin(), kProbes.end());
-  // Every token, some hundred in a text.
+  // All tokens, 256 per text.
   constexpr TokenId kTogether = 256;
   for (TokenId id = 0; id < is->tokenizer->vocab_size(); ++id) {
     if (id % kTogether == 0) texts.emplace_back();

@@ -20,7 +20,7 @@ using engine::JsonDocument;
 using engine::JsonValue;
 using Token = GgufVocabulary::Token;
 
-constexpr int64_t kMostTokens = 1 << 20;  // an array of GGUF
+constexpr int64_t kMostTokens = 1 << 20;  // limit of a GGUF array
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";
 
 [[noreturn]] void Refuse(const std::string& source, const std::string& what) {
@@ -46,7 +46,7 @@ std::string WithSpaces(std::string text) {
   return text;
 }
 
-// A component and, of a Sequence, those in it.
+// Returns a component, or the components of a Sequence.
 std::vector<JsonValue> Stages(const std::optional<JsonValue>& component, const char* list) {
   if (!component) return {};
   if (TextOf(*component, "type") != "Sequence") return {*component};
@@ -59,11 +59,11 @@ std::vector<JsonValue> Stages(const std::optional<JsonValue>& component, const c
 
 // ---- Byte-level BPE
 
-// How tokenizer.json cuts text before merging.
+// How tokenizer.json splits text before merging.
 struct Cuts {
   std::vector<std::string> patterns;
   bool byte_level = false;
-  std::string unsupported;  // the first part that is none of these
+  std::string unsupported;  // the first unsupported part
 };
 
 Cuts ReadCuts(const JsonValue& root) {
@@ -84,7 +84,7 @@ Cuts ReadCuts(const JsonValue& root) {
       const std::string regex = pattern ? TextOf(*pattern, "Regex") : "";
       const std::string behavior = TextOf(stage, "behavior");
       const bool inverted = FlagOf(stage, "invert");
-      // Removed and inverted keeps what the pattern finds: every character, with these patterns.
+      // Removed and inverted keeps the matches; these patterns match every character.
       const bool keeps =
           (behavior == "Isolated" && !inverted) || (behavior == "Removed" && inverted);
       if (regex.empty() || !keeps) refuse("a Split that is not Isolated by a Regex");
@@ -128,7 +128,7 @@ void ReadVocab(const JsonValue& vocab, const std::string& source, GgufVocabulary
   });
 }
 
-// "a b", or ["a", "b"].
+// Each merge is "a b" or ["a", "b"].
 std::vector<std::pair<std::string, std::string>> ReadMerges(const JsonValue& model) {
   std::vector<std::pair<std::string, std::string>> merges;
   const auto list = model.Find("merges");
@@ -148,8 +148,8 @@ std::vector<std::pair<std::string, std::string>> ReadMerges(const JsonValue& mod
   return merges;
 }
 
-// Tokens that are found before anything else. `spaces`: what is not special is spelled with spaces,
-// where pieces are spelled with U+2581.
+// Reads added tokens, which are matched before anything else. With `spaces`, U+2581 in tokens that
+// are not special becomes a space.
 void ReadAdded(const JsonValue& root, bool spaces, const std::string& source, GgufVocabulary& out) {
   const auto added = root.Find("added_tokens");
   if (!added) return;
@@ -191,7 +191,7 @@ GgufVocabulary ReadByteLevel(const JsonValue& root, const JsonValue& model, cons
 
 // ---- BPE over pieces
 
-// Whether text begins with a space of the tokenizer's own; refuses what SentencePiece does not do.
+// Whether text gets a leading space; refuses anything that SentencePiece does not do.
 bool ReadsSpacePrefix(const JsonValue& root, const std::string& source) {
   bool prefix = false, escapes = false;
   for (const JsonValue& stage : Stages(root.Find("normalizer"), "normalizers")) {
@@ -214,7 +214,7 @@ bool ReadsSpacePrefix(const JsonValue& root, const std::string& source) {
       prefix = scheme.empty() ? FlagOf(stage, "add_prefix_space", true) : scheme != "never";
       escapes = true;
     } else if (!(type == "Split" && escapes && pattern && TextOf(*pattern, "String") == " ")) {
-      // Spaces are gone by then: Gemma's cuts nothing.
+      // Gemma's Split finds no spaces, since they were replaced before.
       Refuse(source, "pre_tokenizer " + Quoted(type) + " before pieces");
     }
   }
@@ -222,8 +222,8 @@ bool ReadsSpacePrefix(const JsonValue& root, const std::string& source) {
   return prefix;
 }
 
-// Programs merge whatever two tokens spell a third, that of the greatest score first: gives tokens
-// the order of the merges, where such a thing gives the same.
+// Sets scores in the order of the merges. Readers merge any two tokens that spell a third, highest
+// score first; refuses a vocabulary for which that gives other results.
 void ScoreByMerges(const std::vector<std::pair<std::string, std::string>>& merges,
                    const std::string& source, GgufVocabulary& out) {
   std::unordered_map<std::string_view, size_t> id_of;
@@ -251,7 +251,7 @@ void ScoreByMerges(const std::vector<std::pair<std::string, std::string>>& merge
     const auto rank = rank_of.find(std::string(text));
     out.tokens[id].score = rank == rank_of.end() ? -next : -rank->second;
     for (size_t cut = 1; cut < text.size(); ++cut) {
-      if ((static_cast<unsigned char>(text[cut]) & 0xc0) == 0x80) continue;  // within a character
+      if ((static_cast<unsigned char>(text[cut]) & 0xc0) == 0x80) continue;  // inside a character
       const std::string_view left = text.substr(0, cut), right = text.substr(cut);
       if (!id_of.contains(left) || !id_of.contains(right) || pairs.contains({left, right}))
         continue;
@@ -318,13 +318,13 @@ GgufVocabulary ReadTokenizerModel(const std::string& text, const std::string& so
     out.tokens.push_back({std::move(spelled), piece.score, piece.type});
   }
   if (config && JsonDocument::Parse(*config, source).root().Find("added_tokens_decoder")) {
-    // The loader of tokenizer.model does not read them either; nor would ids agree.
+    // The loader of tokenizer.model ignores them too; adding them would shift ids.
     out.warnings.emplace_back("tokens that only tokenizer_config.json adds are left out");
   }
   return out;
 }
 
-// GPT-2's two files; the class of the tokenizer says whose pattern cuts the text.
+// Reads GPT-2's two files; the tokenizer's class decides the pattern that splits text.
 GgufVocabulary ReadTwoFiles(const std::string& vocab, const std::string& merges,
                             const std::optional<std::string>& config, const std::string& source) {
   std::string family;

@@ -14,7 +14,7 @@ namespace {
 
 using engine::GgufFile;
 
-// What no reader of ours would take back, said before the disk is filled.
+// Refuses content that GgufFile could not read, before the disk fills.
 void CheckLimit(std::string_view key, const char* what, uint64_t count, uint64_t most) {
   if (count <= most) return;
   throw Error(ErrorCode::kUnsupported, "GGUF key " + Quoted(key) + ": " + what + " is limited to " +
@@ -103,7 +103,7 @@ GgufFileWriter::GgufFileWriter(const std::filesystem::path& path, const GgufKeys
   for (const GgufTensorInfo& tensor : tensors) {
     AppendName(head, tensor.name);
     AppendRaw(head, static_cast<uint32_t>(tensor.shape.size()));
-    // The file has the innermost axis first.
+    // The file stores the innermost axis first.
     for (auto axis = tensor.shape.rbegin(); axis != tensor.shape.rend(); ++axis) {
       AppendRaw(head, static_cast<uint64_t>(*axis));
     }

@@ -15,12 +15,12 @@
 
 namespace tandem::convert {
 
-// The GGUF container written: version 3, little endian, data aligned to 32 bytes. What keys and
-// names mean is told elsewhere (gguf_config.h, gguf_tokenizer.h, gguf_tensors.h).
+// Writes the GGUF container: version 3, little endian, data aligned to 32 bytes. Other headers
+// define the keys and names (gguf_config.h, gguf_tokenizer.h, gguf_tensors.h).
 
 inline constexpr int64_t kGgufAlignment = 32;
 
-// How the numbers of a tensor are written, by the format's numbers.
+// Encoding of a tensor, in the format's numbering.
 enum class GgufNumbers : uint32_t { kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ8_0 = 8, kBF16 = 30 };
 
 struct GgufTensorInfo {
@@ -29,11 +29,11 @@ struct GgufTensorInfo {
   GgufNumbers numbers = GgufNumbers::kF32;
 };
 
-// Keys and their values, in the order in which they are added. Throws kUnsupported, naming the key,
-// for what GgufFile would not read again: an array, text or name that is too long. One thread.
+// Keys and values in the order of Add. Throws kUnsupported naming the key for an array, text or
+// name that is too long for GgufFile. One thread.
 class GgufKeys {
  public:
-  // Texts, booleans, numbers of every width, and arrays (std::vector) of them.
+  // Supports texts, booleans, numbers of every width, and arrays (std::vector) of them.
   void Add(std::string_view key, std::string_view text);
   void Add(std::string_view key, const char* text) { Add(key, std::string_view(text)); }
   void Add(std::string_view key, const std::vector<std::string>& texts);
@@ -81,25 +81,23 @@ class GgufKeys {
   uint64_t count_ = 0;
 };
 
-// Bytes of so many numbers. REQUIRES: whole blocks.
+// Returns the bytes of `elements` numbers. REQUIRES: whole blocks.
 int64_t GgufBytes(GgufNumbers numbers, int64_t elements);
 
-// A file: keys and descriptions are written at once, the data in pieces, by any thread. Room
-// for all of it is asked for at the beginning, so that a full disk shows before anything was
-// computed. Memory: keys and descriptions. Throws kUnsupported (more tensors than GgufFile reads),
-// kIo naming the file.
+// A GGUF file. The constructor writes keys and descriptions and reserves the whole file, so a full
+// disk shows before any computation. Any thread may then write data in pieces. Throws kUnsupported
+// for more tensors or keys than GgufFile reads, kIo naming the file.
 class GgufFileWriter {
  public:
   GgufFileWriter(const std::filesystem::path& path, const GgufKeys& keys,
                  std::span<const GgufTensorInfo> tensors);
 
-  // There was a file of just this length, whose data is as a writer before left it; any other was
-  // replaced by a new one.
+  // Whether a file of the same length existed; its data is kept. Any other file was replaced.
   bool found() const { return found_; }
   const std::filesystem::path& path() const { return path_; }
-  // Bytes of a tensor from `offset` of its own on. Throws kIo.
+  // Writes bytes of a tensor at `offset` within it. Throws kIo.
   void Write(size_t tensor, int64_t offset, std::span<const std::byte> bytes) const;
-  // Everything is on the disk; throws kIo. Without it the file is not whole.
+  // Syncs and closes the file; throws kIo. Without it the file may be incomplete.
   void Finish();
 
  private:
@@ -108,7 +106,7 @@ class GgufFileWriter {
   std::filesystem::path path_;
   engine::FileDescriptor file_;
   bool found_ = false;
-  std::vector<int64_t> begins_;  // of each tensor's data, in bytes of the file
+  std::vector<int64_t> begins_;  // file offset of each tensor's data
   std::vector<int64_t> sizes_;
 };
 

@@ -1,7 +1,5 @@
 #include "convert/formats/hf/hf.h"
 
-// Hugging Face directories: one model.safetensors, with what lies beside the source's weights.
-
 #include <vector>
 
 #include "convert/tensors/model_texts.h"

@@ -9,7 +9,7 @@
 
 namespace tandem::convert {
 
-// The format hf: a Hugging Face directory with safetensors.
+// Writes the format hf: a Hugging Face directory with one model.safetensors.
 void WriteHf(const ConvertSpec& spec, const WriteContext& context);
 std::unique_ptr<ModelSource> OpenHf(const ConvertSpec& spec, const std::filesystem::path& target);
 

@@ -1,7 +1,7 @@
 #include "convert/formats/hf/native.h"
 
-// Checkpoints of ours. `native`: layers stacked, or each alone; a full one keeps what its run needs
-// to go on. `native-params`: weights alone, so that the directory is one of Hugging Face too.
+// Tandem checkpoints. `native` has layers stacked or unstacked, and the state of a full checkpoint.
+// `native-params` has weights only, so that its directory is also a Hugging Face one.
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -29,7 +29,7 @@ std::string HashOf(const std::string& text) {
   return engine::ToHex(engine::Sha256Of(std::as_bytes(std::span(text))));
 }
 
-// What the target's manifest says before its files are there.
+// Returns the target's manifest without its list of files.
 engine::CheckpointManifest Beginning(const ModelSource& source, const ModelSource* state,
                                      const std::string& config, bool stacked) {
   engine::CheckpointManifest manifest;
@@ -67,14 +67,14 @@ void RefuseCastOfState(const ConvertSpec& spec) {
       .WithReason("invalid_value");
 }
 
-// `state` is null when the source has none or the target keeps weights only.
+// `state` is null if the source has none or the target keeps weights only.
 void WriteCheckpoint(const ConvertSpec& spec, const WriteContext& context, bool stacked,
                      const ModelSource* state) {
   const ModelSource& source = context.source;
   if (state != nullptr) RefuseCastOfState(spec);
 
   std::map<std::string, std::string> texts = TextsOf(source, FloatTypeOf(spec.dtype));
-  // A run's own checkpoints have one file of each.
+  // Like a run's own checkpoints: one file of weights and one of state.
   const bool whole = state != nullptr && !stacked;
   const int64_t limit = whole ? INT64_MAX : spec.max_shard_bytes;
   const auto plan = [&](const ModelSource& of, const char* stem) {

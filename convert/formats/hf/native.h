@@ -9,10 +9,10 @@
 
 namespace tandem::convert {
 
-// The format native: a checkpoint directory with a manifest, of either layout, with the state of
-// the run when the source has one.
+// Writes the format native: a checkpoint directory with a manifest, in either layout, and the state
+// of the run if the source has one.
 void WriteNative(const ConvertSpec& spec, const WriteContext& context);
-// The format native-params: the same without state, one tensor per layer.
+// Writes the format native-params: native without state, one tensor per layer.
 void WriteNativeParams(const ConvertSpec& spec, const WriteContext& context);
 // Opens a target of either format.
 std::unique_ptr<ModelSource> OpenNative(const ConvertSpec& spec,

@@ -10,31 +10,34 @@
 
 namespace tandem::convert {
 
-// Checkpoints of MaxText: a directory of Orbax's steps. Those that we write have beside their step
-// 0 the model's small files, `maxtext.json` (MaxTextRecord), and in `exact/` what MaxText's numbers
-// cannot say of the model's; all of which MaxText does not look at.
+// MaxText checkpoints: directories of Orbax steps. A checkpoint written by Tandem also has, beside
+// step 0, the model's small files, `maxtext.json` (MaxTextRecord) and `exact/`. `exact/` holds the
+// parts of the model that MaxText's numbers cannot represent. MaxText ignores all three.
 
-// What a checkpoint cannot say of the model that it was made of, and the model's texts do not.
+// Facts about the original model that neither the checkpoint nor the model's small files contain.
 struct MaxTextRecord {
   bool rotates_pairs = true;                    // MaxTextLayout
-  std::map<std::string, engine::DType> dtypes;  // of all tensors
+  std::map<std::string, engine::DType> dtypes;  // of every tensor
 };
 inline constexpr const char* kMaxTextRecordFile = "maxtext.json";
-// Behind the name of a tensor in `exact/`: rows of a vocabulary that MaxText has not.
+// Suffix of a tensor's name in `exact/` for vocabulary rows that MaxText lacks.
 inline constexpr const char* kRowsBeyond = "#rows";
 MaxTextRecord ParseMaxTextRecord(std::string_view json, const std::string& source);
 
-// What tensors are told in that nobody has given a type, nor recorded one.
+// Dtype for tensors when neither the caller nor maxtext.json gives one.
 enum class UnrecordedType { kOfConfig, kOfParameter };
 
-// `path` is what OrbaxCheckpoint opens. Trees of Linen and NNX are known by their names, whatever
-// stands before or behind them; states of optimizers are left out. The model's small files, of
-// which config.json says what the model is, are those of `base`, or beside the checkpoint. Tensors
-// are told in `dtype`; without it as they were when we wrote them, else as config.json says, or in
-// the type of their parameter (`unrecorded`).
-// `maxtext_model` is spec.maxtext.model. Throws kInvalidArgument (with "source.base" as param)
-// where there is no config.json, kDataLoss naming parameters that are missing, unknown or of other
-// shapes, kUnsupported for what is not converted.
+// Opens a MaxText checkpoint as a source. `path` is anything that OrbaxCheckpoint opens. Linen and
+// NNX trees are recognised by their parameter names, whatever the prefix or suffix; optimizer
+// states are skipped. The small files, among them config.json, are read from `base`, or from beside
+// the checkpoint.
+//
+// Tensors are decoded as `dtype` if given, else as maxtext.json records, else as `unrecorded` says:
+// config.json's dtype, or the parameter's own. `maxtext_model` is spec.maxtext.model.
+//
+// Throws kInvalidArgument (param "source.base") without a config.json. Throws kDataLoss naming a
+// parameter that is missing or misshapen, kUnsupported for an unknown parameter and for all else
+// that is not converted.
 std::unique_ptr<ModelSource> OpenMaxText(const std::filesystem::path& path,
                                          const std::filesystem::path& base,
                                          std::optional<engine::DType> dtype,

@@ -13,7 +13,7 @@ namespace {
 
 using engine::DType;
 
-constexpr int64_t kAtOnce = 256;  // numbers that stay in the first cache
+constexpr int64_t kAtOnce = 256;  // fits in the L1 cache
 
 float FromOrdinal(DType dtype, int64_t ordinal) {
   const uint32_t sign = dtype == DType::kF32 ? 0x80000000u : 0x8000u;
@@ -28,27 +28,27 @@ float FromOrdinal(DType dtype, int64_t ordinal) {
 
 bool SameBits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
 
-// Several numbers, in the compiler's own words for any instruction set: as a loop over floats the
-// quotient has branches by the time that loops are vectorised.
+// GCC vectors of several numbers, for any instruction set. A loop over floats would contain
+// branches when GCC vectorises it.
 constexpr int kLanes = 8;
 typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t Bits8 __attribute__((vector_size(4 * kLanes)));
 
 inline Bits8 BitsOf(Floats values) { return std::bit_cast<Bits8>(values); }
 
-// Ones in the bits that differ: none where the product of the candidate is the one wanted.
+// Returns the differing bits: zero where the candidate has the wanted product.
 inline Bits8 Misses(Bits8 candidate, float factor, Floats product) {
   return BitsOf(std::bit_cast<Floats>(candidate) * factor) ^ BitsOf(product);
 }
 
-// The nearest number of 16 bits.
+// Rounds to the nearest number whose low 16 bits are zero.
 inline Bits8 Nearest16(Bits8 bits) { return (bits + 0x8000u) & 0xffff0000u; }
 
-// Of the floats whose product is `product`, that with the most zeros at its end; the quotient where
-// there is none. Candidates are the quotient, its neighbours, and the nearest number of 16 bits:
-// where products are subnormal, more floats than neighbours share one. `bits` are the quotient's.
+// Returns the float with the most trailing zero bits among those whose product is `product`, or the
+// quotient if there is none. Candidates are the quotient, its neighbours and the nearest 16-bit
+// number: more floats than the neighbours share one subnormal product. `bits` is the quotient.
 inline Bits8 BestQuotient(Bits8 bits, float factor, Floats product) {
-  // The lowest bit that is set is the larger, the more zeros there are.
+  // A higher lowest set bit means more trailing zeros.
   const auto rank = [&](Bits8 candidate) {
     return Misses(candidate, factor, product) == 0u ? candidate & (0u - candidate) : Bits8{};
   };
@@ -58,7 +58,7 @@ inline Bits8 BestQuotient(Bits8 bits, float factor, Floats product) {
   Bits8 best = rank_below > best_rank ? bits - 1u : bits;
   best_rank = rank_below > best_rank ? rank_below : best_rank;
   best = rank_above > best_rank ? bits + 1u : best;
-  // Zero, what is not finite, and what cannot be better.
+  // Keep the quotient if it is zero, not finite, or already a 16-bit number.
   const Bits8 size = bits & 0x7fffffffu;
   best = ((bits & 0xffffu) == 0u) | (size >= 0x7f800000u) | (size == 0u) ? bits : best;
   const Bits8 rounded = Nearest16(bits);
@@ -70,8 +70,8 @@ float Quotient(float product, float factor) {
   return std::bit_cast<Floats>(BestQuotient(BitsOf(products / factor), factor, products))[0];
 }
 
-// BestQuotient of many, in place. Of a model in 16 bits nearly all are numbers of 16 bits, which is
-// seen of many at once.
+// Applies BestQuotient to many numbers in place. In a 16-bit model nearly all results are 16-bit
+// numbers, so whole blocks are tested for that first.
 void Quotients(float factor, float* values, int64_t n) {
   constexpr int kVectors = 8;
   constexpr int64_t kBlock = kVectors * kLanes;
@@ -115,14 +115,14 @@ void LoadSteps(const Corrections& corrections, int64_t first, int64_t n, int32_t
               static_cast<size_t>(n) * sizeof(int32_t));
 }
 
-// Of a tensor and a leaf in f32, several at a time.
+// Corrects a tensor and a leaf in f32, vectorised.
 void CorrectF32(const MaxTextArithmetic& arithmetic, const float* theirs, const int32_t* steps,
                 float* values, int64_t n) {
   const float factor = arithmetic.added != 0 ? 1 : arithmetic.factor;
   const float added = arithmetic.added;
   const bool adds = added != 0;
   for (int64_t i = 0; i < n; ++i) {
-    // OrdinalOf and FromOrdinal of f32, which are the same.
+    // These are OrdinalOf and FromOrdinal for f32, inlined.
     const auto bits = std::bit_cast<int32_t>(values[i]);
     const int32_t ordinal = bits ^ ((bits >> 31) & 0x7fffffff);
     const auto moved =
@@ -180,7 +180,7 @@ float ToMaxText(const MaxTextArithmetic& arithmetic, float value) {
 float FromMaxText(const MaxTextArithmetic& arithmetic, DType leaf_dtype, float value) {
   if (arithmetic.added != 0) return value - arithmetic.added;
   if (arithmetic.factor == 1) return value;
-  // A number that was rounded to 16 bits is no product any more.
+  // A product that was rounded to 16 bits cannot be inverted exactly.
   return leaf_dtype == DType::kF32 ? Quotient(value, arithmetic.factor) : value / arithmetic.factor;
 }
 

@@ -1,11 +1,11 @@
-// Notes are words with a space between them:
+// A note is a line of words separated by spaces:
 //
 //   stamps  <items' id> <exact's id> <time_ns>
-//   leaf    <dtype> <numbers that bf16 changes> <by how much> <values> {<exact's>}
-//   exact's <name> <dtype> <corrected> <values>
-//   values  <value>{,<value>}, each the length of what is in a file, or itself as ':' and digits
+//   leaf    <dtype> <numbers that bf16 changes> <largest change> <values> {<exact>}
+//   exact   <name> <dtype> <corrected> <values>
+//   values  <value>{,<value>}, each the length in a file, or ':' and the bytes in hexadecimal
 //
-// Floats are hexadecimal, so that they come back exactly.
+// Floats are hexadecimal, so that they round-trip exactly.
 
 #include "convert/formats/maxtext/maxtext_journal.h"
 
@@ -45,8 +45,7 @@ std::string TextOf(double number) {
   return {text.data(), std::to_chars(text.begin(), text.end(), number, std::chars_format::hex).ptr};
 }
 
-// A note that is taken apart word by word. What was not there, or was something else, IsWhole tells
-// of all of it at the end.
+// Parses a note word by word. IsWhole reports at the end whether every word was valid.
 class Words {
  public:
   explicit Words(const std::string& note) : stream_(note) {}
@@ -93,7 +92,7 @@ class Words {
     is_good_ = false;
     return {};
   }
-  // Of no sign.
+  // Rejects negative numbers.
   template <class T>
   T Whole(std::string_view word) {
     T number = 0;

@@ -9,28 +9,28 @@
 
 namespace tandem::convert {
 
-// What a conversion to MaxText writes down of itself (journal.h), so that another goes on with it
-// and ends with the same bytes: one line of text, which may be anybody's when it is read.
+// Journal notes of a conversion to MaxText (journal.h): one line of text each. With them a later
+// conversion resumes and ends with the same bytes. The parser treats a note as untrusted.
 
-// What is drawn at the beginning.
+// Random ids and the time, drawn at the start of a conversion.
 struct MaxTextStamps {
   OrbaxStamp items = NewOrbaxStamp();
-  OrbaxStamp exact = NewOrbaxStamp();  // of the same time
+  OrbaxStamp exact = NewOrbaxStamp();  // has the same time
 };
 std::string NoteOf(const MaxTextStamps& stamps);
 std::optional<MaxTextStamps> ParseStamps(const std::string& note);
 
-// A parameter that is written.
+// A parameter that has been written.
 struct WrittenLeaf {
   engine::DType dtype = engine::DType::kF32;  // f32, bf16
-  // Of bf16, for one that stays in f32 because of it; none of others.
+  // Loss that bf16 would have caused, for a leaf kept in f32 because of it; else zero.
   Loss bf16_loss = {};
   StoredArray values = {};
-  // What `exact/` has of its tensors.
+  // Entries of `exact/` for the leaf's tensors.
   struct Exact {
     std::string name;
     engine::DType dtype = engine::DType::kI8;
-    int64_t corrected = 0;  // numbers; of rows beyond the vocabulary 0
+    int64_t corrected = 0;  // corrected numbers; 0 for vocabulary rows
     StoredArray values = {};
   };
   std::vector<Exact> exact = {};

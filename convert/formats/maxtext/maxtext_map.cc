@@ -21,8 +21,8 @@ namespace {
 using engine::ModelConfig;
 
 enum class Shape {
-  kTable,     // [vocabulary, width], as it is
-  kVector,    // as it is
+  kTable,     // [vocabulary, width], unchanged
+  kVector,    // unchanged
   kKernel,    // [out, in] -> [in, out]
   kHeadsOut,  // [heads * head_dim, in] -> [in, heads, head_dim]
   kHeadsIn,   // [out, heads * head_dim] -> [heads, head_dim, out]
@@ -31,21 +31,21 @@ enum class Value {
   kAsIs,
   kPlusOne,
   kTimesRootWidth,
-  kTimesRootWidthInBf16,  // the root rounded to bf16, as Gemma 3 has it
-  kOverRootHeadDim,       // always of head_dim, never of query_pre_attn_scalar
+  kTimesRootWidthInBf16,  // the root is rounded to bf16, as in Gemma 3
+  kOverRootHeadDim,       // head_dim, never query_pre_attn_scalar
 };
 
-// `{}` of a tensor's name is its layer. A layer's leaf is below its layer; {s} says which of a pair
-// it is of.
+// In a tensor's name `{}` is the layer. A leaf's name is relative to its layer; {s} is "_local" or
+// "_global" in a layer that is a pair.
 struct Rule {
   std::string_view tensor;
   std::string_view leaf;
   Shape shape;
   Value value = Value::kAsIs;
-  bool is_rotated = false;  // where the layout rotates pairs
+  bool is_rotated = false;  // if the layout rotates pairs
 };
 
-// Rows that families have in common. A leaf of a pair is named as any other where there are none.
+// Rows shared by families. Without pairs, {s} is empty.
 constexpr std::array kQueryAndKey{Rule{"model.layers.{}.self_attn.q_proj.weight",
                                        "self_attention{s}.query.kernel", Shape::kHeadsOut},
                                   Rule{"model.layers.{}.self_attn.k_proj.weight",
@@ -58,7 +58,7 @@ constexpr std::array kMlp{
     Rule{"model.layers.{}.mlp.gate_proj.weight", "mlp{s}.wi_0.kernel", Shape::kKernel},
     Rule{"model.layers.{}.mlp.up_proj.weight", "mlp{s}.wi_1.kernel", Shape::kKernel},
     Rule{"model.layers.{}.mlp.down_proj.weight", "mlp{s}.wo.kernel", Shape::kKernel}};
-// Of both Gemmas: four norms around attention and MLP.
+// Gemma 2 and 3: four norms around attention and MLP.
 constexpr std::array kFourNorms{
     Rule{"model.norm.weight", "decoder.decoder_norm.scale", Shape::kVector, Value::kPlusOne},
     Rule{"model.layers.{}.input_layernorm.weight", "pre_self_attention_norm{s}.scale",
@@ -69,7 +69,7 @@ constexpr std::array kFourNorms{
          Shape::kVector, Value::kPlusOne},
     Rule{"model.layers.{}.post_feedforward_layernorm.weight", "post_ffw_norm{s}.scale",
          Shape::kVector, Value::kPlusOne}};
-// Of Llama and Qwen 3. post_attention_layernorm is the norm before the MLP, whatever both call it.
+// Llama and Qwen 3. Despite its name post_attention_layernorm is the norm before the MLP.
 constexpr std::array kTablesAndTwoNorms{
     Rule{"model.embed_tokens.weight", "token_embedder.embedding", Shape::kTable},
     Rule{"lm_head.weight", "decoder.logits_dense.kernel", Shape::kKernel},
@@ -79,7 +79,7 @@ constexpr std::array kTablesAndTwoNorms{
     Rule{"model.layers.{}.post_attention_layernorm.weight", "post_self_attention_layer_norm.scale",
          Shape::kVector}};
 
-// In this order: a checkpoint's leaves are written in that of their rows.
+// Keeps the order: a checkpoint's leaves are written in the order of these rows.
 template <size_t... n>
 constexpr auto Joined(const std::array<Rule, n>&... parts) {
   std::array<Rule, (n + ...)> rules{};
@@ -128,19 +128,19 @@ constexpr std::array kQwen3 =
            kMlp);
 
 enum class Blocks {
-  kLayers,  // each layer is one of MaxText's
-  kPairs,   // a windowed layer and one that is not are one
-  kSixes,   // five windowed layers and one that is not; scanned together, what is left over apart
+  kLayers,  // one layer per MaxText layer
+  kPairs,   // a windowed layer and a full one are one MaxText layer
+  kSixes,   // five windowed layers and a full one are scanned together; the remainder is apart
 };
 
-// Rows that MaxText has of a vocabulary of this size.
+// Number of MaxText's rows for a vocabulary of this size.
 int64_t SameVocabulary(int64_t size) { return size; }
-// Gemma 2: 256,128 of 256,000.
+// Gemma 2 pads 256,000 to 256,128.
 int64_t Gemma2Vocabulary(int64_t size) {
   constexpr int64_t kTheirs = 256000, kPadding = 128;
   return size > kTheirs && size <= kTheirs + kPadding ? kTheirs + kPadding : size + kPadding;
 }
-// Gemma 3 has no rows for what models with eyes keep behind the text's.
+// MaxText's Gemma 3 lacks the rows that multimodal checkpoints append to the text vocabulary.
 int64_t Gemma3Vocabulary(int64_t size) { return std::min<int64_t>(size, 262144); }
 
 struct Family {
@@ -172,7 +172,7 @@ const Family& FamilyOf(const ModelConfig& config) {
 
 constexpr int64_t kPattern = 6;
 
-// MaxText knows which layers have a window by where they are.
+// Checks the windows against MaxText, which derives them from a layer's position.
 void CheckWindows(Blocks blocks, const ModelConfig& config) {
   if (blocks == Blocks::kLayers) return;
   const int64_t period = blocks == Blocks::kPairs ? 2 : kPattern;
@@ -197,7 +197,7 @@ std::string Replace(std::string_view text, std::string_view what, std::string_vi
 
 struct LayerPlace {
   std::string path;    // of the layer: "decoder.layers"
-  std::string suffix;  // of what is in it: "_local"
+  std::string suffix;  // of leaves in it: "_local"
   bool is_scanned = false;
 };
 
@@ -236,7 +236,7 @@ MaxTextArithmetic ArithmeticOf(Value value, const ModelConfig& config) {
   return {};
 }
 
-// A leaf of one layer, or of none.
+// Builds the leaf of one layer, or of no layer.
 MaxTextLeaf LeafOf(const Rule& rule, const std::string& name, const Family& family,
                    const ModelConfig& config, const MaxTextLayout& layout,
                    const std::vector<int64_t>& shape) {

@@ -8,57 +8,58 @@
 
 namespace tandem::convert {
 
-// How MaxText names, arranges and scales the parameters of a model: one table, read in both
-// directions (maxtext_map.cc; the numbers in maxtext_numbers.h).
+// Maps a model's parameters to MaxText: names, shapes and scales. One table serves both directions
+// (maxtext_map.cc; the conversion of numbers is in maxtext_numbers.h).
 
-// What a number is multiplied with, or has added, on its way to MaxText; all in f32.
+// Scales a number on its way to MaxText by a factor or a summand, in f32.
 struct MaxTextArithmetic {
   float factor = 1;
   float added = 0;
   bool IsNone() const { return factor == 1 && added == 0; }
 };
 
-// A parameter of MaxText and the tensors of Hugging Face in it.
+// One MaxText parameter and the Hugging Face tensors in it.
 struct MaxTextLeaf {
   std::string name;                  // "decoder.layers.mlp.wi_0.kernel"
-  std::vector<int64_t> shape;        // a scanned one has its layers on axis 1
-  std::vector<std::string> tensors;  // one for each layer in it, in their order; of no layer: one
+  std::vector<int64_t> shape;        // scanned: layers are axis 1
+  std::vector<std::string> tensors;  // one per layer, in order; one if the leaf is of no layer
   std::vector<int64_t> tensor_shape;
   bool is_scanned = false;
-  bool is_transposed = false;    // [out, in] in Hugging Face, [in, out] here
-  int64_t rotated_head_dim = 0;  // the outputs of a head lie as the pairs that rope rotates; 0: not
-  int64_t group = 1;             // inputs that share a step of axis 0
-  bool has_vocabulary = false;   // the tensor's rows: they may be padded here, or cut
+  bool is_transposed = false;  // [out, in] in Hugging Face, [in, out] here
+  // If > 0, a head's outputs are interleaved as the pairs that rope rotates.
+  int64_t rotated_head_dim = 0;
+  int64_t group = 1;            // inputs per step of axis 0
+  bool has_vocabulary = false;  // rows are a vocabulary, which may be padded or cut here
   MaxTextArithmetic arithmetic;
 
-  // One tensor, whose numbers lie in its order.
+  // Whether the leaf is one tensor in the same element order.
   bool IsTable() const { return !is_transposed && tensors.size() == 1; }
   int64_t n_layers() const { return static_cast<int64_t>(tensors.size()); }
-  // The axes of one layer here, before heads are told apart: [rows, columns].
+  // Axes of one layer in the leaf, with heads merged: [rows, columns].
   int64_t rows() const;
   int64_t columns() const;
 };
 
 struct MaxTextLayout {
   bool is_scanned = true;
-  // Llama 3.1 and later: q and k lie as pairs. MaxText's own converter of Llama 3 ("llama3-8b")
-  // leaves them as Hugging Face has them.
+  // Llama 3.1 and later interleave q and k as pairs. MaxText's converter for Llama 3 ("llama3-8b")
+  // leaves them in Hugging Face's order.
   bool rotates_pairs = true;
 };
 
-// All parameters of such a model, those of a kind together and ascending by layer. Every tensor
-// that the family lists is in exactly one. Throws kUnsupported for a family that is not in the
-// table, and for what MaxText's tree has no place for.
+// Lists the parameters of a model, grouped by kind and ascending by layer. Every tensor of the
+// family is in exactly one. Throws kUnsupported for a family outside the table and for a model that
+// MaxText's tree cannot hold.
 std::vector<MaxTextLeaf> MaxTextLeaves(const engine::ModelConfig& config,
                                        const MaxTextLayout& layout);
 
-// What MaxText computes in another way than the model's family, in words; empty: nothing.
+// Describes where MaxText computes differently from the model's family; empty if nowhere.
 std::string MaxTextCaveat(const engine::ModelConfig& config);
 
-// Families of the table: "gemma2, gemma3, …".
+// Names the families of the table: "gemma2, gemma3, …".
 std::string MaxTextFamilies();
-// By the name of a model of MaxText ("llama3-8b", "llama3.1-8b"): whether its q and k lie as pairs.
-// Throws kInvalidArgument for a name of no Llama.
+// Whether a MaxText model ("llama3-8b", "llama3.1-8b") has q and k in pairs. Throws
+// kInvalidArgument for a name that is not a Llama 3's.
 bool RotatesPairs(const std::string& maxtext_model);
 
 }  // namespace tandem::convert

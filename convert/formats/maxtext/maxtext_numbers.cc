@@ -14,7 +14,7 @@ namespace {
 
 using engine::DType;
 
-// Numbers in flight where nothing becomes a column.
+// Elements converted at a time where nothing is transposed.
 constexpr int64_t kRun = 2048;
 
 using Load = void (*)(const std::byte* from, int64_t n, float* to);
@@ -48,7 +48,7 @@ Load LoadOf(DType dtype) {
   }
 }
 
-// False where a finite number becomes an infinite one.
+// Returns false where a finite number becomes infinite.
 template <class Round>
 bool StoreHalves(const float* from, int64_t n, std::byte* to, uint16_t exponent,
                  const Round& round) {
@@ -62,7 +62,7 @@ bool StoreHalves(const float* from, int64_t n, std::byte* to, uint16_t exponent,
   return !has_grown;
 }
 
-// StoreHalves of FloatToBf16, without branches: several at a time.
+// StoreHalves with FloatToBf16, vectorised and without branches.
 bool StoreBf16(const float* from, int64_t n, std::byte* to) {
   constexpr int64_t kGroup = 8;
   typedef uint32_t Words8 __attribute__((vector_size(4 * kGroup)));
@@ -114,7 +114,7 @@ Store StoreOf(DType dtype) {
 
 int64_t BytesOf(DType dtype) { return static_cast<int64_t>(engine::DTypeBytes(dtype)); }
 
-// Where a row of a layer begins in the leaf, in elements.
+// Returns the element offset in the leaf of a layer's row.
 int64_t RowOffset(const MaxTextLeaf& leaf, int64_t layer, int64_t row) {
   const int64_t layers = leaf.is_scanned ? leaf.n_layers() : 1;
   const int64_t within = leaf.is_scanned ? layer : 0;
@@ -122,7 +122,7 @@ int64_t RowOffset(const MaxTextLeaf& leaf, int64_t layer, int64_t row) {
   return ((row / leaf.group * layers + within) * leaf.group + row % leaf.group) * columns;
 }
 
-// Which output of Hugging Face's a column here is.
+// Returns the Hugging Face output that is at this column of the leaf.
 int64_t OutputOf(const MaxTextLeaf& leaf, int64_t column) {
   const int64_t head_dim = leaf.rotated_head_dim;
   if (head_dim == 0) return column;
@@ -136,7 +136,7 @@ void InRuns(int64_t first, int64_t last, const Part& part) {
   for (int64_t at = first; at < last; at += kRun) part(at, std::min(kRun, last - at));
 }
 
-// Calls square(row, rows, column, columns) for all squares of these rows and columns.
+// Calls square(row, n_rows, column, n_columns) for all tiles of these rows and columns.
 template <class Square>
 void InSquares(RowRange rows, RowRange columns, const Square& square) {
   for (int64_t row = rows.first; row < rows.last; row += kTile) {
@@ -147,8 +147,8 @@ void InSquares(RowRange rows, RowRange columns, const Square& square) {
   }
 }
 
-// Moves numbers that stay what they are, of 2 or 4 bytes, between a leaf's order and a tensor's.
-// `leaf_at(row, column)` and `tensor_at(row, column)` are where a run begins: of columns, of rows.
+// Transposes unchanged numbers of 2 or 4 bytes from the leaf's order to the tensor's. `leaf_at(row,
+// column)` points to a run of columns, `tensor_at(row, column)` to a run of rows.
 template <class T, class LeafAt, class TensorAt>
 void MoveToTensor(RowRange rows, RowRange columns, const LeafAt& leaf_at,
                   const TensorAt& tensor_at) {
@@ -209,7 +209,7 @@ bool TensorToLeaf(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
     });
     return fits;
   }
-  // A row of the tensor is a column here, and a vector the only one.
+  // A row of the tensor is a column of the leaf; a vector is the only row.
   const int64_t n_rows = leaf.rows();
   const RowRange outputs = leaf.is_transposed ? rows : RowRange{0, columns};
   const auto tensor_at = [&](int64_t row, int64_t column) {
@@ -271,7 +271,7 @@ bool LeafToTensor(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
     return RunToTensor(leaf, first, bytes.subspan(static_cast<size_t>(first * from_bytes), n),
                        leaf_dtype, tensor_dtype, corrections, out);
   }
-  // The tensor's rows are columns here, and its columns are rows.
+  // The tensor's rows are the leaf's columns and its columns the leaf's rows.
   const int64_t n_inputs = leaf.rows();
   const auto leaf_at = [&](int64_t row, int64_t column) {
     return bytes.data() + (RowOffset(leaf, layer, row) + column) * from_bytes;
@@ -311,7 +311,7 @@ void Loss::Add(const Loss& other) {
 
 namespace {
 
-// Calls each(index, number, what comes back of it).
+// Calls each(index, number, number after the round trip).
 template <class Each>
 void ThereAndBack(const MaxTextArithmetic& arithmetic, DType leaf_dtype,
                   std::span<const std::byte> tensor, DType dtype, const Each& each) {
@@ -346,7 +346,7 @@ std::vector<int32_t> CorrectionSteps(const MaxTextArithmetic& arithmetic, DType 
   std::vector<int32_t> steps(tensor.size() / static_cast<size_t>(BytesOf(tensor_dtype)));
   ThereAndBack(arithmetic, leaf_dtype, tensor, tensor_dtype, [&](int64_t i, float was, float is) {
     const int64_t step = OrdinalOf(tensor_dtype, was) - OrdinalOf(tensor_dtype, is);
-    // Numbers of both signs can be further apart than 32 bits say.
+    // Truncation is possible: numbers of opposite sign can be more than 32 bits of steps apart.
     steps[static_cast<size_t>(i)] = static_cast<int32_t>(step);
   });
   return steps;

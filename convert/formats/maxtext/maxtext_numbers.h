@@ -12,41 +12,40 @@
 
 namespace tandem::convert {
 
-// Parameters of MaxText and tensors of Hugging Face, one made of the other; what becomes of each
-// number is maxtext_arithmetic.h.
+// Converts between MaxText's parameters and Hugging Face's tensors: their layout is here, their
+// arithmetic in maxtext_arithmetic.h.
 
-// A piece of a tensor: rows [first, last).
+// Rows [first, last) of a tensor.
 struct RowRange {
   int64_t first = 0;
   int64_t last = 0;
 };
 
-// Puts rows of a layer's tensor, whose bytes `tensor` are, where they are in the leaf; where
-// outputs lie as pairs, those of whole heads. Rows of a vocabulary beyond the tensor's become what
-// zeros become. False: the leaf's type does not have some value. Any thread; ranges that do not
-// overlap at the same time.
+// Converts rows of a layer's tensor into the leaf. `tensor` holds just these rows; interleaved
+// outputs need whole heads. Vocabulary rows beyond the tensor's are converted from zeros. Returns
+// false if the leaf's dtype cannot hold a value. Any thread; ranges that do not overlap may run
+// concurrently.
 bool TensorToLeaf(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
                   std::span<const std::byte> tensor, engine::DType tensor_dtype,
                   engine::DType leaf_dtype, std::span<std::byte> out);
 
-// The way back, of some rows of the tensor, to which `out` belongs; where outputs lie as pairs, of
-// whole heads. A vector that is one of several in its parameter is one row. Any thread.
+// The inverse, for some rows of the tensor, which `out` holds; interleaved outputs need whole
+// heads. A vector that shares its parameter with other layers is one row. Any thread.
 bool LeafToTensor(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
                   std::span<const std::byte> bytes, engine::DType leaf_dtype,
                   engine::DType tensor_dtype, const Corrections& corrections,
                   std::span<std::byte> out);
 
-// The same of some numbers of a parameter that is a tensor as it lies (IsTable), from the first on:
-// `run` and `out` are theirs.
+// The inverse for a table (IsTable): converts the run of numbers that begins at index `first`.
 bool RunToTensor(const MaxTextLeaf& leaf, int64_t first, std::span<const std::byte> run,
                  engine::DType leaf_dtype, engine::DType tensor_dtype,
                  const Corrections& corrections, std::span<std::byte> out);
 
-// Whether all that is done with these numbers is to move them.
+// Whether the numbers are only moved, never changed.
 bool IsUnchanged(const MaxTextLeaf& leaf, engine::DType leaf_dtype, engine::DType tensor_dtype);
 
-// Of a tensor that goes into a leaf of that type: how many of its numbers would not come back by
-// themselves, and the largest difference.
+// Counts the tensor's numbers that do not survive a leaf of this dtype, with the largest
+// difference.
 struct Loss {
   int64_t changed = 0;
   double max_abs = 0;

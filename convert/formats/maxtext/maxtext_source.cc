@@ -1,5 +1,5 @@
-// A checkpoint of MaxText as tensors of Hugging Face: a parameter is a part, read once and told as
-// the tensors of its layers.
+// Reads a MaxText checkpoint as Hugging Face tensors. A parameter is a part: it is read once and
+// yields the tensors of its layers.
 
 #include <algorithm>
 #include <array>
@@ -37,11 +37,11 @@ bool IsOneOf(const std::array<const char*, kN>& names, const std::string& name) 
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// What a state holds besides parameters, wherever in its tree.
+// Entries of a training state that are not parameters, at any depth.
 constexpr std::array kNotParameters = {"opt_state", "optimizer", "optimizer_state",
                                        "nnx_aux",   "rngs",      "rng",
                                        "dropout",   "step",      "batch_stats"};
-// What may stand before the names of parameters.
+// Keys that may precede a parameter's name.
 constexpr std::array kPrefixes = {"params", "model", "model_params", "base", "state", "items"};
 constexpr std::array kRoots = {"decoder", "token_embedder"};
 
@@ -49,7 +49,8 @@ bool IsNumber(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
 }
 
-// "decoder.layers.mlp.wi_0.kernel" of params.params.… and of ….kernel.value; empty: no parameter.
+// Returns "decoder.layers.mlp.wi_0.kernel" for params.params.… and for ….kernel.value; returns an
+// empty string if the leaf is not a parameter.
 std::string ParameterName(const Leaf& leaf, const std::string& where) {
   std::vector<std::string> keys = leaf.path;
   for (const std::string& key : keys) {
@@ -69,7 +70,7 @@ std::string ParameterName(const Leaf& leaf, const std::string& where) {
   }
   std::string name;
   for (auto key = root; key != keys.end(); ++key) {
-    // Layers in a list: their number is a key of its own.
+    // Layers may form a list, whose index is a key of its own.
     const bool is_index = key != root && *(key - 1) == "layers" && IsNumber(*key);
     name += (name.empty() ? "" : is_index ? "_" : ".") + *key;
   }
@@ -115,11 +116,10 @@ std::optional<DType> DTypeOfConfig(const Json& config) {
   return std::nullopt;
 }
 
-// The small files of a model, in one directory; of a base that is one file, those that it stands
-// for.
+// The model's small files in one directory. A base that is a single file supplies its equivalents.
 class Texts {
  public:
-  // Where config.json is: in `base`, or beside the item, its step or their root.
+  // Looks for config.json in `base`, or beside the item, its step or their root.
   Texts(const fs::path& base, const fs::path& item_dir) {
     if (fs::is_regular_file(base)) {
       file_ = OpenModelFiles(base, std::nullopt);
@@ -180,7 +180,7 @@ class MaxTextSource final : public ModelSource {
       exact_ = OrbaxCheckpoint::Open(exact);
       for (const Leaf& leaf : exact_->leaves()) exact_leaves_[leaf.name()] = &leaf;
     }
-    // Of ours it was said when they were written.
+    // For our own checkpoints the warning was given when they were written.
     const std::string caveat = MaxTextCaveat(config_);
     if (!caveat.empty() && !fs::exists(root / kMaxTextRecordFile)) {
       LogEvent(spdlog::level::warn, "maxtext.caveat", {{"what", caveat}});
@@ -203,7 +203,7 @@ class MaxTextSource final : public ModelSource {
   void ReadPart(int64_t part, const Take& take) const override {
     const Part& wanted = parts_.at(static_cast<size_t>(part));
     std::unique_ptr<Workspace> space = Borrow();
-    // Layers need not be of one type.
+    // Layers may differ in dtype.
     const auto room = [&](const engine::NamedTensor& tensor) {
       return Room(tensor.view.bytes(), &space->tensor);
     };
@@ -234,14 +234,14 @@ class MaxTextSource final : public ModelSource {
     if (wanted.map.IsTable()) TakeRowsBeyond(wanted, take);
     GiveBack(std::move(space));
   }
-  // Of a table in runs, which is never there as a whole, its corrections.
+  // A table read in runs is never in memory as a whole, but its corrections are.
   int64_t PartMemory(int64_t part) const override {
     const Part& wanted = parts_.at(static_cast<size_t>(part));
     if (!IsInRuns(wanted)) return wanted.leaf->array->bytes() + int64_t{kPieceBytes};
     const Leaf* exact = ExactLeaf(TensorOf(wanted, 0).name);
     return int64_t{kPieceBytes} + (exact == nullptr ? 0 : exact->array->bytes());
   }
-  // Layers of the same parameter one after the other cost one reading of it.
+  // Reading the layers of one parameter in sequence reads the parameter once.
   Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const override {
     const auto& [part, layer] = places_.at(static_cast<size_t>(tensor));
     const Part& wanted = parts_[static_cast<size_t>(part)];
@@ -355,8 +355,8 @@ class MaxTextSource final : public ModelSource {
     }
   }
 
-  // What reading a part takes; kept for the next one, where it is small, since fresh memory costs
-  // as much as what is done in it.
+  // Buffers for reading a part. Small ones are reused, because fresh memory costs as much as the
+  // work done in it.
   struct Workspace {
     AlignedBuffer leaf;
     AlignedBuffer tensor;
@@ -418,7 +418,7 @@ class MaxTextSource final : public ModelSource {
     return bytes;
   }
 
-  // Their steps lie in `room`.
+  // Reads the corrections of a tensor; `room` holds their steps.
   Corrections CorrectionsOf(const engine::NamedTensor& tensor, const ParallelFor& parallel_for,
                             AlignedBuffer* room) const {
     Corrections corrections;
@@ -436,7 +436,7 @@ class MaxTextSource final : public ModelSource {
     return corrections;
   }
 
-  // Rows of the first tensor that the parameter has; the rest is TakeRowsBeyond's.
+  // Number of the first tensor's rows that the parameter has; TakeRowsBeyond supplies the rest.
   static int64_t RowsThere(const Part& part) {
     const int64_t rows = part.map.rows();
     return part.map.has_vocabulary ? std::min(rows, part.map.tensor_shape[0]) : rows;
@@ -458,14 +458,14 @@ class MaxTextSource final : public ModelSource {
     }
   }
 
-  // Rows of a layer's tensor, in order; of a table's only those that are there.
+  // Consecutive rows of a layer's tensor; of a table only rows that the parameter has.
   struct Piece {
     int64_t layer = 0;
     RowRange rows;
   };
   static constexpr size_t kPieceBytes = size_t{1} << 20;
 
-  // Bytes of a row as DecodeRows means it.
+  // Bytes of one row in DecodeRows.
   static size_t RowBytes(const Part& part, const engine::NamedTensor& tensor) {
     const int64_t elements = part.map.IsTable() ? part.map.columns() : part.map.rows();
     return static_cast<size_t>(elements) * engine::DTypeBytes(tensor.view.dtype);
@@ -479,7 +479,7 @@ class MaxTextSource final : public ModelSource {
       const engine::NamedTensor& tensor = TensorOf(part, layer);
       const auto fitting = static_cast<int64_t>(kPieceBytes / RowBytes(part, tensor));
       int64_t step = std::max<int64_t>(1, fitting / head) * head;
-      if (ExactLeaf(tensor.name) != nullptr) step = n_rows;  // corrections are read once
+      if (ExactLeaf(tensor.name) != nullptr) step = n_rows;  // reads corrections once
       for (int64_t row = 0; row < n_rows; row += step) {
         pieces.push_back({layer, {row, std::min(row + step, n_rows)}});
       }
@@ -498,13 +498,13 @@ class MaxTextSource final : public ModelSource {
     GiveBack(std::move(space));
   }
 
-  // A table whose chunks are runs of it is decoded run by run.
+  // Whether a table's chunks are contiguous runs; such a table is decoded run by run.
   static bool IsInRuns(const Part& part) {
     return part.map.IsTable() && HasRuns(*part.leaf->array);
   }
 
-  // Calls use(first, run) for runs of the numbers that the tensor has, `first` being the number of
-  // the first.
+  // Calls use(first, run) for runs of the tensor's numbers; `first` is the index of a run's first
+  // number.
   template <class Use>
   void TableRuns(const Part& part, const ParallelFor& parallel_for, const Use& use) const {
     const auto element_bytes = static_cast<int64_t>(engine::DTypeBytes(*part.leaf->array->dtype));
@@ -577,8 +577,8 @@ class MaxTextSource final : public ModelSource {
     take(tensor, static_cast<int64_t>(tensor.view.bytes() - room.size()), room.span());
   }
 
-  // Rows of a vocabulary that MaxText has not, at the end of `out`: as they were when we wrote it,
-  // else the base's.
+  // Appends the vocabulary rows that MaxText lacks to `out`: from `exact/` if present, else from
+  // the base.
   void AppendRows(const Part& part, std::span<std::byte> out) const {
     if (RowsBeyond(part) == 0) return;
     const engine::NamedTensor& tensor = TensorOf(part, 0);
@@ -616,7 +616,7 @@ class MaxTextSource final : public ModelSource {
         stored_dtype != DType::kF16) {
       Broken(Quoted(tensor.name) + ": rows that MaxText has not are no floating-point numbers");
     }
-    // As a table of these rows alone, of which nothing is changed.
+    // Converts dtypes only: a table of these rows without a scale.
     MaxTextLeaf rows;
     rows.tensors = {tensor.name};
     rows.shape = rows.tensor_shape = {n_rows, width};
@@ -635,11 +635,11 @@ class MaxTextSource final : public ModelSource {
   std::map<std::string, const Leaf*> exact_leaves_;
   std::vector<Part> parts_;
   std::vector<engine::NamedTensor> tensors_;
-  std::vector<std::pair<int64_t, int64_t>> places_;  // of tensors: part and layer
+  std::vector<std::pair<int64_t, int64_t>> places_;  // tensor -> (part, layer)
 
   mutable std::mutex mutex_;  // guards spaces_
   mutable std::vector<std::unique_ptr<Workspace>> spaces_;
-  mutable std::mutex remembered_mutex_;  // guards what is below
+  mutable std::mutex remembered_mutex_;  // guards the members below
   mutable AlignedBuffer remembered_buffer_;
   mutable Bytes remembered_;
   mutable int64_t remembered_part_ = -1;

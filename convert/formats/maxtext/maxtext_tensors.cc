@@ -15,12 +15,11 @@ namespace {
 
 using engine::DType;
 
-// Numbers that a task computes at a time, of one tensor.
+// Elements of one tensor per task.
 constexpr int64_t kPieceElements = int64_t{1} << 20;
 bool IsHalf(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
 
-// The tensors of the source by the names of the map: those of models with eyes have a beginning of
-// their own.
+// Finds the source's tensors under the map's names; multimodal models have a prefix of their own.
 std::map<std::string, int64_t> FindTensors(const ModelSource& source,
                                            const engine::ModelConfig& config) {
   std::map<std::string, int64_t> found;
@@ -56,7 +55,7 @@ std::map<std::string, int64_t> FindTensors(const ModelSource& source,
   return found;
 }
 
-// Rows that a task has of a tensor alone in its leaf: of whole heads where outputs lie as pairs.
+// Rows per task of a leaf with one tensor: whole heads where outputs are interleaved.
 int64_t RowsAtOnce(const MaxTextLeaf& leaf) {
   const int64_t row_elements = engine::ElementCount(leaf.tensor_shape) / leaf.tensor_shape[0];
   const int64_t heads = std::max<int64_t>(1, leaf.rotated_head_dim);
@@ -64,8 +63,8 @@ int64_t RowsAtOnce(const MaxTextLeaf& leaf) {
   return (rows + heads - 1) / heads * heads;
 }
 
-// Rows of a tensor, each by itself if the source can, so that neither the tensor nor the pages of
-// its file are in memory beside what is made of them. Any thread.
+// Reads ranges of a tensor's rows, one at a time if the source can. Neither the whole tensor nor
+// the pages of its file then stay in memory. Any thread.
 class RowsReader {
  public:
   RowsReader(const ModelSource& source, int64_t tensor, const std::vector<int64_t>& shape)
@@ -73,7 +72,7 @@ class RowsReader {
     std::vector<std::byte> none;
     if (!source_.ReadRows(tensor_, 0, 0, &none)) whole_ = source_.Read(tensor_, &buffer_);
   }
-  // Of rows beyond the tensor's nothing.
+  // Rows beyond the tensor are left out.
   ModelSource::Bytes Read(RowRange rows, std::vector<std::byte>* buffer) const {
     const int64_t first = std::min(rows.first, n_rows_);
     const int64_t count = std::min(rows.last, n_rows_) - first;

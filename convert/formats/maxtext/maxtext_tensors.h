@@ -13,44 +13,44 @@
 
 namespace tandem::convert {
 
-// The tensors of a source as MaxText's parameters have them, and what their numbers lose there.
-// One thread, which has the pool's compute. Holds the source and the pool.
+// The tensors of a source grouped into MaxText's parameters. One thread, which computes on the
+// pool. Holds references to the source and the pool.
 class MaxTextTensors {
  public:
-  // Throws kUnsupported for tensors that are missing, of other types or have no place in MaxText,
-  // kDataLoss for one of another shape than config.json says.
+  // Throws kUnsupported for tensors that are missing, have another dtype or no place in MaxText,
+  // kDataLoss for a shape that differs from config.json's.
   MaxTextTensors(const ModelSource& source, const engine::ModelConfig& config, ThreadPool& pool);
 
   const engine::ConstTensorView& ViewOf(const MaxTextLeaf& leaf, int64_t layer) const;
   engine::DType DTypeOf(const MaxTextLeaf& leaf, int64_t layer) const {
     return ViewOf(leaf, layer).dtype;
   }
-  // The tensor of a layer; its bytes lie in `buffer` or in the source.
+  // Returns the tensor of a layer; its bytes are in `buffer` or in the source.
   ModelSource::Bytes Read(const MaxTextLeaf& leaf, int64_t layer,
                           std::vector<std::byte>* buffer) const;
-  // They have been read for good.
+  // Releases the leaf's tensors, which will not be read again.
   void LetGo(const MaxTextLeaf& leaf) const;
 
-  // The parameter. Throws kDataLoss naming a tensor with values that become too large.
+  // Returns the parameter's bytes. Throws kDataLoss naming a tensor with values that overflow.
   std::vector<std::byte> LeafBytes(const MaxTextLeaf& leaf, engine::DType dtype) const;
-  // Of its numbers, those that do not come back from that type.
+  // Returns what the leaf's numbers lose in that dtype.
   Loss LossIn(const MaxTextLeaf& leaf, engine::DType leaf_dtype) const;
-  // CorrectionSteps of a layer's tensor, a piece at a time; nothing where some do not fit in the
-  // type: int8_t, int32_t.
+  // Returns CorrectionSteps of a layer's tensor, computed piece by piece; nullopt if a step does
+  // not fit in Int (int8_t or int32_t).
   template <typename Int>
   std::optional<std::vector<Int>> StepsOf(const MaxTextLeaf& leaf, int64_t layer,
                                           engine::DType leaf_dtype,
                                           ModelSource::Bytes tensor) const;
 
  private:
-  // task(layer, rows of its tensor, which these are), several at a time: all rows of layers, or
-  // those of one. What a task throws is thrown here.
+  // Runs task(layer, bytes, rows) in parallel: whole layers of a leaf with several, else ranges of
+  // rows of its one tensor. Throws the first exception of a task.
   using Task = std::function<void(int64_t layer, ModelSource::Bytes tensor, RowRange rows)>;
   void ForRows(const MaxTextLeaf& leaf, int64_t n_rows, const Task& task) const;
 
   const ModelSource& source_;
   ThreadPool& pool_;
-  const std::map<std::string, int64_t> places_;  // of tensors in the source
+  const std::map<std::string, int64_t> places_;  // tensor name -> index in the source
 };
 
 }  // namespace tandem::convert

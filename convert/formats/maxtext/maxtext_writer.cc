@@ -1,6 +1,6 @@
 #include "convert/formats/maxtext/maxtext_writer.h"
 
-// A model as a checkpoint of MaxText: `<target>/0/items`, parameter by parameter.
+// Writes a model as a MaxText checkpoint, `<target>/0/items`, parameter by parameter.
 
 #include <algorithm>
 #include <cstdio>
@@ -53,8 +53,8 @@ class MaxTextWriter {
         stamps_(stamps),
         items_(context.target / "0" / "items", Storage(), context.ops.pool()) {}
 
-  // The first of the leaves as a conversion that was killed wrote them. Nothing: its files are not
-  // what it said, and nothing can be gone on with.
+  // Restores the leaves that a killed conversion had written and returns their number. Returns
+  // nullopt if its files do not match the journal; then the conversion starts over.
   std::optional<size_t> Restore(const std::vector<MaxTextLeaf>& leaves) {
     size_t n = 0;
     for (; n < leaves.size(); ++n) {
@@ -128,14 +128,14 @@ class MaxTextWriter {
   }
 
  private:
-  // The type that a parameter is written in, and what of its numbers does not come back from it.
+  // Dtype of a written parameter and the loss in it.
   struct Choice {
     DType dtype = DType::kF32;
     Loss loss;
-    Loss bf16_loss;  // what kept it from being bf16
+    Loss bf16_loss;  // the loss that ruled out bf16
   };
 
-  // Of the journal's entries the first is that of the stamps.
+  // The journal's first entry holds the stamps.
   static int64_t EntryOf(size_t leaf) { return static_cast<int64_t>(leaf) + 1; }
 
   OrbaxStorage Storage() const {
@@ -172,7 +172,7 @@ class MaxTextWriter {
     return true;
   }
 
-  // What is told of it in the end.
+  // Collects the entry for maxtext.json and the result.
   void Report(const MaxTextLeaf& leaf, const WrittenLeaf& written) {
     if (written.bf16_loss.changed > 0) {
       kept_f32_.push_back({{"parameter", leaf.name},
@@ -194,7 +194,7 @@ class MaxTextWriter {
 
   Choice Choose(const MaxTextLeaf& leaf, DType tensor_dtype) const {
     Choice choice;
-    // MaxText knows f32 and bf16.
+    // MaxText supports f32 and bf16.
     choice.dtype = tensor_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
     if (leaf.arithmetic.IsNone()) return choice;
     choice.loss = tensors_.LossIn(leaf, choice.dtype);
@@ -279,19 +279,19 @@ class MaxTextWriter {
   const MaxTextStamps stamps_;
   OrbaxItemWriter items_;
   std::optional<OrbaxItemWriter> exact_;
-  Loss bf16_loss_;  // of what is kept in f32
+  Loss bf16_loss_;  // of parameters kept in f32
   Json kept_f32_ = Json::array();
   Json corrected_ = Json::object();
 };
 
-// Those of a conversion that was killed.
+// Returns the stamps of a killed conversion, if any.
 std::optional<MaxTextStamps> StampsOf(const WriteContext& context) {
   if (context.journal == nullptr) return std::nullopt;
   const std::string* note = context.journal->Find(kJournaledAs, 0);
   return note == nullptr ? std::nullopt : ParseStamps(*note);
 }
 
-// Written down before there is anything with them.
+// Journals new stamps before anything is written with them.
 MaxTextStamps StartOver(const WriteContext& context) {
   MaxTextStamps stamps;
   stamps.exact.time_ns = stamps.items.time_ns;
@@ -331,12 +331,12 @@ std::unique_ptr<ModelSource> OpenWrittenMaxText(const ConvertSpec& /*spec*/,
   return OpenMaxText(target, {}, std::nullopt, "");
 }
 
-// By parameters, a tensor at a time would read each as often as it has layers; and in pieces, so
-// that of neither side a tensor need be there as a whole.
+// Compares by parameter, since reading tensor by tensor would read each parameter once per layer.
+// Pieces keep whole tensors of both sides out of memory.
 void CompareMaxText(const ConvertSpec& /*spec*/, const ModelSource& source,
                     const ModelSource& written, const std::function<void(int64_t bytes)>& advance) {
   std::vector<std::byte> buffer;
-  ModelSource::Bytes whole;  // of the tensor `at` of the source, where it has no rows by themselves
+  ModelSource::Bytes whole;  // the source's tensor `at`, if it cannot be read by rows
   int64_t at = -1;
   int64_t compared = 0;
   const auto there = [&](const engine::ConstTensorView& view, int64_t offset, size_t bytes) {

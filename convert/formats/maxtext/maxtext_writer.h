@@ -11,7 +11,7 @@
 
 namespace tandem::convert {
 
-// The format maxtext: an Orbax checkpoint with the parameters of MaxText.
+// Writes the format maxtext: an Orbax checkpoint with MaxText's parameters.
 void WriteMaxText(const ConvertSpec& spec, const WriteContext& context);
 std::unique_ptr<ModelSource> OpenWrittenMaxText(const ConvertSpec& spec,
                                                 const std::filesystem::path& target);

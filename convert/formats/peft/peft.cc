@@ -1,8 +1,8 @@
-// PEFT directories: the LoRA adapter that is nearest to what fine-tuning did to a base.
+// Extracts the LoRA adapter nearest to the changes that fine-tuning made to a base.
 //
-// Two passes over both models, each in the order in which the source is read: one finds what
-// differs, so that the file can be laid out; the other takes each difference apart and puts its
-// two matrices into their places.
+// There are two passes over both models in the source's order. The first finds the changed weights,
+// so that the file can be laid out. The second factorises each difference and writes its two
+// matrices.
 
 #include "convert/formats/peft/peft.h"
 
@@ -45,7 +45,7 @@ Error Refused(const std::string& message, const char* param) {
   return Error(ErrorCode::kInvalidArgument, message).WithParam(param).WithReason("invalid_value");
 }
 
-// A model and what its config.json says.
+// A model and its configuration.
 struct TensorIndex {
   const ModelSource& source;
   const engine::FamilySpec* family = nullptr;
@@ -64,7 +64,8 @@ std::string ShownShape(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-// Index of the weight's tensor. `param` is what to name instead.
+// Returns the index of a weight's tensor. Refuses a tensor that does not fit; the error names
+// `param`.
 int64_t IndexOf(const ModelSource& source, const WeightSpec& spec, const char* param) {
   const int64_t found = FindWeight(source, spec);
   const auto refuse = [&](const std::string& what) {
@@ -97,8 +98,9 @@ std::unique_ptr<ModelSource> OpenBase(const ConvertSpec& spec) {
   return OpenSource(base, {});
 }
 
-// Checkpoints of runs have them beside what was rounded of them; those of MaxText are in f32, and
-// told as the config.json says that is lent to them.
+// Whether the source has more exact numbers in f32. A run's checkpoint has masters beside its
+// rounded weights; a MaxText checkpoint is in f32, but decoded in the dtype of the lent
+// config.json.
 bool HasMasters(const ConvertSpec& spec, const ModelSource& source) {
   return source.state() != nullptr || FormOf(spec.source, "source").kind == SourceKind::kMaxText;
 }
@@ -155,7 +157,7 @@ class Extraction {
  private:
   struct Weight {
     const WeightSpec* spec = nullptr;
-    int64_t base = -1;  // index of its tensor
+    int64_t base = -1;  // index of the base's tensor
     bool is_linear = false;
     Norms norms = {};
     double error2 = 0;
@@ -166,7 +168,7 @@ class Extraction {
     std::string path() const { return engine::ModulePath(*spec); }
   };
 
-  // Each wanted weight of both, as the source is read.
+  // Visits each wanted weight together with the base's, in the source's order.
   template <typename Wanted, typename Visit>
   void ForEach(const Wanted& wanted, const Visit& visit) {
     const ModelSource& source = source_.source;
@@ -179,7 +181,7 @@ class Extraction {
         bytes += static_cast<int64_t>(
             context_.source.tensors()[static_cast<size_t>(index)].view.bytes());
       }
-      // The two passes take what others take to write and to compare.
+      // The two passes stand for the writing and comparing of other formats.
       context_.advance(spec_.verify ? bytes : bytes / 2);
       if (!is_wanted) continue;
       source.ReadPart(part, [&](const NamedTensor& tensor, Bytes data) {
@@ -270,7 +272,7 @@ class Extraction {
     const LowRankFactors factors = Factorise(difference.Values(), rows, cols, report_.rank, scale_,
                                              context_.ops.pool(), [&] { context_.advance(0); });
     weight.error2 = factors.error2;
-    // Of a weight that lies with its inputs first, D is (B A)ᵀ.
+    // For a weight stored inputs first, D is (B A)ᵀ.
     weight.a_hash = Put(out_in ? factors.right : TransposedCopy(factors.left, rows, report_.rank),
                         weight.a_offset);
     weight.b_hash = Put(out_in ? factors.left : TransposedCopy(factors.right, report_.rank, cols),
@@ -294,7 +296,7 @@ class Extraction {
     for (const Weight& weight : weights_) {
       if (!weight.HasModule()) continue;
       config.target_modules.push_back(weight.path());
-      // PEFT's word for a layer of GPT-2's.
+      // PEFT's flag for GPT-2's Conv1D layers.
       config.fan_in_fan_out =
           config.fan_in_fan_out || (weight.spec->layout != engine::SourceLayout::kOutIn &&
                                     weight.spec->name.ends_with(".weight"));
@@ -303,7 +305,7 @@ class Extraction {
     if (spec_.verify) Verify();
   }
 
-  // That the files, as they are opened to be served, have what was computed.
+  // Checks that the files, opened as for serving, hold the computed values.
   void Verify() const {
     const auto files = engine::LoraAdapter::Open(context_.target);
     engine::FindModules(files, *base_.family, base_.config, specs_);
@@ -342,7 +344,7 @@ class Extraction {
 
   const ConvertSpec& spec_;
   const WriteContext& context_;
-  // The numbers that were trained, and not what is rounded of them.
+  // The trained f32 numbers, if the source only has rounded ones.
   const std::unique_ptr<ModelSource> masters_;
   const std::unique_ptr<ModelSource> base_files_;
   const TensorIndex source_;
@@ -350,8 +352,8 @@ class Extraction {
   PeftReport report_;
   float scale_ = 1;
   std::vector<WeightSpec> specs_;
-  std::vector<Weight> weights_;          // of each of specs_
-  std::map<int64_t, size_t> by_source_;  // index of the source's tensor, and of the weight
+  std::vector<Weight> weights_;          // parallel to specs_
+  std::map<int64_t, size_t> by_source_;  // index of the source's tensor -> index of the weight
   std::filesystem::path path_;
   engine::FileDescriptor file_;
 };

@@ -10,9 +10,9 @@ namespace {
 
 using engine::ConstTensorView;
 
-constexpr int64_t kPeftPieceElements = 1 << 18;  // that a task has as f32, of either model
+constexpr int64_t kPeftPieceElements = 1 << 18;  // per task and model, as f32
 
-// Numbers of a tensor, from the given one on.
+// Converts out.size() numbers of a tensor from index `first` on.
 void Widen(const ConstTensorView& view, ModelSource::Bytes bytes, int64_t first,
            std::span<float> out) {
   const auto size = static_cast<int64_t>(DTypeBytes(view.dtype));
@@ -20,8 +20,7 @@ void Widen(const ConstTensorView& view, ModelSource::Bytes bytes, int64_t first,
       {bytes.data() + first * size, view.dtype, {static_cast<int64_t>(out.size())}}, out);
 }
 
-// Singular values are split evenly, and so is the scale that the product has yet to be multiplied
-// with.
+// Splits each singular value, divided by the adapter's scale, evenly between the factors.
 LowRankFactors Split(const TruncatedSvd& svd, float scale, int64_t rows, int64_t cols) {
   LowRankFactors factors{std::vector<float>(svd.left.size()), std::vector<float>(svd.right.size())};
   for (int64_t i = 0; i < svd.rank; ++i) {
@@ -67,7 +66,7 @@ WeightDifference::WeightDifference(const ConstTensorView& view, ModelSource::Byt
                                    ThreadPool& pool)
     : view_(view), bytes_(bytes), base_view_(base_view), base_bytes_(base_bytes), pool_(pool) {}
 
-// Sums of pieces are added in their order.
+// Adds the sums of pieces in order.
 Norms WeightDifference::Measure() const {
   const int64_t n_pieces = (view_.elements() + kPeftPieceElements - 1) / kPeftPieceElements;
   std::vector<Norms> pieces(static_cast<size_t>(n_pieces));

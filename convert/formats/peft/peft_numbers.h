@@ -11,7 +11,7 @@
 
 namespace tandem::convert {
 
-// Arithmetic of peft.cc. Bits do not depend on the number of threads.
+// Arithmetic of peft.cc. Results do not depend on the number of threads.
 
 // Sums of squares.
 struct Norms {
@@ -19,16 +19,16 @@ struct Norms {
   double base2 = 0;
 };
 
-// What one weight of a model differs by from that of its base, number by number in f32. Borrows
-// all. REQUIRES: the same shape, floating types.
+// Difference of a weight from the base's, element by element in f32. Holds references to all
+// arguments. REQUIRES: equal shapes, floating-point types.
 class WeightDifference {
  public:
   WeightDifference(const engine::ConstTensorView& view, ModelSource::Bytes bytes,
                    const engine::ConstTensorView& base_view, ModelSource::Bytes base_bytes,
                    ThreadPool& pool);
 
-  Norms Measure() const;              // not finite where the difference is not
-  std::vector<float> Values() const;  // in the order of the shape
+  Norms Measure() const;              // not finite if the difference is not
+  std::vector<float> Values() const;  // in the shape's order
 
  private:
   using Visit =
@@ -42,20 +42,20 @@ class WeightDifference {
   ThreadPool& pool_;
 };
 
-// Two matrices whose product, times the adapter's scale, is near a difference D [rows, cols].
+// Two matrices whose product, times the adapter's scale, approximates a difference D [rows, cols].
 struct LowRankFactors {
   std::vector<float> left;   // [rows, rank]
   std::vector<float> right;  // [rank, cols]
-  double error2 = 0;         // |D - scale left right|², of the numbers as they are here
+  double error2 = 0;         // |D - scale left right|², with the f32 factors
 };
 
-// The truncated SVD with each singular value split evenly. `pause` and limits as
+// Returns the truncated SVD with each singular value split evenly. `pause` and requirements as for
 // ComputeTruncatedSvd.
 LowRankFactors Factorise(const std::vector<float>& difference, int64_t rows, int64_t cols,
                          int64_t rank, float scale, ThreadPool& pool,
                          const std::function<void()>& pause);
 
-// [cols, rows] of [rows, cols].
+// Returns the transpose [cols, rows].
 std::vector<float> TransposedCopy(const std::vector<float>& from, int64_t rows, int64_t cols);
 
 }  // namespace tandem::convert

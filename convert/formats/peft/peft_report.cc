@@ -17,7 +17,7 @@ std::string PeftReport::Json() const {
   using Json = nlohmann::ordered_json;
   Json list = Json::array();
   int64_t modules = 0, others = 0;
-  ExtractedWeight all, lost;  // of modules; of others
+  ExtractedWeight all, lost;  // sums over modules and over the other weights
   const ExtractedWeight* worst = nullptr;
   for (const ExtractedWeight& weight : weights) {
     list.push_back({{"name", weight.name},

@@ -1,8 +1,8 @@
-// Randomised subspace iteration (Halko, Martinsson, Tropp 2011): Q spans what M makes of a random
-// block, and after some turns of M Mᵀ what M does most. With Z = Mᵀ Q = Q₂ R, the matrix Q Zᵀ is M
-// in that space, and R is so small that its singular values are found directly (one-sided Jacobi).
+// Randomised subspace iteration (Halko, Martinsson, Tropp 2011). Q spans M times a random block;
+// each turn of M Mᵀ moves it towards M's largest singular vectors. With Z = Mᵀ Q = Q₂ R, the matrix
+// Q Zᵀ is M in that space. R is small enough for one-sided Jacobi.
 //
-// Every number is summed by one task in one order, so that threads change no bit.
+// One task computes each sum in a fixed order, so that the number of threads changes no bit.
 
 #include "convert/formats/peft/truncated_svd.h"
 
@@ -15,22 +15,22 @@
 namespace tandem::convert {
 namespace {
 
-// Turns of M Mᵀ: a direction next to the wanted ones is weaker by (σ'/σ)^7.
+// Turns of M Mᵀ: they weaken a direction outside the wanted ones by (σ'/σ)^7.
 constexpr int kTurns = 3;
-// Columns more than are wanted, without which the last ones come slowly.
+// Extra columns, without which the last wanted ones converge slowly.
 constexpr int64_t kMoreColumns = 8;
 constexpr uint64_t kSeed = 0x7461'6e64'656d;
-// A column that is so small a part of what it was before those before it were taken away has
-// nothing but rounding left.
+// If subtracting earlier columns leaves less than this part of a column, only rounding errors are
+// left.
 constexpr double kNothingLeft = 1e-13;
 constexpr int kMostSweeps = 60;
 constexpr double kOrthogonal = 1e-15;
 
-// Of one task, so that its block of results stays in the nearest cache.
+// Rows and columns per task, so that its results stay in the L1 cache.
 constexpr int64_t kRowsOfTask = 8;
 constexpr int64_t kColumnsOfTask = 64;
 
-// Columns [count, length], one after the other.
+// Columns [count, length], stored one after the other.
 struct Block {
   int64_t length = 0;
   int64_t count = 0;
@@ -42,7 +42,7 @@ struct Block {
   const double* column(int64_t i) const { return values.data() + i * length; }
 };
 
-// Numbers in [-1, 1) that depend on nothing but their places (splitmix64).
+// Returns numbers in [-1, 1) that depend only on their position (splitmix64).
 Block RandomBlock(int64_t length, int64_t count) {
   Block block(length, count);
   uint64_t state = kSeed;
@@ -56,7 +56,7 @@ Block RandomBlock(int64_t length, int64_t count) {
   return block;
 }
 
-// [length, count] of [count, length], or back.
+// Returns the transpose [cols, rows] of [rows, cols].
 std::vector<double> Turned(const double* from, int64_t rows, int64_t cols) {
   std::vector<double> to(static_cast<size_t>(rows * cols));
   for (int64_t r = 0; r < rows; ++r) {
@@ -69,7 +69,7 @@ void AddTo(double* to, double factor, const double* from, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
 }
 
-// In four sums, which the compiler may keep in one register.
+// Uses four sums, which fit in one vector register.
 double Dot(const double* a, const double* b, int64_t n) {
   double sums[4] = {};
   int64_t i = 0;
@@ -85,7 +85,7 @@ class Matrix {
   Matrix(std::span<const float> values, int64_t rows, int64_t cols, ThreadPool& pool)
       : values_(values.data()), rows_(rows), cols_(cols), pool_(pool) {}
 
-  // M X: [rows] of each column [cols] of X.
+  // Returns M X; X has columns of length `cols`, the result of length `rows`.
   Block Times(const Block& x) const {
     const std::vector<double> from = Turned(x.values.data(), x.count, cols_);
     std::vector<double> to(static_cast<size_t>(rows_ * x.count));
@@ -100,7 +100,7 @@ class Matrix {
     return FromRows(to, rows_, x.count);
   }
 
-  // Mᵀ Y: [cols] of each column [rows] of Y.
+  // Returns Mᵀ Y; Y has columns of length `rows`, the result of length `cols`.
   Block TransposedTimes(const Block& y) const {
     const std::vector<double> from = Turned(y.values.data(), y.count, rows_);
     std::vector<double> to(static_cast<size_t>(cols_ * y.count));
@@ -135,7 +135,7 @@ class Matrix {
   ThreadPool& pool_;
 };
 
-// Takes away from column j what lies along those before it; `along` [j] gains how much that was.
+// Subtracts from column j its components along earlier columns, and adds them to `along` [j].
 void TakeAway(Block* x, int64_t j, double* along, ThreadPool& pool) {
   if (j == 0) return;
   std::vector<double> parts(static_cast<size_t>(j));
@@ -153,8 +153,8 @@ void TakeAway(Block* x, int64_t j, double* along, ThreadPool& pool) {
   for (int64_t i = 0; i < j; ++i) along[i] += parts[static_cast<size_t>(i)];
 }
 
-// Makes the columns orthonormal, or 0 where one is made of those before it. Returns R [column of X,
-// count]: X before was X after times R. Twice is enough (Giraud, Langou, Rozložník 2005).
+// Makes the columns orthonormal; a column that depends on earlier ones becomes 0. Returns R [count,
+// count] with X before = X after * R. Two subtractions are enough (Giraud, Langou, Rozložník 2005).
 Block Orthonormalise(Block* x, ThreadPool& pool) {
   Block r(x->count, x->count);
   for (int64_t j = 0; j < x->count; ++j) {
@@ -170,8 +170,8 @@ Block Orthonormalise(Block* x, ThreadPool& pool) {
   return r;
 }
 
-// Rotates columns a and b of both, so that those of W become orthogonal. Returns whether they were
-// not.
+// Rotates columns a and b of both blocks so that W's become orthogonal. Returns false if they
+// already were.
 bool Rotate(Block* w, Block* j, int64_t a, int64_t b) {
   const int64_t n = w->length;
   const double aa = Dot(w->column(a), w->column(a), n);
@@ -192,7 +192,7 @@ bool Rotate(Block* w, Block* j, int64_t a, int64_t b) {
   return true;
 }
 
-// W becomes W J with orthogonal columns; returns J.
+// Turns W into W J with orthogonal columns; returns J.
 Block OrthogonaliseByJacobi(Block* w) {
   Block j(w->count, w->count);
   for (int64_t i = 0; i < w->count; ++i) j.column(i)[i] = 1;
@@ -206,7 +206,7 @@ Block OrthogonaliseByJacobi(Block* w) {
   return j;
 }
 
-// out [length] = sum of the columns of `basis`, each times its factor.
+// Adds to out [length] the columns of `basis`, each times its factor and `scale`.
 void Combine(const Block& basis, const double* factors, double scale, double* out) {
   for (int64_t i = 0; i < basis.count; ++i) {
     AddTo(out, factors[i] * scale, basis.column(i), basis.length);
@@ -234,7 +234,7 @@ TruncatedSvd ComputeTruncatedSvd(std::span<const float> values, int64_t rows, in
   pause();
   Block q2 = matrix.TransposedTimes(q);
   Block w = Orthonormalise(&q2, pool);
-  // M is near Q (Q2 R)ᵀ, and R = W Jᵀ: so Q J has the left vectors, Q2 W the right ones.
+  // M is near Q (Q2 R)ᵀ and R = W Jᵀ, so Q J has the left vectors and Q2 W the right ones.
   const Block j = OrthogonaliseByJacobi(&w);
 
   std::vector<double> sizes(static_cast<size_t>(count));
