@@ -32,10 +32,10 @@ int ExitCodeOf(const Error& error) {
 
 constexpr const char* kExitCodes =
     "Exit codes: 0 done; 1 failed; 2 wrong usage, configuration or spec; 65 damaged data;\n"
-    "74 file or network error; 75 interrupted, run the same command again to resume;\n"
-    "130 cancelled.";
+    "69 directory in use by another process; 74 file or network error;\n"
+    "75 interrupted, run the same command again to resume; 130 cancelled.";
 
-// Throws the errors that CLI11 would report without saying what the user may have meant.
+// Parses, but throws our own errors for unknown words: they suggest the nearest known one.
 void Parse(CLI::App& app, int argc, char** argv) {
   std::vector<std::string> words;
   for (int i = 1; i < argc; ++i) words.emplace_back(argv[i]);
