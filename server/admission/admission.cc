@@ -37,7 +37,7 @@ std::optional<Error> Admission::Admit(Request& request, bool is_heavy,
   }
   if (!is_heavy) return std::nullopt;
 
-  // One lock from looking to counting, so that many that come at once are not all let in.
+  // One lock for check and count, so that simultaneous requests cannot exceed the bound.
   const std::lock_guard lock(preparing_->mutex);
   if (std::optional<Error> refused = RefuseToQueue(request.client, writer)) return refused;
   ++preparing_->n;
@@ -60,7 +60,7 @@ int64_t Admission::ShareOf(uint64_t client) const {
 // REQUIRES: preparing_->mutex held.
 std::optional<Error> Admission::RefuseToQueue(uint64_t client, const ResponseWriter& writer) const {
   const std::vector<ModelRegistry::Entry> models = models_.List();
-  if (models.empty()) return std::nullopt;  // the handler has a better answer
+  if (models.empty()) return std::nullopt;  // the handler reports a missing model better
   const int64_t share = ShareOf(client);
   int64_t room = 0;
   int64_t room_of_client = 0;

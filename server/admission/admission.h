@@ -17,17 +17,17 @@
 
 namespace tandem::server {
 
-// The administrator's requests: no limit holds for them. Keys are numbered by their digests, which
-// are never this; requests without a key are 0.
+// The client number of the administrator, who has no limits. The numbers of API keys come from
+// their digests and never have this value; requests without a key are 0.
 inline constexpr uint64_t kAdminClient = ~uint64_t{0};
 
-// Who gets in at all: the limits of keys, and the bound on what waits. Thread-safe; nothing here
-// waits for anything.
+// Decides which requests may enter: the limits of keys, and the bound on waiting requests.
+// Thread-safe; never blocks.
 class Admission {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
 
-  // How many requests of one API key may wait for a model; 0: as many as there is room for.
+  // The number of requests of one API key that may wait for a model; 0: no bound per key.
   using QueueShare = std::function<int64_t()>;
 
   Admission(const RateLimits& limits, const ModelRegistry& models, QueueShare queue_share,
@@ -37,23 +37,23 @@ class Admission {
         queue_share_(std::move(queue_share)),
         now_(std::move(now)) {}
 
-  // For every request of a client, as soon as it is read; `is_heavy` if it wants tokens made. Why
-  // it is refused, or nothing; the answer gets the headers that belong to either. A heavy request
-  // keeps its place in the bounds on waiting until `request.admission` is given up: the requests
-  // that are being parsed and tokenised wait as much as those in the engine's queue. The
-  // handler redeems it for a place in the engine's queue, so that no request counts twice, or not
-  // at all.
+  // Call for every request of a client as soon as it is read; `is_heavy` if it generates tokens.
+  // Returns the reason of a refusal, or nullopt, and adds the matching headers to the answer.
+  //
+  // A heavy request counts as waiting until `request.admission` is released, so that requests being
+  // parsed and tokenised count like those in the engine's queue. The handler redeems it for a place
+  // in that queue, so that each request counts exactly once.
   std::optional<Error> Admit(Request& request, bool is_heavy, const ResponseWriter& writer);
 
-  // How many requests the client may have waiting for a model; 0: no bound of its own.
+  // The number of requests that the client may have waiting; 0: no bound per client.
   int64_t ShareOf(uint64_t client) const;
 
   // Takes tokens before a request is submitted; throws kResourceExhausted (rate_limit_exceeded).
   void ChargeTokens(uint64_t client, int64_t n, const ResponseWriter& writer);
-  // When it has ended: it was charged more, or less, than it used.
+  // Corrects the charge of an ended request to its real use.
   void CorrectTokens(uint64_t client, int64_t charged, int64_t used);
 
-  // When to come back to a queue that is full.
+  // Adds the retry time of a full queue.
   void AddRetryAfter(const ResponseWriter& writer) const;
 
  private:
@@ -61,16 +61,16 @@ class Admission {
     return limiter_.limits().any() && client != kAdminClient;
   }
   void AddLimitHeaders(uint64_t client, const ResponseWriter& writer);
-  // The length of the queue over the rate at which requests end.
+  // The length of the queue divided by the rate at which requests end.
   double SecondsUntilRoom(int64_t n_preparing) const;
-  // Why the queue does not take one more request of the client.
+  // The reason why the queue refuses one more request of the client; nullopt if it has room.
   std::optional<Error> RefuseToQueue(uint64_t client, const ResponseWriter& writer) const;
 
-  // Requests that are being parsed and tokenised. Outlived by requests, perhaps.
+  // Requests being parsed and tokenised. Reservations share it, because they can outlive Admission.
   struct Preparing {
     std::mutex mutex;  // guards both
     int64_t n = 0;
-    std::unordered_map<uint64_t, int64_t> of;  // clients that have any
+    std::unordered_map<uint64_t, int64_t> of;  // per client, without zero entries
   };
 
   RateLimiter limiter_;
@@ -80,7 +80,8 @@ class Admission {
   const std::shared_ptr<Preparing> preparing_ = std::make_shared<Preparing>();
 };
 
-// The headers retry-after (whole seconds, rounded up) and retry-after-ms, for 1 to 60 seconds.
+// Adds the headers retry-after (whole seconds, rounded up) and retry-after-ms, clamped to 1 to 60
+// seconds.
 void AddRetryAfterSeconds(const ResponseWriter& writer, double seconds);
 
 }  // namespace tandem::server

@@ -36,7 +36,7 @@ void GenerationTally::OnEvent(const engine::GenerationEvent& event) {
   if (const auto* delta = std::get_if<engine::TextDelta>(&event)) {
     streamed_tokens_ += static_cast<int64_t>(delta->token_ids.size());
   } else if (const auto* choice = std::get_if<engine::ChoiceFinished>(&event)) {
-    // By then every token of the choice has been in a delta.
+    // Each token of the choice was in an earlier delta.
     streamed_tokens_ -= choice->usage.completion_tokens;
     finished_tokens_ += choice->usage.completion_tokens;
   } else if (const auto* end = std::get_if<engine::RequestFinished>(&event)) {
@@ -61,12 +61,12 @@ void GenerationTally::OnPromptEnd(std::string_view reason) {
   --n_open_;
   Metrics::Count(*ends_, ReasonOf(reason));
   const bool is_over = n_open_ == 0 || reason == "error";
-  // One that fails takes the others with it: their answers are never given.
+  // A failed prompt fails the others: their answers are never sent.
   for (; is_over && n_open_ > 0; --n_open_) Metrics::Count(*ends_, FinishedReason::kAbort);
   if (!is_over) return;
   NoteEnd(reason);
-  // Not in OnEvent: models are looked at here, and the last hold on one must not be let go of on
-  // its own engine's thread.
+  // Not in OnEvent: AddRetryAfter holds models for a moment, and an engine must not release the
+  // last hold on its own model from its own thread.
   if (may_retry_) {
     if (const auto writer = writer_.lock()) admission_.AddRetryAfter(*writer);
   }

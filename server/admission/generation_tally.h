@@ -13,9 +13,9 @@
 
 namespace tandem::server {
 
-// What one HTTP request for tokens has cost and how it ended: for the metrics, for the log line,
-// and for the limits of its key. Thread-safe: its engine events come on the engine thread, the ends
-// of its prompts on the connection's strand.
+// The cost and the end of one HTTP request for tokens: for the metrics, the log line and the key's
+// limits. Thread-safe: engine events arrive on the engine thread, ends of prompts on the answer
+// thread.
 class GenerationTally {
  public:
   struct About {
@@ -25,15 +25,15 @@ class GenerationTally {
     int64_t prompt_tokens = 0;
     int64_t charged_tokens = 0;
   };
-  // The writer is held weakly, for what it calls back holds the tally.
+  // Holds the writer weakly, because the writer's callbacks hold the tally.
   GenerationTally(About about, const std::shared_ptr<const ResponseWriter>& writer,
                   Admission& admission, std::shared_ptr<Metrics::RequestEnds> ends);
 
-  // Each event of each prompt, before it is answered.
+  // Call for each event of each prompt, before it is answered.
   void OnEvent(const engine::GenerationEvent& event);
-  // A prompt has ended and is about to be answered so. `reason` as in the API, or "error".
+  // A prompt has ended and its answer follows. `reason` is the API's finish reason, or "error".
   void OnPromptEnd(std::string_view reason);
-  // The client has left: what has not ended by now was aborted.
+  // The client has left: all open prompts count as aborted.
   void OnDisconnect();
 
  private:
@@ -45,12 +45,12 @@ class GenerationTally {
   const std::shared_ptr<Metrics::RequestEnds> ends_;
 
   std::mutex mutex_;             // guards the rest
-  int64_t n_open_;               // prompts whose end has not been counted
-  int64_t n_in_engine_;          // prompts whose terminal event has not come
-  int64_t streamed_tokens_ = 0;  // of choices that have not finished, in deltas
+  int64_t n_open_;               // prompts with an uncounted end
+  int64_t n_in_engine_;          // prompts without their terminal event
+  int64_t streamed_tokens_ = 0;  // in deltas of unfinished choices
   int64_t finished_tokens_ = 0;
-  engine::RequestTimings timings_;  // the longest of the prompts'
-  bool may_retry_ = false;          // it failed because the server is busy
+  engine::RequestTimings timings_;  // maximum over the prompts
+  bool may_retry_ = false;          // failed because the server is busy
 };
 
 }  // namespace tandem::server

@@ -8,7 +8,7 @@
 namespace tandem::server {
 namespace {
 
-// A level that refilling has made whole but for rounding counts as whole.
+// Tolerates rounding of the refill.
 constexpr double kTolerance = 1e-6;
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 namespace tandem::server {
 
-// Per minute and key; 0: no limit.
+// Limits per minute and API key; 0: no limit.
 struct RateLimits {
   int64_t requests = 0;
   int64_t tokens = 0;
@@ -19,23 +19,24 @@ struct RateLimits {
   bool any() const { return requests > 0 || tokens > 0; }
 };
 
-// What a key may still do: a bucket of requests and one of tokens, each as large as a minute's
-// worth and refilled all the time. Thread-safe; times are the caller's and may not go back.
+// Remaining rates of each key: a bucket of requests and one of tokens. A bucket holds one minute's
+// worth and refills continuously. Thread-safe. The caller passes the time; an earlier time refills
+// nothing.
 class RateLimiter {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
   explicit RateLimiter(const RateLimits& limits) : limits_(limits) {}
 
-  // Nothing: taken. Else how many seconds until it could be.
+  // nullopt: taken. Otherwise the seconds until it can be taken.
   std::optional<double> TakeRequest(uint64_t client, TimePoint now);
-  // More than a minute's worth is taken from a full bucket, which then takes that much longer to
-  // fill: otherwise such a request could never be made.
+  // More than a minute's worth needs only a full bucket, which then refills for longer. Otherwise
+  // such a request could never run.
   std::optional<double> TakeTokens(uint64_t client, int64_t n, TimePoint now);
-  // What was taken and then not used.
+  // Returns unused tokens; a negative `n` charges more.
   void ReturnTokens(uint64_t client, int64_t n, TimePoint now);
 
-  // x-ratelimit-… (CONTRACT §3), of the limits that there are.
+  // The x-ratelimit-… headers of the configured limits.
   Headers HeadersOf(uint64_t client, TimePoint now);
 
   const RateLimits& limits() const { return limits_; }
@@ -54,10 +55,10 @@ class RateLimiter {
 
   const RateLimits limits_;
   std::mutex mutex_;                              // guards clients_
-  std::unordered_map<uint64_t, Client> clients_;  // as many as there are keys
+  std::unordered_map<uint64_t, Client> clients_;  // one entry per key
 };
 
-// "1.5s", "0s", "59.25s": at most three decimals.
+// Formats with at most three decimals: "1.5s", "0s", "59.25s".
 std::string DurationText(double seconds);
 
 }  // namespace tandem::server

@@ -24,18 +24,19 @@
 namespace tandem::server {
 namespace {
 
-// What /v6 addresses look like in a URL, and a name a client can actually connect to.
+// The host as it appears in a URL: an IPv6 address gets brackets.
 std::string UrlHost(const std::string& host) {
   return host.find(':') != std::string::npos ? "[" + host + "]" : host;
 }
 
-// Files of hundreds of thousands of keys, and chains of dozens of certificates, fit.
+// Room for hundreds of thousands of keys, and for chains of dozens of certificates.
 constexpr size_t kMaxKeyFileBytes = 64 << 20;
 constexpr size_t kMaxPemBytes = 1 << 20;
-// Models, jobs, databases and logs need descriptors too.
+// Descriptors reserved for models, jobs, databases and logs.
 constexpr size_t kOtherDescriptors = 256;
 
-// Connections are descriptors, and the usual soft limit allows a thousand.
+// Raises the soft limit of descriptors (usually 1024) for `wanted` connections. Returns the number
+// of connections that the limit allows.
 size_t ConnectionsWithinDescriptors(size_t wanted) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
@@ -60,7 +61,7 @@ double MeasureRoof(engine::DType compute) {
   return training::RoofFlops(ops, compute, {});
 }
 
-// With this machine's roof, measured when first asked.
+// Plans with this machine's peak FLOP/s, measured at the first call for each compute dtype.
 std::string PlanOfTraining(const training::TrainSpec& spec) {
   const auto roof = [&] {
     if (spec.compute == engine::DType::kF32) {
@@ -122,7 +123,7 @@ App::App(AppOptions options)
                       UrlHost(options_.http.host) + ":" + std::to_string(http_->port());
 }
 
-// Asked again and again: the key file may be read again.
+// Computed per request: a reload may change the number of keys.
 int64_t App::QueueShareOfAKey() const {
   if (options_.max_queue_per_key > 0) return options_.max_queue_per_key;
   return keys_.n_api_keys() > 1 ? std::max<int64_t>(1, options_.engine.max_queue * 3 / 4) : 0;
@@ -169,7 +170,7 @@ std::optional<Response> App::Admit(Request& request, const Route& route,
 
 void App::OnRequestEnd(const RequestSummary& summary) {
   metrics_.CountHttp(summary.method, summary.route, summary.status);
-  // Watching the server is not using it.
+  // Log monitoring requests at debug level only.
   const bool is_watching = summary.route == "/health" || summary.route == "/ready" ||
                            summary.route == "/metrics" || summary.route == "/version";
   LogFields fields = {{"request_id", std::string(summary.request_id)},
@@ -177,9 +178,9 @@ void App::OnRequestEnd(const RequestSummary& summary) {
                       {"route", std::string(summary.route)},
                       {"status", int64_t{summary.status}},
                       {"ms", std::chrono::duration<double, std::milli>(summary.elapsed).count()}};
-  // A route's parameters can be long, and what no route matches can be anything.
+  // Log the path only if no route matched, and cut it: it may be long.
   if (summary.route.empty()) fields.emplace_back("path", std::string(summary.path.substr(0, 120)));
-  // A refusal names its reason and its client; other lines need no address.
+  // Only refusals and errors carry the reason and the client's address.
   if (summary.status >= 400) {
     if (!summary.error_code.empty()) fields.emplace_back("error", std::string(summary.error_code));
     fields.emplace_back("client", std::string(summary.remote));
@@ -280,7 +281,7 @@ MemoryReservation App::ReserveFirst(const std::string& name, const MemoryClaim& 
   }
 }
 
-// Of every model, then of every adapter.
+// Returns one list of claims per model, then one per adapter.
 std::vector<std::vector<NameClaim>> App::ClaimFirstNames(const std::vector<ModelSource>& sources) {
   std::vector<std::vector<NameClaim>> names;
   for (const ModelSource& source : sources)
@@ -297,9 +298,9 @@ std::vector<std::vector<NameClaim>> App::ClaimFirstNames(const std::vector<Model
   return names;
 }
 
-// Claims names, then memory, for all before the first is packed: what does not go together is
-// refused in a moment. Then every model gets an equal part of what is left for keys and values, and
-// where models can be loaded later, one part stays free for them.
+// Claims all names and all memory before the first model is packed, so that a conflict is refused
+// at once. Then splits the free memory evenly between the KV caches. One more part stays free if
+// models can be loaded later.
 void App::LoadFirstModels() {
   struct First {
     OpenedModel opened;
@@ -396,7 +397,7 @@ AdapterHost::Maker App::AdapterMaker() {
   return maker;
 }
 
-// After the jobs: aliases may stand for what those have made, and the data directory is locked.
+// Runs after StartJobs: an alias may name a job's model, and StartJobs locks the data directory.
 void App::StartAdapters() {
   if (!options_.admin_key) return;
   adapters_ = std::make_unique<AdapterHost>(models_, memory_, jobs_.get(), AdapterMaker());
@@ -430,11 +431,11 @@ void App::Stop() {
   if (is_draining_.exchange(true)) return;
   http_->Drain();
   drain_.Raise();
-  // Jobs write their checkpoints while requests end.
+  // Jobs write their checkpoints while requests finish.
   std::thread stop_jobs([this] {
     if (jobs_) jobs_->Stop(JobSupervisor::StopMode::kInterruptJobs);
   });
-  // So do loads, which nobody needs any more; whoever waits for one is told.
+  // Loads are aborted meanwhile; clients that wait for one get an error.
   std::thread stop_loading([this] {
     if (host_) host_->StopLoading();
     if (adapters_) adapters_->Stop();
@@ -462,7 +463,7 @@ void BlockServerSignals() {
   for (const int signal_number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal_number);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an answer, not the end
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow fails the write, not the process
 }
 
 void RunUntilSignal(App& app) {
@@ -480,7 +481,7 @@ void RunUntilSignal(App& app) {
     }
     spdlog::info("stopping signal={}", received);
     NotifyService("STOPPING=1");
-    // From here on nobody waits for signals: the next one ends the process in its handler.
+    // No thread waits for signals any more: the next one ends the process in its handler.
     std::signal(SIGTERM, [](int) { _exit(1); });
     std::signal(SIGINT, [](int) { _exit(1); });
     sigset_t ending;

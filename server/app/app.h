@@ -27,15 +27,15 @@
 
 namespace tandem::server {
 
-// Everything `tandem serve` can be told.
+// All options of `tandem serve`.
 struct AppOptions {
   HttpOptions http;
   engine::EngineOptions engine;
   std::vector<ModelSource> models;              // empty: the embedded default
-  std::vector<std::string> served_model_names;  // of the first model; the first one is canonical
-  std::vector<AdapterSource> adapters;          // of the first model
-  bool any_model_name = false;
-  std::string chat_template;  // text that replaces every model's own; empty: theirs
+  std::vector<std::string> served_model_names;  // of the first model; the first one is its id
+  std::vector<AdapterSource> adapters;          // on the first model
+  bool any_model_name = false;                  // unknown names mean the first model
+  std::string chat_template;  // template text instead of every model's own; empty: their own
   std::vector<std::string> api_keys;
   std::filesystem::path api_key_file;  // one key per line; read again on SIGHUP
   std::optional<std::string> admin_key;
@@ -43,32 +43,32 @@ struct AppOptions {
   // PEM files, read again on SIGHUP. Both or neither.
   std::filesystem::path tls_cert;
   std::filesystem::path tls_key;
-  bool insecure = false;  // allow an open server on an address that others can reach
+  bool insecure = false;  // allow a server without keys on an address that is not loopback
   std::chrono::milliseconds drain_timeout{30'000};
   std::chrono::milliseconds request_timeout{0};  // 0: none
-  std::chrono::milliseconds queue_timeout{0};    // to have a place in the batch by; 0: none
-  RateLimits rate_limits;                        // of every API key, and of all without one
-  // Requests of one API key that may wait for a model; 0: three quarters of engine.max_queue where
-  // there are several keys, else no bound of their own.
+  std::chrono::milliseconds queue_timeout{0};    // longest wait for a place in the batch; 0: none
+  RateLimits rate_limits;                        // per API key; clients without a key share one
+  // Waiting requests per API key; 0: three quarters of engine.max_queue if several keys exist, else
+  // no bound per key.
   int64_t max_queue_per_key = 0;
   // Whether requests of different API keys reuse each other's cached prefixes.
   bool share_prefix_cache = false;
   std::string metrics_namespace = "tandem";
-  // What time-outs of keys and `/health` take for now.
+  // Clock of rate limits, `/health` and `/metrics`.
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
-  // Uploaded files, jobs and what they make. One server at a time: without an admin key, a
-  // directory that another uses is done without. Empty: no files and no jobs.
+  // Directory of uploaded files, jobs and their results; empty: no files and no jobs. If another
+  // server uses it, Start throws with an admin key, and does without files and jobs otherwise.
   std::filesystem::path data_dir;
-  int64_t max_file_bytes = int64_t{512} << 20;  // of an upload
-  std::filesystem::path model_root = ".";       // what paths in request bodies are relative to
+  int64_t max_file_bytes = int64_t{512} << 20;  // largest upload
+  std::filesystem::path model_root = ".";       // paths in request bodies are relative to it
   JobSupervisorOptions jobs;
-  // Asked now and then while the first models load; true ends Start with kCancelled.
+  // Polled while the first models load; true ends Start with kCancelled.
   std::function<bool()> is_interrupted = {};
 };
 
-// The server as a whole: wiring and the order of starting and stopping. Built on one thread, which
-// also stops it.
+// The whole server: wiring, and the order of starting and stopping. The thread that builds it also
+// stops it.
 class App {
  public:
   // Checks the options and binds the port; nothing runs yet. Throws Error.
@@ -83,11 +83,12 @@ class App {
   size_t open_connections() const { return http_->open_connections(); }
   size_t running_requests() const { return http_->running_requests(); }
 
-  // Begins to answer (`/ready` says loading), then loads the models. Throws what loading throws.
+  // Starts to answer (`/ready` reports loading), then loads the models and starts the jobs. Throws
+  // what loading throws.
   void Start();
-  // Reads the key file and the TLS files again. What cannot be used changes nothing.
+  // Reads the key file and the TLS files again. An unusable file is logged and changes nothing.
   void Reload();
-  // Stops accepting, lets running requests end for up to `drain_timeout`, ends the rest.
+  // Stops accepting, gives running requests up to `drain_timeout` to finish, then ends the rest.
   void Stop();
 
  private:
@@ -113,29 +114,30 @@ class App {
   void LoadFirstModels();
   void ThrowIfStopping() const;
   bool LoadsAtRunTime() const { return !options_.data_dir.empty() && options_.admin_key; }
-  // All about jobs is in app_jobs.cc.
+  // Defined in app_jobs.cc.
   bool IsInUse(const std::string& file_id);
   void OnJobSucceeded(const Job& job);
   void StoreFineTuningResult(const Job& job);
   std::string PathOfModel(const ServedModel& model);
-  // Of names that no model has: those of checkpoints (app_checkpoints.cc).
+  // Loads the checkpoint of that name, if it is one (app_checkpoints.cc).
   void LoadCheckpoint(const std::string& name);
-  // Load what a finished training job has made and let it answer. REQUIRE: publish_mutex_ held.
+  // These four load and serve the results of finished training jobs. They REQUIRE publish_mutex_
+  // held.
   void RestoreJobModels();
   void PublishJobModel(const Job& job);
   void PublishAdapter(const Job& job, const std::string& path);
-  // The same of any adapter that was made here; needs no lock.
+  // Serves an adapter that a job has made; needs no lock.
   void PublishAdapterAs(const std::string& name, const std::string& path,
                         std::shared_ptr<const ServedModel> base);
   void PublishModel(const Job& job, const std::string& path);
-  // Of a pipeline (app_pipelines.cc): what its jobs of kind load say.
+  // Runs the load jobs of a pipeline (app_pipelines.cc).
   void LoadPipelineModels(const Job& job);
   void WaitForHost(const std::function<void(ModelHost::OnEnd)>& begin, const std::string& what);
 
   const AppOptions options_;
   ApiKeys keys_;
   MemoryLedger memory_;
-  std::unique_ptr<ModelHost> host_;  // before the registry, whose thread calls it
+  std::unique_ptr<ModelHost> host_;  // before the registry: the registry's thread calls it
   ModelRegistry models_;
   std::atomic<bool> is_loading_{true};
   std::atomic<bool> is_draining_{false};
@@ -143,9 +145,9 @@ class App {
   Metrics metrics_;
   Admission admission_;
   HandlerContext context_;
-  std::unique_ptr<FileStore> files_;  // before the jobs, which are asked about files
+  std::unique_ptr<FileStore> files_;  // before jobs_, whose callbacks use it
   std::mutex export_mutex_;           // one embedded model is written out at a time
-  std::mutex publish_mutex_;          // jobs publish one after the other: two may have one name
+  std::mutex publish_mutex_;          // jobs publish one at a time: two may use the same name
   std::mutex checkpoint_mutex_;       // one checkpoint is loaded at a time
   std::unique_ptr<AdapterHost> adapters_;
   std::unique_ptr<AliasBook> aliases_;
@@ -153,10 +155,10 @@ class App {
   std::unique_ptr<HttpServer> http_;
 };
 
-// Blocks the signals that RunUntilSignal waits for. Call before any thread exists.
+// Blocks the signals that RunUntilSignal waits for. Call it before the first thread starts.
 void BlockServerSignals();
-// Reloads keys and certificates on SIGHUP, telling the service manager; on SIGTERM or SIGINT stops
-// the app and returns. A second SIGTERM or SIGINT ends the process at once.
+// On SIGHUP reloads keys and certificates and notifies the service manager. On SIGTERM or SIGINT
+// stops the app and returns. A second SIGTERM or SIGINT ends the process at once.
 void RunUntilSignal(App& app);
 
 }  // namespace tandem::server

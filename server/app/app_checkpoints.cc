@@ -1,6 +1,5 @@
-// How checkpoints of fine-tuning jobs come to answer requests: when one is asked for by its name.
-// There are many of them and few are used, so none is loaded before, and nothing has to be recorded
-// when one is made.
+// Checkpoints of fine-tuning jobs are loaded when a request names one. There are many and few are
+// used, so none is loaded earlier and none needs a record.
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -16,7 +15,7 @@
 namespace tandem::server {
 namespace {
 
-// A whole model that nobody has asked for so long leaves memory.
+// Idle time after which a full-model checkpoint is unloaded.
 constexpr int64_t kIdleSeconds = 600;
 
 Error IsLoading(const std::string& name) {
@@ -26,8 +25,8 @@ Error IsLoading(const std::string& name) {
 
 }  // namespace
 
-// An adapter is loaded at once, on the thread that asks. A whole model takes too long for that: the
-// host loads it as /admin/models/load would, and who asks meanwhile is told so.
+// Loads an adapter at once, on the calling thread. A whole model takes too long: the host loads it
+// as for /admin/models/load, and requests get 503 model_loading meanwhile.
 void App::LoadCheckpoint(const std::string& name) {
   JobSupervisor* jobs = context_.jobs;
   ModelHost* host = context_.model_host;
@@ -46,12 +45,12 @@ void App::LoadCheckpoint(const std::string& name) {
     try {
       host->Load(spec, nlohmann::json{{"id", name}}.dump(), nullptr);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kAlreadyExists) throw;  // somebody else was first
+      if (error.code() != ErrorCode::kAlreadyExists) throw;  // another request was first
     }
     if (models_.Contains(name)) return;
     throw IsLoading(name);
   }
-  // Before the lock: the base may be a checkpoint itself.
+  // Before the lock: the base may be a checkpoint too, and Look would load it.
   std::shared_ptr<const ServedModel> base = models_.Look(base_id);
   const std::lock_guard lock(checkpoint_mutex_);
   if (models_.Contains(name)) return;

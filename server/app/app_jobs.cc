@@ -1,5 +1,4 @@
-// The part of the app that is about jobs: where they are kept, and how what they have made comes to
-// answer requests.
+// The jobs of the app: opening their store, and serving the models they have made.
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -24,11 +23,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// More would fill the memory of a small machine with models that nobody may ask for any more.
+// Newest jobs per type whose models a start restores. More would fill a small machine's memory with
+// models that may no longer be used.
 constexpr size_t kMaxRestoredModels = 8;
 constexpr size_t kMaxSpecBytes = 1 << 20;
 
-// A member of the job's result; empty if there is none.
+// A string member of the job's result; empty if it is absent.
 std::string ResultText(const Job& job, const char* name) {
   if (!job.result_json) return "";
   const auto result = nlohmann::json::parse(*job.result_json, nullptr, false);
@@ -36,7 +36,7 @@ std::string ResultText(const Job& job, const char* name) {
   return result[name].get<std::string>();
 }
 
-// The contract's table of a fine-tuning job's figures.
+// step_metrics.csv of a fine-tuning job, with the columns of OpenAI's result files.
 std::string ResultCsv(const FineTuningFigures& figures) {
   std::string csv = "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n";
   const auto cell = [](const nlohmann::ordered_json& row, const char* name) {
@@ -50,7 +50,7 @@ std::string ResultCsv(const FineTuningFigures& figures) {
   return csv;
 }
 
-// What its conversion has written lies beside the target, for a next start that will not come.
+// Removes the partial output beside the target of a conversion that will not be resumed.
 void RemoveUnfinishedOf(const fs::path& spec_file) {
   const std::string text = engine::ReadWholeFile(spec_file, kMaxSpecBytes);
   convert::RemoveUnfinished(convert::ParseConvertSpec(text, spec_file.string()).target);
@@ -68,8 +68,7 @@ void RemoveCancelled(const Job& job) {
 
 }  // namespace
 
-// nullopt: there is no directory, or it is another server's and nobody has asked for what is in it
-// by giving an admin key.
+// Returns nullopt if no directory is set, or if another server uses it and no admin key is set.
 std::optional<JobStore> App::OpenJobStore() {
   if (options_.data_dir.empty()) return std::nullopt;
   try {
@@ -81,7 +80,7 @@ std::optional<JobStore> App::OpenJobStore() {
   }
 }
 
-// A job that has not ended reads its files.
+// Whether an unfinished fine-tuning job reads the file.
 bool App::IsInUse(const std::string& file_id) {
   if (!jobs_) return false;
   for (const JobStatus status : {JobStatus::kQueued, JobStatus::kRunning, JobStatus::kPaused}) {
@@ -102,7 +101,8 @@ void App::StartJobs() {
   std::optional<JobStore> store = OpenJobStore();
   if (!store) return;
   const fs::path data_dir = fs::absolute(options_.data_dir);
-  // What a job publishes at once, having ended while no server ran, comes after its forerunners.
+  // Held until earlier models are restored: a job that ended while no server ran publishes after
+  // them.
   const std::lock_guard lock(publish_mutex_);
   jobs_ = std::make_unique<JobSupervisor>(
       std::move(*store), options_.jobs, [this](const Job& job) { OnJobSucceeded(job); },
@@ -119,7 +119,7 @@ void App::StartJobs() {
   context_.files = files_.get();
 }
 
-// Models of earlier jobs, oldest first: where two have one name, the newest stays.
+// Restores models of earlier jobs, oldest first: of two with the same name, the newer one stays.
 void App::RestoreJobModels() {
   for (const JobType type : {JobType::kTrain, JobType::kFineTune}) {
     JobFilter filter;
@@ -146,15 +146,15 @@ void App::OnJobSucceeded(const Job& job) {
     PublishJobModel(job);
   } catch (const Error& error) {
     if (error.reason() != "out_of_memory" && error.reason() != "model_not_found") throw;
-    // What is short for the moment must not cost hours of training.
+    // A temporary shortage must not fail a job after hours of training.
     spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job.id, error.what());
     AppendLogLine(LogFile(job.dir), std::string("tandem: the model is made, but not served: ") +
                                         error.what() + "; the next start tries again");
   }
 }
 
-// Once: a job that is published again has it already. The file's id is written down before there is
-// the file: killed in between, the next server does not make a second one.
+// Idempotent, because a job may be published again. The file's id is recorded before the file is
+// added, so that a kill in between does not lead to a second file.
 void App::StoreFineTuningResult(const Job& job) {
   const FineTuningFigures figures = ReadFineTuningFigures(job, FineTuningStepsOf(job));
   std::optional<FineTuningResult> result = ReadFineTuningResult(job);
@@ -182,7 +182,7 @@ void App::PublishJobModel(const Job& job) {
     return PublishAdapter(job, adapter);
   }
   const std::string path = ResultText(job, "model_dir");
-  if (path.empty()) return;  // an adapter alone, or the spec asked for no export
+  if (path.empty()) return;  // an unmerged adapter, or the spec disables the export
   if (is_fine_tune) RecordFineTuning(job, path, models_, *files_);
   PublishModel(job, path);
 }
@@ -209,7 +209,7 @@ void App::PublishModel(const Job& job, const std::string& path) {
   const bool is_fine_tune = job.type == JobType::kFineTune;
   const std::string wanted =
       is_fine_tune ? FineTunedNameOf(job) : ModelIdOfJob(job.request_json, job.id);
-  // A name that another model has got since the job was accepted is not taken from it.
+  // Skip a name that another model has taken since the job was accepted.
   std::vector<NameClaim> names;
   for (const std::string& name : {wanted, job.id}) {
     if (auto claim = models_.TryClaimTuned(name)) names.push_back(std::move(*claim));
@@ -226,13 +226,13 @@ void App::PublishModel(const Job& job, const std::string& path) {
   settings.in_background = true;
   settings.progress = [this](double) { ThrowIfStopping(); };
   settings.memory = memory_.Reserve(id, plan.least);
-  settings.memory.GrowKv(plan.most_kv, 2);  // as much stays free for the next
+  settings.memory.GrowKv(plan.most_kv, 2);  // at most half of the free memory
   models_.Publish(MakeModel(std::move(opened), options_.engine, "", std::move(settings)),
                   std::move(names));
   spdlog::info("job_model_published job={} model={}", job.id, id);
 }
 
-// Jobs read files: an embedded model is written out when one first needs it.
+// Jobs need files: an embedded model is written to disk at its first use.
 std::string App::PathOfModel(const ServedModel& model) {
   if (fs::exists(model.source)) return model.source;
   const fs::path dir = fs::absolute(options_.data_dir) / "models" /

@@ -1,5 +1,4 @@
-// The part of the app that is about pipelines: their jobs of kind load are done here, by the server
-// itself, when all other jobs have ended.
+// The pipelines of the app: the server itself runs their load jobs after all other jobs have ended.
 
 #include <chrono>
 #include <future>
@@ -17,7 +16,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::chrono::milliseconds kLookInterval{100};  // whether the server is stopping
+constexpr std::chrono::milliseconds kLookInterval{
+    100};  // between checks whether the server is stopping
 
 ModelLoadSpec LoadSpecOf(const Json& load) {
   ModelLoadSpec spec;
@@ -30,14 +30,14 @@ ModelLoadSpec LoadSpecOf(const Json& load) {
 
 }  // namespace
 
-// Begins a load or an unload and waits for its end.
+// Starts a load or an unload and waits for its end.
 void App::WaitForHost(const std::function<void(ModelHost::OnEnd)>& begin, const std::string& what) {
   const auto ended = std::make_shared<std::promise<Job>>();
   std::future<Job> job = ended->get_future();
   try {
     begin([ended](const Job& end) { ended->set_value(end); });
   } catch (const Error&) {
-    ThrowIfStopping();  // the next server does it
+    ThrowIfStopping();  // the next start repeats the job's end
     throw;
   }
   while (job.wait_for(kLookInterval) != std::future_status::ready) ThrowIfStopping();
@@ -48,7 +48,7 @@ void App::WaitForHost(const std::function<void(ModelHost::OnEnd)>& begin, const 
               what + (end.error ? ": " + end.error->message : " was cancelled"));
 }
 
-// May be done again by the next server, which has none of the models then.
+// A start after an interruption repeats this from the beginning, without any of the models loaded.
 void App::LoadPipelineModels(const Job& job) {
   const Json result = Json::parse(job.result_json.value_or("{}"), nullptr, false);
   for (const Json& load : result.value("loads", Json::array())) {
@@ -66,7 +66,7 @@ void App::LoadPipelineModels(const Job& job) {
     AppendLogLine(LogFile(job.dir), "tandem: the server has loaded " + spec.id);
     const std::string alias = load.value("alias", "");
     if (!alias.empty()) {
-      // A server that is starting has its aliases a moment later than its jobs.
+      // During a start, aliases become available shortly after jobs.
       while (context_.aliases.load() == nullptr) {
         ThrowIfStopping();
         std::this_thread::sleep_for(kLookInterval);

@@ -3,7 +3,7 @@
 namespace tandem::server {
 namespace {
 
-// A form has more bytes than the file it brings: names, boundaries, fields.
+// Room for a form's bytes besides its file: names, boundaries, fields.
 constexpr size_t kFormBytes = 1 << 20;
 
 using HandlerFunction = void (*)(const HandlerContext&, Request, ResponseWriter);

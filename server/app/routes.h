@@ -7,7 +7,7 @@
 
 namespace tandem::server {
 
-// Everything the world can ask. `context` must outlive the routes.
+// Every route of the API. `context` must outlive the result.
 std::vector<Route> AllRoutes(const HandlerContext& context);
 
 }  // namespace tandem::server

@@ -25,7 +25,7 @@ void NotifyService(std::string_view state) {
     return;
   }
   std::memcpy(address.sun_path, path, path_bytes);
-  if (*path == '@') address.sun_path[0] = '\0';  // an abstract name has no file
+  if (*path == '@') address.sun_path[0] = '\0';  // abstract socket
   const auto address_bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path_bytes);
 
   const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);

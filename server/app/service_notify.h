@@ -4,11 +4,10 @@
 
 namespace tandem::server {
 
-// What systemd wants to hear from a service of Type=notify, sent as one datagram to the socket that
-// $NOTIFY_SOCKET names. Without the variable nobody listens and nothing happens; a manager that
-// cannot be reached costs a warning. Thread-safe.
+// Sends a state ("READY=1") to systemd (sd_notify(3), Type=notify): one datagram to the socket in
+// $NOTIFY_SOCKET. Does nothing if the variable is unset; a failure logs a warning. Thread-safe.
 void NotifyService(std::string_view state);
-// RELOADING=1 with the clock that Type=notify-reload compares. READY=1 ends it.
+// Sends RELOADING=1 with MONOTONIC_USEC, as Type=notify-reload requires. READY=1 ends the reload.
 void NotifyReloading();
 
 }  // namespace tandem::server

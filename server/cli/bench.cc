@@ -268,7 +268,7 @@ void AddSide(CLI::App& command, bench::LoadOptions::Side& side, bool is_peer) {
       ->check(CLI::Range(1, 1 << 22));
 }
 
-// Those of the options whose text is not yet a value.
+// LoadOptions, and the options that are still text.
 struct LoadFlags {
   bench::LoadOptions options;
   std::string endpoint = "chat";

@@ -66,7 +66,7 @@ struct DiffFlags {
   bool json = false;
 };
 
-// JSON has no number for what is none.
+// JSON has no NaN and no infinity: writes null.
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 void PrintDifference(const convert::TensorDifference& each) {

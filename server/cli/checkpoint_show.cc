@@ -23,15 +23,15 @@ using Json = nlohmann::ordered_json;
 
 struct Row {
   std::string name;
-  std::string type;  // of the elements; of what has none, what it is
+  std::string type;  // dtype; the kind of leaf if it is no array
   std::vector<int64_t> shape;
   int64_t bytes = 0;
-  std::string sha256;  // of the bytes, where it was asked for
+  std::string sha256;  // of the bytes; empty unless requested
 };
 
 struct Listing {
   std::string format;
-  std::string path;  // of what was listed: the newest step of a directory of steps
+  std::string path;  // the listed checkpoint: the newest step of a directory of steps
   std::vector<Row> rows;
 };
 

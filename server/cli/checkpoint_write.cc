@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 double MiB(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-// "out/" and "out" are the same directory, but only the second has a name.
+// Drops a trailing slash, because "out/" has no filename.
 fs::path Named(const std::string& text) {
   const fs::path path(text);
   return path.has_filename() ? path : path.parent_path();

@@ -53,7 +53,7 @@ convert::ConvertResult Run(const convert::ConvertSpec& spec, const JobContext& c
   return convert::Convert(spec, context, ops);
 }
 
-// One line that changes on a terminal, a line every ten seconds elsewhere.
+// Shows progress: one line that changes on a terminal, a line every ten seconds elsewhere.
 std::function<void(const ProgressEvent&)> ShowProgress() {
   const auto describe = [](const ProgressEvent& event) {
     char percent[16];
@@ -81,7 +81,7 @@ std::function<void(const ProgressEvent&)> ShowProgress() {
 }  // namespace
 
 int ConvertAndPrint(const convert::ConvertSpec& spec, int threads) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow fails the write, not the process
   const StopOnSignal stop;
   JobContext context;
   context.report = [show = ShowProgress()](const ProgressEvent& event) {
@@ -203,7 +203,7 @@ void AddConvert(CLI::App& command, int& exit_code) {
     flags->spec.source = flags->source;
     flags->spec.base = flags->base;
     flags->spec.target = flags->target;
-    // "out/" and "out" are the same directory, but only the second has a name.
+    // Drop a trailing slash, because "out/" has no filename.
     if (!flags->spec.target.has_filename()) {
       flags->spec.target = flags->spec.target.parent_path();
     }

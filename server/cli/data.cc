@@ -37,7 +37,7 @@ training::TrainSpec ReadSpec(const DataFlags& flags) {
   return spec;
 }
 
-// A spec's data, opened as a run would open it, whatever of it is bad.
+// A spec's data, opened as a run opens it, but skipping bad rows.
 struct Opened {
   explicit Opened(const DataFlags& flags, bool keep_lengths = false)
       : spec(ReadSpec(flags)),

@@ -61,7 +61,7 @@ const char* StateText(engine::PackedEntry::State state) {
   return "";
 }
 
-// One line per entry of the cache of packed weights; 1 when one is damaged.
+// Prints one line per entry of the cache of packed weights. Returns 1 if one is damaged, else 0.
 int DoctorCache() {
   using engine::PackedEntry;
   ThreadPool pool(0);

@@ -35,7 +35,7 @@ bool IsSpecFile(const fs::path& path) {
          fs::is_regular_file(path);
 }
 
-// What the run of a spec has exported is what is evaluated.
+// The spec of a run, changed to evaluate the model or adapter that the run has exported.
 training::TrainSpec SpecOfRun(const EvalFlags& flags, std::string* adapter) {
   training::TrainSpec spec = training::LoadTrainSpec(flags.what, flags.overrides);
   const fs::path exported = spec.run_dir() / (spec.lora.enable ? "adapter" : "hf");
@@ -80,7 +80,7 @@ nlohmann::ordered_json ToJson(const training::Evaluation& result) {
           {"tokens", result.tokens}};
 }
 
-// A step of a pipeline, which ends there when the loss is too high.
+// Runs as a step of a pipeline. Fails if the loss exceeds max_loss, which stops the pipeline.
 int EvalJob(EvalFlags flags) {
   const fs::path dir = flags.job_dir;
   return EndInResult(dir, "out of memory: a smaller per_device_batch_size needs less", [&] {

@@ -7,7 +7,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// In single quotes, so that the shell changes nothing.
+// Single quotes keep the shell from changing the text.
 std::string ShellQuoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string(R"('\'')") : std::string(1, c);

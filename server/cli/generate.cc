@@ -57,7 +57,7 @@ std::vector<TokenId> ParseTokens(const std::string& text, int64_t vocab_size) {
   return out;
 }
 
-// `take` gets the text as it comes, or ids with commas between them.
+// Calls `take` with each piece of the text, or of the list of ids, on the engine's thread.
 void Generate(const GenerateFlags& flags, const std::function<void(std::string_view)>& take) {
   ConfigureLog(flags.log_level, LogFormat::kText);
   engine::EngineOptions options = ToEngineOptions(flags.options);
@@ -107,7 +107,7 @@ int GenerateOnScreen(const GenerateFlags& flags) {
   return 0;
 }
 
-// A step of a pipeline: the text goes to DIR/text.txt.
+// Runs as a step of a pipeline; writes the text to DIR/text.txt.
 int GenerateJob(GenerateFlags flags) {
   const std::filesystem::path dir = flags.job_dir;
   return EndInResult(dir, "out of memory: a model with weights of fewer bits needs less", [&] {

@@ -118,7 +118,7 @@ void LowerPriority(int64_t memory_max_bytes) {
 }
 
 EventLog::EventLog(const fs::path& dir) : path_(dir / "events.jsonl") {
-  // A predecessor that was killed, or the power loss after it, may have left half a line.
+  // An earlier run that was killed, or a power loss, may have left half a line.
   std::ifstream old(path_, std::ios::binary | std::ios::ate);
   bool has_half_line = false;
   if (old && old.tellg() > 0) {
@@ -130,7 +130,7 @@ EventLog::EventLog(const fs::path& dir) : path_(dir / "events.jsonl") {
 }
 
 void EventLog::Write(const ProgressEvent& event) {
-  file_.clear();  // after a full disk, go on where there is room again
+  file_.clear();  // after a full disk, write again once there is room
   ordered_json line = {{"unix_ms", UnixMs()},  {"kind", event.kind},
                        {"step", event.step},   {"total_steps", event.total_steps},
                        {"value", event.value}, {"message", event.message}};
@@ -139,7 +139,7 @@ void EventLog::Write(const ProgressEvent& event) {
     line["seconds_left"] = std::round(event.seconds_left * 10) / 10;
   }
   file_ << line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << '\n' << std::flush;
-  // Step lines are bare, so that tools written for MaxText's log find them.
+  // Step lines have no prefix, so that tools for MaxText's log recognise them.
   if (event.kind == "step") {
     std::printf("%s\n", event.message.c_str());
   } else {
@@ -149,7 +149,7 @@ void EventLog::Write(const ProgressEvent& event) {
   if (event.kind == "checkpoint") Sync();
 }
 
-// A run that goes on from the checkpoint will not say this again.
+// A run that resumes from the checkpoint does not report the earlier events again.
 void EventLog::Sync() {
   try {
     engine::SyncPath(path_);
@@ -174,12 +174,12 @@ OpenJob::OpenJob(const fs::path& dir) : events_(dir) {
 
 int EndInResult(const fs::path& dir, const char* out_of_memory, const std::function<int()>& work) {
   const UniqueFd lock = LockRunDirectory(dir);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with a name
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow fails the write, not the process
   const auto fail = [&](std::string_view code, const char* what) {
     try {
       WriteResult(dir, {{"status", "failed"}, {"error", {{"code", code}, {"message", what}}}});
     } catch (const Error& error) {
-      // Most likely the disk that has ended the run; the exit code still says how it ended.
+      // Most likely a full disk, which also ended the run. The exit code still reports the fault.
       std::fprintf(stderr, "tandem: %s\n", error.what());
     }
   };
@@ -189,7 +189,7 @@ int EndInResult(const fs::path& dir, const char* out_of_memory, const std::funct
     fail("out_of_memory", out_of_memory);
     throw Error(ErrorCode::kUnavailable, out_of_memory);
   } catch (const std::system_error& error) {
-    // A thread for whose stack there was no memory ends in the first of these.
+    // EAGAIN: no memory for the stack of a thread.
     const bool is_memory = error.code() == std::errc::resource_unavailable_try_again ||
                            error.code() == std::errc::not_enough_memory;
     fail(is_memory ? "out_of_memory" : "failed", is_memory ? out_of_memory : error.what());

@@ -14,16 +14,17 @@
 
 namespace tandem::server {
 
-// What the verbs that run as a job's process (`tandem VERB --job DIR`) have in common: they read
-// DIR/spec.json, write events.jsonl and end in result.json, or, when they were stopped, in the exit
-// code that asks to be started again.
+// Shared by the verbs that run as a job's process (`tandem VERB --job DIR`). The process reads
+// DIR/spec.json and writes DIR/events.jsonl. It ends with DIR/result.json, or, if it was stopped,
+// with kExitTryAgain and no result.
 
+// Stopped before the end: start the same command again to resume (EX_TEMPFAIL).
 inline constexpr int kExitTryAgain = 75;
 // Another process works in the directory (EX_UNAVAILABLE).
 inline constexpr int kExitInUse = 69;
 
-// Turns SIGTERM and SIGINT into a stop request for as long as it lives. Handlers may do almost
-// nothing, so they write one byte into a pipe that a thread reads. One at a time.
+// Turns SIGTERM and SIGINT into a stop request while it lives. The handlers only write one byte to
+// a pipe, which is async-signal-safe; a thread reads it. At most one instance at a time.
 class StopOnSignal {
  public:
   StopOnSignal();
@@ -42,11 +43,12 @@ class StopOnSignal {
   std::thread watcher_;
 };
 
-// A job gives way to everything else on the machine: idle scheduling class, first to go when memory
-// runs out, and a ceiling of its own. What the system refuses is left as it is.
+// Lets a job yield to everything else on the machine: SCHED_IDLE, and the highest OOM score. A
+// refusal of these is ignored. A positive `memory_max_bytes` also bounds the data segment; throws
+// kUnavailable if that fails.
 void LowerPriority(int64_t memory_max_bytes);
 
-// events.jsonl for whoever watches the job, the same words on standard output for people.
+// Writes progress to DIR/events.jsonl and, as text, to standard output.
 class EventLog {
  public:
   explicit EventLog(const std::filesystem::path& dir);
@@ -59,13 +61,12 @@ class EventLog {
   std::ofstream file_;
 };
 
-// The last word of a job. A run that was stopped leaves none: kExitTryAgain says that it goes on
-// when it is started again.
+// Writes DIR/result.json, the final outcome of a job. A run that was stopped writes none.
 void WriteResult(const std::filesystem::path& dir, const nlohmann::ordered_json& result);
-void RemoveResult(const std::filesystem::path& dir);  // of an earlier run in this directory
+void RemoveResult(const std::filesystem::path& dir);  // the result of an earlier run
 
-// A job at work in its directory, as long as it lives: what an earlier run said there at its end is
-// gone, what is reported stands in events.jsonl, SIGTERM asks it to stop. One at a time.
+// The environment of a job that runs in `dir`. Removes an earlier result, sends reports to
+// events.jsonl, and turns SIGTERM into a stop request. At most one instance at a time.
 class OpenJob {
  public:
   explicit OpenJob(const std::filesystem::path& dir);
@@ -78,9 +79,9 @@ class OpenJob {
   JobContext context_;
 };
 
-// The main of a job's process. Locks DIR/work.lock, throws as LockRunDirectory before it touches
-// anything in the directory, then calls `work`. Writes what `work` throws into result.json and
-// rethrows it; `out_of_memory` is the message for std::bad_alloc.
+// The main function of a job's process. Locks DIR/work.lock, then calls `work` and returns its exit
+// code. Throws as LockRunDirectory before it changes anything in the directory. Writes an exception
+// of `work` to result.json and rethrows it; `out_of_memory` is the message for std::bad_alloc.
 int EndInResult(const std::filesystem::path& dir, const char* out_of_memory,
                 const std::function<int()>& work);
 

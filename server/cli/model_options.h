@@ -11,7 +11,7 @@ class App;
 
 namespace tandem::server {
 
-// The flags that every verb which opens a model shares.
+// Flags shared by the verbs that open a model.
 struct ModelFlags {
   std::string dtype = "auto";
   int threads = 0;
@@ -22,11 +22,12 @@ struct ModelFlags {
 };
 
 void AddModelFlags(CLI::App& command, ModelFlags& flags);
-// Where packed weights are kept: shared by all processes of the user. Empty: nowhere.
+// Directory of the packed weights, shared by all processes of the user. Empty: no cache, because
+// neither XDG_CACHE_HOME nor HOME is set.
 std::filesystem::path CacheDir();
-// Throws kInvalidArgument naming the flag.
+// Throws kInvalidArgument with the name of a bad flag.
 engine::EngineOptions ToEngineOptions(const ModelFlags& flags);
-// The text of --chat-template; empty when it was not given.
+// The text of --chat-template; empty if it was not given.
 std::string ReadChatTemplate(const ModelFlags& flags);
 
 }  // namespace tandem::server

@@ -43,14 +43,14 @@ std::string FromEnvironment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// What the cache has of ORG/NAME, for a look that fetches nothing.
+// The cached path of ORG/NAME, without a download; else `path` itself.
 std::string CachedPath(const std::string& path) {
   const auto reference = engine::ParseHubReference(path);
   if (fs::exists(path) || !reference) return path;
   try {
     return engine::FindPulledModel(*reference, engine::HubOptionsFromEnvironment()).string();
   } catch (const Error&) {
-    return path;  // not there yet: it will be fetched when the job begins
+    return path;  // not in the cache: fetched when the job starts
   }
 }
 
@@ -121,7 +121,7 @@ int Run(const PipelineFlags& flags) {
   const PipelineSpec spec = Load(flags);
   PipelineOptions options = OptionsOf(flags, spec);
   options.find = {[](const std::string& path) { return engine::PulledPath(path); }, FindSpecPaths};
-  // Standard output is the summary's, if one was asked for.
+  // With --json, standard output holds only the summary.
   std::FILE* const lines = flags.json ? stderr : stdout;
   const StopOnSignal stop;
   JobContext context;
@@ -144,8 +144,8 @@ int Run(const PipelineFlags& flags) {
   return outcome.stopped ? kExitTryAgain : 0;
 }
 
-// A job of a server: spec.json names absolute paths, and what is to be served is the server's to
-// load.
+// Runs as a job of a server: spec.json has absolute paths, and the server itself runs the load
+// jobs.
 int RunAsJob(const PipelineFlags& flags) {
   const fs::path dir = fs::absolute(flags.job_dir).lexically_normal();
   return EndInResult(dir, "out of memory", [&] {

@@ -25,7 +25,7 @@ struct ProfileFlags {
 void Profile(const ProfileFlags& flags) {
   std::vector<std::string> values = {""};
   if (!flags.sweep.empty()) values = training::SweepWords(flags.sweep);
-  // All specs are read before the first runs: a fault in the last value shows at once.
+  // Read all specs before the first run, so that a fault in the last value shows at once.
   std::vector<training::TrainSpec> specs;
   for (const std::string& value : values) {
     std::vector<std::string> words = flags.overrides;
@@ -36,7 +36,7 @@ void Profile(const ProfileFlags& flags) {
   }
   std::printf("%-32s %10s %12s %10s %7s %12s %12s\n", "value", "step ms", "tokens/s", "GFLOP/s",
               "MFU", "planned MiB", "peak MiB");
-  // Measured once, so that the rows can be compared.
+  // Peak FLOP/s, measured once per dtype and thread count so that rows are comparable.
   std::map<std::pair<engine::DType, int64_t>, double> roofs;
   for (size_t i = 0; i < specs.size(); ++i) {
     training::ProfileOptions options = flags.options;

@@ -25,7 +25,7 @@ struct PullFlags {
   std::string log_level = "info";
 };
 
-// While the pull lives, signals wait to be looked at instead of ending the program.
+// During a pull, signals stay pending: the pull polls them and stops in order.
 void BlockStopSignals() {
   sigset_t signals;
   sigemptyset(&signals);

@@ -34,7 +34,7 @@ struct QuantizeFlags {
   std::string log_level = "info";
 };
 
-// Read where no text is given: prose, a list, numbers and code, about what models are asked for.
+// Default text of the comparison: prose, a list, numbers, code and a dialogue.
 constexpr std::string_view kText =
     "The harbour wakes before the town does. Long before the bakery opens its shutters, the first "
     "boats come in under grey light, and the gulls, who have learned the hours better than anyone, "
@@ -122,7 +122,7 @@ int Quantize(const QuantizeFlags& flags) {
                                             : reference.tokenizer    ? "built in"
                                                                      : "random ids"},
                                    {"packed_file", rounded.model->packed_path().string()}};
-  // Random ids are no text: every model predicts them badly, which says nothing.
+  // The perplexity of random ids says nothing: every model predicts them badly.
   if (reference.tokenizer || !flags.text_file.empty()) {
     report["reference_perplexity"] = distance.reference_perplexity;
     report["perplexity"] = distance.perplexity;

@@ -64,7 +64,7 @@ engine::EngineOptions ToEngineOptions(const AppConfig& config) {
   return options;
 }
 
-// The admin key of either source; empty: none.
+// The admin key from the file or the flag; empty: none.
 std::string AdminKey(const AppConfig& config) {
   if (config.admin_key_file.empty()) return config.admin_key;
   if (!config.admin_key.empty()) {
@@ -80,7 +80,7 @@ std::string AdminKey(const AppConfig& config) {
   return key;
 }
 
-// A key that other users of this machine can read protects nothing from them.
+// Warns if other users of this machine can read the admin key.
 void WarnOfExposedAdminKey(const config::LoadedConfig& loaded) {
   const auto origin = loaded.origins.find("admin-key");
   if (origin != loaded.origins.end() && origin->second == "--admin-key") {
@@ -147,7 +147,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   return options;
 }
 
-// The first line is for programs that wait for the server, the rest for people.
+// Programs that wait for the server read the first line; the rest is for people.
 void Announce(App& app, bool needs_key) {
   std::printf("listening on %s\n", app.base_url().c_str());
   const std::vector<ModelRegistry::Entry> models = app.models().List();
@@ -163,7 +163,7 @@ int Serve(const ServeFlags& flags) {
   const config::LoadedConfig loaded = config::LoadConfig(flags.sources);
   const AppConfig& config = loaded.values;
   if (flags.only_check) {
-    engine::Kernels();  // TANDEM_FORCE_ISA may name what this CPU does not have
+    engine::Kernels();  // throws if TANDEM_FORCE_ISA names an ISA that this CPU lacks
     std::printf("%s", config::DescribeConfig(loaded).c_str());
     return 0;
   }
@@ -171,13 +171,15 @@ int Serve(const ServeFlags& flags) {
   ConfigureLog(config.log_level, config.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
   WarnOfExposedAdminKey(loaded);
   AppOptions options = ToAppOptions(config);
-  // They are blocked until RunUntilSignal takes them; loading, which may take minutes, ends early.
+  // SIGTERM and SIGINT stay pending until RunUntilSignal takes them. Loading may take minutes, so
+  // it checks for them and ends early.
   options.is_interrupted = [] {
     sigset_t pending;
     return sigpending(&pending) == 0 &&
            (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1);
   };
-  // Loads and the engine check every mapped weight for damage, so a truncated file costs one model.
+  // A truncated weight file then fails one model instead of the process: loads and the engine check
+  // for mapping faults.
   engine::SurviveMappingFaults();
   const bool needs_key = !config.api_key.empty() || !config.api_key_file.empty();
   App app(std::move(options));
@@ -188,8 +190,8 @@ int Serve(const ServeFlags& flags) {
   return 0;
 }
 
-// A flag only remembers its words: what they mean, and whether they may, is decided with the file's
-// and the environment's.
+// A flag only records its words. LoadConfig parses and checks them together with the configuration
+// file and the environment.
 void AddFlag(CLI::App& command, const ConfigKey& key, config::ConfigSources& sources) {
   const std::string name(key.name);
   std::string flag = "--" + name;

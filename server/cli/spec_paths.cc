@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// ORG/NAME as the directory that Hugging Face's own tools keep the data set in, where there is one.
+// The directory where Hugging Face's tools cache the data set ORG/NAME; else `path` itself.
 fs::path CachedDataSet(const fs::path& path) {
   std::error_code absent;
   if (path.empty() || fs::exists(path, absent)) return path;

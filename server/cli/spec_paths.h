@@ -6,9 +6,8 @@ struct TrainSpec;
 
 namespace tandem::server {
 
-// Names of the hub in a spec that a user of this machine gave: models are pulled, data sets are
-// looked for in the hub's cache. Not for jobs: what a request names must lie below the server's own
-// directory.
+// Replaces hub names (ORG/NAME) in a spec by local paths: downloads models, and finds data sets in
+// the hub's cache. Not for specs of requests, whose paths must lie below the model root.
 void FindSpecPaths(training::TrainSpec& spec);
 
 }  // namespace tandem::server

@@ -72,7 +72,7 @@ void EncodeOne(const engine::TokenizerFiles& files, const TokenizerFlags& flags,
   std::fwrite(line.data(), 1, line.size(), stdout);
 }
 
-// each(line) for the lines of a text, the last one with or without its end.
+// Calls each(line) for every line of a text; the last one may lack its newline.
 template <class Each>
 void ForEachLine(std::string_view text, Each&& each) {
   while (!text.empty()) {

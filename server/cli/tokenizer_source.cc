@@ -31,7 +31,7 @@ engine::TokenizerFiles LoadTokenizerAt(const std::string& where) {
     files = engine::LoadTokenizer(
         where,
         [&](std::string_view file) {
-          // Of a model that we have no family for, the vocabulary can be read all the same.
+          // Without config.json, the vocabulary of an unsupported family can be read too.
           return file == "config.json" ? std::nullopt : model.ReadText(file);
         },
         [&](std::string_view file) { return model.Describe(file); });
@@ -39,7 +39,7 @@ engine::TokenizerFiles LoadTokenizerAt(const std::string& where) {
     files = engine::LoadTokenizer(where,
                                   [&](std::string_view file) { return ReadIfThere(path / file); });
   } else if (!part.empty()) {
-    // Beside it, only what describes it.
+    // Read only the files of its directory that describe this one.
     files = engine::LoadTokenizer(
         path.has_parent_path() ? path.parent_path() : fs::path("."),
         [&](std::string_view file) -> std::optional<std::string> {
@@ -49,7 +49,7 @@ engine::TokenizerFiles LoadTokenizerAt(const std::string& where) {
         });
   } else {
     engine::TokenizerTexts texts;
-    // Messages name the file as it lies in a directory.
+    // Errors name the directory and the file in it.
     const bool usual_name = path.filename() == "tokenizer.json";
     texts.source =
         usual_name ? (path.has_parent_path() ? path.parent_path() : fs::path(".")) : path;

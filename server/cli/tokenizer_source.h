@@ -6,8 +6,8 @@
 
 namespace tandem::server {
 
-// The tokenizer of a model directory or of one file: a tokenizer.model or .tiktoken by its ending,
-// else a tokenizer.json. Throws kNotFound where there is none, else as engine::LoadTokenizer.
+// Loads the tokenizer of a model directory, a model file (GGUF, llama2.c), a .model or .tiktoken
+// file, or else a tokenizer.json. Throws kNotFound if there is none, else as engine::LoadTokenizer.
 engine::TokenizerFiles LoadTokenizerAt(const std::string& where);
 
 }  // namespace tandem::server

@@ -32,7 +32,7 @@ constexpr const char* kOutOfMemory =
 
 int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
   if (spec.resources.lower_priority) LowerPriority(spec.resources.memory_max_bytes);
-  engine::RemoveStaleTemporaries(dir);  // of a run that was killed
+  engine::RemoveStaleTemporaries(dir);  // left by a killed run
   const OpenJob job(dir);
 
   const training::TrainOutcome outcome = training::RunTraining(spec, job.context());
@@ -52,7 +52,7 @@ int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
 
 int TrainSpecFile(const TrainFlags& flags) {
   training::TrainSpec spec = training::LoadTrainSpec(flags.spec, flags.overrides);
-  // Not for jobs: what a request names must lie below the server's own directory.
+  // Not for jobs: paths of a request must lie below the model root.
   FindSpecPaths(spec);
   MakeDirectories(spec.run_dir());
   const UniqueFd lock = LockRunDirectory(spec.run_dir());

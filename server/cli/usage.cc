@@ -18,7 +18,7 @@ std::string DidYouMean(const std::string& nearest) {
 }
 
 std::string HelpOf(const CLI::App& verb) {
-  // "tandem help checkpoint ls": the word help comes behind the program's name.
+  // "tandem help checkpoint ls": "help" comes after the program's name.
   const std::string path = VerbPath(verb);
   const size_t space = path.find(' ');
   return path.substr(0, space) + " help" + (space == std::string::npos ? "" : path.substr(space));
@@ -39,7 +39,7 @@ std::string NearestWord(std::string_view word, const std::vector<std::string>& k
       std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
         return EditDistance(word, a) < EditDistance(word, b);
       });
-  // One slip in three characters is a typo; more is another word.
+  // A typo has at most one edit per three characters, or two edits in a short word.
   const size_t most = std::max<size_t>(2, word.size() / 3);
   return nearest == known.end() || EditDistance(word, *nearest) > most ? "" : *nearest;
 }

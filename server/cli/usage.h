@@ -11,18 +11,18 @@ class App;
 
 namespace tandem::server {
 
-// The known word that a misspelt one most likely means. Empty when no known word is close.
+// The known word closest to a misspelt one; empty if none is close.
 std::string NearestWord(std::string_view word, const std::vector<std::string>& known);
 
-// Walks `words` down from `root` as far as they name verbs: "checkpoint", "ls". Stops at the first
-// flag, and at verbs without verbs of their own. Throws kInvalidArgument for an unknown verb, with
-// the nearest known one.
+// Follows `words` from `root` as long as they name verbs: "checkpoint", "ls". Stops at the first
+// flag and at a verb without subcommands. Throws kInvalidArgument for an unknown verb, with the
+// nearest known one.
 const CLI::App& FindVerb(const CLI::App& root, std::span<const std::string> words);
 
 // The verb as a user types it: "tandem checkpoint ls".
 std::string VerbPath(const CLI::App& verb);
 
-// The message for words that the verb of a failed parse does not know, with the nearest flag.
+// Message for words that the verb of a failed parse does not know, with the nearest flag.
 std::string UnknownWordMessage(const CLI::App& root);
 
 }  // namespace tandem::server

@@ -9,9 +9,7 @@ class App;
 
 namespace tandem::server {
 
-// A verb of the program: one file in this room, one line in verbs.cc. `add` declares the verb's
-// options on its own subcommand and keeps what they fill; the function it returns runs the verb and
-// gives the exit code. Errors are thrown.
+// A verb of the program: one file in this folder and one line in verbs.cc.
 struct Verb {
   const char* name;
   const char* description;
@@ -20,7 +18,8 @@ struct Verb {
 
 std::span<const Verb> Verbs();
 
-// Each declares its options and, through CLI11's callback, runs when its verb was given.
+// Each declares the options of its subcommand. If the verb is given, CLI11's callback runs it and
+// sets exit_code; errors are thrown.
 void AddServe(CLI::App& command, int& exit_code);
 void AddGenerate(CLI::App& command, int& exit_code);
 void AddPull(CLI::App& command, int& exit_code);
@@ -40,7 +39,7 @@ void AddBench(CLI::App& command, int& exit_code);
 void AddVersion(CLI::App& command, int& exit_code);
 void AddHelp(CLI::App& command, int& exit_code);
 
-// Version, commit and build in one line: what `tandem version` and `tandem --version` print.
+// One line with version, commit and build, for `tandem version` and `tandem --version`.
 std::string VersionLine();
 
 }  // namespace tandem::server

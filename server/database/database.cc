@@ -18,7 +18,7 @@ namespace tandem::server {
 namespace {
 
 constexpr int kApplicationId = 0x54444d4a;  // "TDMJ"
-constexpr int kBusyTimeoutMs = 5000;        // somebody may be reading with the sqlite3 shell
+constexpr int kBusyTimeoutMs = 5000;        // for a concurrent sqlite3 shell
 
 constexpr const char* kJobs = R"(
 CREATE TABLE jobs (
@@ -58,7 +58,7 @@ CREATE INDEX files_by_purpose ON files (purpose, seq);
 CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
 )";
 
-// Names that stand for models (CONTRACT, /admin/aliases).
+// Alternative names of models (/admin/aliases).
 constexpr const char* kAliases = R"(
 CREATE TABLE aliases (
   name    TEXT PRIMARY KEY,
@@ -66,7 +66,7 @@ CREATE TABLE aliases (
 ) STRICT;
 )";
 
-// The i-th brings a file of version i to version i + 1. What has been released stays as it is.
+// Step i updates a file from version i to version i + 1. Released steps must not change.
 constexpr std::array kSteps = {kJobs, kFiles, kAliases};
 constexpr int kSchemaVersion = kSteps.size();
 
@@ -76,7 +76,7 @@ constexpr int kSchemaVersion = kSteps.size();
     throw Error(ErrorCode::kDataLoss, "database " + path.string() + " is corrupt: " + why +
                                           "; move it away to start with an empty one");
   }
-  // SQLite reports only ENOSPC as SQLITE_FULL; an exhausted quota is one of its I/O errors.
+  // SQLite reports only ENOSPC as SQLITE_FULL; an exhausted quota is an I/O error.
   const bool is_io = (rc & 0xFF) == SQLITE_IOERR || (rc & 0xFF) == SQLITE_CANTOPEN;
   if ((rc & 0xFF) == SQLITE_FULL ||
       (is_io && handle != nullptr && IsDiskFull(sqlite3_system_errno(handle)))) {
@@ -86,7 +86,7 @@ constexpr int kSchemaVersion = kSteps.size();
 }
 
 std::string FirstLine(const std::string& text) {
-  // quick_check begins with a heading, "*** in database main ***".
+  // quick_check can start with a heading, "*** in database main ***".
   const size_t begin = text.starts_with("***") ? text.find('\n') + 1 : 0;
   return text.substr(begin, text.find('\n', begin) - begin);
 }
@@ -160,8 +160,8 @@ Database::Database(std::filesystem::path file) : path_(std::move(file)) {
   BringUpToDate();
 }
 
-// Makes an empty file with mode 0600, which SQLite gives -wal and -shm too. O_EXCL, because closing
-// a descriptor of an existing database would drop the locks of this process's other connections.
+// Creates an empty file with mode 0600, which SQLite copies to -wal and -shm. O_EXCL: closing a
+// descriptor of an existing database would drop the locks of this process's other connections.
 void Database::CreateForOwner() const {
   const int fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
   if (fd >= 0) {
@@ -211,7 +211,7 @@ int64_t Database::Number(const std::string& sql) {
   return query.Next() ? query.Int() : 0;
 }
 
-// Each pragma has its reason in the room's README.
+// The README of this room explains each pragma.
 void Database::Configure() {
   sqlite3_busy_timeout(handle_.get(), kBusyTimeoutMs);
   Run("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA foreign_keys = ON;");
@@ -220,7 +220,7 @@ void Database::Configure() {
   Run("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;");
 }
 
-// Reads only: a file that is refused is left as it was.
+// Reads only, so that a refused file keeps its contents.
 void Database::Check() {
   const int64_t version = Number("PRAGMA user_version");
   const int64_t application = Number("PRAGMA application_id");

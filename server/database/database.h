@@ -13,7 +13,8 @@ struct sqlite3_stmt;
 
 namespace tandem::server {
 
-// One run of a prepared statement; leaves it ready for the next. Must not outlive its Database.
+// One run of a prepared statement; resets the statement on destruction. Must not outlive its
+// Database.
 class Query {
  public:
   Query(sqlite3* handle, sqlite3_stmt* statement, const std::filesystem::path& path)
@@ -22,7 +23,7 @@ class Query {
   Query(const Query&) = delete;
   Query& operator=(const Query&) = delete;
 
-  // Parameters in the order of the statement's question marks. Texts must outlive the query.
+  // Binds the next parameter, in the order of the question marks. Texts must outlive the query.
   Query& Bind(int64_t value);
   Query& Bind(double value);
   Query& Bind(std::string_view text);
@@ -32,10 +33,10 @@ class Query {
     return value ? Bind(*value) : BindNull();
   }
 
-  // False when there is no further row.
+  // Returns false if there are no more rows.
   bool Next();
 
-  // Columns from left to right.
+  // Read the columns from left to right.
   int64_t Int();
   double Real();
   std::string Text();
@@ -53,25 +54,25 @@ class Query {
   int column_ = 0;
 };
 
-// One connection to the server's database, DATA_DIR/tandem.db, with the tables of every room.
-// Several connections of one process may be open at once; whoever owns one uses it from one thread
-// at a time. Who may open the file at all is decided by the lock of the data directory (JobStore).
+// One connection to the server's database, DATA_DIR/tandem.db, with the tables of all rooms. A
+// process may have several connections; each is used by one thread at a time. The lock of the data
+// directory (JobStore) decides which process may open the file.
 //
-// Every method throws kIo when the disk refuses, kUnavailable (insufficient_storage) when it is
-// full, and kDataLoss when the file turns out corrupt.
+// Every method throws kIo for a disk error, kUnavailable (insufficient_storage) for a full disk,
+// and kDataLoss for a corrupt file.
 class Database {
  public:
-  // Creates the file where missing and brings its tables up to date. Restricts the file, its -wal
-  // and its -shm to mode 0600. Throws kFailedPrecondition if a newer program wrote it, and
-  // kDataLoss if it is corrupt or another program's. Refusing a file does not change its contents.
+  // Creates a missing file and updates its tables. Restricts the file, its -wal and its -shm to
+  // mode 0600. Throws kFailedPrecondition if a newer program wrote the file, and kDataLoss if it is
+  // corrupt or not ours. A refused file keeps its contents.
   explicit Database(std::filesystem::path file);
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
-  // Prepares each distinct text once; a room has a handful of them.
+  // Prepares each distinct text once and caches it.
   Query Prepare(const std::string& sql);
   void Run(const std::string& sql);
-  // Rows that the last INSERT, UPDATE or DELETE has changed.
+  // Rows changed by the last INSERT, UPDATE or DELETE.
   int64_t changes() const;
 
  private:
@@ -89,7 +90,8 @@ class Database {
 
   const std::filesystem::path path_;
   std::unique_ptr<sqlite3, Closer> handle_;
-  std::map<std::string, std::unique_ptr<sqlite3_stmt, Closer>> statements_;  // freed first
+  std::map<std::string, std::unique_ptr<sqlite3_stmt, Closer>> statements_;  // destroyed before
+                                                                             // handle_
 };
 
 }  // namespace tandem::server

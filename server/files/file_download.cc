@@ -12,7 +12,7 @@ namespace tandem::server {
 namespace {
 
 constexpr int64_t kPieceBytes = 256 << 10;
-// Then others that wait for this thread have their turn.
+// After this many pieces, other tasks of the thread have their turn.
 constexpr int kPiecesPerTurn = 16;
 
 }  // namespace
@@ -21,7 +21,8 @@ void FileDownload::Start(FileStore& store, UniqueFd fd, int64_t offset, int64_t 
                          Response head, const ResponseWriter& writer) {
   const std::shared_ptr<FileDownload> download(new FileDownload(
       store, std::move(fd), offset, n_bytes, writer.StartBody(std::move(head), n_bytes)));
-  // Let go of when the answer is complete or its client gone.
+  // The answer holds this callback, and thereby the download, until it is complete or its client
+  // has left.
   download->stream_.OnBackpressure(
       [download](bool is_paused) { download->OnBackpressure(is_paused); });
   store.Post([download] { download->Pump(); });
@@ -48,7 +49,7 @@ void FileDownload::Pump() {
   store_.Post([self = shared_from_this()] { self->Pump(); });
 }
 
-// False when there is nothing more to send.
+// Returns false if nothing is left to send.
 bool FileDownload::SendPiece() {
   piece_.resize(static_cast<size_t>(std::min(left_, kPieceBytes)));
   ssize_t n = 0;
@@ -56,7 +57,7 @@ bool FileDownload::SendPiece() {
     n = ::pread(fd_.get(), piece_.data(), piece_.size(), offset_);
   } while (n < 0 && errno == EINTR);
   if (n <= 0) {
-    // The answer cannot be completed, nor taken back: its client sees the connection break.
+    // The answer is incomplete and its head is sent, so the connection is reset.
     spdlog::error("file_unreadable offset={} errno={}", offset_, n < 0 ? errno : 0);
     stream_.GiveUp();
     return false;

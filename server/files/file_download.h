@@ -11,12 +11,12 @@
 
 namespace tandem::server {
 
-// Some bytes of a file on their way to a client, read by the store's threads as fast as the client
-// takes them. Kept alive by the answer it fills.
+// Sends a range of a file to a client. The store's threads read it as fast as the client takes it.
+// The answer keeps this object alive.
 class FileDownload : public std::enable_shared_from_this<FileDownload> {
  public:
-  // Begins the answer `head`. REQUIRES: n_bytes > 0, and the file has them. The store must outlive
-  // the answer.
+  // Starts the answer `head`. REQUIRES: n_bytes > 0, and the file has n_bytes from `offset`. The
+  // store must outlive the answer.
   static void Start(FileStore& store, UniqueFd fd, int64_t offset, int64_t n_bytes, Response head,
                     const ResponseWriter& writer);
 

@@ -27,7 +27,7 @@ constexpr std::string_view kDeletedSuffix = ".deleted";
 constexpr const char* kUnknownDir = "unknown";
 constexpr size_t kMaxNameBytes = 255;
 constexpr int kThreads = 2;
-// One task at a time for each connection that uploads or downloads, which are bounded elsewhere.
+// Each connection has at most one task here, so connection limits bound the queue.
 constexpr size_t kMaxTasks = 1 << 20;
 
 std::filesystem::path MakeFilesDir(const std::filesystem::path& data_dir) {
@@ -52,16 +52,16 @@ StoredFile ReadFile(Query& row) {
   return file;
 }
 
-// A file that goes again unless the table comes to know it.
+// Removes the file at `path` on destruction, unless the table lists it by then.
 struct Unlisted {
-  std::filesystem::path path;  // empty: it is known
+  std::filesystem::path path;  // empty: the table lists it
   ~Unlisted() {
     std::error_code ignored;
     if (!path.empty()) std::filesystem::remove(path, ignored);
   }
 };
 
-// How many bytes the character at the beginning of `text` has; 0: it is none.
+// Length in bytes of the UTF-8 character at the start of `text`; 0 if invalid.
 size_t CharacterBytes(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -74,7 +74,7 @@ size_t CharacterBytes(std::string_view text) {
   for (size_t i = 1; i < n; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
   }
-  // Overlong forms, surrogates, and what lies beyond Unicode.
+  // Overlong forms, surrogates, and code points beyond Unicode.
   if ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) > 0x9F) ||
       (first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) > 0x8F)) {
     return 0;
@@ -140,7 +140,7 @@ std::filesystem::path FileStore::TombstoneOf(const std::string& id) const {
   return dir_ / (id + std::string(kDeletedSuffix));
 }
 
-// Compares the directory with the table after a kill or a restored backup.
+// Reconciles the directory with the table after a kill or a restored backup.
 void FileStore::Recover() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(dir_)) {
@@ -173,7 +173,7 @@ void FileStore::Recover() {
   }
 }
 
-// Moves a file that the table does not list to files/unknown/, under a free name.
+// Moves a file that the table does not list to files/unknown/, under an unused name.
 void FileStore::SetAside(const std::string& name) {
   const std::filesystem::path unknown = dir_ / kUnknownDir;
   std::filesystem::path to = unknown / name;
@@ -210,7 +210,7 @@ StoredFile FileStore::Add(TemporaryFile temporary, const NewFile& about) {
   file.bytes = temporary.bytes();
   file.filename = about.filename;
   file.purpose = about.purpose;
-  temporary.Publish(PathOf(file.id));  // not under the lock: it may take seconds
+  temporary.Publish(PathOf(file.id));  // outside the lock: it can take seconds
 
   Unlisted unlisted{PathOf(file.id)};
 
@@ -268,7 +268,7 @@ FilePage FileStore::List(const FileFilter& filter) {
       (filter.oldest_first ? "ASC" : "DESC") + " LIMIT ?4");
   query.Bind(beyond);
   filter.purpose ? query.Bind(std::string_view(*filter.purpose)) : query.BindNull();
-  // One more row tells whether there are more.
+  // One extra row tells whether more exist.
   query.Bind(Now()).Bind(static_cast<int64_t>(filter.limit + tombstones_.size()) + 1);
   FilePage page;
   while (query.Next()) {
@@ -283,8 +283,8 @@ FilePage FileStore::List(const FileFilter& filter) {
   return page;
 }
 
-// The rename decides: from here on the file is deleted, whatever the database says. A file without
-// bytes has nothing to rename.
+// The rename decides: afterwards the file counts as deleted, whatever the database says. A file
+// without bytes has nothing to rename.
 std::error_code FileStore::Remove(const std::string& id) {
   std::error_code error;
   std::filesystem::rename(PathOf(id), TombstoneOf(id), error);
@@ -294,8 +294,8 @@ std::error_code FileStore::Remove(const std::string& id) {
   return {};
 }
 
-// Removes the row, then the tombstone. Without room for the database the bytes go first, and an
-// empty tombstone keeps the decision for the next start.
+// Removes the row, then the tombstone. If the database has no space, removes the bytes first; an
+// empty tombstone then records the deletion for the next start.
 void FileStore::FinishRemoval(const std::string& id) {
   const std::filesystem::path tombstone = TombstoneOf(id);
   std::error_code ignored;
@@ -311,7 +311,7 @@ void FileStore::FinishRemoval(const std::string& id) {
   tombstones_.erase(id);
 }
 
-// False when the database refuses, for example on a full disk.
+// Returns false if the database refuses, for example on a full disk.
 bool FileStore::ForgetRow(const std::string& id) {
   try {
     Query query = database_.Prepare("DELETE FROM files WHERE id = ?");
@@ -326,7 +326,7 @@ bool FileStore::ForgetRow(const std::string& id) {
 
 void FileStore::Delete(const std::string& id) {
   const std::lock_guard lock(mutex_);
-  // The database may have room again.
+  // The database may have space again.
   for (const std::string& kept : std::set<std::string>(tombstones_)) FinishRemoval(kept);
   Require(id);
   if (options_.is_in_use && options_.is_in_use(id)) {
@@ -341,8 +341,8 @@ void FileStore::Delete(const std::string& id) {
   spdlog::info("file_deleted id={}", id);
 }
 
-// Nobody sees a file whose time has come; its bytes go when somebody next asks for files. One that
-// a job needs stays on disk until then.
+// Expired files are invisible at once. Their bytes are removed at the next request for files, or
+// when no job needs them any more.
 void FileStore::RemoveExpired() {
   const int64_t now = Now();
   if (now < next_expiry_) return;
@@ -363,12 +363,12 @@ void FileStore::RemoveExpired() {
   }
   for (const std::string& id : expired) {
     if (options_.is_in_use && options_.is_in_use(id)) {
-      next_expiry_ = now;  // look again
+      next_expiry_ = now;  // retry at the next request
       continue;
     }
     if (const std::error_code error = Remove(id)) {
       spdlog::warn("file_not_removed id={} reason=\"{}\"", id, error.message());
-      next_expiry_ = now;  // look again
+      next_expiry_ = now;  // retry at the next request
       continue;
     }
     spdlog::info("file_expired id={}", id);

@@ -17,29 +17,29 @@
 
 namespace tandem::server {
 
-// An uploaded file, as the world sees it.
+// An uploaded file as the API shows it.
 struct StoredFile {
   std::string id;  // "file-" and 24 hexadecimal digits
   int64_t bytes = 0;
   int64_t created_at = 0;  // seconds since 1970
-  std::string filename;    // the client's word for it; never a path of ours
+  std::string filename;    // the client's name for it; never a path on this machine
   std::string purpose;
   std::optional<int64_t> expires_at;
 };
 
-// What an upload says about its file.
+// Properties of a new file, from the upload form.
 struct NewFile {
   std::string filename;
   std::string purpose;
   std::optional<int64_t> expires_after_s;
-  std::string id = {};  // of NewId, and of no other file; empty: the store chooses
+  std::string id = {};  // from NewId, not used yet; empty: the store chooses
 };
 
 struct FileFilter {
   std::optional<std::string> purpose;
   size_t limit = 10000;
   bool oldest_first = false;
-  std::string after;  // id of the last file of the page before; empty: the first page
+  std::string after;  // id of the last file of the previous page; empty: the first page
 };
 
 struct FilePage {
@@ -47,25 +47,26 @@ struct FilePage {
   bool has_more = false;
 };
 
-// The path component that a client's name for its file ends with, without control characters and
-// cut to 255 bytes of UTF-8; nullopt where nothing is left, or "." or "..".
+// The last path component of a client's file name, without control characters and cut to 255 bytes
+// of UTF-8. nullopt if the result is empty, "." or "..".
 std::optional<std::string> SafeFileName(std::string_view name);
 
-// The uploaded files: their bytes in DATA_DIR/files, named by our ids, and a table of them in
-// DATA_DIR/tandem.db. Any thread. Locks are taken in the order files, jobs.
+// The uploaded files: bytes in DATA_DIR/files under our ids, and a table in DATA_DIR/tandem.db. Any
+// thread. Locks are taken in the order files, jobs.
 //
 // Add() syncs the bytes before the table lists the file. Delete() renames the bytes to
-// `ID.deleted`, which decides the deletion, and needs no room on the disk; the row follows. The
-// constructor finishes the deletions and removes the unfinished uploads (`ID.part`) of a killed
-// server. It moves files that the table does not list to files/unknown/ and never deletes them:
-// the database may be new or restored from a backup.
+// `ID.deleted`, which decides the deletion and needs no disk space; the row follows. The
+// constructor finishes deletions and removes the unfinished uploads (`ID.part`) of a killed server.
+// It moves files that the table does not list to files/unknown/ and never deletes them: the
+// database may be new or restored from a backup.
 class FileStore {
  public:
   struct Options {
-    std::filesystem::path data_dir;  // which exists, and is locked (JobStore)
+    std::filesystem::path data_dir;  // must exist and be locked (JobStore)
     int64_t max_file_bytes = int64_t{512} << 20;
     std::function<int64_t()> now = {};  // seconds since 1970; empty: the system's clock
-    // Whether a job still needs the file; called with the store's lock held. Empty: none does.
+    // Whether a job still needs the file; called with the store's lock held. Empty: no file is
+    // needed.
     std::function<bool(const std::string& id)> is_in_use = {};
   };
   explicit FileStore(Options options);
@@ -75,41 +76,42 @@ class FileStore {
   int64_t max_file_bytes() const { return options_.max_file_bytes; }
 
   static std::string NewId();
-  // Where an upload goes first. Throws kIo, and kUnavailable (insufficient_storage).
+  // Creates the temporary file of an upload. Throws kIo, and kUnavailable (insufficient_storage).
   TemporaryFile BeginFile();
-  // On disk, and in the table, when it returns. Throws as BeginFile.
+  // Publishes a file: on disk and in the table at return. Throws as BeginFile.
   StoredFile Add(TemporaryFile file, const NewFile& about);
 
   std::optional<StoredFile> Find(const std::string& id);
-  // An unknown `after` is behind everything.
+  // An unknown `after` gives an empty page.
   FilePage List(const FileFilter& filter);
-  // Works on a full disk. Throws kNotFound (file_not_found), kAlreadyExists (in_use), and kIo when
-  // the directory refuses the rename.
+  // Works on a full disk. Throws kNotFound (file_not_found), kAlreadyExists (in_use), and kIo if
+  // the rename fails.
   void Delete(const std::string& id);
-  // Where the bytes of a file are.
+  // The path of a file's bytes.
   std::filesystem::path PathOf(const std::string& id) const { return dir_ / id; }
-  // Calls `use` while nobody can delete these files: who makes them needed by then (is_in_use) has
-  // them until it ends. Throws kNotFound (file_not_found). `use` may not call the store.
+  // Calls `use` while no thread can delete these files. A caller that makes is_in_use true within
+  // `use` keeps them afterwards. Throws kNotFound (file_not_found). `use` must not call the store.
   void Use(const std::vector<std::string>& ids, const std::function<void()>& use);
-  // Its bytes, which stay readable when it is deleted. Throws kNotFound.
+  // Opens a file; its bytes stay readable after a deletion. Throws kNotFound, and kIo.
   struct Opened {
     StoredFile file;
     UniqueFd fd;
   };
   Opened Open(const std::string& id);
 
-  // Of the disk that the files are on; nullopt where it does not say. Does not wait for it.
+  // Space of the files' disk; nullopt if unknown. Does not wait for the disk.
   std::optional<std::filesystem::space_info> DiskSpace() const;
 
-  // Runs a task on a thread that may wait for the disk; false when the store is stopping.
+  // Runs a task on a thread that may wait for the disk. False if the store is stopping or the queue
+  // is full.
   bool Post(std::function<void()> task) { return threads_.TryPost(std::move(task)); }
-  // Tasks in hand are finished, what waits is dropped.
+  // Finishes running tasks and drops queued ones.
   void Stop() { threads_.Stop(); }
 
  private:
   int64_t Now() const;
 
-  // REQUIRES: mutex_ held, for these.
+  // REQUIRES for the next nine: mutex_ held.
   std::optional<StoredFile> FindLocked(const std::string& id);
   StoredFile Require(const std::string& id);
   void Insert(const StoredFile& file);
@@ -126,8 +128,9 @@ class FileStore {
   const std::filesystem::path dir_;
   std::mutex mutex_;  // guards the next three
   Database database_;
-  int64_t next_expiry_ = 0;           // no file expires before
-  std::set<std::string> tombstones_;  // deleted files whose rows the database could not remove yet
+  int64_t next_expiry_ = 0;           // no file expires earlier
+  std::set<std::string> tombstones_;  // deleted files with a row that the database could not remove
+                                      // yet
   RequestPool threads_;
 };
 

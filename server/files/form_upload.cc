@@ -60,8 +60,8 @@ void FormUpload::Finish(std::function<void(UploadedForm)> on_form,
   PostPump();
 }
 
-// REQUIRES: mutex_ held. A store that is stopping takes nothing more; whoever waits for the answer
-// is then let go of with this object.
+// REQUIRES: mutex_ held. A stopping store refuses the task; the upload is then destroyed, and its
+// client gets the answer of an abandoned request.
 void FormUpload::PostPump() {
   if (is_pumping_) return;
   is_pumping_ = store_.Post([self = shared_from_this()] { self->Pump(); });
@@ -87,7 +87,7 @@ void FormUpload::Pump() {
   End();
 }
 
-// A fault is a finding here, for the answer; the rest of the form is read past.
+// Keeps the first fault for the answer and ignores the rest of the form.
 void FormUpload::Consume(std::string_view bytes) {
   if (fault_) return;
   try {

@@ -18,34 +18,34 @@
 
 namespace tandem::server {
 
-// What a form has brought.
+// The content of a form.
 struct UploadedForm {
-  bool has_file_part = false;           // some part is called "file"
-  std::optional<std::string> filename;  // of that part, as the client wrote it; absent: it has none
-  std::optional<TemporaryFile> file;    // its bytes, if it has a filename
+  bool has_file_part = false;           // the form has a part named "file"
+  std::optional<std::string> filename;  // as sent by the client; absent: the part has no filename
+  std::optional<TemporaryFile> file;    // the part's bytes, if it has a filename
   std::map<std::string, std::string> fields;
-  std::vector<std::string> unknown;  // names of parts that nobody asked for
+  std::vector<std::string> unknown;  // names of unexpected parts
 };
 
-// A multipart form on its way to disk. The io thread hands over bytes and goes on; the store's
-// threads take the form apart and write. Holds at most kMaxWaiting bytes and one read of them. What
-// is wrong with the form is kept until its end. Dropped before that, it leaves nothing.
+// Writes a multipart form to disk. The io thread only hands over bytes; the store's threads parse
+// and write. Holds at most kMaxWaiting bytes plus one read. A fault of the form is kept until the
+// end of the body. An upload destroyed earlier leaves no file.
 class FormUpload : public BodySink, public std::enable_shared_from_this<FormUpload> {
  public:
   static constexpr size_t kMaxWaiting = 256 << 10;
   static constexpr size_t kMaxFieldBytes = 1 << 10;
 
-  // `fields` are the names of the parts wanted beside "file". Throws kInvalidArgument for a content
-  // type that is no form's (unsupported_media_type) or names no usable boundary. `has_room` as
-  // BodySink says. The store must outlive the upload.
+  // `fields` names the parts wanted besides "file". Throws kInvalidArgument for a content type
+  // other than a form (unsupported_media_type) or without a usable boundary. BodySink describes
+  // `has_room`. The store must outlive the upload.
   static std::shared_ptr<FormUpload> Open(FileStore& store, std::string_view content_type,
                                           std::vector<std::string> fields,
                                           std::function<void()> has_room);
 
   bool Write(std::string_view bytes) override;
 
-  // The body is complete. Calls `on_form` on one of the store's threads when the form is; what that
-  // throws, and what was wrong before, goes to `on_fault`. Once.
+  // Call once, when the body is complete. Calls `on_form` on one of the store's threads when the
+  // form is parsed. A fault of the form, or an exception of `on_form`, goes to `on_fault`.
   void Finish(std::function<void(UploadedForm)> on_form,
               std::function<void(std::exception_ptr)> on_fault);
 
@@ -55,7 +55,7 @@ class FormUpload : public BodySink, public std::enable_shared_from_this<FormUplo
 
   void PostPump();
   void Pump();
-  // Of the thread that pumps, one at a time.
+  // Called by the pumping thread, one at a time.
   void Consume(std::string_view bytes);
   void OnPart(const PartHead& head);
   void OnData(std::string_view bytes);
@@ -72,10 +72,10 @@ class FormUpload : public BodySink, public std::enable_shared_from_this<FormUplo
   std::function<void(UploadedForm)> on_form_;
   std::function<void(std::exception_ptr)> on_fault_;
 
-  // Used by whoever pumps.
+  // Used by the pumping thread only.
   MultipartParser parser_;
   UploadedForm form_;
-  std::string* field_ = nullptr;  // that the bytes of the part belong to; null: not to a field
+  std::string* field_ = nullptr;  // the current part's field; null: the part is not a field
   bool is_in_file_ = false;
   std::exception_ptr fault_;
 };

@@ -13,7 +13,7 @@
 namespace tandem::server {
 namespace {
 
-// The disk is asked to begin early: the wait at the end is then short, however large the file.
+// Starts the write-back early, so that the final sync is short for files of any size.
 constexpr int64_t kFlushBytes = int64_t{8} << 20;
 
 [[noreturn]] void Throw(const char* what, const std::filesystem::path& path, int error_number) {
@@ -55,7 +55,7 @@ void TemporaryFile::Write(std::string_view bytes) {
     bytes_ += n;
   }
   if (bytes_ - flushed_bytes_ >= kFlushBytes) {
-    // Advice: what it cannot do, the sync at the end does.
+    // Advice only; the final sync covers a failure.
     ::sync_file_range(fd_.get(), flushed_bytes_, bytes_ - flushed_bytes_, SYNC_FILE_RANGE_WRITE);
     flushed_bytes_ = bytes_;
   }

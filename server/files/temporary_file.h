@@ -8,11 +8,11 @@
 
 namespace tandem::server {
 
-// A file in the making, which goes with this object unless it was published. Moved, not copied; one
-// thread at a time. Faults of the disk are kIo, a full one is kUnavailable (insufficient_storage).
+// A file being written, removed on destruction unless published. Move-only; one thread at a time.
+// Disk errors are kIo; a full disk is kUnavailable (insufficient_storage).
 class TemporaryFile {
  public:
-  // Creates it. REQUIRES: nothing is there.
+  // Creates the file. REQUIRES: `path` does not exist.
   explicit TemporaryFile(std::filesystem::path path);
   ~TemporaryFile() { Remove(); }
   TemporaryFile(TemporaryFile&& other) noexcept;
@@ -20,7 +20,7 @@ class TemporaryFile {
 
   void Write(std::string_view bytes);
   int64_t bytes() const { return bytes_; }
-  // Under its name, on disk when this returns; nothing of the temporary one is left.
+  // Renames the file to `path`. It is on disk at return, and the temporary name is gone.
   void Publish(const std::filesystem::path& path);
 
  private:

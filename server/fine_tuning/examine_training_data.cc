@@ -30,7 +30,7 @@ TrainingData ExamineTrainingData(const training::TrainSpec& given,
   training::TrainSpec spec = given;
   spec.data.on_bad_row = training::OnBadRow::kSkip;
   const training::ModelFiles files = training::LoadModelFiles(spec);
-  ThreadPool pool(1);  // others are being served meanwhile
+  ThreadPool pool(1);  // leave the other cores to serving
   TrainingData data;
   training::OpenDataOptions options;
   options.keep_lengths = true;
@@ -54,7 +54,7 @@ TrainingData ExamineTrainingData(const training::TrainSpec& given,
     data.longest = report.longest;
     data.lengths = report.lengths;
   } catch (const Error& error) {
-    // No row is good, or the file holds no rows at all.
+    // The file has no good row, or no rows.
     if (error.code() != ErrorCode::kDataLoss && error.code() != ErrorCode::kInvalidArgument) throw;
     data.bad = 1;
     data.errors.emplace_back(0, WithoutPath(error.what(), spec.data.train.string()));

@@ -10,9 +10,9 @@ struct TrainSpec;
 
 namespace tandem::server {
 
-// Checks every row of data.train as the run of this spec will: renders, tokenises and masks it. A
-// fault of a row is a finding; a fault of the model's files throws. Any thread may be asked
-// `is_cancelled`, before each row; true ends the check with kCancelled.
+// Checks every row of data.train as a run of this spec does: renders, tokenises and masks it. A bad
+// row is a finding; a fault of the model's files throws. `is_cancelled` is called before each row,
+// on any thread; true ends the check with kCancelled.
 TrainingData ExamineTrainingData(const training::TrainSpec& spec,
                                  const std::function<bool()>& is_cancelled);
 

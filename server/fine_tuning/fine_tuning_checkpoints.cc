@@ -28,7 +28,7 @@ constexpr const char* kDeletedPrefix = ".deleted-";
 
 fs::path ExportsOf(const Job& job) { return job.dir / "exports"; }
 
-// The whole of `text` as a step: "12"; 0 for anything else.
+// Parses "12" as step 12; returns 0 for anything else.
 int64_t StepIn(std::string_view text) {
   int64_t step = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), step);
@@ -37,7 +37,8 @@ int64_t StepIn(std::string_view text) {
   return is_step ? step : 0;
 }
 
-// Of a file, which stays as it was written: a directory gets records beside it later.
+// Modification time of a file of the checkpoint. The directory's own time changes when records are
+// added later.
 int64_t UnixSecondsOf(const fs::path& file) {
   std::error_code failed;
   const auto written = fs::last_write_time(file, failed);
@@ -47,7 +48,7 @@ int64_t UnixSecondsOf(const fs::path& file) {
       .count();
 }
 
-// Every fine-tuning job, newest first, until one is enough.
+// Visits the fine-tuning jobs, newest first, until `is_enough` returns true.
 void ForEachJob(JobSupervisor& jobs, const std::function<bool(const Job&)>& is_enough) {
   JobFilter filter;
   filter.type = JobType::kFineTune;
@@ -62,7 +63,7 @@ void ForEachJob(JobSupervisor& jobs, const std::function<bool(const Job&)>& is_e
   }
 }
 
-// The id of an unfinished job whose spec names something below `dir`.
+// The id of an unfinished job whose spec names `dir` or a path below it.
 std::optional<std::string> ReaderOf(JobSupervisor& jobs, const fs::path& dir) {
   for (const JobStatus status : {JobStatus::kQueued, JobStatus::kRunning, JobStatus::kPaused}) {
     JobFilter filter;
@@ -73,7 +74,7 @@ std::optional<std::string> ReaderOf(JobSupervisor& jobs, const fs::path& dir) {
       std::ostringstream read;
       read << spec.rdbuf();
       const std::string text = read.str();
-      // As JSON writes it, less the quotes.
+      // The path as JSON escapes it, without the quotes.
       std::string named = Json(dir.string()).dump();
       named = named.substr(1, named.size() - 2);
       for (const char* end : {"/", "\""}) {
@@ -92,7 +93,7 @@ void RefuseInUse(JobSupervisor& jobs, const fs::path& dir, const std::string& wh
   }
 }
 
-// Out of sight in one step, then off the disk.
+// Deletes a directory atomically: renames it, then removes the renamed one.
 void RemoveWhole(const fs::path& dir) {
   const fs::path doomed = dir.parent_path() / (kDeletedPrefix + dir.filename().string());
   std::error_code failed;
@@ -142,7 +143,7 @@ std::vector<FineTuningCheckpoint> FineTuningCheckpointsOf(const Job& job) {
     last.model = FineTunedNameOf(job);
     last.is_result = true;
     last.created_at = job.finished_at.value_or(job.created_at);
-    // Of a run that has ended before its time: what its last step has left is the result.
+    // A run that ended early exported its last step; the result replaces that export.
     std::erase_if(found, [&](const auto& one) { return one.step == last.step; });
     found.push_back(std::move(last));
   }
@@ -215,7 +216,7 @@ Json FineTuningCheckpointJson(const Job& job, const FineTuningCheckpoint& checkp
     copy(row, "train_mean_token_accuracy", "train_mean_token_accuracy");
     copy(row, "valid_loss", "valid_loss");
     copy(row, "valid_mean_token_accuracy", "valid_mean_token_accuracy");
-    // Evaluations are of the whole file.
+    // Evaluations always cover the whole file.
     copy(row, "valid_loss", "full_valid_loss");
     copy(row, "valid_mean_token_accuracy", "full_valid_mean_token_accuracy");
   }

@@ -15,17 +15,17 @@ namespace tandem::server {
 class JobSupervisor;
 class ModelRegistry;
 
-// The checkpoints of a fine-tuning job that answer requests. Nobody keeps a record of them: each is
-// a directory exports/step-N of the job's, which its process has put there by renaming it, or the
-// result, and its name says whose it is. So there is nothing that a crash could part.
+// Checkpoints of fine-tuning jobs, which requests can name. A checkpoint is a directory
+// exports/step-N of its job, created by one rename, or the job's result. No other record exists, so
+// a crash cannot make the two differ.
 
 struct FineTuningCheckpoint {
   int64_t step = 0;  // from 1
   std::filesystem::path dir;
-  std::string model;  // the name that it answers to
+  std::string model;  // model name in requests
   bool is_adapter = true;
   bool is_result = false;
-  int64_t created_at = 0;
+  int64_t created_at = 0;  // Unix seconds
 };
 
 // "<the result's name>:ckpt-step-<n>".
@@ -33,10 +33,10 @@ std::string CheckpointNameOf(const Job& job, int64_t step);
 // Whether a name has that form.
 bool IsCheckpointName(const std::string& name);
 
-// In order of steps; none of a job whose model has been deleted.
+// Sorted by step; empty for a job whose model was deleted.
 std::vector<FineTuningCheckpoint> FineTuningCheckpointsOf(const Job& job);
 
-// The checkpoint of this name, of whichever job, but for the results themselves.
+// The checkpoint of that name among all jobs. Never a job's result, which has a different name.
 struct FoundFineTuningCheckpoint {
   Job job;
   FineTuningCheckpoint checkpoint;
@@ -44,17 +44,17 @@ struct FoundFineTuningCheckpoint {
 std::optional<FoundFineTuningCheckpoint> FindFineTuningCheckpoint(JobSupervisor& jobs,
                                                                   const std::string& name);
 
-// Takes its files away, whole or not at all. Throws kAlreadyExists (in_use) while an unfinished job
-// reads them.
+// Deletes its files atomically. Throws kAlreadyExists (in_use) while an unfinished job reads them.
 void DeleteFineTuningCheckpoint(JobSupervisor& jobs, const FineTuningCheckpoint& checkpoint);
-// The same of all of a job's that are not the result, and of what answered of them.
+// Deletes all checkpoints of a job except its result, and unloads those that are served. Throws as
+// RefuseCheckpointsInUse.
 void DeleteFineTuningCheckpoints(JobSupervisor& jobs, ModelRegistry& models, const Job& job);
-// Throws kAlreadyExists (in_use) while an unfinished job reads a checkpoint of this one.
+// Throws kAlreadyExists (in_use) while an unfinished job reads a checkpoint of this job.
 void RefuseCheckpointsInUse(JobSupervisor& jobs, const Job& job);
-// What a deletion that was cut short has left.
+// Finishes deletions that a crash has interrupted.
 void RemoveDeletedCheckpoints(JobSupervisor& jobs);
 
-// The official checkpoint object, with every key that it requires.
+// OpenAI's checkpoint object, with all required keys.
 nlohmann::ordered_json FineTuningCheckpointJson(const Job& job,
                                                 const FineTuningCheckpoint& checkpoint,
                                                 const FineTuningFigures& figures);

@@ -32,13 +32,13 @@ int64_t IntAt(const Json& row, const char* name) {
 
 Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
-// What the child wrote is foreign: anything but an object is passed over.
+// The child's output is untrusted: returns null unless the text is a JSON object of bounded depth.
 Json ParseRow(const std::string& text) {
   if (!IsBoundedJsonObject(text)) return Json();
   return Json::parse(text, nullptr, false);
 }
 
-// The data of a metrics event; null for rows that hold none.
+// The data of a metrics event; null if the row has no loss.
 Json MetricsOf(const Json& row, int64_t total_steps) {
   Json data;
   if (const auto loss = NumberAt(row, "learning/loss")) {
@@ -98,11 +98,11 @@ bool FineTuningEvents::ReadMessages(std::vector<Json>* events) {
     const Json row = ParseRow(line.text);
     if (!row.is_object() || !row.contains("kind") || !row["kind"].is_string()) continue;
     const std::string kind = row["kind"];
-    if (kind == "step" || kind == "sample") continue;  // figures; the model's own words
+    if (kind == "step" || kind == "sample") continue;  // metrics.jsonl has steps; samples are text
     Json event = Event("m", line.offset, IntAt(row, "unix_ms") / 1000);
     if (kind == "warning") event["level"] = "warn";
     if (row.contains("message") && row["message"].is_string()) event["message"] = row["message"];
-    // A path of ours says nothing to a client.
+    // Replace messages that name a path on the server.
     const int64_t step = IntAt(row, "step");
     if (kind == "checkpoint") {
       event["message"] = "Checkpoint written after step " + std::to_string(step);
@@ -143,7 +143,7 @@ bool FineTuningEvents::ReadMetrics(std::vector<Json>* events) {
     const int64_t step = data["step"];
     const bool is_step = data.contains("train_loss");
     int64_t& last = is_step ? last_step_ : last_evaluation_;
-    // A run that goes on does some steps again, with the same figures.
+    // A resumed run repeats some steps with the same figures.
     if (step <= last) continue;
     last = step;
     Json event = MetricsEvent(row, std::move(data), line.offset);
@@ -179,7 +179,7 @@ std::vector<Json> FineTuningEvents::End(const Job& job) {
 }
 
 FineTuningFigures ReadFineTuningFigures(const Job& job, int64_t steps) {
-  // The last row of a step counts: a run that was interrupted has written some twice.
+  // Keeps the last row of each step: an interrupted run has written some twice.
   std::map<std::pair<int64_t, bool>, std::pair<Json, int64_t>> last;
   int64_t offset = 0;
   for (bool at_end = false; !at_end;) {

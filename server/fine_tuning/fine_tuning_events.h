@@ -8,19 +8,20 @@
 
 namespace tandem::server {
 
-// What has happened in a fine-tuning job, as the API tells it: messages from the job's
-// events.jsonl, a metrics event for each step and each evaluation from its metrics.jsonl. Of more
-// than a thousand steps about a thousand are told, the first and the last one done among them;
-// messages and evaluations all are. A step that a restart has done twice is one event. One thread.
+// Reads the events of a fine-tuning job for the API. Messages come from its events.jsonl, and a
+// metrics event per step and per evaluation from its metrics.jsonl. A job of more than 1,000 steps
+// yields about 1,000 step events, including the first and the last; other events are all reported.
+// A step that a resumed run repeats yields one event. For one thread.
 class FineTuningEvents {
  public:
-  // `steps` is how many the job will take.
+  // `steps`: total steps of the job.
   FineTuningEvents(const Job& job, int64_t steps);
 
-  // Reads what has come since the last call, in pieces of a bounded size, and adds it in the order
-  // of time. True if there is more to read at once.
+  // Appends a bounded piece of the events written since the last call, sorted by time. Returns true
+  // if more are ready.
   bool ReadMore(std::vector<nlohmann::ordered_json>* events);
-  // What comes behind all that was read, once the job has ended.
+  // Returns the final events of a job that has ended; empty before its end. Call after ReadMore has
+  // returned false.
   std::vector<nlohmann::ordered_json> End(const Job& job);
 
  private:
@@ -36,16 +37,16 @@ class FineTuningEvents {
   int64_t messages_offset_ = 0;
   int64_t metrics_offset_ = 0;
   bool has_begun_ = false;
-  int64_t last_step_ = 0;                       // whose figures were read
-  int64_t last_evaluation_ = 0;                 // the same, by the steps before it
-  std::vector<nlohmann::ordered_json> untold_;  // of the last step alone, where that was left out
+  int64_t last_step_ = 0;                       // last step read, from 1
+  int64_t last_evaluation_ = 0;                 // step of the last evaluation read
+  std::vector<nlohmann::ordered_json> untold_;  // event of the last step, if it was left out
 };
 
-// What the rows of metrics.jsonl of a job that has ended come to.
+// Totals and rows of a job's metrics.jsonl.
 struct FineTuningFigures {
   int64_t trained_tokens = 0;
   int64_t last_step = 0;                     // from 1
-  std::vector<nlohmann::ordered_json> rows;  // of every step and evaluation, as events' data
+  std::vector<nlohmann::ordered_json> rows;  // one per step and evaluation, as events' data
 };
 FineTuningFigures ReadFineTuningFigures(const Job& job, int64_t steps);
 

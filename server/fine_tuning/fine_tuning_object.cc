@@ -35,7 +35,7 @@ Json ErrorOf(const Job& job) {
   return error;
 }
 
-// The paths of the data in the spec of a job; empty where there are none.
+// Data paths in a job's spec; empty if absent.
 struct DataPaths {
   std::string train;
   std::string eval;
@@ -52,8 +52,8 @@ DataPaths DataPathsOf(const Job& job) {
   return paths;
 }
 
-// Of the report of bad rows (DataReport::BadRows) the rows themselves: "line 7: why; line 9: …".
-// Empty for anything else.
+// Extracts the rows of a report of bad rows (DataReport::BadRows): "line 7: why; line 9: …". Empty
+// for any other message.
 std::string BadLinesIn(const std::string& message) {
   constexpr size_t kMostListed = 10;
   constexpr std::string_view kMore = "  and ";
@@ -72,15 +72,14 @@ std::string BadLinesIn(const std::string& message) {
   return text + (more > 0 ? "; and " + std::to_string(more) + " more" : "");
 }
 
-// A large file is looked at by the job's process, which has something to report only when it has
-// found nothing wrong with it.
+// A large file is checked by the job's process, which writes its first event after the check.
 bool IsBeingValidated(const Job& job, const Json& request) {
   const bool is_waiting = job.status == JobStatus::kQueued || job.status == JobStatus::kRunning;
   return is_waiting && request.value("unchecked", false) &&
          FileBytes(job.dir / "events.jsonl") == 0;
 }
 
-// From what is done so far; null before anything is.
+// Unix seconds, extrapolated from the progress so far; null before any.
 Json EstimatedFinish(const Job& job, int64_t now) {
   if (job.status != JobStatus::kRunning || !job.started_at || job.progress <= 0) return Json();
   const double elapsed = static_cast<double>(std::max<int64_t>(0, now - *job.started_at));

@@ -10,21 +10,21 @@
 
 namespace tandem::server {
 
-// A fine-tuning job keeps as its request what the API needs of it later: base, files, effective
-// hyperparameters. The spec that its process reads lies in its directory.
+// The request stored with a fine-tuning job holds the fields that the API needs later: base, files,
+// effective hyperparameters. The job's directory holds the spec for its process.
 
-// "ft:<base>:local:<suffix>:<6 chars>": the name under which its result answers.
+// Model name of the result: "ft:<base>:local:<suffix>:<last 6 characters of the id>".
 std::string FineTunedNameOf(const Job& job);
-// The id of the model that its result adapts, or was made from.
+// The id of the base model.
 std::string FineTunedBaseOf(const Job& job);
-// How many steps it takes.
+// Total steps of the run.
 int64_t FineTuningStepsOf(const Job& job);
-// Files that it reads.
+// Ids of the training file and, if given, the validation file.
 std::vector<std::string> FineTuningFilesOf(const Job& job);
-// What of its id is its own.
+// The job's id without its type prefix.
 std::string ShortIdOf(const Job& job);
 
-// What publishing adds, once: in the job's directory, so that it survives.
+// Written once to the job's directory when its result is published.
 struct FineTuningResult {
   std::vector<std::string> result_files;
   int64_t trained_tokens = 0;
@@ -34,18 +34,18 @@ struct FineTuningResult {
 void WriteFineTuningResult(const Job& job, const FineTuningResult& result);
 std::optional<FineTuningResult> ReadFineTuningResult(const Job& job);
 
-// Why a job has failed, as the API tells it: what is wrong with a file of the request names the
-// lines, at most ten of them, and the parameter. REQUIRES: job.error is set.
+// A job's error for the API. A fault of a training file names the parameter and the bad lines, at
+// most ten. REQUIRES: job.error is set.
 struct FineTuningError {
   std::string code;
   std::string message;
   std::string param;  // empty: none
 };
 FineTuningError FineTuningErrorOf(const Job& job);
-// Replaces `path` by "the file": a path on the server tells a client nothing.
+// Replaces `path` by "the file", because a server path means nothing to a client.
 std::string WithoutPath(std::string text, const std::string& path);
 
-// The official job object, with every key that it requires.
+// OpenAI's job object, with all required keys. `now`: Unix seconds.
 nlohmann::ordered_json FineTuningJobJson(const Job& job, int64_t now);
 
 }  // namespace tandem::server

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// Uses the base hash that the adapter records; falls back to the hash of the served base.
+// Uses the base hash recorded by the adapter; falls back to the hash of the served base.
 Json BaseOf(const Job& job, const fs::path& dir, const ModelRegistry& models) {
   const std::string id = FineTunedBaseOf(job);
   Json base = {{"role", "base"}, {"name", id}};

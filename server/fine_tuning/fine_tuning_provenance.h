@@ -8,9 +8,9 @@
 
 namespace tandem::server {
 
-// Writes a record of the base model and the training files into `dir`, the result of a fine-tuning
-// job. The record travels with the directory. Does nothing when a record exists. A parent that can
-// no longer be hashed gets a reason instead. A failed write is logged as a warning.
+// Records the base model and the training files of a fine-tuning job in `dir`, its result or a
+// checkpoint. Does nothing if a record exists. A parent that can no longer be hashed gets a reason
+// instead of a hash. A failed write logs a warning.
 void RecordFineTuning(const Job& job, const std::filesystem::path& dir, const ModelRegistry& models,
                       const FileStore& files);
 

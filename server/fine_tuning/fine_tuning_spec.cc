@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kLoraLearningRate = 2e-4;
 constexpr double kFullLearningRate = 2e-5;
-// Preferences are lost from quickly: a tenth.
+// DPO damages a model quickly at the usual rate: use a tenth.
 constexpr double kDpoFactor = 0.1;
 constexpr int64_t kMostEpochs = 3;
 constexpr int64_t kMostBatch = 8;
@@ -24,7 +24,7 @@ constexpr int64_t kRowTokensStep = 16;
 int64_t DividedUp(int64_t n, int64_t by) { return (n + by - 1) / by; }
 int64_t RoundedUp(int64_t n, int64_t step) { return DividedUp(n, step) * step; }
 
-// Three times over a small file, once over one that takes long anyway.
+// Three epochs for a small file, one for a file that takes long anyway.
 int64_t AutoEpochs(int64_t examples) {
   if (examples <= 3000) return kMostEpochs;
   return examples <= 10000 ? 2 : 1;
@@ -50,7 +50,7 @@ Json LoraJson(const FineTuningLora& lora, const TrainingBase& base) {
   Json out;
   out["enable"] = true;
   if (!base.adapter_path.empty()) {
-    out["load_path"] = base.adapter_path;  // which brings its own shape
+    out["load_path"] = base.adapter_path;  // the adapter fixes rank, alpha and modules
   } else {
     out["rank"] = lora.rank;
     out["alpha"] = lora.alpha;
@@ -67,7 +67,7 @@ Json DataJson(const FineTuningPlan& plan, const TrainingFiles& files) {
   const bool is_dpo = plan.request.method == FineTuningMethod::kDpo;
   out["format"] = is_dpo ? "openai_preference" : "messages";
   out["max_target_length"] = plan.row_tokens;
-  // One example in a row: a batch is then as many examples as its size says.
+  // One example per row, so that a batch holds batch_size examples.
   out["packing"] = "none";
   out["overflow"] = plan.request.hyperparameters.over_length;
   out["seed"] = *plan.request.seed;
@@ -92,12 +92,11 @@ Json TrainJson(const FineTuningPlan& plan) {
   return out;
 }
 
-// How many rows an epoch has: one for every example, and where long ones are split, for every
-// piece.
+// Rows of an epoch: one per example, or one per piece of a long example with "split".
 int64_t RowsOf(const TrainingData& data, const std::string& over_length, int64_t row_tokens) {
   if (over_length != "split" || data.lengths.empty()) return data.samples;
   int64_t rows = 0;
-  // The last token of an example is only ever predicted.
+  // The last token of an example is only a target and takes no position of a row.
   for (const int32_t tokens : data.lengths) {
     rows += std::max<int64_t>(1, DividedUp(tokens - 1, row_tokens));
   }
@@ -127,7 +126,7 @@ FineTuningPlan PlanFineTuning(FineTuningRequest request, const TrainingBase& bas
   const int64_t longest_allowed =
       chosen.seq_len.value_or(std::min(kUsualRowTokens, base.max_model_len));
   plan.row_tokens = longest_allowed;
-  // No row is longer than its longest example.
+  // Rows need no more room than the longest example.
   if (data.longest > 0) {
     plan.row_tokens = std::min(longest_allowed, RoundedUp(data.longest, kRowTokensStep));
   }
@@ -155,10 +154,10 @@ Json TrainSpecOf(const FineTuningPlan& plan, const TrainingBase& base, const Tra
   if (is_dpo) spec["dpo"]["beta"] = *wanted.beta;
   spec["checkpoint"]["period"] = wanted.checkpoint_every.value_or(plan.steps_per_epoch);
   spec["checkpoint"]["keep"] = 1;
-  // What answers as a checkpoint, with an evaluation of each.
+  // Exports become the job's checkpoints; each gets an evaluation.
   spec["checkpoint"]["export_epochs"] = true;
   if (wanted.checkpoint_every) spec["checkpoint"]["export_every"] = *wanted.checkpoint_every;
-  // The result is what the last step has made, as the checkpoint that the API lists says.
+  // The result is the model of the last step, as the API's last checkpoint promises.
   spec["checkpoint"]["export_best"] = false;
   return spec;
 }

@@ -21,8 +21,8 @@ AdapterHost& RequireAdapters(const HandlerContext& context) {
   return *host;
 }
 
-// Below the model root as a request would name it; what lies elsewhere came from the command line
-// or from a job.
+// The path as a request would name it: relative to the model root. A path outside the root, from
+// the command line or from a job, is unchanged.
 std::string ShownPath(const HandlerContext& context, const std::string& path) {
   std::error_code ignored;
   const auto root = std::filesystem::weakly_canonical(context.model_root, ignored);
@@ -45,7 +45,7 @@ Json AdapterObject(const HandlerContext& context, const ServedModel& model) {
   return out;
 }
 
-// A fault of the files is one of the field that named them.
+// Attributes a fault of the adapter's files to the request field that named them.
 Error WithPathParam(const Error& error, const std::string& path_param) {
   const std::string& reason = error.reason();
   if (reason != "invalid_adapter" && reason != "unsupported_adapter" &&
@@ -123,7 +123,7 @@ void UnloadAdapter(const HandlerContext& context, Request request, ResponseWrite
   writer.Json(200, Json{{"name", name}, {"object", "adapter"}, {"unloaded", true}}.dump());
 }
 
-// POST /v1/load_lora_adapter, as vLLM has it
+// POST /v1/load_lora_adapter, with vLLM's fields and answers
 void LoadLoraAdapter(const HandlerContext& context, Request request, ResponseWriter writer) {
   RequireJson(request);
   const Json body = ParseJsonObject(request.body);
@@ -144,7 +144,7 @@ void LoadLoraAdapter(const HandlerContext& context, Request request, ResponseWri
     RequireAdapters(context).Load(spec, body.dump(), Answer(writer, request, "lora_path", succeed));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kAlreadyExists) throw;
-    // vLLM's status for it.
+    // vLLM's status for a taken name is 400, not 409.
     throw Error(ErrorCode::kInvalidArgument,
                 std::string(error.what()) + ": unload it first, or set load_inplace")
         .WithParam("lora_name")

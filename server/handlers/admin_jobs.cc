@@ -34,7 +34,7 @@ Error OnlyForTraining(const std::string& field) {
       .WithReason("unsupported_value");
 }
 
-// A job's log, line by line.
+// Streams a job's log, one event per line.
 class LogFollower final : public JobFollower {
  public:
   LogFollower(const HandlerContext& context, const std::string& id, int64_t offset,
@@ -82,8 +82,8 @@ JobSupervisor& RequireJobs(const HandlerContext& context) {
 std::string JobBody(const Job& job) {
   Json out = Json::parse(AdminJobJson(job));
   if (job.type == JobType::kTrain && out["result"].is_object()) {
-    // An adapter is not served by itself, and has its directory in `adapter_dir`; one that was
-    // merged is a model as well.
+    // An unmerged adapter is no model: its result has `adapter_dir` and an empty `model_dir`. A
+    // merged one has both directories.
     const Json& made = out["result"];
     const bool is_adapter = made.contains("adapter_dir") && made.value("model_dir", "").empty();
     Json result;
@@ -95,7 +95,7 @@ std::string JobBody(const Job& job) {
     out["result"] = std::move(result);
   }
   if (job.type == JobType::kPipeline && out["result"].is_object()) {
-    // What the server was told to load is not what was asked for: only the names are.
+    // `loads` is internal: show only the ids of the loaded models.
     Json models = Json::array();
     for (const Json& load : out["result"].value("loads", Json::array())) {
       models.push_back(load.value("id", ""));
@@ -219,7 +219,7 @@ void GetJobLog(const HandlerContext& context, Request request, ResponseWriter wr
     return;
   }
 
-  // Without `follow`: what is there now, in pieces of a bounded size.
+  // Without `follow`: one answer with the log so far, about 8 MiB at most.
   constexpr size_t kMaxTextBytes = 8 << 20;
   std::string text;
   for (;;) {

@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 ModelHost& RequireHost(const HandlerContext& context) {
-  RequireJobs(context);  // throws while there is none
+  RequireJobs(context);  // throws if there is no data directory
   ModelHost* host = context.model_host;
   if (host == nullptr) {
     throw Error(ErrorCode::kUnavailable, "the server is starting or stopping")
@@ -30,7 +30,8 @@ bool IsDType(const std::string& name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-// A path below the model root; what is not there may be the name of an embedded model.
+// Sets spec.source to a path below the model root. A path that does not exist may name an embedded
+// model.
 void FindSource(const HandlerContext& context, const std::string& path, ModelLoadSpec& spec) {
   try {
     spec.source = ResolvePath(context.model_root, path, "path").string();
@@ -41,9 +42,9 @@ void FindSource(const HandlerContext& context, const std::string& path, ModelLoa
   }
 }
 
-// The job at once (202), or when it has ended (200).
+// Sends 202 with the job, unless the client waits for its end.
 void Answer(const Job& job, bool wait, const ResponseWriter& writer) {
-  if (wait) return;  // the job's end will
+  if (wait) return;  // AnswerAtTheEnd responds
   Response response;
   response.status = 202;
   response.body = JobBody(job);
@@ -101,7 +102,7 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
     models.served = context.models.List();
   }
   for (const auto& [name, model] : models.served) {
-    if (name != model->id || model->base) continue;  // aliases and adapters are listed with theirs
+    if (name != model->id || model->base) continue;  // a second name, or an adapter
     const engine::EngineStats stats = model->engine->stats();
     MemoryClaim memory = model->memory.claim();
     Json adapters = Json::array();

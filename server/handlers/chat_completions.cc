@@ -28,7 +28,8 @@ std::optional<ReasoningSplitter::State> ReasoningOf(const HandlerContext& contex
   return StateWithin(prompt.messages->back()["content"].get<std::string>());
 }
 
-// Marks that are control tokens are skipped like others, and then nobody could see them.
+// The think marks that are control tokens. They must not be skipped like other control tokens: the
+// reasoning splitter looks for them.
 std::vector<TokenId> SpecialThinkMarks(const ServedModel& model) {
   std::vector<TokenId> out;
   const engine::Tokenizer& tokenizer = *model.loaded().tokenizer;

@@ -56,7 +56,7 @@ void Completions(const HandlerContext& context, Request request, ResponseWriter 
     generation.top_logprobs = completion.top_logprobs;
     const auto* text = std::get_if<std::string>(&completion.prompts[i]);
     generation.continues_text = text == nullptr || !text->empty();
-    // best_of ranks by log-probability, asked for or not.
+    // best_of ranks candidates by log-probability, even if the client wants none returned.
     if (completion.best_of > completion.generation.n) {
       generation.top_logprobs = std::max(0, generation.top_logprobs);
     }

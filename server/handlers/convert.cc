@@ -21,7 +21,7 @@ const Json& RequiredObject(FieldReader& reader, const std::string& name) {
   return *object;
 }
 
-// The model of that name, or of that alias; null: none is loaded.
+// The model that a name or an alias means; null if it is not loaded.
 std::shared_ptr<const ServedModel> LoadedModel(const HandlerContext& context,
                                                const std::string& name) {
   const auto alias = context.models.FindAlias(name);
@@ -41,7 +41,7 @@ fs::path FilesOf(const HandlerContext& context, const ServedModel& model) {
   return model.base ? fs::path(model.path) : fs::path(context.path_of_model(model));
 }
 
-// Beside a path `base` is one too, and a loaded model only where there is no such file.
+// Resolves source.base for source.path: a path, or a loaded model if no such path exists.
 fs::path BaseBesidePath(const HandlerContext& context, const std::string& base) {
   try {
     return ResolvePath(context.model_root, base, "source.base");
@@ -98,7 +98,7 @@ void ReadTarget(const HandlerContext& context, const Json& object, convert::Conv
 }  // namespace
 
 bool IsTargetName(const std::string& name) {
-  // "." and ".." are not names, and what begins with a dot nobody finds again.
+  // A leading dot would hide the directory; it also rules out "." and "..".
   if (name.empty() || name.size() > kMaxTargetName || name.front() == '.') return false;
   return std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';

@@ -22,7 +22,7 @@ constexpr const char* kAnchor = "expires_after[anchor]";
 constexpr const char* kSeconds = "expires_after[seconds]";
 constexpr std::array<std::string_view, 6> kUploadPurposes = {"fine-tune", "assistants", "batch",
                                                              "user_data", "vision",     "evals"};
-// What a job writes.
+// Purpose of files that jobs write; clients cannot upload with it.
 constexpr std::string_view kResultPurpose = "fine-tune-results";
 constexpr int64_t kMinExpiryS = 3600;
 constexpr int64_t kMaxExpiryS = 30 * 24 * 3600;
@@ -57,7 +57,7 @@ int64_t ParseExpiry(const std::string& text) {
   return seconds;
 }
 
-// Checks what the form says, in the order of the contract's table.
+// Throws for the first fault, in the order file, purpose, expires_after.
 NewFile CheckForm(const UploadedForm& form) {
   if (!form.has_file_part) throw MissingField("file");
   if (!form.file) throw BadValue("file", "file must be a file: a part of the form with a filename");
@@ -131,7 +131,7 @@ std::shared_ptr<BodySink> OpenFileBody(const HandlerContext& context, const Requ
 void CreateFile(const HandlerContext& context, Request request, ResponseWriter writer) {
   std::shared_ptr<FormUpload> upload;
   if (request.body_sink) {
-    upload = std::static_pointer_cast<FormUpload>(request.body_sink);  // of OpenFileBody
+    upload = std::static_pointer_cast<FormUpload>(request.body_sink);  // set by OpenFileBody
   } else {
     upload = OpenForm(context, request, {});
     upload->Write(request.body);
@@ -146,7 +146,7 @@ void CreateFile(const HandlerContext& context, Request request, ResponseWriter w
         writer.Json(200, FileBody(files.Add(std::move(*form.file), about)));
       },
       [writer](std::exception_ptr fault) {
-        // The task keeps the writer: without one the request would count as abandoned.
+        // The posted task keeps the writer alive: a request without a writer counts as abandoned.
         writer.Post([writer, fault = std::move(fault)] { std::rethrow_exception(fault); });
       });
 }
@@ -163,7 +163,7 @@ void ListFiles(const HandlerContext& context, Request request, ResponseWriter wr
   if (const std::string* after = request.FindQuery("after")) filter.after = *after;
   const FilePage page = RequireFiles(context).List(filter);
 
-  // Ten thousand of them: joined as text, not parsed again.
+  // A page may hold 10,000 files: join their texts instead of parsing each again.
   std::string body = "{\"object\":\"list\",\"data\":[";
   for (const StoredFile& file : page.files) {
     if (body.back() == '}') body += ",";
@@ -212,7 +212,7 @@ void GetFileContent(const HandlerContext& context, Request request, ResponseWrit
   head.content_type = "application/octet-stream";
   head.headers = {{"x-content-type-options", "nosniff"}, {"accept-ranges", "bytes"}};
   const std::string* asked = request.FindHeader("range");
-  // A file has no validator by which a client could know that it is still the same.
+  // Files have no validator (ETag or date), so If-Range never matches: send the whole file.
   const bool is_conditional = request.FindHeader("if-range") != nullptr;
   ByteRange range{0, bytes};
   if (asked != nullptr && !is_conditional) {

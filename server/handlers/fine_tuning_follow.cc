@@ -27,7 +27,7 @@ Job FindFollowedJob(const HandlerContext& context, const Request& request) {
   return RequireFineTuningJob(context, request.path_params.at("id"));
 }
 
-// A page of `all`, behind the element whose id is `after`.
+// The page of `all` after the element whose id is the query's `after`; empty if that is unknown.
 Json Page(const std::vector<Json>& all, const Request& request, size_t limit) {
   auto at = all.begin();
   if (const std::string* after = request.FindQuery("after")) {
@@ -45,7 +45,7 @@ Json Page(const std::vector<Json>& all, const Request& request, size_t limit) {
   return body;
 }
 
-// The events of a job, to its end.
+// Streams the events of a job until it ends.
 class EventFollower final : public JobFollower {
  public:
   EventFollower(const HandlerContext& context, const Job& job, ResponseWriter writer)
@@ -54,7 +54,7 @@ class EventFollower final : public JobFollower {
  private:
   Next Send(EventStream& stream) override {
     JobSupervisor* jobs = context().jobs;
-    // Asked before the files are read: what an ended job has written is then all there.
+    // Look up the job before reading its files: the files of an ended job are complete.
     const std::optional<Job> job = jobs == nullptr ? std::nullopt : jobs->Find(job_id());
     std::vector<Json> read;
     const bool has_more = events_.ReadMore(&read);

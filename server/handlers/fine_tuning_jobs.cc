@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The job checks larger files itself; its findings end it before its first step.
+// The job checks larger files itself and fails before its first step if they have faults.
 constexpr int64_t kExaminedBytes = 4 << 20;
 // Validation refuses larger files: 64 MiB take one core about three minutes. It refuses longer
 // lines too, because a check can be cancelled only between lines.
@@ -52,8 +52,8 @@ StoredFile FindTrainingFile(FileStore& files, const std::string& id, const char*
 }
 
 struct Lines {
-  int64_t count = 0;    // of lines with text
-  int64_t longest = 0;  // in bytes
+  int64_t count = 0;    // lines with text
+  int64_t longest = 0;  // bytes
 };
 
 Lines CountLines(const std::filesystem::path& path, const std::function<void()>& throw_if_over) {
@@ -100,7 +100,7 @@ void RefuseBadData(const TrainingData& data, const std::string& param) {
   }
 }
 
-// Whether a check has become useless: the client is gone, or the server stops.
+// Whether a check's result is no longer wanted: the client is gone, or the server stops.
 bool IsOver(const HandlerContext& context, const ResponseWriter& writer) {
   return context.is_draining || writer.is_over();
 }
@@ -110,7 +110,7 @@ void ThrowIfOver(const HandlerContext& context, const ResponseWriter& writer) {
   throw Error(ErrorCode::kUnavailable, "the server is shutting down").WithReason("shutting_down");
 }
 
-// Checks a file as a run does before it begins.
+// Checks every row of a file with the code that a run uses.
 TrainingData ExamineFile(const HandlerContext& context, const FineTuningRequest& request,
                          const TrainingBase& base, const std::filesystem::path& path,
                          const ResponseWriter& writer) {
@@ -122,7 +122,7 @@ TrainingData ExamineFile(const HandlerContext& context, const FineTuningRequest&
                               [&] { return IsOver(context, writer); });
 }
 
-// Refuses what ExamineFile would take too long for.
+// Throws kInvalidArgument for files and lines that ExamineFile would need too long for.
 void RefuseLongFile(const HandlerContext& context, const StoredFile& file,
                     const std::filesystem::path& path, const ResponseWriter& writer) {
   if (file.bytes > kMostValidatedBytes) {
@@ -141,11 +141,11 @@ void RefuseLongFile(const HandlerContext& context, const StoredFile& file,
   }
 }
 
-// One of the two files of a request, with what is known of it.
+// The training or validation file of a request, with the findings about it.
 struct ExaminedFile {
   std::filesystem::path path;
   TrainingData data;
-  bool is_checked = true;  // every line; otherwise the job does that
+  bool is_checked = true;  // every line; if false, the job checks them
 };
 
 class Creation {
@@ -197,7 +197,7 @@ class Creation {
   }
 
  private:
-  // What the job object and the events will need.
+  // The fields that the job object and its events need later.
   Json RequestJson(const FineTuningPlan& plan) const {
     const FineTuningRequest& request = plan.request;
     Json out;
@@ -222,7 +222,7 @@ class Creation {
   const FineTuningRequest request_;
   const TrainingBase base_;
   const ResponseWriter& writer_;
-  bool is_unchecked_ = false;  // some of the data, before the job looks
+  bool is_unchecked_ = false;  // whether the job still has to check a file
 };
 
 TrainingBase BaseOf(const HandlerContext& context, const std::string& model_name) {
@@ -239,7 +239,7 @@ TrainingBase BaseOf(const HandlerContext& context, const std::string& model_name
 FineTuningRequest ParseRequest(const HandlerContext& context, const Request& request) {
   RequireJson(request);
   const Json body = ParseJsonObject(request.body);
-  // A model that is not there comes before everything else that may be wrong.
+  // Report an unknown model before any other fault.
   if (const auto model = body.find("model"); model != body.end() && model->is_string()) {
     context.models.Look(model->get<std::string>());
   }
@@ -250,7 +250,7 @@ Job FindFineTuningJob(const HandlerContext& context, const Request& request) {
   return RequireFineTuningJob(context, request.path_params.at("id"));
 }
 
-// `metadata[k]=v` of the query, all of which a job must have.
+// Whether the job has every `metadata[k]=v` of the query.
 bool HasMetadata(const Job& job, const Request& request) {
   const Json stored = Json::parse(job.request_json, nullptr, false);
   for (const auto& [name, value] : request.query) {
@@ -262,7 +262,7 @@ bool HasMetadata(const Job& job, const Request& request) {
   return true;
 }
 
-// The sample as /v1/render shows a chat that is trained on.
+// The sample in the form of /v1/render with `train`.
 Json SampleJson(const ServedModel& model, const TrainingData& data) {
   if (data.sample_ids.empty()) return Json();
   const engine::Tokenizer& tokenizer = *model.loaded().tokenizer;
@@ -349,7 +349,7 @@ void ListFineTuningJobs(const HandlerContext& context, Request request, Response
     if (jobs.Find(*after)) {
       filter.after = *after;
     } else {
-      filter.limit = 0;  // an unknown one is behind everything
+      filter.limit = 0;  // an unknown id gives an empty page
     }
   }
   Json body;

@@ -83,8 +83,8 @@ GenerationTally::About AboutOf(const ServedModel& model,
   return about;
 }
 
-// From the place that the request has kept into the engine's queue, all or none. Admission is
-// locked meanwhile, so nothing here may depend on how long a prompt is.
+// Moves the request from its admission slot to the engine's queue, all prompts or none. Holds
+// Admission's lock meanwhile, so the work here must not grow with the prompt's length.
 std::vector<RequestId> Submit(const HandlerContext& context, engine::Engine& engine,
                               std::vector<engine::GenerationRequest> requests,
                               std::vector<engine::EventSink> sinks, const Request& request,
@@ -118,7 +118,7 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
   GenerationTally::About about = AboutOf(*model, requests, request.client);
   const int64_t charged_tokens = about.charged_tokens;
   context.admission->ChargeTokens(request.client, charged_tokens, writer);
-  // Sinks and the reply keep the writer alive; the tally, which they call, must not.
+  // The sinks and the reply keep the writer alive. The tally holds it weakly.
   const auto kept_writer = std::make_shared<const ResponseWriter>(writer);
   const auto tally = std::make_shared<GenerationTally>(
       std::move(about), kept_writer, *context.admission, context.metrics->EndsOf(model->id));
@@ -131,7 +131,7 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
     shape.prompts[i].continues_text = requests[i].continues_text;
   }
   const std::shared_ptr<GenerationReply> reply = GenerationReply::Create(std::move(shape), writer);
-  // Weak: a sink must not be what keeps an engine alive, for it dies on the engine's own thread.
+  // Weak: sinks die on the engine's thread, and an engine must not be destroyed there.
   const auto for_each = [engine = std::weak_ptr<engine::Engine>(model->engine)](
                             const std::vector<RequestId>& of, auto&& action) {
     if (const auto alive = engine.lock()) {
@@ -151,7 +151,7 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
     }
     sinks.push_back(
         [tally, kept_writer, answer = reply->Sink(i)](RequestId id, engine::GenerationEvent event) {
-          // An answer with a gap would be wrong: without memory the client's connection ends.
+          // Out of memory: close the connection, because an answer with a gap would be wrong.
           const bool is_passed_on = HasMemoryFor([&] {
             tally->OnEvent(event);
             answer(id, std::move(event));

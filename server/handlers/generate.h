@@ -11,20 +11,20 @@ namespace tandem::server {
 
 ModelLimits LimitsOf(const ServedModel& model);
 
-// What of the reply follows from model and fields: id, model, end tokens, usage and logprob
-// options.
+// Fills the part of the reply's shape that follows from model and fields: id, model, end tokens,
+// usage and logprob options.
 ReplyShape MakeReplyShape(const ServedModel& model, const GenerationFields& fields,
                           const std::string& id_prefix, const std::string& request_id);
 
-// The engine's side of one prompt; `max_tokens` is clamped to what the context leaves.
+// Builds the engine's request for one prompt. Clamps `max_tokens` to the room left in the context.
 engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
                                                 const GenerationFields& fields,
                                                 const engine::SamplingParams& sampling,
                                                 std::vector<TokenId> prompt, int64_t max_tokens);
 
 // Charges the request to its key, submits one engine request per prompt (in the order of
-// shape.prompts) and answers through `writer`. All or nothing: a refusal is thrown before anything
-// runs. A client that leaves cancels them, a slow one pauses them.
+// shape.prompts) and responds through `writer`. Submits all or none: a refusal is thrown before any
+// of them runs. A disconnect cancels them; a slow client pauses them.
 void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
               std::vector<engine::GenerationRequest> requests, ReplyShape shape,
               const Request& request, const ResponseWriter& writer);

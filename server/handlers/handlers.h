@@ -31,13 +31,14 @@ struct TrainingData;
 class Metrics;
 class ModelHost;
 
-// Whether what a model thinks between <think> and </think> is answered apart from its text.
-enum class ReasoningParser { kAuto, kThink, kNone };  // kAuto: if its template knows <think>
+// Whether replies separate the text between <think> and </think> from the answer.
+enum class ReasoningParser { kAuto, kThink, kNone };  // kAuto: if the chat template has <think>
 
-// Ends what would otherwise outlast the server: log followers are told here that it is stopping.
+// Tells long-lived streams, such as log followers, that the server is stopping. Thread-safe.
 class DrainSignal {
  public:
-  // Called once at Raise, at once if that has happened. Weak: what is gone needs no telling.
+  // Raise calls the callback once; if Raise has happened, this call does. Expired callbacks are
+  // skipped.
   void Subscribe(std::weak_ptr<std::function<void()>> callback);
   void Raise();
 
@@ -47,46 +48,47 @@ class DrainSignal {
   std::vector<std::weak_ptr<std::function<void()>>> callbacks_;
 };
 
-// What handlers may use. Owned by the app; outlives every request.
+// Everything a handler may use. The app owns it; it outlives every request.
 struct HandlerContext {
   ModelRegistry& models;
   std::atomic<bool>& is_loading;
   std::atomic<bool>& is_draining;
   std::chrono::milliseconds request_timeout{0};  // 0: none
-  std::chrono::milliseconds queue_timeout{0};    // to have a place in the batch by; 0: none
+  std::chrono::milliseconds queue_timeout{0};    // longest wait for a place in the batch; 0: none
   bool share_prefix_cache = false;               // between API keys
-  Admission* admission = nullptr;                // these two: never null while requests run
+  Admission* admission = nullptr;                // this and `metrics`: never null during requests
   Metrics* metrics = nullptr;
   std::function<size_t()> open_connections = {};
-  // Whether a request to an open route may learn the names of users' models. Unset: it may.
+  // Whether a request to a route without authentication may see the names of users' models.
+  // Unset: it may.
   std::function<bool(const Request&)> may_see_models = {};
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
   std::atomic<JobSupervisor*> jobs{nullptr};        // null: no data directory, or still starting
-  std::atomic<ModelHost*> model_host{nullptr};      // null when `jobs` is
-  std::atomic<FileStore*> files{nullptr};           // the same
-  std::atomic<AdapterHost*> adapter_host{nullptr};  // these two: null while starting and stopping
-  std::atomic<AliasBook*> aliases{nullptr};
-  int64_t max_file_bytes = int64_t{512} << 20;  // of an upload
-  const MemoryLedger* memory = nullptr;         // never null while requests run
-  // Whether a model can be opened by this name alone, without a path: the embedded ones.
+  std::atomic<ModelHost*> model_host{nullptr};      // set and cleared with `jobs`
+  std::atomic<FileStore*> files{nullptr};           // set and cleared with `jobs`
+  std::atomic<AdapterHost*> adapter_host{nullptr};  // null: no admin key, starting or stopping
+  std::atomic<AliasBook*> aliases{nullptr};         // as adapter_host
+  int64_t max_file_bytes = int64_t{512} << 20;      // largest upload
+  const MemoryLedger* memory = nullptr;             // never null while requests run
+  // Whether the name is that of an embedded model, which needs no path.
   std::function<bool(const std::string&)> is_named_model = {};
-  // What a checked training spec would take, as JSON; starts nothing.
+  // Returns the plan of a checked training spec (memory, time) as JSON; starts nothing.
   std::function<std::string(const training::TrainSpec&)> plan_training = {};
-  // Reads all that a checked training spec would train on. Throws kCancelled soon after
-  // `is_cancelled` says so, which any thread may ask.
+  // Reads all data of a checked training spec. Throws kCancelled soon after `is_cancelled` returns
+  // true; any thread may call `is_cancelled`.
   std::function<TrainingData(const training::TrainSpec&, const std::function<bool()>& is_cancelled)>
       examine_data = {};
-  // Where a job finds the files of a served model that is no adapter.
+  // Path of the files of a served model, for jobs. Not for adapters.
   std::function<std::string(const ServedModel&)> path_of_model = {};
-  std::filesystem::path model_root;  // what paths in bodies are relative to
+  std::filesystem::path model_root;  // paths in request bodies are relative to it
   DrainSignal* drain = nullptr;      // never null while requests run
   std::string base_url;              // "http://127.0.0.1:8080", for the text of GET /
-  // What `/health` takes for now; tests put a stopped engine's future here.
+  // Clock of `/health` and `/metrics`. Tests set it ahead, so that an engine looks stuck.
   std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 };
 
-// One per endpoint, in the file of its name. Each parses, acts and answers; faults are thrown as
-// Error and become bodies in the dispatch.
+// One function per endpoint. Each parses, acts and responds. A fault is thrown as Error; the
+// dispatch of server/http turns it into an error body.
 void ChatCompletions(const HandlerContext& context, Request request, ResponseWriter writer);
 void Completions(const HandlerContext& context, Request request, ResponseWriter writer);
 void ListModels(const HandlerContext& context, Request request, ResponseWriter writer);
@@ -130,7 +132,7 @@ void CancelJob(const HandlerContext& context, Request request, ResponseWriter wr
 void PauseJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void ResumeJob(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetJobLog(const HandlerContext& context, Request request, ResponseWriter writer);
-// These run on an io thread: they may not wait.
+// These run on an io thread and must not block.
 void Health(const HandlerContext& context, Request request, ResponseWriter writer);
 void Ready(const HandlerContext& context, Request request, ResponseWriter writer);
 void GetMetrics(const HandlerContext& context, Request request, ResponseWriter writer);
@@ -138,33 +140,33 @@ void Version(const HandlerContext& context, Request request, ResponseWriter writ
 void OpenApi(const HandlerContext& context, Request request, ResponseWriter writer);
 void Welcome(const HandlerContext& context, Request request, ResponseWriter writer);
 
-// What `/health` and `/ready` say: whether an engine has stopped, and why no requests are taken
-// (null: they are).
+// Whether some engine's loop has stopped (`/health`).
 bool IsStuck(const HandlerContext& context);
+// Why the server takes no requests (`/ready`); null if it takes them.
 const char* WhyNotReady(const HandlerContext& context);
 
-// What GET /openapi.json answers: server/openapi.json.
+// The text of server/openapi.json.
 std::string_view OpenApiText();
 
-// Where CreateFile's body goes while it arrives.
+// Opens the sink that receives CreateFile's body while it arrives.
 std::shared_ptr<BodySink> OpenFileBody(const HandlerContext& context, const Request& head,
                                        std::function<void()> has_room);
 
-// The uploaded files. Throws kUnavailable while the server is starting, or where it has none.
+// Throws kUnavailable while the server is starting, or if it keeps no files.
 FileStore& RequireFiles(const HandlerContext& context);
-// A file as the API answers it.
+// The file object of the API, as JSON.
 std::string FileBody(const StoredFile& file);
 
-// The supervisor. Throws kUnavailable while the server is starting, or where it has no jobs.
+// Throws kUnavailable while the server is starting, or if it has no jobs.
 JobSupervisor& RequireJobs(const HandlerContext& context);
-// A job of the fine-tuning API. Throws kNotFound (job_not_found).
+// Throws kNotFound (job_not_found) unless `id` is a job of the fine-tuning API.
 Job RequireFineTuningJob(const HandlerContext& context, const std::string& id);
-// A job as the API answers it; the result of a training job says under which id its model answers.
+// The job object of /admin/jobs, as JSON. The result of a training job names the id of its model.
 std::string JobBody(const Job& job);
-// 202, the job, and where to look for it.
+// Sends 202 with the job and a `location` header.
 void SendAccepted(const Job& job, const ResponseWriter& writer);
 
-// Throws kInvalidArgument (unsupported_media_type) unless the body is declared as JSON.
+// Throws kInvalidArgument (unsupported_media_type) unless the content type is application/json.
 void RequireJson(const Request& request);
 
 }  // namespace tandem::server

@@ -7,7 +7,7 @@
 namespace tandem::server {
 namespace {
 
-// An engine loop that has not beaten for this long is stuck, not busy: it beats between steps.
+// An engine loop without a heartbeat for this long is stuck, not busy: it beats between steps.
 constexpr auto kStuckAfter = std::chrono::seconds(10);
 
 void SendUnavailable(const ResponseWriter& writer, const char* status) {

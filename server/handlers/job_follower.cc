@@ -40,7 +40,7 @@ void JobFollower::Turn() {
       return PostTurn();
     case Next::kEnd:
       is_done_ = true;
-      stream_->Close();  // lets go of this follower
+      stream_->Close();  // releases this follower
   }
 }
 

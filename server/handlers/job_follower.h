@@ -11,16 +11,16 @@
 
 namespace tandem::server {
 
-// Sends what a job writes as server-sent events, while it writes. Works on the connection's strand:
-// each turn reads a piece, and what wakes it (the supervisor, a reader that caught up, the server
-// stopping) only posts. Kept alive by the connection's disconnect callback until the stream ends.
+// Streams a running job's output as server-sent events. Runs on the connection's strand: each turn
+// reads one piece. Wake-ups (the supervisor, a client that caught up, server shutdown) only post a
+// turn. The connection's disconnect callback keeps the follower alive until the stream ends.
 class JobFollower : public std::enable_shared_from_this<JobFollower> {
  public:
   virtual ~JobFollower() = default;
   JobFollower(const JobFollower&) = delete;
   JobFollower& operator=(const JobFollower&) = delete;
 
-  // REQUIRES: a shared pointer owns it. Throws kNotFound (job_not_found) and kUnavailable.
+  // REQUIRES: a shared_ptr owns this. Throws kNotFound (job_not_found) and kUnavailable.
   void Start();
 
  protected:
@@ -28,7 +28,7 @@ class JobFollower : public std::enable_shared_from_this<JobFollower> {
 
   JobFollower(const HandlerContext& context, std::string job_id, ResponseWriter writer);
 
-  // One turn. kGoOn: there is more to read at once; kEnd: all has been sent.
+  // One turn. kWait: sleep until the next wake-up; kGoOn: more is ready; kEnd: all has been sent.
   virtual Next Send(EventStream& stream) = 0;
 
   const HandlerContext& context() const { return context_; }

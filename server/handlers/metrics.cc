@@ -14,7 +14,7 @@ void GetMetrics(const HandlerContext& context, Request request, ResponseWriter w
   if (!sees_all) snapshot.visible.emplace();
   for (const auto& [name, model] : context.models.List()) {
     snapshot.served.insert(model->id);
-    // The operator's own models; the names of fine-tunes and adapters are their users'.
+    // Only the operator's models: the names of fine-tunes and adapters belong to their users.
     if (!sees_all && !model->base && !model->is_tuned()) snapshot.visible->insert(model->id);
   }
   snapshot.memory = context.memory->Entries();

@@ -34,8 +34,8 @@ Json ModelObject(const ModelRegistry::Entry& entry) {
   return out;
 }
 
-// So that none of the jobs that made a model of this name publishes it again at the next start;
-// their checkpoints go with it.
+// Marks every job that made a model of this name, so that the next start does not publish it again.
+// Deletes their checkpoints. Throws kAlreadyExists (in_use) before any change if one is in use.
 void ForgetModel(JobSupervisor& jobs, ModelRegistry& models, const std::string& model_id) {
   JobFilter filter;
   filter.status = JobStatus::kSucceeded;
@@ -62,7 +62,8 @@ void ForgetModel(JobSupervisor& jobs, ModelRegistry& models, const std::string& 
   }
 }
 
-// Whether the name is a checkpoint's. It need not be in memory to be deleted.
+// Deletes the checkpoint of that name, loaded or not, and responds. Returns false if no checkpoint
+// has that name.
 bool DeleteCheckpoint(const HandlerContext& context, const std::string& id,
                       const ResponseWriter& writer) {
   JobSupervisor* jobs = context.jobs;
@@ -117,7 +118,7 @@ void DeleteModel(const HandlerContext& context, Request request, ResponseWriter 
         .WithParam("model")
         .WithReason("model_protected");
   }
-  // First, so that a crash in between deletes it too.
+  // Mark its jobs first: after a crash here, the next start does not bring the model back.
   if (JobSupervisor* jobs = context.jobs) ForgetModel(*jobs, context.models, model->id);
   Json body;
   body["id"] = id;
@@ -127,7 +128,7 @@ void DeleteModel(const HandlerContext& context, Request request, ResponseWriter 
       *model, [writer, text = body.dump()]() mutable { writer.Json(200, std::move(text)); },
       "it was deleted");
   if (is_removed) return;
-  throw Error(ErrorCode::kNotFound,  // somebody was faster
+  throw Error(ErrorCode::kNotFound,  // another request removed it first
               "model '" + id.substr(0, 120) + "' is not served here any more")
       .WithParam("model")
       .WithReason("model_not_found");
@@ -135,7 +136,7 @@ void DeleteModel(const HandlerContext& context, Request request, ResponseWriter 
 
 void GetModel(const HandlerContext& context, Request request, ResponseWriter writer) {
   const std::string& id = request.path_params.at("id");
-  // Even where any name means the first model, a path names exactly one.
+  // Look, not Find: even under --any-model-name a path names exactly one model.
   writer.Json(200, ModelObject({id, context.models.Look(id)}).dump());
 }
 

@@ -2,8 +2,8 @@
 
 #include "server/handlers/handlers.h"
 
-// The description of the API is a file of the repository, edited by hand; it becomes read-only data
-// of the program. The stack note keeps the object from asking for an executable stack.
+// Embeds server/openapi.json, which is edited by hand, as read-only data. The .note.GNU-stack
+// section keeps the linker from making the stack executable.
 asm(".section .rodata.openapi, \"a\", @progbits\n"
     ".globl tandem_openapi_begin\n"
     "tandem_openapi_begin:\n"

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// The name of a pipeline that gives itself none, which is also that of the model it loads.
+// Default name of a pipeline, and so the default id of the model it loads.
 constexpr const char* kName = "pipeline";
 
 Error OnlyOnTheCommandLine(const std::string& param, const std::string& why) {
@@ -26,14 +26,14 @@ Error OnlyOnTheCommandLine(const std::string& param, const std::string& why) {
       .WithReason("invalid_value");
 }
 
-// The first fault, without what it stands under.
+// Keeps the first fault of a report and drops the heading above it.
 Error FirstFault(const Error& error) {
   std::string message = error.what();
   const size_t heading = message.find(":\n");
   if (heading != std::string::npos) message.erase(0, heading + 2);
   message.erase(std::min(message.find('\n'), message.size()));
   message.erase(0, std::min(message.find_first_not_of(' '), message.size()));
-  // "spec:1: jobs.x.key: what": the text of a request has no lines that anybody knows of.
+  // Turns "spec:1: jobs.x.key: …" into "jobs.x.key: …": a client does not know the line.
   const size_t jobs = message.find(": ");
   if (jobs != std::string::npos && message.starts_with("spec")) message.erase(0, jobs + 2);
   const size_t end = message.find(": ");
@@ -98,7 +98,7 @@ class Paths {
                                "may be ${jobs.NAME.WHAT} as a whole, but not a part of it");
   }
 
-  // An evaluation's training keys are about its data's form alone.
+  // An eval takes training keys only for the form of its data, and none of them is a path.
   void RefuseOtherPaths() const {
     for (const training::SpecPath& one : training::PathsOf(training::TrainSpec{})) {
       for (const auto& [key, value] : job_.keys) {
@@ -114,7 +114,7 @@ class Paths {
     ResolveKey("model");
   }
 
-  // As target.name of POST /admin/convert.
+  // `out` follows the rules for target.name of POST /admin/convert.
   void ResolveTarget() {
     if (!object_.contains("out")) return;
     const std::string name = job_.Text("out");
@@ -146,8 +146,8 @@ class Paths {
     ResolveKey("model");
   }
 
-  // A training spec is checked as that of a job of its own. What other jobs have yet to make is
-  // taken for the model root itself meanwhile.
+  // Checks a training spec as for a train job. During the check, the model root replaces the
+  // outputs of other jobs, which do not exist yet.
   void ResolveTraining() {
     constexpr const char* kStandIn = ".";
     Json spec = object_;
@@ -186,7 +186,7 @@ class Paths {
     object_ = std::move(spec);
   }
 
-  // Where a key with dots in it stands: as such, or in nested objects.
+  // Finds a dotted key in the object, as one key or as nested ones.
   static Json::json_pointer Pointer(const Json& object, const std::string& key) {
     Json::json_pointer at;
     const Json* in = &object;
@@ -210,7 +210,7 @@ class Paths {
   const std::string where_;
 };
 
-// The server loads when all else is done, so nothing can come after that.
+// Checks the load jobs. The server loads after all other jobs have ended, so no job may need one.
 void CheckLoads(const HandlerContext& context, const PipelineSpec& spec) {
   for (const PipelineJob& job : spec.jobs) {
     const std::string where = "spec.jobs." + job.name;
@@ -248,7 +248,8 @@ CheckedPipeline CheckPipelineSpec(const HandlerContext& context, Json spec) {
 
   const PipelineSpec checked = Parse(spec);
   PipelineOptions options;
-  options.dir = fs::absolute(context.model_root) / "a job's directory";  // there is no such thing
+  options.dir =
+      fs::absolute(context.model_root) / "a job's directory";  // planning only: it does not exist
   Json plan = Json::array();
   try {
     for (const PlannedJob& job : PlanPipeline(checked, options)) {

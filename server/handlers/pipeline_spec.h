@@ -8,14 +8,14 @@ namespace tandem::server {
 struct HandlerContext;
 
 struct CheckedPipeline {
-  std::string spec_json;  // as the job's process reads it: its paths are absolute
-  std::string plan_json;  // {"jobs":[{"name","kind","needs"}]} in the order they will run in
+  std::string spec_json;  // for the job's process; its paths are absolute
+  std::string plan_json;  // {"jobs":[{"name","kind","needs"}]} in execution order
 };
 
-// Checks the spec of a job of type pipeline as its process will. Paths become absolute below the
-// model root, where `out` of a conversion names a directory; what only makes sense on the command
-// line (variables, `dir`, spec files, other servers) is refused. Throws as ResolvePath, and
-// kInvalidArgument with the first fault; kAlreadyExists for a model's name that is taken.
+// Checks the spec of a pipeline job as its process will. Makes its paths absolute, below the model
+// root; `out` of a conversion names a directory there. Refuses what only the command line offers:
+// variables, `dir`, spec files, other servers. Throws as ResolvePath, kInvalidArgument with the
+// first fault, and kAlreadyExists if a model's name or a conversion's target is taken.
 CheckedPipeline CheckPipelineSpec(const HandlerContext& context, nlohmann::ordered_json spec);
 
 }  // namespace tandem::server

@@ -45,7 +45,7 @@ void Append(std::vector<TokenId>& ids, const std::vector<TokenId>& more) {
 
 constexpr std::string_view kSpace = " \t\r\n";
 
-// Adjacent pieces differ in origin, and none is empty.
+// Appends text. Keeps the invariant that no piece is empty and adjacent ones differ in origin.
 void AppendPiece(std::vector<RenderedPiece>& pieces, std::string_view text, bool from_client) {
   if (text.empty()) return;
   if (!pieces.empty() && pieces.back().from_client == from_client) {
@@ -55,8 +55,8 @@ void AppendPiece(std::vector<RenderedPiece>& pieces, std::string_view text, bool
   }
 }
 
-// Renders the chat with a random word behind the final message and cuts the text there. Whatever
-// the template trims or moves, the text up to the word is the message as the model reads it.
+// Renders the chat with a random word after the final message and cuts the text at that word. The
+// result is right even if the template trims or moves the message.
 std::vector<RenderedPiece> RenderUpToMark(const engine::ChatTemplate& chat_template,
                                           engine::RenderInput input, std::string_view content) {
   const std::string mark = NewObjectId("end");
@@ -77,8 +77,8 @@ std::vector<RenderedPiece> RenderUpToMark(const engine::ChatTemplate& chat_templ
       .WithParam("continue_final_message");
 }
 
-// An answer that begins with a thought stands behind the generation prompt as the model wrote it,
-// because templates rewrite and drop thoughts. Its marks are the template's words, not a client's.
+// Appends an answer that begins with <think> verbatim to the generation prompt, because templates
+// rewrite and drop thoughts. Its think marks count as the template's text, not the client's.
 std::vector<RenderedPiece> RenderThought(const engine::ChatTemplate& chat_template,
                                          engine::RenderInput input, std::string_view answer) {
   nlohmann::ordered_json before = *input.messages;
@@ -102,7 +102,7 @@ std::vector<RenderedPiece> RenderThought(const engine::ChatTemplate& chat_templa
   return pieces;
 }
 
-// The chat with its final message left open: nothing stands behind its text.
+// Renders the chat with its final message left open: the text ends with it.
 std::vector<RenderedPiece> RenderOpen(const engine::ChatTemplate& chat_template,
                                       const engine::RenderInput& input) {
   const auto& content = input.messages->back().at("content").get_ref<const std::string&>();
@@ -191,9 +191,9 @@ std::vector<TokenId> EncodePlainPrompt(const ServedModel& model, std::string_vie
 void CheckPromptLength(const ServedModel& model, size_t n_tokens, const std::string& param) {
   const int64_t context = model.loaded().max_model_len;
   if (static_cast<int64_t>(n_tokens) < context) return;
-  // Libraries that shorten and try again know this fault by its words, as they often see no more
-  // of an answer than its message: LangChain by "prompt is too long", LiteLLM and others by "this
-  // model's maximum context length is".
+  // Libraries that shorten the prompt and retry recognise this error by its message alone.
+  // LangChain looks for "prompt is too long", LiteLLM and others for "this model's maximum context
+  // length is".
   throw Error(ErrorCode::kInvalidArgument,
               "prompt is too long: this model's maximum context length is " +
                   std::to_string(context) + " tokens, answer included, and " + param +

@@ -11,39 +11,38 @@
 namespace tandem::server {
 
 struct EncodedChat {
-  std::vector<engine::RenderedPiece> pieces;  // the text, and who wrote it
+  std::vector<engine::RenderedPiece> pieces;  // text runs with their origin: template or client
   std::vector<TokenId> ids;
 };
 
-// A rendered chat and its ids: exactly what the model is fed. Control tokens come from the
-// template's text alone (Tokenizer::EncodeMixed). With
-// continue_final_message the text ends where the final message does, white space included. Throws
-// kFailedPrecondition when the model has no tokenizer or no usable chat template; the message says
-// what to do.
+// Renders and encodes a chat exactly as the model receives it. Only the template's text can produce
+// control tokens (Tokenizer::EncodeMixed). With continue_final_message the text ends with the final
+// message, white space included. Throws kFailedPrecondition if the model has no tokenizer or no
+// usable chat template; the error message names the remedy.
 EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt);
 
-// A chat as training feeds it, by the trainer's own code.
+// One training sample of a chat, made by the trainer's own code.
 struct TrainedChat {
   std::string text;
   std::vector<TokenId> ids;
-  std::vector<bool> loss;  // beside ids: whether the token is learned
+  std::vector<bool> loss;  // per id: whether the token is learned
 };
-// One sample, or one for each learned answer where the template rewrites earlier turns; never
-// empty. The prompt's messages are as they came. Throws kInvalidArgument where training would
-// refuse the chat.
+// Returns one sample, or one per learned answer if the template rewrites earlier turns; never an
+// empty list. Requires the prompt's messages as the client sent them. Throws kInvalidArgument if
+// training would refuse the chat.
 std::vector<TrainedChat> EncodeTrainedChat(const ServedModel& model, const ChatPrompt& prompt);
 
-// The ids of a plain prompt: BOS if the model wants one (and `add_special_tokens`), then the text.
+// Encodes a plain text, with BOS first if the model wants one and `add_special_tokens` is set.
 std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,
                                 bool add_special_tokens);
 
-// The same of a prompt to go on from, which is never empty: no text means "from the beginning", and
-// only BOS can say that. Throws kInvalidArgument (prompt) where the model has none.
+// Like EncodeText, but the result is never empty: an empty prompt becomes BOS. Throws
+// kInvalidArgument (prompt) for an empty prompt if the model has no BOS.
 std::vector<TokenId> EncodePlainPrompt(const ServedModel& model, std::string_view text,
                                        bool add_special_tokens);
 
 // Throws kInvalidArgument (context_length_exceeded) with both counts unless the prompt leaves room
-// for a token. `param` is messages or prompt.
+// for one token. `param` is "messages" or "prompt".
 void CheckPromptLength(const ServedModel& model, size_t n_tokens, const std::string& param);
 
 }  // namespace tandem::server

@@ -6,7 +6,8 @@
 
 namespace tandem::server {
 
-// Parameters of a query string. Faults throw kInvalidArgument with the parameter's name.
+// These read one parameter of the query string and throw kInvalidArgument, with its name, on a bad
+// value. A missing parameter yields `fallback`.
 int64_t QueryInt(const Request& request, const char* name, int64_t fallback, int64_t min,
                  int64_t max);
 

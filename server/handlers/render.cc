@@ -19,7 +19,7 @@ TrainedChat NothingLearned(EncodedChat chat) {
   return {engine::JoinPieces(chat.pieces), std::move(chat.ids), std::move(loss)};
 }
 
-// The members of one rendered chat, without the braces.
+// Appends the JSON members of one rendered chat, without the braces.
 void AppendChat(std::string& out, const TrainedChat& chat, const engine::LoadedModel& model) {
   const engine::Tokenizer& tokenizer = *model.tokenizer;
   const TokenNames names{model.tokenizer, false};
@@ -38,7 +38,7 @@ void AppendChat(std::string& out, const TrainedChat& chat, const engine::LoadedM
     out += tokenizer.IsSpecial(id) ? R"(,"special":true)" : R"(,"special":false)";
     out += chat.loss[i] ? R"(,"loss":true})" : R"(,"loss":false})";
   }
-  // A chat's BOS is the template's: nothing is put in front of its text.
+  // Only the template can write a chat's BOS: encoding adds none.
   const bool has_bos = model.bos && !chat.ids.empty() && chat.ids.front() == *model.bos;
   out += has_bos ? R"(],"bos_from":"template","count":)" : R"(],"bos_from":null,"count":)";
   AppendJsonInt(out, chat.ids.size());
@@ -61,7 +61,7 @@ void Render(const HandlerContext& context, Request request, ResponseWriter write
   }
   std::string out = "{";
   AppendChat(out, samples.back(), model->loaded());
-  // The samples of earlier answers, where training takes the chat apart.
+  // Samples of earlier answers, if training splits the chat.
   for (size_t i = 0; i + 1 < samples.size(); ++i) {
     out += i == 0 ? R"(,"earlier_samples":[{)" : ",{";
     AppendChat(out, samples[i], model->loaded());

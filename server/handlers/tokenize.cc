@@ -48,7 +48,7 @@ void Detokenize(const HandlerContext& context, Request request, ResponseWriter w
     throw Error(ErrorCode::kFailedPrecondition, "model '" + model->id + "' has no tokenizer");
   }
 
-  // Control tokens are left out: so text survives tokenize and detokenize, BOS or not.
+  // Skipping control tokens lets text survive tokenize and detokenize, with BOS or without.
   const std::string text = engine::Decode(*model->loaded().tokenizer, detokenize.tokens, true);
   Json out;
   out["prompt"] = text;

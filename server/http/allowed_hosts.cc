@@ -20,7 +20,7 @@ std::optional<net::ip::address> AddressOf(const std::string& text) {
   return address;
 }
 
-// Lower case, without the root's dot and an IPv6 address's brackets; addresses in their one form.
+// Lower case, without a final dot or the brackets of an IPv6 address; addresses in canonical form.
 std::string Canonical(std::string_view name) {
   if (name.size() >= 2 && name.front() == '[' && name.back() == ']') {
     name = name.substr(1, name.size() - 2);
@@ -60,8 +60,8 @@ ListenHost ParseListenHost(const std::string& host) {
 
 AllowedHosts::AllowedHosts(const HttpOptions& options) {
   const ListenHost own = ParseListenHost(options.host);
-  // A page of another site has no key to send, so where every caller needs one the name matters
-  // only to an operator who lists names.
+  // A page of another site has no key to send. If every caller needs a key, the name is therefore
+  // checked only if the operator lists names.
   allows_every_host_ = options.requires_key && options.allowed_hosts.empty();
   allows_every_address_ = own.is_any;
   names_ = {"localhost", Canonical(own.address)};

@@ -8,8 +8,7 @@
 namespace tandem::server {
 namespace {
 
-// The token of `Authorization: Bearer <token>`; anything else, two of them included, is as if
-// absent.
+// The token of `Authorization: Bearer <token>`. A malformed or repeated header counts as absent.
 std::optional<std::string_view> BearerToken(const Request& request) {
   const std::string* header = nullptr;
   for (const auto& [name, value] : request.headers) {
@@ -46,14 +45,14 @@ ApiKeys::Digests ApiKeys::DigestsOf(const std::optional<std::string>& key) {
   return digests;
 }
 
-// Every digest is compared to its end, whichever matches, without a branch that depends on one;
-// nanoseconds per key, so that a file of many thousands costs no request anything.
+// Compares every digest in full and without a data-dependent branch. This takes nanoseconds per
+// key, so thousands of keys cost little.
 bool ApiKeys::Contains(const Digests& keys, const Digest& digest) {
   uint64_t found = 0;
   for (const Digest& key : keys) {
     const uint64_t difference =
         (key[0] ^ digest[0]) | (key[1] ^ digest[1]) | (key[2] ^ digest[2]) | (key[3] ^ digest[3]);
-    // The highest bit is clear only for 0.
+    // The highest bit is clear only if `difference` is 0.
     found |= ~(difference | (0 - difference)) >> 63;
   }
   return found != 0;

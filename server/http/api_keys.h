@@ -15,7 +15,7 @@
 
 namespace tandem::server {
 
-// Who may come in (CONTRACT §2). Keys are kept and compared as SHA-256 digests, in constant time,
+// Checks the keys of requests. Keys are stored and compared as SHA-256 digests, in constant time,
 // and never appear in messages or logs. Thread-safe.
 class ApiKeys {
  public:
@@ -25,18 +25,18 @@ class ApiKeys {
           const std::optional<std::string>& metrics_key = std::nullopt);
 
   bool requires_key() const;
-  size_t n_api_keys() const;  // different ones
-  // Replaces the API keys (their file was read again); the other keys stay.
+  size_t n_api_keys() const;  // number of different keys
+  // Replaces the API keys, for example after their file changed. The other keys stay.
   void SetApiKeys(const std::vector<std::string>& api_keys);
 
-  // Whose request it is: a number per API key that stays the same over SetApiKeys, or 0 when no
-  // key is needed or the request's is none of ours.
+  // Identifies the caller by a number per API key, stable across SetApiKeys. 0 if no key is needed
+  // or the request has none of ours.
   uint64_t ClientOf(const Request& request) const;
   bool IsAdmin(const Request& request) const;
-  // Whether the request carries one of our keys, whatever it opens.
+  // Whether the request carries any of our keys, of whatever kind.
   bool HasAnyKey(const Request& request) const;
 
-  // Why the request is refused; nullopt lets it in.
+  // The reason to refuse the request; nullopt accepts it.
   std::optional<Error> Check(const Request& request, Access access) const;
 
  private:

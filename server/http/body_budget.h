@@ -7,10 +7,10 @@
 
 namespace tandem::server {
 
-// Bounds the memory that the bodies of all requests of one server take together. Thread-safe.
+// Bounds the total memory of all request bodies of one server. Thread-safe.
 class BodyBudget {
  public:
-  // Bodies up to this size are not counted, so that large ones cannot shut out ordinary requests.
+  // Bodies up to this size are not counted, so that large bodies cannot shut out ordinary requests.
   static constexpr size_t kFreeBytes = 16 << 10;
   static constexpr size_t kBurstBytes = 8 << 20;
 
@@ -18,7 +18,7 @@ class BodyBudget {
 
   size_t used_bytes() const { return used_bytes_; }
   bool HasRoomFor(size_t bytes) const;
-  // Whether kBurstBytes or more were given back since this last returned true.
+  // Whether at least kBurstBytes were freed since this function last returned true.
   bool TakeBurst();
 
  private:
@@ -28,10 +28,10 @@ class BodyBudget {
 
   const size_t limit_bytes_;
   std::atomic<size_t> used_bytes_{0};
-  std::atomic<size_t> given_back_bytes_{0};  // since TakeBurst returned true
+  std::atomic<size_t> given_back_bytes_{0};  // since TakeBurst last returned true
 };
 
-// The part of the budget that one body takes, until it is destroyed. One thread at a time.
+// The part of the budget that one body uses, until destruction. One thread at a time.
 class BodyShare {
  public:
   explicit BodyShare(std::shared_ptr<BodyBudget> budget) : budget_(std::move(budget)) {}
@@ -39,7 +39,8 @@ class BodyShare {
   BodyShare(const BodyShare&) = delete;
   BodyShare& operator=(const BodyShare&) = delete;
 
-  // Counts a body of `bytes` in all. False, and nothing changes, if the budget has no room.
+  // Raises the share to a body of `bytes` in total. False without a change if the budget has no
+  // room.
   bool GrowTo(size_t bytes);
 
  private:

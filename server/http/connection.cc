@@ -15,15 +15,16 @@ namespace tandem::server {
 namespace {
 
 constexpr size_t kReadBytes = 16 << 10;
-// A pipelined request waits until the answers before it have left but for this much.
+// A pipelined request starts when at most this much output of earlier answers is unsent.
 constexpr size_t kOutputBeforeNextRequest = 64 << 10;
-// Some clients (Node's fetch) write their whole body before they read an answer: closing while they
-// write would reset the connection and lose the 413 that explains it. Time bounds it too.
+// Some clients (Node's fetch) write their whole body before they read an answer. Closing earlier
+// resets the connection and loses the 413. linger_timeout bounds this too.
 constexpr size_t kMaxLingerBytes = size_t{256} << 20;
 
 }  // namespace
 
-// Every callback comes in here. A fault, of memory in practice, resets this connection alone.
+// Entry point of every callback. An exception, in practice out of memory, resets only this
+// connection.
 template <class Callback>
 void Connection::Enter(Callback callback) {
   try {
@@ -34,8 +35,8 @@ void Connection::Enter(Callback callback) {
   }
 }
 
-// Runs `callback` on the strand, from any thread. Never throws: a connection that cannot even be
-// posted to is shut down, which its pending read reports.
+// Runs `callback` on the io thread; any thread may call this. Never throws: if posting fails, the
+// socket is shut down, and the pending read reports that.
 template <class Callback>
 void Connection::Post(Callback callback) {
   const bool is_posted = HasMemoryFor([&] {
@@ -103,9 +104,9 @@ void Connection::Arm(StrandTimer& timer, std::chrono::milliseconds after, Callba
 void Connection::ArmReadTimer() {
   const RequestParser::Phase phase = queue_.phase();
   if (is_lingering_ || is_closed_) return;
-  if (tls_ && tls_->state() == TlsSession::State::kHandshake) return;  // it has its own time
+  if (tls_ && tls_->state() == TlsSession::State::kHandshake) return;  // handshake_timeout applies
   if (queue_.is_full()) {
-    // It is we who are not reading.
+    // The delay is ours: a full queue stops the reading.
     read_timer_.cancel();
     armed_phase_ = RequestParser::Phase::kRefused;
     return;
@@ -113,7 +114,7 @@ void Connection::ArmReadTimer() {
   const auto on_timeout = [](Connection& self) { self.OnReadTimeout(); };
   switch (phase) {
     case RequestParser::Phase::kHead:
-      // Once per head: dribbling bytes buy no time.
+      // Armed once per head, so that a client sending single bytes gains no time.
       if (armed_phase_ != phase) Arm(read_timer_, shared_->options.header_timeout, on_timeout);
       break;
     case RequestParser::Phase::kBody:
@@ -126,7 +127,7 @@ void Connection::ArmReadTimer() {
     case RequestParser::Phase::kIdle:
       if (active_ || !queue_.empty() || output_.is_writing()) {
         read_timer_.cancel();
-        armed_phase_ = RequestParser::Phase::kRefused;  // nothing is armed
+        armed_phase_ = RequestParser::Phase::kRefused;  // means that no timer is armed
         return;
       }
       Arm(read_timer_, shared_->options.keep_alive_timeout, on_timeout);
@@ -178,7 +179,7 @@ void Connection::ReadMore() {
       });
 }
 
-// For the sink of a body, which may outlive the connection.
+// Called by the sink of a body, which may outlive the connection.
 std::function<void()> Connection::SinkRoomCallback() {
   return [weak = weak_from_this()] {
     const std::shared_ptr<Connection> connection = weak.lock();
@@ -192,7 +193,7 @@ std::function<void()> Connection::SinkRoomCallback() {
   };
 }
 
-// The end of input that is not being read stands behind what is: the kernel is asked for it.
+// While input is not read, its end stays unseen behind it, so this polls the kernel for the end.
 void Connection::WatchUnreadInput() {
   Arm(leave_timer_, shared_->options.leave_poll_interval, [](Connection& self) {
     if (self.is_reading_) return;
@@ -225,13 +226,13 @@ void Connection::OnRead(const boost::system::error_code& error, size_t n) {
   ReadMore();
 }
 
-// False when this is the end of the session: the connection closes, or goes on without TLS.
+// Returns false if the TLS session has ended; the connection then closes or continues without TLS.
 bool Connection::Decrypt(std::string_view bytes) {
   const bool was_in_handshake = tls_->state() == TlsSession::State::kHandshake;
   plain_.clear();
   const TlsSession::State state = tls_->Receive(bytes, plain_);
   if (state == TlsSession::State::kFailed) {
-    Close();  // with the alert
+    Close();  // sends the alert
     return false;
   }
   if (state == TlsSession::State::kPlainHttp) {
@@ -246,17 +247,17 @@ bool Connection::Decrypt(std::string_view bytes) {
     read_timer_.cancel();
     ArmReadTimer();
   }
-  output_.WriteMore();  // the handshake's next message, or what has waited for its end
+  output_.WriteMore();  // the next handshake message, or output that waited for the handshake
   return !is_closed_;
 }
 
-// End of file counts as leaving: an aborting client sends nothing else.
+// End of file counts as leaving, because an aborting client sends nothing else.
 void Connection::OnPeerGone(bool is_eof) {
   const bool was_waiting = active_ != nullptr || !queue_.empty();
   AbandonActive();
   queue_.Abandon();
   if (is_eof && !was_waiting && output_.is_writing() && !is_lingering_) {
-    // The answer is complete; only its bytes are still on their way.
+    // The answer is complete, and only its bytes are still in transit.
     close_after_write_ = true;
     return;
   }
@@ -264,7 +265,7 @@ void Connection::OnPeerGone(bool is_eof) {
 }
 
 void Connection::ParseInput() {
-  // The next head gets its own time.
+  // The next head gets a full header_timeout.
   if (queue_.Parse()) armed_phase_ = RequestParser::Phase::kRefused;
   StartNext();
   ArmReadTimer();
@@ -287,7 +288,7 @@ void Connection::StartNext() {
 
   const bool was_full = queue_.is_full();
   RequestQueue::Entry next = queue_.Pop();
-  // Reading stopped when the queue was full: the bytes at hand come first, then the socket.
+  // Reading stopped while the queue was full: parse the buffered bytes first, then read the socket.
   if (was_full) {
     Post([](Connection& self) {
       if (self.is_closed_) return;
@@ -311,7 +312,7 @@ void Connection::SendContinue() {
 }
 
 Exchange& Connection::Activate(const Request& request) {
-  // The connection may be gone when a producer wakes it; the channel then goes to nobody.
+  // The connection may be destroyed before a producer wakes it; the wake-up then has no effect.
   auto wake = [weak = weak_from_this()] {
     if (const std::shared_ptr<Connection> connection = weak.lock()) {
       connection->Post([](Connection& self) { self.OnChannelReady(); });
@@ -344,7 +345,7 @@ void Connection::AnswerDirectly(Response response, bool close) {
 void Connection::OnChannelReady() {
   if (!active_ || is_closed_) return;
   ResponseChannel& channel = *active_->channel();
-  if (channel.disconnected()) return Reset();  // it was given up: see Append
+  if (channel.disconnected()) return Reset();  // see ResponseChannel::Append
   ResponseChannel::Output out = channel.Take();
   if (out.head && !BeginAnswer(out)) return FinishActive();
   if (!active_->has_begun()) return;
@@ -352,9 +353,9 @@ void Connection::OnChannelReady() {
   if (out.finished) FinishActive();
 }
 
-// False when nothing follows, whatever the producer thinks.
+// Returns false if the answer is complete, even if the producer writes more.
 bool Connection::BeginAnswer(ResponseChannel::Output& out) {
-  // Requests that are here already are still answered, be it with 503.
+  // Requests that have already arrived still get an answer, perhaps a 503.
   if (shared_->draining && queue_.is_idle()) {
     active_->CloseConnection();
   }
@@ -396,7 +397,7 @@ void Connection::FinishActive() {
   StartNext();
 }
 
-// The client is gone.
+// The client has left.
 void Connection::AbandonActive() {
   if (!active_) return;
   ping_timer_.cancel();
@@ -412,8 +413,8 @@ void Connection::OnOutputSent() {
 
 // ---- ending
 
-// Closing at once could reset the connection and with it the answer on its way: what the client
-// still sends is read and dropped for a while.
+// Closing at once can reset the connection and lose the answer in transit. So further input is read
+// and dropped until linger_timeout.
 void Connection::Linger() {
   if (is_closed_ || is_lingering_) return;
   is_lingering_ = true;
@@ -433,7 +434,7 @@ void Connection::ShutdownSend() {
 
 void Connection::Close() {
   if (is_closed_) return;
-  is_closed_ = true;  // first: whatever fails below does not come here again
+  is_closed_ = true;  // first: a failure below must not enter here again
   AbandonActive();
   queue_.Abandon();
   output_.Close();
@@ -442,7 +443,7 @@ void Connection::Close() {
   ping_timer_.cancel();
   leave_timer_.cancel();
   if (tls_ && !output_.is_writing()) {
-    // An alert, or the goodbye of an idle connection, if there is room for it.
+    // Sends an alert or the closing message of an idle connection, if the socket has room.
     HasMemoryFor([&] {
       tls_->SendEnd();
       const std::string last_words = tls_->TakeOutput();
@@ -459,7 +460,7 @@ void Connection::Close() {
 
 void Connection::Reset() {
   if (is_closed_) return;
-  tls_.reset();  // no goodbye
+  tls_.reset();  // no closing message
   boost::system::error_code ignored;
   socket_.set_option(net::socket_base::linger(true, 0), ignored);
   Close();

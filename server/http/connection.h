@@ -19,19 +19,19 @@
 
 namespace tandem::server {
 
-// One client: read -> dispatch -> respond | stream -> read. Everything below runs on the strand of
-// its socket. A read is always pending while a request runs, so a client that leaves is noticed at
-// once; what arrives meanwhile is kept as further requests.
+// One client: read -> dispatch -> respond | stream -> read. Everything except the Post-ing
+// functions runs on the io thread. A read is always pending while a request runs, so a client that
+// leaves is noticed at once. Further input waits as requests.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(StrandSocket socket, std::string remote, std::shared_ptr<ConnectionShared> shared);
   ~Connection();
 
   void Start();
-  // Answers 503 and closes: there are too many connections.
+  // Answers 503 and closes, because there are too many connections.
   void StartOverloaded();
 
-  // These post to the strand.
+  // Any thread; these post to the io thread.
   void CloseIfIdle();
   void AbortRequests();
   void CloseNow();
@@ -82,8 +82,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   StrandTimer ping_timer_;
   StrandTimer leave_timer_;
 
-  std::optional<TlsSession> tls_;  // absent: what is read and written is HTTP itself
-  std::string plain_;              // what the last read has meant
+  std::optional<TlsSession> tls_;  // absent: the socket carries plain HTTP
+  std::string plain_;              // the last read, decrypted
   OutputQueue output_;
 
   RequestQueue queue_;
@@ -97,7 +97,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t lingered_bytes_ = 0;
   bool is_closed_ = false;
 
-  std::mutex descriptor_mutex_;  // guards the next: any thread may shut the socket down
+  std::mutex descriptor_mutex_;  // guards descriptor_: any thread may shut the socket down
   int descriptor_;               // the socket's; -1: closed
 };
 

@@ -22,7 +22,7 @@ namespace tandem::server {
 
 class Connection;
 
-// What all connections of one server share. Outlives them.
+// State shared by all connections of one server. Outlives them.
 struct ConnectionShared {
   ConnectionShared(HttpOptions the_options, std::vector<Route> routes, HttpPolicy the_policy)
       : options(std::move(the_options)),
@@ -40,19 +40,19 @@ struct ConnectionShared {
   std::atomic<bool> draining{false};
 
   net::io_context io;
-  // Where answers are shaped: one thread, so that a large body never keeps an io thread from
-  // reading, writing and answering /health.
+  // Runs the shaping of answers on one thread, so that a large body never blocks the io thread.
   net::io_context answer_io;
   std::unique_ptr<RequestPool> pool;
-  std::unique_ptr<RequestPool> worker;  // one thread, of RunsOn::kWorker
+  std::unique_ptr<RequestPool> worker;  // one thread, for RunsOn::kWorker
 
-  const std::shared_ptr<BodyBudget> body_budget;  // shared: a request may outlive this
+  const std::shared_ptr<BodyBudget> body_budget;  // a shared_ptr, because a request can outlive
+                                                  // this
 
   std::mutex mutex;  // guards the rest
   std::condition_variable changed;
   std::unordered_map<Connection*, std::weak_ptr<Connection>> connections;
   size_t n_running = 0;
-  std::shared_ptr<const TlsContext> tls;  // of connections to come; null: plain HTTP
+  std::shared_ptr<const TlsContext> tls;  // for new connections; null: plain HTTP
 };
 
 }  // namespace tandem::server

@@ -15,12 +15,12 @@
 namespace tandem::server {
 namespace {
 
-// What ends a stream that has begun (CONTRACT §6.8).
+// The frames that end a begun stream with an error.
 std::string ErrorEvents(const Response& response) {
   return SseData(response.body) + SseData("[DONE]");
 }
 
-// The rest of a handler, on the answer thread: its exceptions become answers as in RunHandler.
+// Runs posted tasks on the answer thread; their exceptions become answers as in RunHandler.
 void RunChannelTasks(const HttpPolicy& policy, const Request& head, ResponseChannel& channel) {
   std::vector<std::function<void()>> tasks;
   try {
@@ -66,7 +66,7 @@ std::optional<Response> CheckHead(const ConnectionShared& shared, const Request&
   if (policy.gate) {
     if (std::optional<Response> refused = policy.gate(head, access)) return refused;
   }
-  // The method does not matter: browsers send a preflight before some requests only.
+  // Applies to every method, because browsers send a preflight only before some requests.
   if (IsFromForeignPage(shared.options, head)) {
     return policy.refusal(403, "origin_not_allowed",
                           "pages of the origin '" + head.FindHeader("origin")->substr(0, 200) +
@@ -110,7 +110,7 @@ std::shared_ptr<ResponseChannel> OpenChannel(const std::shared_ptr<ConnectionSha
                                            std::move(run_tasks));
 }
 
-// The one place where exceptions of handlers become answers.
+// The only place where exceptions of handlers become answers.
 void RunHandler(const std::shared_ptr<ConnectionShared>& shared, const Route& route,
                 Request request, std::shared_ptr<ResponseChannel> channel) {
   const ResponseWriter writer(
@@ -127,7 +127,7 @@ void RunHandler(const std::shared_ptr<ConnectionShared>& shared, const Route& ro
     }
   }
   const auto run = [shared, writer, &route](Request to_handle) {
-    Request context;  // what an error report may name once the handler owns the request
+    Request context;  // data for an error report, once the handler owns the request
     context.id = to_handle.id;
     context.method = to_handle.method;
     context.path = to_handle.path;
@@ -141,7 +141,7 @@ void RunHandler(const std::shared_ptr<ConnectionShared>& shared, const Route& ro
   };
 
   if (route.runs_on == RunsOn::kIoThread) return run(std::move(request));
-  // std::function wants something that can be copied.
+  // std::function needs a copyable capture.
   const auto shared_request = std::make_shared<Request>(std::move(request));
   RequestPool& pool = route.runs_on == RunsOn::kWorker ? *shared->worker : *shared->pool;
   const bool posted = pool.TryPost([run, writer, shared_request] {

@@ -13,17 +13,17 @@
 
 namespace tandem::server {
 
-// From a request to the handler that answers it. Knows no connection: what is answered goes through
-// a channel, and whoever reads that is woken.
+// Passes requests to their handlers. Knows no connection: answers go through a channel, and `wake`
+// notifies its reader.
 
-// Answers a request that must not reach a handler. Reasons are a foreign Host or Origin, an unknown
-// route, a wrong method, a missing key, a coded body, or a server that stops. Preflights end here
-// too. For all other requests `match` is the handler. Needs the head only.
+// Answers a request that must not reach a handler, and preflights. Reasons to refuse are a foreign
+// Host or Origin, an unknown route, a wrong method, a missing key, a content coding, or a draining
+// server. For all other requests `match` holds the route. Reads the head only.
 std::optional<Response> CheckHead(const ConnectionShared& shared, const Request& head,
                                   Router::Match& match);
 
-// Of a request that CheckHead lets through to `route`, which has open_body: where its body goes, or
-// the answer that refuses it.
+// The sink for a body, or the answer that refuses it. The request has passed CheckHead, and its
+// route has open_body.
 struct OpenedBody {
   std::shared_ptr<BodySink> sink;
   std::optional<Response> refused;
@@ -31,15 +31,17 @@ struct OpenedBody {
 OpenedBody OpenBodyOf(const ConnectionShared& shared, const Route& route, const Request& head,
                       std::function<void()> has_room);
 
-// The channel of one request. Its tasks run on the answer thread; `wake` as ResponseChannel says.
+// Creates the channel of one request. Its tasks run on the answer thread; see ResponseChannel for
+// `wake`.
 std::shared_ptr<ResponseChannel> OpenChannel(const std::shared_ptr<ConnectionShared>& shared,
                                              const Request& head, std::function<void()> wake);
 
-// Runs the handler where its route wants to run, or refuses. `route` is one of shared's.
+// Runs the handler on the thread that its route asks for, or answers 503. `route` belongs to
+// shared's router.
 void RunHandler(const std::shared_ptr<ConnectionShared>& shared, const Route& route,
                 Request request, std::shared_ptr<ResponseChannel> channel);
 
-// The server is stopping: ends the answer in hand, and tells its producer.
+// Ends the current answer because the server is stopping, and notifies its producer.
 void AbortForShutdown(const HttpPolicy& policy, ResponseChannel& channel);
 
 }  // namespace tandem::server

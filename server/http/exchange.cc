@@ -11,7 +11,7 @@
 namespace tandem::server {
 namespace {
 
-// Bodies below this are copied behind their head, for one part less to write.
+// Smaller bodies are copied behind their head, so that head and body are one buffer.
 constexpr size_t kCopiedBodyBytes = 16 << 10;
 
 std::string Hex(size_t value) {
@@ -91,7 +91,7 @@ void Exchange::SendStreamBytes(std::string bytes, OutputQueue& out) {
   last_stream_write_ = std::chrono::steady_clock::now();
   if (is_chunked_) {
     const size_t n = bytes.size();
-    // The frame counts as sent with its first byte; what matters is the order of magnitude.
+    // The channel counts a frame as sent with its first bytes; the error is small.
     bytes.insert(0, Hex(n) + "\r\n");
     bytes += "\r\n";
   }
@@ -106,7 +106,7 @@ void Exchange::Finish(OutputQueue& out) {
 
 void Exchange::Abandon() {
   LeaveRunning();
-  // First the producer: its notes belong to the report.
+  // Disconnect first: the producer's notes belong in the report.
   HasMemoryFor([&] { channel_->Disconnect(); });
   HasMemoryFor([&] { Report(499); });
 }

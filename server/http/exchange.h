@@ -15,11 +15,11 @@
 
 namespace tandem::server {
 
-// One request being answered: how its answer is framed, and what is counted and reported of it.
-// Ends with one Finish or Abandon; its destructor abandons it otherwise.
+// One request with its answer in progress: framing, counting and the report. Ends with one Finish
+// or Abandon; the destructor abandons it otherwise.
 class Exchange {
  public:
-  // `wake` as OpenChannel says.
+  // See ResponseChannel for `wake`.
   Exchange(std::shared_ptr<ConnectionShared> shared, const Request& request,
            std::function<void()> wake);
 
@@ -27,27 +27,27 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  const Request& head() const { return head_; }  // what answers and reports need of it; no body
+  const Request& head() const { return head_; }  // without the body
   const std::shared_ptr<ResponseChannel>& channel() const { return channel_; }
   bool has_begun() const { return status_ != 0; }
   bool is_stream() const { return is_stream_; }
   bool closes_connection() const { return !keep_alive_; }
 
   void set_route(const Route* route) { route_ = route; }
-  // The answer will be the connection's last; its head says so if it is still to come.
+  // Makes this answer the connection's last; its head says so if it has not been sent yet.
   void CloseConnection() { keep_alive_ = false; }
 
-  // Begins the answer, once. One to HEAD has no body; the producer of a stream then learns that
-  // nobody listens, and Finish is next.
+  // Starts the answer, once. An answer to HEAD has no body: the producer of a stream then gets a
+  // disconnect, and Finish follows.
   void SendWhole(Response response, OutputQueue& out);
-  // `length`: how many bytes will follow, where that is known.
+  // `length` is the number of body bytes, if known.
   void BeginStream(Response response, std::optional<int64_t> length, OutputQueue& out);
   void SendStreamBytes(std::string bytes, OutputQueue& out);
-  // Since when a stream has been silent.
+  // The time of the stream's last output.
   std::chrono::steady_clock::time_point last_stream_write() const { return last_stream_write_; }
 
   void Finish(OutputQueue& out);
-  // The client is gone: tells the producer and sends nothing more. Never throws.
+  // Notifies the producer that the client has left, and sends nothing more. Never throws.
   void Abandon();
 
  private:
@@ -63,7 +63,7 @@ class Exchange {
   bool is_running_ = true;  // counted in n_running
   bool is_stream_ = false;
   bool is_chunked_ = false;
-  int status_ = 0;  // 0: the answer has not begun
+  int status_ = 0;  // 0: no answer has started
   std::string error_code_;
   std::chrono::steady_clock::time_point last_stream_write_;
 };

@@ -35,8 +35,8 @@ tcp::endpoint ListenEndpoint(const HttpOptions& options) {
 constexpr auto kPauseAfterFault = 1ms;
 constexpr auto kAcceptRetry = 100ms;
 
-// A client that vanished without a word is found by the kernel: unacknowledged bytes and silent
-// peers end the connection after about a minute.
+// Lets the kernel detect a client that vanished silently: unacknowledged bytes or missing
+// keep-alive replies end the connection after about a minute.
 void TuneSocket(StrandSocket& socket, const HttpOptions& options) {
   boost::system::error_code ignored;
   socket.set_option(net::socket_base::send_buffer_size(options.send_buffer_bytes), ignored);
@@ -45,7 +45,7 @@ void TuneSocket(StrandSocket& socket, const HttpOptions& options) {
   const int idle_s = 30;
   const int interval_s = 10;
   const int n_probes = 3;
-  // Not before the slow reader's own time is over, which counts more precisely.
+  // Not shorter than write_timeout, which measures a slow reader more precisely.
   const auto unacknowledged_ms =
       static_cast<unsigned int>(std::max(options.write_timeout, 60'000ms).count());
   const int fd = socket.native_handle();
@@ -62,8 +62,9 @@ std::string RemoteName(const StrandSocket& socket) {
   return endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
 }
 
-// Nothing a client sends may end the process: what escapes a callback (memory, in practice) costs
-// one operation of one connection. `recover` then restores what must never end.
+// A client must not be able to end the process. An exception that leaves a callback, in practice
+// out of memory, costs one operation of one connection. `recover` then restarts the permanent
+// operations.
 void RunIo(net::io_context& io, const std::function<void()>& recover) {
   bool has_failed = false;
   for (;;) {
@@ -80,7 +81,7 @@ void RunIo(net::io_context& io, const std::function<void()>& recover) {
   }
 }
 
-// Counts handlers that wait, whether they are called or dropped.
+// Counts pending handlers, whether they are later called or dropped.
 class Pending {
  public:
   explicit Pending(std::shared_ptr<std::atomic<int>> count) : count_(std::move(count)) {
@@ -111,7 +112,7 @@ struct HttpServer::State {
   void Accept();
   void RetryAccept();
   void WatchMemory();
-  // Restarts accepting and WatchMemory when a fault has ended them. On the IO thread.
+  // Restarts accepting and WatchMemory after an exception has ended them. On the io thread.
   void Revive();
   void OnAccepted(StrandSocket socket);
   std::vector<std::shared_ptr<Connection>> Connections();
@@ -120,21 +121,21 @@ struct HttpServer::State {
   std::mutex acceptor_mutex;  // guards the next two
   net::basic_socket_acceptor<tcp, IoExecutor> acceptor;
   StrandTimer retry_timer;
-  StrandTimer trim_timer;  // of the IO thread
-  // Pending handlers of the acceptor and its timer. At 0 the server no longer accepts.
+  StrandTimer trim_timer;  // io thread only
+  // Number of pending handlers of the acceptor and its timer. At 0 the server no longer accepts.
   const std::shared_ptr<std::atomic<int>> n_accepting = std::make_shared<std::atomic<int>>(0);
-  // Pending handlers of trim_timer. At 0 nobody watches the memory.
+  // Number of pending handlers of trim_timer. At 0 WatchMemory has ended.
   const std::shared_ptr<std::atomic<int>> n_watching = std::make_shared<std::atomic<int>>(0);
   net::executor_work_guard<net::io_context::executor_type> work;
   net::executor_work_guard<net::io_context::executor_type> answer_work;
   std::vector<std::thread> threads;
   uint16_t port = 0;
   bool stopped = false;
-  bool is_closing = false;  // of the IO thread: no timer starts again
+  bool is_closing = false;  // io thread only: no timer starts any more
 };
 
-// After a burst of large bodies the allocator would keep their memory, and that of the JSON made
-// from them, for good: malloc_trim returns it. It takes milliseconds, so a request thread does it.
+// After a burst of large bodies the allocator keeps their memory and that of the parsed JSON.
+// malloc_trim returns it to the system. It takes milliseconds, so a request thread calls it.
 void HttpServer::State::WatchMemory() {
   trim_timer.expires_after(kTrimInterval);
   trim_timer.async_wait(
@@ -153,8 +154,8 @@ void HttpServer::State::Accept() {
                             const boost::system::error_code& error, StrandSocket socket) {
                           if (error == net::error::operation_aborted) return;
                           if (error) {
-                            // Out of descriptors, most likely: wait for some to come back instead
-                            // of spinning.
+                            // Probably out of descriptors: wait until some are free instead of
+                            // spinning.
                             spdlog::warn("accept_failed error=\"{}\"", error.message());
                             return RetryAccept();
                           }
@@ -192,7 +193,7 @@ void HttpServer::State::OnAccepted(StrandSocket socket) {
     n_open = shared->connections.size();
     shared->connections.emplace(connection.get(), connection);
   }
-  // Beyond the limit a few are told why; a flood is just closed.
+  // The first 64 connections above the limit get a 503; further ones are closed without an answer.
   if (n_open >= shared->options.max_connections + 64) return;
   const bool is_overloaded = n_open >= shared->options.max_connections;
   net::post(executor, [connection, is_overloaded] {
@@ -272,7 +273,7 @@ void HttpServer::Stop() {
   ConnectionShared& shared = *state_->shared;
   if (state_->threads.empty()) return;
   Drain();
-  // Connections accepted after the lists below were made would never be closed.
+  // First: a connection accepted after the lists below are made would never be closed.
   std::promise<void> closed;
   net::post(shared.io, [state = state_.get(), &closed] {
     {
@@ -289,14 +290,14 @@ void HttpServer::Stop() {
   for (const auto& connection : state_->Connections()) connection->AbortRequests();
   WaitDrained(1s);
   {
-    // Give the last bytes a moment to leave; lingering connections count until they close.
+    // Waits a moment for the last bytes; lingering connections count until they close.
     std::unique_lock lock(shared.mutex);
     shared.changed.wait_for(lock, shared.options.linger_timeout,
                             [&] { return shared.connections.empty(); });
   }
   for (const auto& connection : state_->Connections()) connection->CloseNow();
-  // Handlers that still run may answer into closed connections; after this nobody posts but
-  // producers outside this room, and those find no connection to post to.
+  // Running handlers may answer into closed connections. After this, only producers outside this
+  // room can post, and they find no connection.
   shared.pool->Stop();
   shared.worker->Stop();
   state_->work.reset();

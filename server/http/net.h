@@ -1,7 +1,7 @@
 #pragma once
 
-// The only door to Boost: everything else in this room includes this, and no header that leaves the
-// room does. Boost 1.74 needs <utility> before its own headers with g++ 12.
+// The only header that includes Boost. Every other file of this room may include it; no header used
+// outside the room does. Boost 1.74 needs <utility> before its own headers with g++ 12.
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -20,9 +20,9 @@ namespace net = boost::asio;
 namespace beast_http = boost::beast::http;
 using tcp = net::ip::tcp;
 
-// One thread runs the io context, which makes it the strand of every connection. Naming the
-// executor type (instead of the type-erased any_io_executor) saves an allocation and an indirection
-// per operation.
+// One thread runs the io context, so it serves as the strand of every connection. A concrete
+// executor type, unlike the type-erased any_io_executor, saves an allocation and an indirection per
+// operation.
 using IoExecutor = net::io_context::executor_type;
 using StrandSocket = net::basic_stream_socket<tcp, IoExecutor>;
 using StrandTimer =

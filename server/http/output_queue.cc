@@ -14,10 +14,10 @@
 namespace tandem::server {
 namespace {
 
-// What is encrypted at once: it counts as sent only when all of it has left.
+// Limit of one encrypted batch, which counts as sent only when all of it was written.
 constexpr size_t kEncryptBytes = 64 << 10;
 
-// What the kernel holds for the client because it has not acknowledged it.
+// Bytes in the kernel's buffer that the client has not acknowledged.
 int UnreadByClient(int fd) {
   int bytes = 0;
   return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
@@ -40,7 +40,7 @@ void OutputQueue::Push(std::string bytes, std::shared_ptr<ResponseChannel> chann
   WriteMore();
 }
 
-// Fills cipher_; false when there is nothing to send, or nothing yet.
+// Fills cipher_; false if there is nothing to send now.
 bool OutputQueue::Encrypt() {
   if (cipher_sent_ < cipher_.size()) return true;
   cipher_sent_ = 0;
@@ -77,8 +77,8 @@ void OutputQueue::WriteMore() {
   });
 }
 
-// A partial write is progress, and gives the client the whole write timeout again. So is what it
-// acknowledges meanwhile: the kernel asks for more only when much of its buffer has become free.
+// A partial write is progress and restarts the write timeout. So are acknowledged bytes: the kernel
+// accepts more only after much of its buffer is free.
 void OutputQueue::ArmWriteTimer() {
   const int unread = UnreadByClient(socket_.native_handle());
   ArmTimer(write_timer_, write_timeout_, [this, unread, owner = owner_.keep_alive()] {
@@ -110,7 +110,7 @@ void OutputQueue::OnWritten(const boost::system::error_code& error, size_t n) {
   if (is_writing_) return;
 
   write_timer_.cancel();
-  if (parts_.empty()) owner_.on_sent();  // else the handshake comes first
+  if (parts_.empty()) owner_.on_sent();  // otherwise parts wait for the handshake
 }
 
 void OutputQueue::Close() {

@@ -16,32 +16,32 @@
 
 namespace tandem::server {
 
-// What waits to be sent to one client, and the one write that is pending. Encrypts where there is a
-// TLS session, tells channels what has left, and gives up on a client that takes nothing. Lives on
-// the strand of its socket.
+// The unsent output of one client, and its one pending write. Encrypts if there is a TLS session,
+// reports sent bytes to channels, and detects a client that stops reading. Runs on the io thread.
 class OutputQueue {
  public:
-  // Called on the strand, never from within a call of this class but for keep_alive.
+  // Called on the io thread. Only keep_alive may be called from within a member function of this
+  // class.
   struct Owner {
     std::function<std::shared_ptr<void>()> keep_alive;  // held while a write or timer is pending
-    std::function<void()> on_sent;                      // everything has left
-    std::function<void()> on_failed;                    // the client cannot be reached any more
-    std::function<void()> on_stalled;                   // nothing left for the write timeout
+    std::function<void()> on_sent;                      // all output was sent
+    std::function<void()> on_failed;                    // the connection has failed
+    std::function<void()> on_stalled;                   // no progress during write_timeout
   };
 
-  // `tls` belongs to the reading side as well; while it shakes hands, parts wait.
+  // The reading side shares `tls`. During the handshake, parts wait.
   OutputQueue(StrandSocket& socket, std::optional<TlsSession>& tls,
               std::chrono::milliseconds write_timeout, Owner owner);
 
-  // `channel` is told as these bytes leave; null: nobody.
+  // `channel` is notified as these bytes are sent; null: none.
   void Push(std::string bytes, std::shared_ptr<ResponseChannel> channel = nullptr);
-  // Goes on after a change of the TLS session: it has something to say, or lets parts through.
+  // Continues after a change of the TLS session: it has output, or its handshake is complete.
   void WriteMore();
-  // Drops what waits. A write that is pending ends with its socket, and nobody is told.
+  // Drops the waiting output. A pending write ends with its socket, without a notification.
   void Close();
 
   bool empty() const { return parts_.empty(); }
-  size_t bytes() const { return bytes_; }  // handed over and not sent
+  size_t bytes() const { return bytes_; }  // queued and not sent
   bool is_writing() const { return is_writing_; }
 
  private:
@@ -62,9 +62,9 @@ class OutputQueue {
   StrandTimer write_timer_;
   std::deque<Part> parts_;
   size_t bytes_ = 0;
-  std::string cipher_;  // on its way to the client
+  std::string cipher_;  // being written
   size_t cipher_sent_ = 0;
-  size_t encrypted_bytes_ = 0;  // of parts_, that are in cipher_
+  size_t encrypted_bytes_ = 0;  // bytes of parts_ that cipher_ holds
   bool is_writing_ = false;
   bool is_closed_ = false;
 };

@@ -17,14 +17,14 @@ namespace tandem::server {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
-// Replaces the value of a name, or adds it.
+// Replaces the value of `name`, or adds it.
 void SetHeader(Headers& headers, std::string_view name, std::string value);
 
-// A place kept for a request while it is being prepared. One thread at a time.
+// A place in a bounded queue, held while a request is prepared. One thread at a time.
 class Reservation {
  public:
-  // Called once, when the place is given up; has to call what it is given before anyone else can
-  // see that the place is free.
+  // Called once, when the place is released. It must call `take` before another thread can see the
+  // place as free.
   using GiveUp = std::function<void(const std::function<void()>& take)>;
 
   explicit Reservation(GiveUp give_up) : give_up_(std::move(give_up)) {}
@@ -34,7 +34,8 @@ class Reservation {
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
 
-  // Exchanges the place for what `take` takes, which may throw. Only `take` if that was done.
+  // Exchanges the place for the effect of `take`, which may throw. If the place is already used,
+  // only calls `take`.
   void Redeem(const std::function<void()>& take) {
     if (give_up_) {
       std::exchange(give_up_, nullptr)(take);
@@ -47,27 +48,27 @@ class Reservation {
   GiveUp give_up_;
 };
 
-// One complete request, as a plain value. Names of headers are lower case; the path is
-// percent-decoded once and has no empty, `.` or `..` segments and no control characters.
+// One complete request; a plain value. Header names are lower case. The path is percent-decoded
+// once, and has no empty, `.` or `..` segments and no control characters.
 struct Request {
-  std::string id;      // what x-request-id answers
+  std::string id;      // the x-request-id of the answer
   std::string method;  // as sent; HEAD stays HEAD although the GET handler serves it
   std::string path;
   std::vector<std::pair<std::string, std::string>> query;
   Headers headers;
   std::string body;
-  std::shared_ptr<BodyShare> body_share;  // counts `body` while the request lives; null: small
-  // Has taken the body, as the route wants it; null: the body came with the head and is `body`.
+  std::shared_ptr<BodyShare> body_share;  // the budget's share for `body`; null: a small body
+  // The sink that took the body, for routes with open_body; null: the body is in `body`.
   std::shared_ptr<BodySink> body_sink;
   std::string remote;                              // "127.0.0.1:41234", for logs
-  std::map<std::string, std::string> path_params;  // filled in by the router
+  std::map<std::string, std::string> path_params;  // set by the router
   std::chrono::steady_clock::time_point received;
   bool http_1_0 = false;
   bool keep_alive = true;
-  uint64_t client = 0;  // whose request it is, as HttpPolicy::admit says; 0: nobody's
-  std::shared_ptr<Reservation> admission;  // as HttpPolicy::admit says; null: none
+  uint64_t client = 0;                     // the caller, from HttpPolicy::admit; 0: none
+  std::shared_ptr<Reservation> admission;  // from HttpPolicy::admit; null: none
 
-  // The first value, or null.
+  // The first value of the header or query parameter, or null.
   const std::string* FindHeader(std::string_view lower_case_name) const;
   const std::string* FindQuery(std::string_view name) const;
 };
@@ -78,7 +79,7 @@ struct Response {
   std::string body;
   std::string content_type = "application/json";
   Headers headers;
-  std::string error_code = {};  // of an error, for the log; not sent apart from the body
+  std::string error_code = {};  // of an error, for the log; the body holds it too
 };
 
 }  // namespace tandem::server

@@ -13,11 +13,11 @@ namespace tandem::server {
 namespace {
 
 constexpr size_t kMaxEmptyLines = 8;
-// Which no route finds too long: who asks for its limit has to find the route first.
+// Every route allows a body of this size, so a smaller body needs no route lookup.
 constexpr size_t kAnyRoutesBytes = 64 << 10;
 
-// RFC 3986: what a host with a port is made of. Whether it is the right host is nobody's business
-// here, but a list or a path in its place is a message with two readings.
+// Characters of a host with a port (RFC 3986). AllowedHosts decides whether the host is right. A
+// list or a path here would be a message with two interpretations.
 bool IsHostValue(std::string_view host) {
   return std::all_of(host.begin(), host.end(), [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
@@ -32,7 +32,7 @@ bool IsClientRequestId(std::string_view id) {
   });
 }
 
-// Digits only: no sign, no space, no list. nullopt when it does not fit.
+// Digits only: no sign, space or list. nullopt if the number is too long.
 std::optional<uint64_t> ParseLength(std::string_view text) {
   if (text.empty() || text.size() > 18) return std::nullopt;
   uint64_t value = 0;
@@ -86,8 +86,8 @@ void RequestParser::TakeBody(std::string_view bytes) {
   }
 }
 
-// The buffer grows as bytes arrive, never beyond the announced length: a mere announcement takes no
-// memory. False if the budget has no room.
+// The buffer grows with the received bytes and never beyond the announced length, so an
+// announcement alone uses no memory. False if the budget has no room.
 bool RequestParser::MakeRoomFor(size_t n_bytes) {
   std::string& body = request_.body;
   const size_t needed = body.size() + n_bytes;
@@ -111,7 +111,7 @@ void RequestParser::DropConsumed() {
   if (consumed_ == input_.size()) {
     input_.clear();
     consumed_ = 0;
-    // A big body must not leave its buffer with an idle connection.
+    // An idle connection must not keep the buffer of a large body.
     if (input_.capacity() > (16 << 10)) input_.shrink_to_fit();
   } else if (consumed_ > (64 << 10)) {
     input_.erase(0, consumed_);
@@ -135,7 +135,7 @@ std::optional<Refusal> RequestParser::ScanHead(size_t* head_bytes) {
                          " bytes in all"};
     }
     if (n_lines_ == 0 && scanned_ == line_begin_ && !IsTokenChar(c)) {
-      // A TLS hello or some other protocol: say so now, not after the header timeout.
+      // Another protocol, such as a TLS hello: answer now instead of after the header timeout.
       return BadRequest("this is not an HTTP/1.1 request");
     }
     if (c != '\n') continue;
@@ -148,7 +148,7 @@ std::optional<Refusal> RequestParser::ScanHead(size_t* head_bytes) {
       request_line_bytes_ = scanned_ + 1;
       const std::string_view line = head.substr(line_begin_, line_bytes);
       if (!line.ends_with(" HTTP/1.1") && !line.ends_with(" HTTP/1.0")) {
-        // A protocol with other lines may wait for our answer before it sends more.
+        // A client of another protocol may wait for our answer before it sends more.
         return BadRequest("this is not an HTTP/1.1 request");
       }
     }
@@ -174,7 +174,7 @@ std::optional<Refusal> RequestParser::ScanHead(size_t* head_bytes) {
 std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
   beast_http::request_parser<beast_http::empty_body> parser;
   parser.header_limit(static_cast<uint32_t>(head.size() + 1));
-  // Bodies are ours to limit. (Beast 1.74 takes "no limit" for a limit of nothing.)
+  // This class limits bodies itself. (Beast 1.74 treats "no limit" as a limit of zero.)
   parser.body_limit(std::numeric_limits<uint64_t>::max());
   boost::system::error_code error;
   parser.put(net::buffer(head.data(), head.size()), error);
@@ -258,8 +258,7 @@ std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
   return std::nullopt;
 }
 
-// RFC 9112 2.2: an empty line before the request line is ignored. A client that sends nothing else
-// is none.
+// RFC 9112 §2.2: empty lines before the request line are ignored, here up to kMaxEmptyLines.
 std::optional<Refusal> RequestParser::SkipEmptyLines() {
   while (input_.size() - consumed_ >= 2 && input_[consumed_] == '\r' &&
          input_[consumed_ + 1] == '\n') {
@@ -269,7 +268,7 @@ std::optional<Refusal> RequestParser::SkipEmptyLines() {
   return std::nullopt;
 }
 
-// Of a chunked body nobody knows without reading it.
+// The end of a chunked body is unknown until it is parsed.
 bool RequestParser::HasWholeBody() const {
   return !chunked_ && input_.size() - consumed_ >= remaining_bytes_;
 }
@@ -301,7 +300,7 @@ RequestParser::Result RequestParser::ReadBody() {
   DropConsumed();
   if (!done) return NeedMore{};
   phase_ = Phase::kIdle;
-  is_sink_full_ = false;  // the body is complete: there is nothing to wait for
+  is_sink_full_ = false;  // a complete body needs no more room
   return std::exchange(request_, Request());
 }
 

@@ -11,20 +11,20 @@
 
 namespace tandem::server {
 
-// A few threads that run handlers, so that parsing, templates and tokenising never hold up a
-// socket, or whatever else must not. The queue is bounded: TryPost answers false when it is full.
+// A thread pool for handlers and other slow tasks, which keeps them off the io thread. The queue is
+// bounded: TryPost returns false if it is full.
 class RequestPool {
  public:
-  // Threads are called `name` and their number.
+  // Thread names are `name` plus a number.
   RequestPool(int n_threads, size_t max_queued, const std::string& name = "tandem-req");
   ~RequestPool();
   RequestPool(const RequestPool&) = delete;
   RequestPool& operator=(const RequestPool&) = delete;
 
-  // A task that runs out of memory is dropped; it must throw nothing else.
+  // A task that runs out of memory is dropped. Tasks must not throw anything else.
   bool TryPost(std::function<void()> task);
-  // Finishes the task in hand of each thread, drops what is queued, joins. After it TryPost answers
-  // false. The destructor does the same.
+  // Waits for the running tasks, drops the queued ones and joins. Afterwards TryPost returns false.
+  // The destructor does the same.
   void Stop();
 
  private:

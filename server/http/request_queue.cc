@@ -50,9 +50,8 @@ bool RequestQueue::Parse() {
   return has_completed;
 }
 
-// A client that waits for leave to send a body that will be refused is answered at once; the others
-// first get their bodies read, so that the answer is not lost to a reset and the connection stays
-// usable.
+// A refused client that waits for `100 Continue` gets its answer at once. Other refused bodies are
+// read first: a reset would lose the answer, and the connection stays usable.
 void RequestQueue::OnHeadReady(bool awaits_continue) {
   Router::Match match;
   std::optional<Response> refused = CheckHead(shared_, parser_.head(), match);
@@ -84,10 +83,10 @@ Response RequestQueue::RefuseForMemory() const {
 }
 
 void RequestQueue::Refuse(const Refusal& refusal) {
-  parser_.Stop();  // first: the head is kept, its body need not be copied
+  parser_.Stop();  // first: the head is kept without copying its body
   EarlyAnswer answer{parser_.head(), {}};
   answer.head.received = std::chrono::steady_clock::now();
-  // Who may not come in is not told how much would be too much.
+  // A caller without access gets its own refusal, not the size limit.
   answer.response = refusal.status == 413 && early_refusal_
                         ? std::move(*early_refusal_)
                         : shared_.policy.refusal(refusal.status, refusal.code, refusal.message);

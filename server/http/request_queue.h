@@ -15,29 +15,28 @@
 
 namespace tandem::server {
 
-// What one client has sent, as requests that wait for their turn. Heads are checked as they come,
-// so that the bodies of requests that will be refused take no memory. Bounded: a full queue parses
-// nothing more, nor does one whose body sink has enough. Knows no sockets and no clock but that of
-// `received`.
+// The input of one client, as requests that wait for their turn. Heads are checked on arrival, so
+// that bodies of refused requests use no memory. Bounded: parsing stops while the queue or a body
+// sink is full. Knows no sockets, and no clock except for `received`.
 class RequestQueue {
  public:
-  // A request that no handler sees, and the answer to it.
+  // A request that reaches no handler, with its answer.
   struct EarlyAnswer {
-    Request head;  // as far as it could be read
+    Request head;  // up to the fault
     Response response;
-    bool close = true;  // what follows on the wire cannot be read as requests
+    bool close = true;  // the rest of the input cannot be parsed as requests
   };
   using Entry = std::variant<Request, EarlyAnswer>;
 
-  // `room_callback` makes what sinks call, on any thread, when they had enough and want more:
-  // SinkHasRoom and Parse are then due.
+  // `room_callback` creates the `has_room` callback of a sink, which any thread may call.
+  // SinkHasRoom and Parse must then follow.
   RequestQueue(const ConnectionShared& shared,
                std::function<std::function<void()>()> room_callback);
 
   void Append(std::string_view bytes) { parser_.Append(bytes); }
-  // Parses what is there until the queue is full. True when a request was completed.
+  // Parses the buffered input until the queue is full. True if a request was completed.
   bool Parse();
-  // Nothing behind the request that is being read can be read as a request: this answers it.
+  // Answers the current request with `refusal` and parses nothing after it.
   void Refuse(const Refusal& refusal);
 
   void SinkHasRoom() { parser_.SinkHasRoom(); }
@@ -46,14 +45,14 @@ class RequestQueue {
   bool is_full() const;
   // REQUIRES: not empty.
   Entry Pop();
-  // Nothing more is read, and what waits is dropped.
+  // Stops parsing and drops the waiting requests.
   void Abandon();
-  void Stop() { parser_.Stop(); }  // nothing more is read
+  void Stop() { parser_.Stop(); }  // stops parsing
 
   RequestParser::Phase phase() const { return parser_.phase(); }
-  // Nothing is being read or waits.
+  // Whether no request is incomplete or waiting.
   bool is_idle() const { return empty() && phase() == RequestParser::Phase::kIdle; }
-  // The client waits for leave to send the body of the request that is being read.
+  // Whether the client waits for `100 Continue` before it sends the current body.
   bool owes_continue() const { return owes_continue_; }
   void ContinueSent() { owes_continue_ = false; }
 
@@ -67,7 +66,7 @@ class RequestQueue {
   std::deque<Entry> entries_;
   size_t body_bytes_ = 0;  // of entries_
   bool owes_continue_ = false;
-  std::optional<Response> early_refusal_;  // of the request whose body is being dropped
+  std::optional<Response> early_refusal_;  // for the request whose body is being dropped
 };
 
 }  // namespace tandem::server

@@ -69,7 +69,7 @@ void ResponseChannel::Append(std::string_view text) {
   {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::kStreaming || disconnected_) return;
-    needs_wake = pending_.empty();  // otherwise a wake-up is already on its way
+    needs_wake = pending_.empty();  // otherwise a signal is already pending
     pending_.append(text);
     unsent_bytes_ += text.size();
     if (unsent_bytes_ > max_unsent_bytes_) paused_ = true;
@@ -102,7 +102,7 @@ void ResponseChannel::Finish() {
 }
 
 void ResponseChannel::GiveUp() {
-  // The producer may lack the memory to hear of it; its further output goes nowhere.
+  // The callback can lack memory; the producer's further output is dropped in any case.
   HasMemoryFor([&] { Disconnect(); });
   Wake();
 }
@@ -150,14 +150,14 @@ void ResponseChannel::OnBackpressure(std::function<void(bool)> callback) {
   if (phase_ != Phase::kFinished) on_backpressure_ = std::move(callback);
 }
 
-// An answer without one of its tasks would be wrong or never end: without memory it is given up.
+// Without one of its tasks an answer would be wrong or never end, so out of memory gives it up.
 void ResponseChannel::Post(std::function<void()> task) {
   const bool is_posted = HasMemoryFor([&] {
     {
       const std::lock_guard lock(mutex_);
       if (disconnected_) return;
       tasks_.push_back(std::move(task));
-      if (tasks_.size() > 1) return;  // somebody has been asked already
+      if (tasks_.size() > 1) return;  // a call of RunTasks is already pending
     }
     run_tasks_(shared_from_this());
   });
@@ -248,7 +248,7 @@ void ResponseChannel::TellProducer() {
 void ResponseChannel::Disconnect() {
   std::function<void()> callback;
   std::function<void(bool)> released;
-  std::vector<std::function<void()>> dropped;  // may own the producer, as the callbacks may
+  std::vector<std::function<void()>> dropped;  // may own the producer, like the callbacks
   {
     const std::lock_guard lock(mutex_);
     if (disconnected_) return;

@@ -15,72 +15,71 @@
 
 namespace tandem::server {
 
-// Where the answer to one request passes from whichever thread produces it to the connection that
-// sends it. Thread-safe; knows no sockets, so tests read it directly.
+// Passes the answer to one request from its producer's thread to the connection that sends it.
+// Thread-safe. Knows no sockets, so tests read it directly.
 //
-// The producer's side is ResponseWriter and EventStream. The connection's side is Take, Sent and
-// Disconnect, called on its strand. `wake` is called (from the producer's thread, outside the lock)
-// when there is something new to take; it must only post, and must not throw.
+// ResponseWriter and EventStream are the producer's side. Take, Sent and Disconnect are the
+// connection's side, called on the io thread. `wake` is called when there is new output, on the
+// producer's thread and outside the lock; it must only post, and must not throw.
 class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
  public:
-  // What has become ready since the last Take.
+  // The output since the last Take.
   struct Output {
-    std::optional<Response> head;   // once; of a stream its body is empty
+    std::optional<Response> head;   // once; the head of a stream has no body
     bool is_stream = false;         // valid with head
-    std::optional<int64_t> length;  // with head, of a stream: how many bytes it will have
+    std::optional<int64_t> length;  // with the head of a stream: its total bytes, if known
     std::string bytes;              // of the stream's body
-    bool finished = false;          // nothing will follow
+    bool finished = false;          // no output follows
   };
 
-  // Asks somebody to call RunTasks, soon and on a thread where that may take its time.
+  // Arranges a call of RunTasks soon, on a thread that may block.
   using TaskRunner = std::function<void(const std::shared_ptr<ResponseChannel>&)>;
 
   ResponseChannel(size_t max_unsent_bytes, std::function<void()> wake, TaskRunner run_tasks);
 
   // ---- producer ----
-  // The whole answer. False when an answer has begun already or the client is gone.
+  // Sends a whole answer. False if an answer has begun or the client has left.
   bool Respond(Response response);
   bool BeginStream(Response head);
-  // A stream of so many bytes; it is finished when Append has had them all. REQUIRES: n_bytes > 0.
+  // Begins a stream of `n_bytes`; Append finishes it with the last byte. REQUIRES: n_bytes > 0.
   bool BeginBody(Response head, int64_t n_bytes);
-  // Text of a begun stream. Above the bound the producer is asked to pause; what it makes before it
-  // obeys is kept. One that cannot be asked is given up at four times the bound.
+  // Adds text to the stream. Above the bound the producer is asked to pause, and its text until
+  // then is kept. A producer without OnBackpressure is disconnected at four times the bound.
   void Append(std::string_view text);
   void Finish();
-  // Resets the connection: the rest of the answer will not come. Never throws.
+  // Resets the connection, because the answer cannot be completed. Never throws.
   void GiveUp();
   bool has_begun() const;
-  bool is_streaming() const;  // begun as a stream and not finished
-  bool has_length() const;    // begun as a stream of so many bytes
+  bool is_streaming() const;  // a stream that is not finished
+  bool has_length() const;    // a stream of known length
   bool disconnected() const;
-  // The answer is complete, or the client is gone: further work for it is useless.
+  // The answer is complete or the client has left; further work is useless.
   bool is_over() const;
-  // Called once when the client is gone before the answer is finished; at once if it already is.
-  // Must not block (it runs on an io thread) and must not own the writer.
+  // Called once if the client leaves before the answer is complete; called at once if it has
+  // already left. Usually runs on the io thread. Must not block, and must not own the writer.
   void OnDisconnect(std::function<void()> callback);
-  // Called with true when more than the bound waits unsent, with false once half of it is gone.
+  // Called with true when more than the bound is unsent, and with false at half of the bound.
   void OnBackpressure(std::function<void(bool paused)> callback);
 
-  // Runs a task on the answer thread (STYLE §6): what shapes an answer costs neither the engine
-  // nor an io thread anything. Tasks run in order; they are dropped, not run, once the client is
-  // gone. What a task throws becomes the answer.
+  // Runs a task on the answer thread, so that shaping an answer costs the engine and the io thread
+  // nothing. Tasks run in order, and are dropped once the client has left. An exception of a task
+  // becomes the answer.
   void Post(std::function<void()> task);
-  // For the report about the request (RequestSummary); the last value of a name stays.
+  // Adds a field to the RequestSummary; a repeated name keeps the last value.
   void Note(std::string_view name, LogValue value);
 
   // ---- answer thread ----
-  // Runs what Post has brought. What the tasks produce is taken in one piece. They are left in
-  // `ran`: a task that throws may hold the last writer, which must not go before the exception is
-  // answered.
+  // Runs the posted tasks; their output is taken in one piece. The tasks stay in `ran`: a task that
+  // throws may own the last writer, which must outlive the answer to the exception.
   void RunTasks(std::vector<std::function<void()>>& ran);
 
   // ---- connection ----
   Output Take();
-  void Sent(size_t body_bytes);  // bytes of Take that have left
+  void Sent(size_t body_bytes);  // bytes of Take that were sent
   void Disconnect();
-  // The server is stopping: answers for the producer (`response`, or `error_events` at the end of a
-  // begun stream; one of a known length is given up) and tells it, through OnDisconnect, that
-  // nobody listens any more.
+  // Ends the answer because the server is stopping, and notifies the producer through OnDisconnect.
+  // It sends `response`, or `error_events` at the end of a begun stream. A stream of known length
+  // is given up.
   void Abort(Response response, std::string_view error_events);
   LogFields TakeNotes();
 
@@ -89,11 +88,11 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
 
   bool Begin(Response head, std::optional<int64_t> length);
   void EndTasks();
-  // Says that there is something to take; while tasks run, their end says so for all of them.
+  // Signals new output. While tasks run, the signal waits for their end.
   void Wake();
 
-  // Tells the producer whether it is paused, in order, whichever threads find out: a "resumed" that
-  // overtakes its "paused" would leave the producer waiting for ever.
+  // Reports changes of paused_ in order, from any thread. A "resumed" that overtook its "paused"
+  // would leave the producer paused forever.
   void TellProducer();
 
   const size_t max_unsent_bytes_;
@@ -103,18 +102,18 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   Phase phase_ = Phase::kWaiting;
   bool disconnected_ = false;
   bool paused_ = false;
-  bool told_paused_ = false;  // what the producer has heard last
-  bool is_telling_ = false;   // somebody is, and will also tell what comes meanwhile
+  bool told_paused_ = false;  // the last value reported to the producer
+  bool is_telling_ = false;   // a thread is reporting, and also reports later changes
   std::optional<Response> head_;
   bool head_is_stream_ = false;
   std::optional<int64_t> length_;
-  int64_t bytes_to_come_ = 0;  // of length_
+  int64_t bytes_to_come_ = 0;  // remaining bytes of length_
   std::string pending_;
-  size_t unsent_bytes_ = 0;  // pending_ and what the connection has taken but not sent
+  size_t unsent_bytes_ = 0;  // pending_, plus bytes that the connection took and has not sent
   std::vector<std::function<void()>> tasks_;
   LogFields notes_;
   bool runs_tasks_ = false;
-  bool owes_wake_ = false;  // while runs_tasks_
+  bool owes_wake_ = false;  // a signal is due; only while runs_tasks_
   std::function<void()> on_disconnect_;
   std::function<void(bool)> on_backpressure_;
 };

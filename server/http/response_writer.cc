@@ -8,7 +8,7 @@
 
 namespace tandem::server {
 
-// Shared by every copy of a writer and its stream; its end is the end of all of them.
+// Shared by all copies of a writer and its stream; its destruction means that all copies are gone.
 struct EventStream::Guard {
   Guard(std::shared_ptr<ResponseChannel> the_channel,
         std::function<ResponseWriter::Abandoned()> the_make_abandoned)

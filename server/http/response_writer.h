@@ -13,18 +13,18 @@
 
 namespace tandem::server {
 
-// A begun event stream. Copies share it; any thread may write. Dropping the last copy without
-// Close ends the stream with the server's error event: a client never waits for nothing.
+// A begun event stream. Copies share it; any thread may write. Dropping the last copy without Close
+// ends the stream with an error event, so that the client does not wait forever.
 class EventStream {
  public:
-  // `data: <text>` and a blank line. REQUIRES: one line.
+  // Sends `data: <text>` and a blank line. REQUIRES: `data` is one line.
   void Send(std::string_view data) const;
-  // The same with an `event:` line before it.
+  // Like Send, with an `event:` line first.
   void SendNamed(std::string_view event, std::string_view data) const;
   void Comment(std::string_view text) const;
   void Close() const;
 
-  // True when the client is gone: what is sent goes nowhere.
+  // True if the client has left; further output is dropped.
   bool disconnected() const;
   void OnBackpressure(std::function<void(bool paused)> callback) const;
 
@@ -37,16 +37,16 @@ class EventStream {
   std::shared_ptr<Guard> guard_;
 };
 
-// A begun answer of a known length. Copies share it; any thread may write. Dropping the last copy
-// before all bytes were sent resets the connection: no client takes a part for the whole.
+// A begun answer of known length. Copies share it; any thread may write. Dropping the last copy
+// before the last byte resets the connection, so that no client takes a part for the whole.
 class BodyStream {
  public:
-  // Ends the answer when these were its last bytes. REQUIRES: no more than were announced.
+  // The last byte ends the answer. REQUIRES: no more bytes than announced.
   void Send(std::string_view bytes) const;
-  // The rest will not come.
+  // Resets the connection, because the rest cannot be sent.
   void GiveUp() const;
 
-  // True when the client is gone: what is sent goes nowhere.
+  // True if the client has left; further output is dropped.
   bool disconnected() const;
   void OnBackpressure(std::function<void(bool paused)> callback) const;
 
@@ -57,43 +57,44 @@ class BodyStream {
   EventStream stream_;
 };
 
-// The handle through which one request is answered, exactly once. Copies share it; any thread may
-// use it. When the last copy goes without an answer the client gets `abandoned` (an internal
-// error), so no request is ever left without one.
+// The handle that answers one request, exactly once. Copies share it; any thread may use it. If the
+// last copy is destroyed without an answer, the client gets `make_abandoned()`, an internal error.
+// So every request gets an answer.
 class ResponseWriter {
  public:
   struct Abandoned {
-    Response response;         // sent when no answer has begun
-    std::string error_events;  // sent when a stream was not closed: whole SSE frames
+    Response response;         // sent if no answer has begun
+    std::string error_events;  // sent if a stream was not closed: whole SSE frames
   };
   ResponseWriter(std::shared_ptr<ResponseChannel> channel,
                  std::function<Abandoned()> make_abandoned);
 
-  // Of whatever answer comes; the last value of a name stays. Call before answering.
+  // Adds a header to the answer; a repeated name keeps the last value. Call before answering.
   void AddHeader(std::string name, std::string value) const;
-  // For the report about the request: a word or a number, never what a client wrote; the last value
-  // of a name stays. Names are literals.
+  // Adds a field to the request's report: a word or a number, never text from a client. A repeated
+  // name keeps the last value. `name` must be a literal.
   void Note(std::string_view name, LogValue value) const;
 
   void Send(Response response) const;
   void Json(int status, std::string body) const;
   void Text(int status, std::string body) const;
-  // Sends the head of a text/event-stream; call it only once nothing can be refused any more.
+  // Sends the head of a text/event-stream. Call it when the request can no longer be refused.
   EventStream StartEventStream() const;
-  // Sends `head` as that of a body of `n_bytes`. REQUIRES: n_bytes > 0.
+  // Sends the head of a body of `n_bytes`. REQUIRES: n_bytes > 0.
   BodyStream StartBody(Response head, int64_t n_bytes) const;
 
-  // Runs a task on the connection's strand, in order; dropped once the client is gone.
+  // Runs a task on the answer thread, in order; drops it once the client has left.
   void Post(std::function<void()> task) const;
 
-  // The answer cannot be completed: the connection is reset. Never throws.
+  // Resets the connection, because the answer cannot be completed. Never throws.
   void GiveUp() const;
 
   bool disconnected() const;
-  // True when the client is gone or has its whole answer, such as the 503 of a server that stops.
-  // A handler that works long asks now and then, and ends.
+  // True if the client has left or has its whole answer, such as the 503 of a stopping server. A
+  // slow handler polls this and ends.
   bool is_over() const;
-  // Called once, on an io thread, when the client leaves before the answer is complete.
+  // Called once if the client leaves before the answer is complete; see
+  // ResponseChannel::OnDisconnect.
   void OnDisconnect(std::function<void()> callback) const;
 
  private:

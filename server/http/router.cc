@@ -8,7 +8,7 @@
 namespace tandem::server {
 namespace {
 
-// "/a/b" -> {"a", "b"}; "/a/" -> {"a", ""}: a trailing slash is another path.
+// "/a/b" -> {"a", "b"}; "/a/" -> {"a", ""}: a trailing slash makes a different path.
 std::vector<std::string> Segments(std::string_view path) {
   std::vector<std::string> out;
   if (path.empty() || path == "/") return out;
@@ -25,8 +25,7 @@ bool IsParam(std::string_view segment) {
   return segment.size() > 2 && segment.front() == '{' && segment.back() == '}';
 }
 
-// At most one `{x+}` per pattern, so no search is needed: what is longer than the pattern belongs
-// to it.
+// A pattern has at most one `{x+}`, which takes all surplus segments, so no search is needed.
 bool Matches(const std::vector<std::string>& pattern, const std::vector<std::string>& path,
              std::map<std::string, std::string>& params) {
   size_t at = 0;

@@ -3,7 +3,7 @@
 namespace tandem::server {
 namespace {
 
-// As one line: breaks within it become spaces.
+// Appends `text` as one line: line breaks become spaces.
 void AppendLine(std::string& out, std::string_view text) {
   const size_t begin = out.size();
   out.append(text);

@@ -5,8 +5,8 @@
 
 namespace tandem::server {
 
-// Frames of a server-sent event stream. Line feeds in `data` would end the frame early, so they
-// start another `data:` line, as the standard says; a comment or event name loses them.
+// Frames of a server-sent event stream. A line feed in `data` starts another `data:` line, because
+// it would otherwise end the field. In comments and event names a line break becomes a space.
 std::string SseData(std::string_view data);
 std::string SseNamed(std::string_view event, std::string_view data);
 std::string SseComment(std::string_view text);

@@ -27,7 +27,7 @@ void AddMissing(Response& response, std::string_view name, std::string value) {
   }
 }
 
-// RFC 9110: a server with a clock says when it answered.
+// The Date header (RFC 9110).
 std::string HttpDate() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -37,7 +37,7 @@ std::string HttpDate() {
   return std::string(text.data(), n);
 }
 
-// Pages served from this very machine may use an open server; the rest of the web may not.
+// Pages served from this machine may use an open server; other pages may not.
 bool IsLocalOrigin(std::string_view origin) {
   const size_t scheme = origin.find("://");
   if (scheme == std::string_view::npos) return false;
@@ -52,8 +52,8 @@ bool IsLocalOrigin(std::string_view origin) {
   return host == "localhost" || host == "127.0.0.1";
 }
 
-// Browsers send an Origin with POST to a page's own server too. The scheme is not compared: behind
-// a proxy that ends TLS the page has https and this server sees http.
+// Browsers send an Origin with a POST to the page's own server too. The scheme is not compared:
+// behind a TLS proxy the page has https and this server sees http.
 bool IsSameHost(std::string_view origin, const Request& request) {
   const std::string* host = request.FindHeader("host");
   const size_t scheme = origin.find("://");
@@ -112,7 +112,7 @@ std::string_view ReasonPhrase(int status) {
   }
 }
 
-// A value that came from a client must not be able to start a header of its own.
+// Replaces control characters, so that a client's value cannot start another header.
 void AppendHeader(std::string& out, std::string_view name, std::string_view value) {
   out.append(name);
   out.append(": ");
@@ -187,7 +187,7 @@ Response PreflightAnswer(const std::string& allow) {
   response.headers = {
       {"allow", allow},
       {"access-control-allow-methods", "GET, POST, PUT, DELETE, OPTIONS"},
-      // Browsers take no wildcard inside a name, so the SDK's headers are listed one by one.
+      // Wildcards within a header name are not allowed, so the SDK's headers are listed one by one.
       {"access-control-allow-headers",
        "authorization, content-type, x-request-id, openai-organization, openai-project, "
        "x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, "

@@ -7,22 +7,22 @@
 
 namespace tandem::server {
 
-// A new `req_…` id, unique with overwhelming probability.
+// Returns a new random `req_…` id.
 std::string NewRequestId();
 
 // Whether a page of another origin sent the request and HttpOptions::cors_origin does not permit
-// it. CORS alone keeps such a page from reading the answer; it does not keep it from sending.
+// it. CORS prevents such a page from reading the answer, not from sending the request.
 bool IsFromForeignPage(const HttpOptions& options, const Request& request);
 
-// Adds what every answer carries (CONTRACT §3): x-request-id, server, CORS, retry-after on 429 and
-// 503, x-should-retry on 409, openai-processing-ms on /v1. Headers that are set already stay.
+// Adds the headers of every answer: x-request-id, server, CORS, retry-after on 429 and 503,
+// x-should-retry on 409, openai-processing-ms on /v1. Existing headers stay.
 void AddStandardHeaders(const HttpOptions& options, const Request& request, Response& response);
 
-// The answer to OPTIONS on a known route, CORS preflight included.
+// The answer to OPTIONS on a known route, including a CORS preflight.
 Response PreflightAnswer(const std::string& allow);
 
-// Status line and headers as they go on the wire. `body_bytes` < 0 means chunked;
-// `add_length` is false for HTTP/1.0 streams, which end with the connection.
+// Status line and headers in wire format. `body_bytes` < 0 means chunked. `add_length` is false for
+// HTTP/1.0 streams, which end with the connection.
 std::string SerializeHead(const Response& response, long long body_bytes, bool add_length,
                           bool keep_alive);
 

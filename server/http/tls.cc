@@ -27,14 +27,14 @@ struct KeyFree {
 using Bio = std::unique_ptr<BIO, BioFree>;
 using Certificate = std::unique_ptr<X509, CertificateFree>;
 
-// What a connection encrypts in one go is bounded by it, so an int is enough for any record.
+// OpenSSL takes lengths as int; this bounds one call.
 constexpr size_t kMaxSendBytes = size_t{1} << 30;
 
 Bio ReaderOf(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(std::min(text.size(), kMaxSendBytes))));
 }
 
-// Never asks the terminal for a pass phrase.
+// Refuses to ask for a pass phrase on the terminal.
 int NoPassPhrase(char*, int, int, void*) { return -1; }
 
 [[noreturn]] void Throw(const std::string& message) {
@@ -46,7 +46,7 @@ int NoPassPhrase(char*, int, int, void*) { return -1; }
               message + (code != 0 ? std::string(" (") + reason.data() + ")" : std::string()));
 }
 
-// The first certificate is the server's own, the others lead to its issuer.
+// The first certificate is the server's own; the others lead to its issuer.
 void UseChain(SSL_CTX* context, const std::string& pem) {
   const Bio reader = ReaderOf(pem);
   const Certificate own(PEM_read_bio_X509_AUX(reader.get(), nullptr, NoPassPhrase, nullptr));
@@ -75,7 +75,7 @@ void UseKey(SSL_CTX* context, const std::string& pem) {
   }
 }
 
-// Clients that offer protocols must offer ours; most offer none.
+// A client that offers protocols (ALPN) must offer http/1.1; most clients offer none.
 int SelectProtocol(SSL*, const unsigned char** out, unsigned char* out_bytes,
                    const unsigned char* offered, unsigned int offered_bytes, void*) {
   static constexpr unsigned char kOurs[] = "\x08http/1.1";
@@ -98,8 +98,8 @@ TlsContext::TlsContext(const TlsPair& pair) : context_(SSL_CTX_new(TLS_server_me
   ERR_clear_error();
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-  // Idle connections give their record buffers back. Resumption works by tickets alone, so that
-  // clients cannot fill a cache here.
+  // Idle connections release their record buffers. Sessions resume by tickets only, so that clients
+  // cannot fill a cache here.
   SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_alpn_select_cb(context, SelectProtocol, nullptr);
@@ -114,7 +114,7 @@ TlsSession::TlsSession(const TlsContext& context)
       input_(BIO_new(BIO_s_mem())),
       output_(BIO_new(BIO_s_mem())) {
   TANDEM_CHECK(session_ != nullptr && input_ != nullptr && output_ != nullptr);
-  // An empty input means "nothing yet", not "the end".
+  // An empty input means "no data yet", not "end of file".
   BIO_set_mem_eof_return(input_, -1);
   SSL_set_bio(session_.get(), input_, output_);
   SSL_set_accept_state(session_.get());

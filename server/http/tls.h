@@ -12,11 +12,11 @@ struct bio_st;
 
 namespace tandem::server {
 
-// A certificate chain with its key, ready for connections. Immutable; sessions that were begun with
-// one keep it alive, so it can be replaced at any time.
+// A certificate chain with its key, ready for connections. Immutable. Sessions keep their context
+// alive, so it can be replaced at any time.
 class TlsContext {
  public:
-  // Throws kInvalidArgument when the texts are no PEM, or when the key is not the certificate's.
+  // Throws kInvalidArgument if the texts are not PEM or the key does not match the certificate.
   explicit TlsContext(const TlsPair& pair);
 
  private:
@@ -28,7 +28,7 @@ class TlsContext {
 };
 
 // The server's side of TLS for one connection: ciphertext in, plaintext out, and back. Knows no
-// sockets, so the connection reads, writes, counts and times raw bytes as it does without TLS.
+// sockets: the connection handles raw bytes as without TLS.
 class TlsSession {
  public:
   explicit TlsSession(const TlsContext& context);
@@ -36,19 +36,19 @@ class TlsSession {
   enum class State {
     kHandshake,
     kOpen,
-    kEnded,      // the client has said that it sends nothing more
-    kPlainHttp,  // it speaks HTTP without TLS
+    kEnded,      // the client has closed its sending side
+    kPlainHttp,  // the client speaks HTTP without TLS
     kFailed,
   };
-  // Takes what has arrived and appends what it means to `plain`.
+  // Processes received bytes and appends the decrypted ones to `plain`.
   State Receive(std::string_view bytes, std::string& plain);
   State state() const { return state_; }
 
-  // REQUIRES: the handshake is over.
+  // REQUIRES: the handshake is complete.
   void Send(std::string_view plain);
-  // Tells the client that nothing follows.
+  // Closes our sending side (close_notify).
   void SendEnd();
-  // What the client must be sent, be it data, handshake or alert.
+  // Returns the bytes to send to the client: data, handshake messages or alerts.
   std::string TakeOutput();
 
  private:

@@ -24,15 +24,15 @@
 namespace tandem::server {
 namespace {
 
-constexpr int kLockFd = 3;  // in the child
+constexpr int kLockFd = 3;  // number of run.lock's descriptor in the child
 
-// Not through <sys/pidfd.h>: in glibc 2.36 its functions lack C linkage.
+// Calls the kernel directly: <sys/pidfd.h> of glibc 2.36 declares its functions without C linkage.
 int OpenPidfd(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
 void SignalPidfd(int pidfd, int signal_number) {
   ::syscall(SYS_pidfd_send_signal, pidfd, signal_number, nullptr, 0);
 }
 
-// /proc files have no size, so they are read to their end; all of these are short.
+// Files of /proc report no size, so this reads to the end; all of them are short.
 std::string ReadProcFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -52,8 +52,8 @@ struct ProcStat {
   uint64_t start_ticks = 0;
 };
 
-// proc(5): "pid (comm) state ppid …"; comm may hold anything, parentheses too, so the fields are
-// counted from the last one.
+// Format (proc(5)): "pid (comm) state ppid …". comm may contain parentheses, so fields are counted
+// from the last one.
 std::optional<ProcStat> ReadProcStat(pid_t pid) {
   const std::string text = ReadProcFile("/proc/" + std::to_string(pid) + "/stat");
   size_t at = text.rfind(')');
@@ -78,8 +78,8 @@ bool SameFile(const std::string& link, const struct stat& wanted) {
          status.st_ino == wanted.st_ino;
 }
 
-// A process that has `lock` as descriptor 3, as every child of ours; of several the leader of a
-// group, for the others are its helpers.
+// A process that has `lock` open as descriptor 3, as every child of ours does. Prefers a group
+// leader, because the other holders are its helpers.
 std::optional<ProcessIdentity> FindLockHolder(const std::filesystem::path& lock) {
   struct stat wanted {};
   if (::stat(lock.c_str(), &wanted) != 0) return std::nullopt;
@@ -100,7 +100,7 @@ std::optional<ProcessIdentity> FindLockHolder(const std::filesystem::path& lock)
   return helper;
 }
 
-// What posix_spawn needs, freed on every path.
+// Owns the attributes and file actions of posix_spawn.
 class SpawnSettings {
  public:
   SpawnSettings() {
@@ -122,7 +122,7 @@ class SpawnSettings {
   posix_spawn_file_actions_t actions_;
 };
 
-// The child needs none of the server's secrets.
+// Leaves out the server's keys.
 std::vector<char*> ChildEnvironment() {
   std::vector<char*> out;
   for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -150,7 +150,7 @@ bool IsAlive(const ProcessIdentity& identity) {
 
 ChildProcess::ChildProcess(std::optional<ProcessIdentity> identity)
     : identity_(std::move(identity)) {
-  // May fail (an old kernel, a sandbox): then Poll alone notices the end.
+  // Can fail on an old kernel or in a sandbox; then only Poll notices the end.
   if (identity_) pidfd_ = UniqueFd(OpenPidfd(identity_->pid));
 }
 
@@ -174,14 +174,14 @@ ChildProcess ChildProcess::Spawn(const Command& command) {
                     (command.leads_group ? POSIX_SPAWN_SETPGROUP : 0);
   TANDEM_CHECK(::posix_spawnattr_setflags(settings.attributes(), static_cast<short>(flags)) == 0);
   posix_spawn_file_actions_t* actions = settings.actions();
-  // The lock first: its own number may be one of those the others take.
+  // The lock first: the actions below may overwrite its own descriptor number.
   TANDEM_CHECK(::posix_spawn_file_actions_adddup2(actions, lock->get(), kLockFd) == 0);
   TANDEM_CHECK(::posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDONLY, 0) == 0);
   TANDEM_CHECK(::posix_spawn_file_actions_addopen(actions, 1, command.log.c_str(),
                                                   O_WRONLY | O_CREAT | O_APPEND, 0600) == 0);
   TANDEM_CHECK(::posix_spawn_file_actions_adddup2(actions, 1, 2) == 0);
-  // Libraries open sockets without close-on-exec; a job that kept one would keep its client
-  // waiting.
+  // Some libraries open sockets without close-on-exec. A job that inherits a client's socket would
+  // keep that connection open.
   TANDEM_CHECK(::posix_spawn_file_actions_addclosefrom_np(actions, kLockFd + 1) == 0);
 
   std::vector<std::string> arguments = command.arguments;
@@ -199,7 +199,7 @@ ChildProcess ChildProcess::Spawn(const Command& command) {
                 "could not start " + command.program.string() + ": " +
                     std::generic_category().message(error_number));
   }
-  // It may have ended already; until Poll reaps it, /proc still tells its start time.
+  // The process may have ended already; until Poll reaps it, /proc still shows its start time.
   const auto stat = ReadProcStat(pid);
   return ChildProcess(ProcessIdentity{pid, stat ? stat->start_ticks : 0, BootId()});
 }
@@ -226,15 +226,15 @@ std::optional<ExitStatus> ChildProcess::Poll() {
     if (TryLockFile(lock_path_)) exit_ = ExitStatus{};
     return exit_;
   }
-  // Only a child of ours can be waited for, and only if the pid is still that child's.
+  // Only our own child can be waited for, and only while the pid still belongs to it.
   const auto stat = ReadProcStat(identity_->pid);
   if (!stat || stat->start_ticks != identity_->start_ticks) return exit_ = ExitStatus{};
   siginfo_t info{};
   const int waited =
       ::waitid(P_PID, static_cast<id_t>(identity_->pid), &info, WEXITED | WNOHANG | WNOWAIT);
   if (waited == 0 && info.si_pid == identity_->pid) {
-    // What the job started ends with it. Before the remains are taken away, for until then the
-    // group's number cannot be anybody else's.
+    // The helpers of the job end with it. The signal precedes waitpid: until the zombie is reaped,
+    // no other group can have this number.
     ::kill(-identity_->pid, SIGKILL);
     int status = 0;
     ::waitpid(identity_->pid, &status, 0);
@@ -250,8 +250,8 @@ void ChildProcess::Terminate() { Signal(SIGTERM); }
 
 void ChildProcess::Kill() {
   if (exit_ || !identity_) return;
-  // A group outlives its leader, so the leader is asked for first: while it is there, even as
-  // remains, no other process can have its number.
+  // A group outlives its leader. While the leader exists, even as a zombie, no other process group
+  // can have its number.
   const auto stat = ReadProcStat(identity_->pid);
   if (stat && stat->start_ticks == identity_->start_ticks) ::kill(-identity_->pid, SIGKILL);
   Signal(SIGKILL);

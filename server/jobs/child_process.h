@@ -12,14 +12,14 @@
 
 namespace tandem::server {
 
-// Names one process of this machine for ever: a pid alone is soon another process.
+// Identifies one process of this machine uniquely; the kernel reuses a pid alone.
 struct ProcessIdentity {
   pid_t pid = 0;
   uint64_t start_ticks = 0;  // since boot; field 22 of /proc/PID/stat
   std::string boot_id;
 };
 
-// nullopt if no such process is there, or only its remains.
+// nullopt if there is no such process, or only a zombie.
 std::optional<ProcessIdentity> IdentifyProcess(pid_t pid);
 bool IsAlive(const ProcessIdentity& identity);
 
@@ -27,53 +27,53 @@ struct ExitStatus {
   enum class Kind {
     kCode,
     kSignal,
-    kUnknown,  // it was not our child, so nobody told us
+    kUnknown,  // the process was not our child, so its exit status is lost
   };
   Kind kind = Kind::kUnknown;
   int value = 0;  // exit code or signal
 };
 
-// A job's process, started by this server or by the one before it. Owned by the supervisor thread.
+// A job's process, started by this server or by an earlier one. Owned by the supervisor thread.
 //
-// While a process works in a job's directory, DIR/run.lock is locked: the child inherits the
-// descriptor (as number 3, and need not know of it). The lock begins before the process does and
-// ends with it, so that not even a server killed between starting a child and writing down its pid
-// can lead to two processes in one directory.
+// DIR/run.lock is locked while a process works in DIR: the child inherits the descriptor as number
+// 3 and may ignore it. The lock is taken before the process starts and ends with it. So two
+// processes never work in one directory, even if the server dies between starting a child and
+// recording its pid.
 class ChildProcess {
  public:
   struct Command {
     std::filesystem::path program;
-    std::vector<std::string> arguments;  // argv, the name included
+    std::vector<std::string> arguments;  // argv, including argv[0]
     std::filesystem::path dir;           // holds run.lock
     std::filesystem::path log;           // standard output and error are appended here
-    bool leads_group = true;             // false: it stays in ours, and ends with it
+    bool leads_group = true;             // false: the process stays in our group and ends with it
   };
 
-  // Starts a process, in its own process group unless told otherwise, with no descriptor of ours
-  // but those named above, default signal handling, and without the server's keys in its
-  // environment. Throws kIo when the program cannot be started, kUnavailable when the system has no
-  // room for it now, and kFailedPrecondition when another process holds run.lock.
+  // Starts a process, by default in its own process group. It gets default signal handling, no
+  // other descriptors of ours, and an environment without the server's keys. Throws kIo if the
+  // program cannot be started, kUnavailable if the system lacks resources for it, and
+  // kFailedPrecondition if another process holds run.lock.
   static ChildProcess Spawn(const Command& command);
 
-  // The process that works in `dir`, whoever started it: the one `recorded` names if that one
-  // lives, else whoever holds run.lock. nullopt if nobody works there.
+  // The process that works in `dir`: the `recorded` one if it lives, otherwise the holder of
+  // run.lock. nullopt if no process works there.
   static std::optional<ChildProcess> Find(const std::filesystem::path& dir,
                                           const std::optional<ProcessIdentity>& recorded);
 
-  // One that has ended, nobody knows how.
+  // A process that ended with an unknown status.
   static ChildProcess Ended();
 
-  // nullopt while it runs; then always the same. Never waits.
+  // nullopt while the process runs; afterwards always the same value. Never blocks.
   std::optional<ExitStatus> Poll();
 
-  // Asks for an orderly end (SIGTERM, to the process alone).
+  // Sends SIGTERM to the process, not to its group.
   void Terminate();
-  // Ends the whole process group at once.
+  // Sends SIGKILL to the whole process group.
   void Kill();
 
-  // nullopt where another process holds the lock but cannot be seen (another pid namespace).
+  // nullopt if another process holds the lock but is invisible (another pid namespace).
   const std::optional<ProcessIdentity>& identity() const { return identity_; }
-  // Becomes readable when the process ends; -1 where the system has no such thing.
+  // Becomes readable when the process ends; -1 if pidfd is unavailable.
   int poll_fd() const { return pidfd_.get(); }
 
  private:
@@ -82,7 +82,7 @@ class ChildProcess {
   void Signal(int signal_number);
 
   std::optional<ProcessIdentity> identity_;
-  std::filesystem::path lock_path_;  // where there is no identity
+  std::filesystem::path lock_path_;  // used if identity_ is unset
   UniqueFd pidfd_;
   std::optional<ExitStatus> exit_;
 };

@@ -8,7 +8,7 @@
 
 namespace tandem::server {
 
-// A job as the world sees it (CONTRACT, "Admin"): plain values, free to copy, any thread.
+// A job as the admin API shows it: plain values, free to copy, any thread.
 
 enum class JobType {
   kTrain,
@@ -21,16 +21,16 @@ enum class JobType {
 };
 enum class JobStatus { kQueued, kRunning, kPaused, kSucceeded, kFailed, kCancelled };
 
-// The contract's spelling ("model_load"), and back; nullopt for an unknown name.
+// Names as in the API ("model_load"), and back; nullopt for an unknown name.
 std::string_view NameOf(JobType type);
 std::string_view NameOf(JobStatus status);
 std::optional<JobType> ParseJobType(std::string_view name);
 std::optional<JobStatus> ParseJobStatus(std::string_view name);
 
-// The program's verb whose process does this kind of work; empty: the server does it itself.
+// The program's verb whose process does this work; empty: the server does it.
 std::string_view VerbFor(JobType type);
 
-// Succeeded, failed or cancelled: nothing about the job changes any more.
+// Succeeded, failed or cancelled: the job does not change any more.
 bool IsFinished(JobStatus status);
 
 struct JobError {
@@ -43,7 +43,7 @@ struct Job {
   JobType type = JobType::kTrain;
   JobStatus status = JobStatus::kQueued;
   int64_t created_at = 0;             // seconds since 1970
-  std::optional<int64_t> started_at;  // the first start; a resumed job keeps it
+  std::optional<int64_t> started_at;  // the first start; a resume does not change it
   std::optional<int64_t> finished_at;
   double progress = 0;  // [0, 1]
   std::optional<JobError> error;
@@ -52,7 +52,7 @@ struct Job {
   std::filesystem::path dir;
 };
 
-// The contract's Job object, as compact JSON text.
+// The Job object of the admin API, as compact JSON text.
 std::string AdminJobJson(const Job& job);
 
 }  // namespace tandem::server

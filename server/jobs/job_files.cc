@@ -19,7 +19,7 @@
 namespace tandem::server {
 namespace {
 
-// Objects sorted by name: unlike the ordered kind, many names cost no more than n log n.
+// The sorted kind: the ordered one searches linearly, so many names would cost O(n²).
 using nlohmann::json;
 
 constexpr size_t kEventPieceBytes = 256 * 1024;
@@ -27,7 +27,7 @@ constexpr size_t kErrorTailBytes = 4096;
 constexpr size_t kErrorTailLines = 5;
 constexpr size_t kMaxErrorText = 2000;
 
-// O_NONBLOCK, so that a pipe put in a file's place cannot stop the supervisor.
+// O_NONBLOCK: a pipe in place of the file must not block the supervisor.
 UniqueFd OpenForReading(const std::filesystem::path& path, struct stat& status) {
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return UniqueFd();
@@ -58,7 +58,7 @@ bool WriteFully(int fd, std::string_view text) {
   return true;
 }
 
-// Not more than `bytes`, and not within a character.
+// The largest prefix length up to `bytes` that does not split a UTF-8 character.
 size_t CutBeforeCharacter(std::string_view text, size_t bytes) {
   if (bytes >= text.size()) return text.size();
   size_t cut = bytes;
@@ -68,7 +68,7 @@ size_t CutBeforeCharacter(std::string_view text, size_t bytes) {
   return cut;
 }
 
-// 0 for anything that is not a count.
+// Returns 0 for anything other than an unsigned integer.
 int64_t CountOf(const json& object, const char* field) {
   const auto it = object.find(field);
   if (it == object.end() || !it->is_number_unsigned()) return 0;
@@ -84,9 +84,8 @@ std::string TextOf(const json& object, const char* field) {
   return text.substr(0, CutBeforeCharacter(text, kMaxErrorText));
 }
 
-// A discarded value for anything but an object. Building and freeing a tree is iterative in the
-// library, but writing one is recursive: without the bound, a megabyte of brackets ends the
-// process.
+// Returns a discarded value for anything other than an object. The library writes a tree
+// recursively, so without a depth limit a megabyte of brackets overflows the stack.
 json ParseBoundedObject(std::string_view text) {
   constexpr int kMaxDepth = 64;
   int depth = 0;
@@ -203,7 +202,7 @@ LogChunk ReadLogLines(const std::filesystem::path& path, int64_t offset, size_t 
   const UniqueFd file = OpenForReading(path, status);
   if (!file || offset >= status.st_size) return chunk;
 
-  // One byte more than the longest line, so that its newline is seen, whatever the caller asks for.
+  // At least one byte more than the longest line, so that its newline is read for any `max_bytes`.
   const size_t want = std::clamp<size_t>(max_bytes, kMaxLineBytes + 1, size_t{16} * 1024 * 1024);
   const std::string bytes = ReadAt(file.get(), offset, want);
   const bool read_everything = bytes.size() < want;
@@ -222,7 +221,7 @@ LogChunk ReadLogLines(const std::filesystem::path& path, int64_t offset, size_t 
     begin += consumed;
   }
   chunk.next_offset = offset + static_cast<int64_t>(begin);
-  // What is left of an unfinished line is waiting for its writer, not for the reader.
+  // An unfinished line waits for its writer, so the reader is at the end.
   chunk.at_end =
       read_everything && (begin == bytes.size() || bytes.find('\n', begin) == std::string::npos);
   return chunk;
@@ -260,7 +259,7 @@ bool EventTail::Read(const std::function<void(const ProgressEvent&)>& on_event) 
   struct stat status {};
   const UniqueFd file = OpenForReading(path_, status);
   if (!file) return false;
-  // A power loss has taken the end of the file: what is left is read again, which says nothing new.
+  // A power loss truncated the file: reading it again repeats only known events.
   if (offset_ > status.st_size) offset_ = 0;
   if (offset_ == status.st_size) return false;
   const std::string bytes = ReadAt(file.get(), offset_, kEventPieceBytes);

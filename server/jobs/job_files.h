@@ -15,58 +15,58 @@
 
 namespace tandem::server {
 
-// The files of a job's directory, as the server reads and writes them. What a child wrote is
-// foreign: every read is bounded, links and pipes are refused, and nothing here throws because of
-// content. Any thread, except where a class says otherwise.
+// The server's access to the files of a job's directory. Files written by a child are untrusted:
+// every read is bounded, links and pipes are refused, and no content makes a function throw. Any
+// thread, unless a class says otherwise.
 
-// Longer lines are cut for readers of the log, and skipped among the events.
+// Longer lines are split for readers of the log, and skipped in events.jsonl.
 inline constexpr size_t kMaxLineBytes = 64 * 1024;
 inline constexpr size_t kMaxResultBytes = 1024 * 1024;
 
-// "could not <what> <path>: <errno's text>" as kIo; kUnavailable (insufficient_storage) when the
-// disk is full.
+// Throws "could not <what> <path>: <errno's text>" as kIo, or as kUnavailable (reason
+// insufficient_storage) if the disk is full.
 [[noreturn]] void ThrowIo(const char* what, const std::filesystem::path& path, int error_number);
 
-// Temporary name, fsync, rename, fsync of the directory. Throws as ThrowIo.
+// Writes atomically: temporary name, fsync, rename, fsync of the directory. Throws as ThrowIo.
 void WriteJobFile(const std::filesystem::path& path, std::string_view text);
-// Adds one line to a log that a child may be appending to as well; failures are ignored, since a
-// full disk must not stop the bookkeeping.
+// Appends one line to a log that a child may append to as well. Ignores failures, because a full
+// disk must not stop the bookkeeping.
 void AppendLogLine(const std::filesystem::path& path, const std::string& line);
 
-// Removes what the processes of a job have left unfinished: names with ".tmp-" in them, here and
-// below. Links are not followed; failures are ignored.
+// Removes the unfinished files of a job's processes: names with ".tmp-", in `dir` and below. Does
+// not follow links; ignores failures.
 void RemoveUnfinished(const std::filesystem::path& dir);
 
-// In the directory of a job whose model has been deleted: it is not published again.
+// Marks the directory of a job whose model was deleted: the model is not published again.
 inline constexpr const char* kModelDeletedFile = "model_deleted";
 
-// Locks `path`, creating it; nullopt if another open file holds the lock. Throws kIo.
+// Locks `path`, creating it if needed; nullopt if another open file holds the lock. Throws kIo.
 std::optional<UniqueFd> TryLockFile(const std::filesystem::path& path);
 
-// The size of a regular file; 0 if there is none.
+// The size of a regular file; 0 if it does not exist.
 int64_t FileBytes(const std::filesystem::path& path);
 
-// Invalid UTF-8 becomes U+FFFD, so that any line can travel in JSON.
+// Replaces invalid UTF-8 by U+FFFD, so that JSON can carry any line.
 std::string ValidUtf8(std::string_view bytes);
 
 struct LogLine {
-  int64_t offset = 0;  // bytes from the beginning of the file
+  int64_t offset = 0;  // bytes from the start of the file
   std::string text;    // without its newline; valid UTF-8
 };
 
 struct LogChunk {
   std::vector<LogLine> lines;
-  int64_t next_offset = 0;  // where to go on
-  bool at_end = false;      // nothing beyond next_offset (yet)
+  int64_t next_offset = 0;  // start of the next read
+  bool at_end = false;      // no further line exists yet
 };
 
-// Whole lines from `offset`, about `max_bytes` of them and at least one if there is one. A line
-// without its newline is given only where `writer_is_gone`; a line beyond kMaxLineBytes comes in
-// pieces.
+// Reads whole lines from `offset`: about `max_bytes`, and at least one line if one exists. An
+// unterminated last line is included only if `writer_is_gone`. A line longer than kMaxLineBytes is
+// split.
 LogChunk ReadLogLines(const std::filesystem::path& path, int64_t offset, size_t max_bytes,
                       bool writer_is_gone);
 
-// The last few lines in one, for an error message; empty if there is no log.
+// The last few lines joined into one, for an error message; empty if there is no log.
 std::string LastLogLines(const std::filesystem::path& path);
 
 // Follows events.jsonl. One thread.
@@ -74,31 +74,31 @@ class EventTail {
  public:
   EventTail(std::filesystem::path path, int64_t offset) : path_(std::move(path)), offset_(offset) {}
 
-  // Reads one bounded piece and calls `on_event` for each well-formed event in it. True if there is
-  // more to read at once.
+  // Reads one bounded piece and calls `on_event` for each well-formed event in it. Returns true if
+  // the file holds more.
   bool Read(const std::function<void(const ProgressEvent&)>& on_event);
 
-  // The first byte not consumed yet.
+  // The first unread byte.
   int64_t offset() const { return offset_; }
 
  private:
   std::filesystem::path path_;
   int64_t offset_;
-  bool skipping_ = false;  // inside a line that is too long
+  bool skipping_ = false;  // inside an overlong line
 };
 
-// A JSON object, nested no deeper than 64.
+// Whether the text is a JSON object of at most 64 levels.
 bool IsBoundedJsonObject(std::string_view text);
 
-// One line of events.jsonl; nullopt if it is anything else.
+// Parses one line of events.jsonl; nullopt for anything else.
 std::optional<ProgressEvent> ParseProgressEvent(std::string_view line);
 
-// What result.json says.
+// The content of result.json.
 struct JobResult {
   enum class State { kMissing, kInvalid, kSucceeded, kFailed, kCancelled };
   State state = State::kMissing;
-  JobError error;           // of kFailed; of kInvalid: what is wrong with the file
-  std::string result_json;  // of kSucceeded: the object less "status" and "error"
+  JobError error;           // of kFailed; for kInvalid: the fault of the file
+  std::string result_json;  // of kSucceeded: the object without "status" and "error"
 };
 JobResult ReadJobResult(const std::filesystem::path& path);
 

@@ -6,7 +6,7 @@
 namespace tandem::server {
 namespace {
 
-// The program's exit codes, DESIGN §10.
+// Exit codes of this program's verbs; server/cli/README.md lists them.
 enum ExitCode {
   kExitDone = 0,
   kExitUsage = 2,
@@ -17,8 +17,8 @@ enum ExitCode {
   kExitCancelled = 130,
 };
 
-// Signals that others send; the rest are raised by the program's own mistakes, which a resumed,
-// deterministic run would only repeat.
+// Signals sent from outside. Other signals come from the program's own faults, which a
+// deterministic rerun would repeat.
 bool FromOutside(int signal_number) {
   switch (signal_number) {
     case SIGKILL:  // the out-of-memory killer

@@ -7,26 +7,26 @@
 
 namespace tandem::server {
 
-// What becomes of a job whose process has ended. Pure: decided from values alone.
+// Decides the fate of a job whose process has ended. Pure: depends only on its argument.
 
 struct EndedRun {
   ExitStatus exit;
   JobResult result;
   std::string last_log_lines;
   bool cancel_requested = false;
-  int restarts = 0;  // so far, without a new checkpoint between them
+  int restarts = 0;  // since the last new checkpoint
   int max_restarts = 3;
 };
 
 struct Outcome {
   enum class Next { kSucceed, kFail, kCancel, kRestart };
   Next next = Next::kFail;
-  JobError error;  // of kFail; of kRestart: why
+  JobError error;  // of kFail; for kRestart: the reason
 };
 
-// A request to cancel wins. Then result.json decides, if the process got as far as writing it.
-// Without one: exit 75, and ends that say nothing about the job (killed from outside, unknown), are
-// reasons to resume, `max_restarts` times; any other exit is the job's own failure.
+// A request to cancel wins. Otherwise result.json decides if it exists, then exit code 130, which
+// cancels. Exit 75, a signal from outside and an unknown end resume the job, up to `max_restarts`
+// times. Any other exit fails it.
 Outcome DecideOutcome(const EndedRun& run);
 
 }  // namespace tandem::server

@@ -20,7 +20,8 @@ void EndJob(JobRecord& record, JobStatus status) {
 
 void LogEnd(const Job& job) {
   if (job.error) {
-    // The message quotes the job's output, which may hold samples of text: only the code is logged.
+    // The message quotes the job's output, which can hold sampled text, so the log gets only the
+    // code.
     spdlog::warn("job ended id={} status={} code={}", job.id, NameOf(job.status), job.error->code);
   } else {
     spdlog::info("job ended id={} status={}", job.id, NameOf(job.status));

@@ -8,23 +8,24 @@
 
 namespace tandem::server {
 
-// What somebody wants of a job that runs, until its process has ended. The numbers are the store's.
+// The requested end of a running job, until its process has ended. The database stores these
+// numbers.
 enum class JobWish { kNone = 0, kCancel = 1, kPause = 2 };
 
-// A job, and what the supervisor must remember of it over a restart.
+// A job, and the state that the supervisor needs after a restart.
 struct JobRecord {
   Job job;
   std::optional<ProcessIdentity> process;  // while it runs
   JobWish wish = JobWish::kNone;
-  int restarts = 0;           // since the last checkpoint it reported
-  int64_t events_offset = 0;  // bytes of events.jsonl already counted
+  int restarts = 0;           // since the last reported checkpoint
+  int64_t events_offset = 0;  // bytes of events.jsonl already ingested
 };
 
 int64_t UnixSeconds();
 
-// The job has ended now; its process, if it had one, is gone.
+// Records the end of a job at the current time. REQUIRES: it has no process any more.
 void EndJob(JobRecord& record, JobStatus status);
-// One line in the server's log.
+// Writes one line to the server's log.
 void LogEnd(const Job& job);
 
 }  // namespace tandem::server

@@ -22,7 +22,7 @@ constexpr const char* kColumns =
     "id, type, status, created_at, started_at, finished_at, progress, error_message, error_code, "
     "request, result, pid, pid_start_ticks, boot_id, cancel_requested, restarts, events_offset";
 
-// The column is older than pausing, hence its name.
+// The column cancel_requested is older than pausing, hence its name.
 JobWish ToWish(int64_t number, const std::string& id) {
   if (number >= 0 && number <= static_cast<int64_t>(JobWish::kPause)) {
     return static_cast<JobWish>(number);
@@ -32,7 +32,7 @@ JobWish ToWish(int64_t number, const std::string& id) {
                                         ", which this program does not know");
 }
 
-// Reads kColumns, from the column the query stands at.
+// Reads kColumns, starting at the query's current column.
 JobRecord ReadRecord(Query& row, const JobStore& store) {
   JobRecord record;
   Job& job = record.job;
@@ -70,7 +70,7 @@ JobRecord ReadRecord(Query& row, const JobStore& store) {
   return record;
 }
 
-// Binds the columns that change, from status to events_offset, in the order of kColumns.
+// Binds the mutable columns, status to events_offset, in the order of kColumns.
 void BindStatus(Query& query, const Job& job) { query.Bind(NameOf(job.status)); }
 
 void BindProgress(Query& query, const Job& job) {
@@ -104,7 +104,7 @@ void BindSupervision(Query& query, const JobRecord& record) {
 
 JobStore JobStore::Open(const std::filesystem::path& data_dir) {
   std::error_code error;
-  // Uploads and specs may be private: only the owner may enter these directories.
+  // Uploads and specs can be private: only the owner may enter these directories.
   for (const std::filesystem::path& dir : {data_dir, data_dir / "jobs"}) {
     if (std::filesystem::exists(dir, error)) {
       RestrictToOwner(dir);
@@ -191,7 +191,7 @@ JobPage JobStore::List(const JobFilter& filter) {
   query.Bind(before_seq);
   filter.type ? query.Bind(NameOf(*filter.type)) : query.BindNull();
   filter.status ? query.Bind(NameOf(*filter.status)) : query.BindNull();
-  query.Bind(static_cast<int64_t>(filter.limit) + 1);  // one more says whether there are more
+  query.Bind(static_cast<int64_t>(filter.limit) + 1);  // one extra row tells whether more exist
   JobPage page;
   while (query.Next()) {
     if (page.jobs.size() == filter.limit) {

@@ -21,7 +21,7 @@ struct JobFilter {
   std::optional<JobType> type;
   std::optional<JobStatus> status;
   size_t limit = 20;
-  std::string after;  // id of the last job of the page before; empty: the first page
+  std::string after;  // id of the last job of the previous page; empty: the first page
 };
 
 struct JobPage {
@@ -31,14 +31,14 @@ struct JobPage {
 
 using JobCounts = std::map<std::pair<std::string, std::string>, int64_t>;  // by type and status
 
-// The table of jobs: SQLite in DATA_DIR/tandem.db. One process per data directory, which
-// DATA_DIR/lock sees to; a child never opens it. Not thread-safe: the supervisor's lock guards it.
-// Every method throws kIo when the disk refuses and kDataLoss when the file turns out corrupt.
+// The table of jobs: SQLite in DATA_DIR/tandem.db. DATA_DIR/lock allows one process per data
+// directory; children never open it. Not thread-safe: the supervisor's lock guards it. Every method
+// throws kIo for a disk error and kDataLoss for a corrupt file.
 class JobStore {
  public:
-  // Creates the directory and the database where missing. Throws kFailedPrecondition if another
-  // server uses the directory or a newer program has written the database, and kDataLoss if the
-  // file is corrupt or not a job database.
+  // Creates a missing directory or database. Throws kFailedPrecondition if another server uses the
+  // directory or a newer program wrote the database. Throws kDataLoss if the file is corrupt or not
+  // a job database.
   static JobStore Open(const std::filesystem::path& data_dir);
   ~JobStore();
   JobStore(JobStore&&) noexcept;
@@ -46,9 +46,9 @@ class JobStore {
 
   std::filesystem::path JobDir(std::string_view id) const;
 
-  // On disk when it returns. REQUIRES: the id is new.
+  // The record is on disk at return. REQUIRES: the id is new.
   void Create(const JobRecord& record);
-  // Everything but id, type, creation time and request. REQUIRES: the job exists.
+  // Writes every field except id, type, creation time and request. REQUIRES: the job exists.
   void Update(const JobRecord& record);
 
   std::optional<JobRecord> Find(std::string_view id);
@@ -56,7 +56,7 @@ class JobStore {
   JobPage List(const JobFilter& filter);
   // Oldest first.
   std::vector<JobRecord> WithStatus(JobStatus status);
-  // How many there are of every type and status that occurs.
+  // The number of jobs of each type and status that occurs.
   const JobCounts& Counts();
 
  private:
@@ -65,7 +65,7 @@ class JobStore {
   std::filesystem::path data_dir_;
   UniqueFd lock_;  // DATA_DIR/lock
   std::unique_ptr<Database> database_;
-  std::optional<JobCounts> counts_;  // unset: to be counted
+  std::optional<JobCounts> counts_;  // unset: Counts() must count again
 };
 
 }  // namespace tandem::server

@@ -101,8 +101,8 @@ JobRecord JobSupervisor::Create(JobType type, std::string_view request_json,
   if (stop_) {
     throw Error(ErrorCode::kUnavailable, "the server is stopping").WithReason("shutting_down");
   }
-  // The directory first: a job in the store always has its spec. After a crash in between, a
-  // directory that no row names remains, and is harmless.
+  // The directory comes first, so that a job in the store always has its spec. A crash in between
+  // leaves a harmless directory without a row.
   job.dir = store_.JobDir(job.id);
   if (::mkdir(job.dir.c_str(), 0700) != 0) ThrowIo("create", job.dir, errno);
   try {
@@ -242,7 +242,7 @@ Job JobSupervisor::Cancel(std::string_view id) {
   }
   if (ask_to_end) {
     ask_to_end();
-    // It may have ended at once.
+    // The work may have ended at once.
     const std::lock_guard lock(mutex_);
     return FindRecord(record.job.id).job;
   }
@@ -324,12 +324,13 @@ void JobSupervisor::Stop(StopMode mode) {
   const std::lock_guard join_lock(join_mutex_);
   if (!thread_.joinable()) return;
   thread_.join();
-  // What is still being published stays running in the store, and the next server publishes it.
+  // A job whose publication was interrupted stays running in the store; the next server publishes
+  // it.
   for (RunningJob& running : running_) running.publication.reset();
 }
 
 void JobSupervisor::Wake() {
-  // Can only fail when the counter is full, and then the thread is awake anyway.
+  // Fails only if the counter is full, and then the thread is awake anyway.
   (void)::eventfd_write(wake_.get(), 1);
 }
 

@@ -1,4 +1,4 @@
-// What the supervisor's thread does: starts jobs, watches them, decides what becomes of them.
+// The supervisor's thread: starts jobs, watches them and decides their outcome.
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -28,8 +28,8 @@ void JobSupervisor::Run() {
       if (!go_on) return;
       failed_ = false;
     } catch (const std::exception& error) {
-      // A full disk, most likely. Nothing is lost: every step starts from the store, the files and
-      // the processes, so the next one does what this one could not.
+      // Probably a full disk. Nothing is lost: every step starts from the store, the files and the
+      // processes, so the next step repeats the failed work.
       spdlog::error("job supervisor error=\"{}\"", error.what());
       failed_ = true;
       const std::lock_guard lock(mutex_);
@@ -53,11 +53,11 @@ void JobSupervisor::Wait() {
   };
 
   if (failed_) {
-    // Without the process descriptors: one that stays readable would make this a busy loop.
+    // Polls no process descriptors here: one that stays readable would cause a busy loop.
     at_most(kPauseAfterFailure);
   } else {
     for (const RunningJob& running : running_) {
-      // The process of a job that is being published has ended, and would be ready at all times.
+      // A job being published has no process left, and its descriptor would always be ready.
       if (!running.publication) fds.push_back({running.child().poll_fd(), POLLIN, 0});
     }
     if (!running_.empty()) at_most(more_events_ ? milliseconds(0) : options_.poll_interval);
@@ -121,14 +121,14 @@ void JobSupervisor::StartQueuedJobs() {
   }
 }
 
-// Takes the oldest queued job that need not wait; false if there is none.
+// Starts the oldest queued job that need not wait; false if there is none.
 bool JobSupervisor::StartNextJob() {
   std::vector<JobRecord> queued;
   {
     const std::lock_guard lock(mutex_);
     queued = QueuedForChildren();
   }
-  // Cancelled ones drop out here.
+  // Drops the entries of cancelled jobs.
   std::erase_if(not_before_, [&](const auto& entry) {
     return std::none_of(queued.begin(), queued.end(),
                         [&](const JobRecord& record) { return record.job.id == entry.first; });
@@ -147,8 +147,8 @@ void JobSupervisor::Start(JobRecord record) {
   const std::string id = record.job.id;
   const std::filesystem::path dir = record.job.dir;
   {
-    // Running before there is a process: killed in between, the next server looks for one, and
-    // finds it by run.lock or not at all.
+    // The status becomes running before the process exists. If the server is killed in between, the
+    // next one looks for a process by run.lock.
     const std::lock_guard lock(mutex_);
     record = FindRecord(id);
     if (record.job.status != JobStatus::kQueued) return;  // cancelled a moment ago
@@ -182,13 +182,13 @@ void JobSupervisor::Start(JobRecord record) {
   RunningJob& running = running_.back();
   running.outcome = outcome;
   if (outcome) {
-    // Recorded at once if the disk allows, else by the next step.
+    // Recorded now if the disk allows, otherwise by the next step.
     if (Record(running)) running_.pop_back();
     return;
   }
 
   const std::lock_guard lock(mutex_);
-  record = FindRecord(id);  // a cancel may have come meanwhile
+  record = FindRecord(id);  // a cancel may have arrived meanwhile
   record.process = running.child().identity();
   store_.Update(record);
 }
@@ -220,7 +220,7 @@ void JobSupervisor::IngestEvents(RunningJob& running) {
   if (progress.checkpoint) record.restarts = 0;
   record.events_offset = running.events_offset();
   store_.Update(record);
-  // Not left to NotifyOfGrowth: it may have seen these bytes one step before they were read.
+  // NotifyOfGrowth can miss these bytes: it may have counted them one step before they were read.
   changed_.insert(running.id());
 }
 
@@ -244,9 +244,9 @@ bool JobSupervisor::FinishIfEnded(RunningJob& running) {
   if (!running.outcome) {
     const auto exit = running.child().Poll();
     if (!exit) return false;
-    IngestEvents(running);  // it may have ended between the reading and now
+    IngestEvents(running);  // events written between the last read and the end
     Decide(running, *exit);
-    // Not published, the job stays as it is for the next server, which reads result.json again.
+    // An unpublished job stays running, and the next server reads result.json again.
     if (running.outcome->next == Outcome::Next::kSucceed && !BeginPublishing(running)) return true;
   }
   if (running.publication) {
@@ -254,10 +254,10 @@ bool JobSupervisor::FinishIfEnded(RunningJob& running) {
     if (!EndPublishing(running)) return true;
   }
   do {
-    RemoveWhatIsLeft(running);  // before anybody reads that it has ended
+    RemoveWhatIsLeft(running);  // before any reader sees that the job has ended
   } while (!Record(running));
   {
-    // The loss stays what it was; nobody computes tokens any more.
+    // The loss keeps its last value, but no tokens are computed any more.
     const std::lock_guard lock(figures_mutex_);
     figures_.tokens_per_second.reset();
   }
@@ -270,25 +270,25 @@ void JobSupervisor::Decide(RunningJob& running, const ExitStatus& exit) {
 
   const std::lock_guard lock(mutex_);
   const JobRecord record = FindRecord(running.id());
-  // What a conversion has made is there, and to cancel it then would say that nothing is.
+  // A finished conversion has written its output, so reporting it as cancelled would be false.
   const bool has_converted =
       record.job.type == JobType::kConvert && run.result.state == JobResult::State::kSucceeded;
   run.cancel_requested = record.wish == JobWish::kCancel && !has_converted;
   run.restarts = record.restarts;
-  // Who was interrupted by our own stop, or to be paused, has not used up a restart.
+  // A stop of the server or a pause does not use up a restart.
   if (stop_ || record.wish == JobWish::kPause) run.max_restarts = std::numeric_limits<int>::max();
   running.outcome = DecideOutcome(run);
   running.result_json = std::move(run.result.result_json);
-  // A job that is to be resumed can still be cancelled.
+  // A job that will resume can still be cancelled.
   if (running.outcome->next != Outcome::Next::kRestart) ending_.insert(running.id());
 }
 
-// False if the server is stopping.
+// Returns false if the server is stopping.
 bool JobSupervisor::BeginPublishing(RunningJob& running) {
   Job job;
   {
     const std::lock_guard lock(mutex_);
-    // The next server has an engine to publish into; this one is taking it apart.
+    // A stopping server is destroying its engine; the next server publishes into its own.
     if (stop_) return false;
     job = FindRecord(running.id()).job;
   }
@@ -300,7 +300,7 @@ bool JobSupervisor::BeginPublishing(RunningJob& running) {
   return true;
 }
 
-// False if the server is stopping, and the job is left to the next one.
+// Returns false if the server is stopping; the next server then publishes the job.
 bool JobSupervisor::EndPublishing(RunningJob& running) {
   const std::exception_ptr fault = running.publication->fault();
   running.publication.reset();
@@ -329,7 +329,7 @@ void JobSupervisor::RemoveWhatIsLeft(const RunningJob& running) {
   on_cancelled_(job);
 }
 
-// False if it has become another outcome meanwhile.
+// Returns false if the outcome has changed meanwhile.
 bool JobSupervisor::Record(RunningJob& running) {
   const std::lock_guard lock(mutex_);
   const Outcome& outcome = *running.outcome;
@@ -349,7 +349,7 @@ bool JobSupervisor::Record(RunningJob& running) {
       EndJob(record, JobStatus::kCancelled);
       break;
     case Outcome::Next::kRestart:
-      // A cancel that came after the decision finds no process left to end.
+      // A cancel that arrived after the decision found no process to end.
       if (record.wish == JobWish::kCancel) {
         running.outcome->next = Outcome::Next::kCancel;
         return false;

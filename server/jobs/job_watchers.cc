@@ -36,7 +36,7 @@ void JobWatchers::Notify(const std::string& job_id) {
   }
   for (const uint64_t key : keys) {
     const auto watcher = watchers_.find(key);
-    if (watcher == watchers_.end()) continue;  // removed by a callback before it
+    if (watcher == watchers_.end()) continue;  // removed by an earlier callback
     const auto callback = watcher->second.callback;
     in_call_ = key;
     caller_ = std::this_thread::get_id();
@@ -56,7 +56,7 @@ void JobWatchers::Remove(uint64_t key) {
   std::unique_lock lock(mutex_);
   const auto watcher = watchers_.find(key);
   if (watcher == watchers_.end()) return;
-  // Freed after the lock is: a callback may own things whose destructors call back into us.
+  // Destroyed after the lock: the destructors of a callback's captures may call this object.
   const Watcher removed = std::move(watcher->second);
   watchers_.erase(watcher);
   call_ended_.wait(lock, [&] { return in_call_ != key || caller_ == std::this_thread::get_id(); });

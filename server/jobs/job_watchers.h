@@ -13,9 +13,9 @@ namespace tandem::server {
 
 class JobWatchers;
 
-// Keeps a callback subscribed for as long as it lives. After Cancel or destruction the callback
-// does not run any more and is not running, unless it is the callback itself that cancels. Do not
-// hold a lock here that the callback takes. May outlive the supervisor.
+// Keeps a callback subscribed during its lifetime. After Cancel or destruction the callback neither
+// runs nor starts, unless the callback itself cancels. Do not hold a lock here that the callback
+// takes. May outlive the supervisor.
 class JobSubscription {
  public:
   JobSubscription() = default;
@@ -34,12 +34,12 @@ class JobSubscription {
   uint64_t key_ = 0;
 };
 
-// Who wants to know that a job's log grew or its status changed. Any thread, except that one
-// thread alone calls Notify.
+// The subscribers to log growth and status changes of jobs. Any thread, except that only one thread
+// calls Notify.
 class JobWatchers : public std::enable_shared_from_this<JobWatchers> {
  public:
   JobSubscription Add(std::string job_id, std::function<void()> callback);
-  // Runs the callbacks of one job on this thread, with no lock held.
+  // Runs the callbacks of one job on this thread, without a lock.
   void Notify(const std::string& job_id);
 
  private:

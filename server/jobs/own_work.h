@@ -11,39 +11,41 @@
 
 namespace tandem::server {
 
-// How work of the server's own has ended.
+// The end of a job that the server does itself.
 struct OwnEnd {
   JobStatus status = JobStatus::kSucceeded;
   std::optional<JobError> error = {};
   std::optional<std::string> result_json = {};
 };
 
-// The jobs that this very process does, from their beginning until their end is in the store. What
-// stands here is the truth about them; the store follows when the disk lets it. No thread and no
-// lock of its own: whoever guards the store guards this too.
+// Jobs that this process does itself, from their beginning until the store holds their end. This
+// object has their true state; the store follows when the disk allows. It has no thread or lock:
+// the lock of the store guards it too.
 class OwnWork {
  public:
   // The store must outlive it.
   explicit OwnWork(JobStore& store) : store_(store) {}
 
-  // What the server before was doing itself when it ended becomes failed (`interrupted`). Throws
-  // what the store throws.
+  // Fails (`interrupted`) the own work that an earlier server left unfinished. Throws the store's
+  // errors.
   void FailLeft();
 
-  // Takes it up as it stands in the store. `on_cancel` asks it to end; null: it cannot be asked.
+  // Adds a job that the store already holds. `on_cancel` asks the work to end; null: it cannot be
+  // cancelled.
   void Begin(JobRecord record, std::function<void()> on_cancel);
-  // These three do not fail: what the disk refuses is logged. REQUIRES: begun and not ended.
+  // These three never fail: disk errors are logged. REQUIRES: the job has begun and not ended.
   Job Start(const std::string& id);
   void Report(const std::string& id, double progress, const std::string& line);
   Job End(const std::string& id, OwnEnd end);
-  // Writes down the ends that the disk refused. Throws as long as it does.
+  // Writes the ends that the disk refused earlier. Throws while the disk still refuses.
   void SaveEnded();
 
-  // Remembers that somebody wants it cancelled, and returns what asks it to end. Throws
-  // kFailedPrecondition, reason `unsupported_value`, where nothing does. REQUIRES: Find finds it.
+  // Records the request to cancel and returns the callback that asks the work to end. Throws
+  // kFailedPrecondition, reason `unsupported_value`, if there is no such callback. REQUIRES:
+  // Find(id) is not null.
   std::function<void()> Cancel(const std::string& id);
 
-  // Null: it is not ours, or its end is in the store. Valid until it ends.
+  // Null: not own work, or its end is in the store. The pointer is valid until the job ends.
   const JobRecord* Find(std::string_view id) const;
 
  private:
@@ -52,7 +54,7 @@ class OwnWork {
     std::function<void()> on_cancel;
   };
 
-  bool Save(const JobRecord& record);  // false: the disk refuses
+  bool Save(const JobRecord& record);  // false: disk error
 
   JobStore& store_;
   std::map<std::string, Own, std::less<>> own_;

@@ -25,7 +25,7 @@ UniqueFd LockForThisProcess(const std::filesystem::path& file, const std::string
                     advice)
         .WithReason("in_use");
   }
-  // For the message above only. A full disk must not keep a run from starting.
+  // The pid serves only the message above. A full disk must not keep a run from starting.
   const std::string pid = std::to_string(::getpid()) + "\n";
   [[maybe_unused]] const bool is_written =
       ::ftruncate(lock->get(), 0) == 0 &&

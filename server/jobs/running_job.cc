@@ -13,11 +13,11 @@ namespace tandem::server {
 namespace {
 
 constexpr int kPiecesPerStep = 4;     // of events.jsonl, 256 KiB each
-constexpr int kPiecesAtTheEnd = 256;  // what lies beyond is not worth a stuck supervisor
+constexpr int kPiecesAtTheEnd = 256;  // bounds the time that one job can hold the supervisor
 
 std::filesystem::path ResultFile(const std::filesystem::path& dir) { return dir / "result.json"; }
 
-// Of a step's report: the number that follows `name`.
+// The number after `name` in the message of a training step.
 std::optional<double> NumberBehind(const std::string& text, std::string_view name) {
   const size_t at = text.find(name);
   if (at == std::string::npos) return std::nullopt;
@@ -79,7 +79,7 @@ void RunningJob::End(std::chrono::milliseconds grace) {
 
 bool RunningJob::ReadEvents(JobProgress& progress) {
   const auto add = [&](const ProgressEvent& event) { progress.Add(event); };
-  // Asked before the file is read: what an ended process wrote is then all there.
+  // Polled before the read: an ended process has then written all of its events.
   int pieces = child_.Poll() ? kPiecesAtTheEnd : kPiecesPerStep;
   bool more = true;
   while (more && pieces-- > 0) more = events_.Read(add);

@@ -18,39 +18,39 @@
 
 namespace tandem::server {
 
-// What the running training job reported last. Unset: nothing of the kind yet, or no job runs.
+// The last report of the running training job. Unset: not reported yet, or no job runs.
 struct TrainingFigures {
-  int64_t steps = 0;  // reported since the server began
+  int64_t steps = 0;  // reported since the server started
   std::optional<double> loss{};
   std::optional<double> tokens_per_second{};
 };
 
-// What a batch of events says about a job as a whole.
+// The sum of a batch of events.
 struct JobProgress {
   std::optional<double> fraction;
   bool checkpoint = false;
-  std::optional<TrainingFigures> figures;  // `steps` of them since the batch began
+  std::optional<TrainingFigures> figures;  // `steps` counts this batch only
 
   void Add(const ProgressEvent& event);
 };
 
-// In a job's directory: spec.json (from the supervisor), events.jsonl and result.json (from the
-// child), log.txt (the child's output), run.lock (see ChildProcess).
+// Files of a job's directory. The supervisor writes spec.json, the child events.jsonl and
+// result.json; log.txt holds the child's output. ChildProcess describes run.lock.
 std::filesystem::path SpecFile(const std::filesystem::path& dir);
 std::filesystem::path EventsFile(const std::filesystem::path& dir);
 std::filesystem::path LogFile(const std::filesystem::path& dir);
 
-// What a job's success brings about, on a thread of its own: nobody waits for it but the job.
+// Publishes a successful job on its own thread, so that only this job waits.
 class Publication {
  public:
-  // `on_end` is called on that thread when `publish` has returned or thrown.
+  // `on_end` runs on that thread after `publish` has returned or thrown.
   Publication(std::function<void()> publish, std::function<void()> on_end);
   ~Publication();  // waits for the end
   Publication(const Publication&) = delete;
   Publication& operator=(const Publication&) = delete;
 
   bool has_ended() const { return has_ended_; }
-  // What was thrown; null: nothing. REQUIRES: it has ended.
+  // The exception of `publish`; null: none. REQUIRES: it has ended.
   const std::exception_ptr& fault() const { return fault_; }
 
  private:
@@ -59,8 +59,8 @@ class Publication {
   std::thread thread_;
 };
 
-// One job's process and the files it writes, as the supervisor's thread watches them. Knows neither
-// the store nor other jobs.
+// One job's process and its files, as the supervisor's thread watches them. Knows neither the store
+// nor other jobs.
 class RunningJob {
  public:
   using Clock = std::chrono::steady_clock;
@@ -73,20 +73,20 @@ class RunningJob {
   const ChildProcess& child() const { return child_; }
   int64_t events_offset() const { return events_.offset(); }
 
-  // SIGTERM; and once `grace` has passed since the first call, SIGKILL.
+  // Sends SIGTERM; later calls send SIGKILL once `grace` has passed since the first.
   void End(std::chrono::milliseconds grace);
   bool is_asked_to_end() const { return kill_at_.has_value(); }
 
-  // Reads a bounded piece of new events: all there are, of an ended process. True if there is more.
+  // Reads a bounded piece of new events, or all events of an ended process. True if there are more.
   bool ReadEvents(JobProgress& progress);
   // Whether the log or the events have grown since the last call.
   bool HasGrown();
-  // What the process left behind. REQUIRES: it has ended.
+  // The state that the process left. REQUIRES: it has ended.
   EndedRun ReadEnd(const ExitStatus& exit) const;
 
-  std::optional<Outcome> outcome{};  // decided, and perhaps not in the store yet
+  std::optional<Outcome> outcome{};  // decided, but perhaps not in the store yet
   std::string result_json{};
-  std::unique_ptr<Publication> publication{};  // under way, or ended and not yet looked at
+  std::unique_ptr<Publication> publication{};  // in progress, or ended and not yet handled
 
  private:
   std::string id_;

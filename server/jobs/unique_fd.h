@@ -6,7 +6,7 @@
 
 namespace tandem::server {
 
-// Owns one file descriptor; -1 is none. For locks, event and process descriptors, whose close
+// Owns one file descriptor; -1 means none. For locks, event and process descriptors, whose close
 // cannot lose data.
 class UniqueFd {
  public:

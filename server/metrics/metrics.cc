@@ -30,7 +30,7 @@ using Labels = std::vector<ClientMetric::Label>;
 constexpr std::array<std::string_view, 5> kReasons{"stop", "length", "tool_calls", "abort",
                                                    "error"};
 
-// Clients choose the method, so there is a label for each that we know, and one for all others.
+// Clients choose the method, so all unknown methods share one label.
 std::string_view KnownMethod(std::string_view method) {
   for (const std::string_view known :
        {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}) {
@@ -53,7 +53,7 @@ ClientMetric WithLabels(Labels labels) {
   return metric;
 }
 
-// Families under construction, in the order of their first use.
+// Metric families under construction, in the order of their first use.
 class Families {
  public:
   explicit Families(std::string prefix) : prefix_(std::move(prefix) + ":") {}
@@ -107,7 +107,7 @@ class Families {
   std::vector<MetricFamily> families_;
 };
 
-// What a model's engines have counted, one after the other.
+// Sums over a model's engines, past and present.
 struct Totals {
   engine::EngineStats stats;
   engine::EngineHistograms histograms;
@@ -165,7 +165,7 @@ std::string Joined(const std::set<std::string>& names) {
   return text;
 }
 
-// The name under which a snapshot's reader sees a model.
+// The model's name as the snapshot's reader sees it.
 std::string ShownName(const Metrics::Snapshot& snapshot, const std::string& name) {
   const bool is_visible = !snapshot.visible || snapshot.visible->contains(name);
   return is_visible ? name : std::string(Metrics::kOtherModels);
@@ -182,7 +182,7 @@ void AddAdapters(Families& families, const Metrics::Snapshot& snapshot, const st
     for (const std::string& id : stats.running_adapters) running.insert(ShownName(snapshot, id));
     for (const std::string& id : stats.waiting_adapters) waiting.insert(ShownName(snapshot, id));
   }
-  // vLLM's value is the time at which the labels were true.
+  // As in vLLM, the value is the time at which the labels were true.
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   families.Gauge("lora_requests_info", "Adapters that requests run or wait with.",
@@ -193,7 +193,7 @@ void AddAdapters(Families& families, const Metrics::Snapshot& snapshot, const st
                  std::floor(now));
 }
 
-// `engines` as in AddAdapters.
+// See AddAdapters for `engines`.
 void AddGauges(Families& families, const Metrics::Snapshot& snapshot, const std::string& name,
                const std::vector<Metrics::Model>& engines) {
   const Metrics::Model& model = engines.back();
@@ -215,7 +215,7 @@ void AddGauges(Families& families, const Metrics::Snapshot& snapshot, const std:
                                             : static_cast<double>(stats.kv_blocks_used) /
                                                   static_cast<double>(stats.kv_blocks_total));
   AddAdapters(families, snapshot, name, engines);
-  // Dashboards know the number of blocks by this name, whatever memory holds them.
+  // Dashboards read the number of blocks under this name, also for CPU memory.
   families.Gauge("cache_config_info", "How the KV cache is laid out.",
                  {{"block_size", std::to_string(engine::kTokensPerBlock)},
                   {"cache_dtype", model.kv_dtype},
@@ -225,7 +225,7 @@ void AddGauges(Families& families, const Metrics::Snapshot& snapshot, const std:
                  1);
 }
 
-// By name and kind: a model that another of its name is replacing counts with it.
+// Sums by name and kind: during a replacement, both models of one name count.
 void AddMemory(Families& families, const Metrics::Snapshot& snapshot) {
   std::map<std::string, MemoryClaim> by_model;
   int64_t used = 0;
@@ -251,8 +251,8 @@ void AddMemory(Families& families, const Metrics::Snapshot& snapshot) {
                  static_cast<double>(used));
 }
 
-// Of the two types that train there is a line for every status, at zero too: what begins only with
-// the first failure does not show as one that was not there before.
+// The two training types have a series for every status, at zero too: Prometheus sees an increase
+// only in an existing series.
 void AddJobs(Families& families, const Metrics::Snapshot& snapshot) {
   auto jobs = snapshot.jobs;
   for (const char* type : {"train", "fine_tune"}) {
@@ -295,7 +295,7 @@ class Metrics::RequestEnds {
 };
 
 struct Metrics::State {
-  // Engines that a model name has had. Those that ended are folded into `ended`.
+  // Engines of one model name. The counters of ended engines are added to `ended`.
   struct History {
     Totals ended;
     std::vector<Model> engines;
@@ -316,14 +316,15 @@ struct Metrics::State {
   std::map<std::tuple<std::string_view, std::string, int>, int64_t> http;
   std::map<std::string, std::shared_ptr<RequestEnds>> ends;
   std::map<std::string, History> histories;
-  std::map<std::string, std::chrono::steady_clock::time_point> departed;  // when first missed
+  std::map<std::string, std::chrono::steady_clock::time_point> departed;  // time of the first
+                                                                          // absence
 
   void ForgetDeparted(const Snapshot& snapshot);
 };
 
-// A model that neither answers nor has an engine keeps its series for kKeepDeparted: unloaded
-// models must not leave series behind for as long as the server runs. One that returns later
-// begins at zero, which Prometheus takes for a restart.
+// A model that neither answers nor has an engine keeps its series for kKeepDeparted. Otherwise
+// unloaded models would leave series for the lifetime of the server. A model that returns later
+// starts at zero, which Prometheus treats as a restart.
 void Metrics::State::ForgetDeparted(const Snapshot& snapshot) {
   std::set<std::string> gone;
   for (auto& [name, history] : histories) {
@@ -368,7 +369,7 @@ void Metrics::Track(Model model) {
   const std::lock_guard lock(state_->mutex);
   state_->ends.try_emplace(model.name, std::make_shared<RequestEnds>());
   State::History& history = state_->histories[model.name];
-  history.FoldEnded();  // so that they do not pile up where nobody asks
+  history.FoldEnded();  // bounds the list between scrapes
   history.engines.push_back(std::move(model));
 }
 

@@ -15,7 +15,7 @@ Error ShuttingDown() {
   return Error(ErrorCode::kUnavailable, "the server is stopping").WithReason("shutting_down");
 }
 
-// What is wrong with the files is the request's fault, which named them.
+// Turns faults of the adapter's files into client errors: the request named them.
 Error ForTheRequest(const Error& error) {
   switch (error.code()) {
     case ErrorCode::kDataLoss:
@@ -31,7 +31,7 @@ Error ForTheRequest(const Error& error) {
   }
 }
 
-// The fault that is being handled, in the words of the job and of whoever asked.
+// The exception being handled, as the error for the job and the client.
 Error CurrentFault() {
   try {
     throw;
@@ -46,7 +46,7 @@ Error CurrentFault() {
 }
 
 OwnEnd FailedWith(const Error& fault) {
-  // Jobs that the server's end cuts short have one code, whatever they were doing.
+  // All jobs that a shutdown cuts short end with the same code.
   if (fault.reason() == "shutting_down") {
     return {JobStatus::kFailed,
             JobError{"the server stopped before the adapter was loaded", "interrupted"},
@@ -96,7 +96,7 @@ std::shared_ptr<const ServedModel> AdapterHost::FindBase(const std::string& name
     }
     only = model;
   }
-  return only ? only : registry_.Look("");  // which says that there is none
+  return only ? only : registry_.Look("");  // throws: no model is served
 }
 
 void AdapterHost::Load(const AdapterLoadSpec& spec, const std::string& request_json, OnEnd on_end) {
@@ -147,7 +147,7 @@ void AdapterHost::LoadAndEnd(Task& task, bool is_late) {
     fault = std::make_exception_ptr(error);
     end = FailedWith(error);
   }
-  task.name.Release();  // before anybody is told, who may try again
+  task.name.Release();  // before the client learns of a failure and retries
   task.base.reset();
   EndJob(task, std::move(end));
   task.on_end(std::move(model), fault);

@@ -17,47 +17,47 @@ namespace tandem::server {
 
 // An adapter to load while the server runs.
 struct AdapterLoadSpec {
-  std::string name;  // what requests call it
-  std::string path;  // an absolute path of a PEFT directory
+  std::string name;  // model name in requests
+  std::string path;  // absolute path of a PEFT directory
   std::string base;  // a served model; empty: the only one
   bool replace = false;
 };
 
-// Loads adapters into engines that run, one after the other on a thread of its own: reading and
-// packing one takes from milliseconds to seconds, for which nobody else waits. Each load is a job
-// of this process's own where there are jobs at all. Any thread.
+// Loads adapters into running engines, one at a time on its own thread. Reading and packing one
+// takes milliseconds to seconds and blocks no other request. Each load is an in-process job if the
+// server has jobs. Thread-safe.
 class AdapterHost {
  public:
-  // How adapters are made; the floor above knows.
+  // How to plan and build an adapter; server/app supplies it.
   struct Maker {
     std::function<MemoryClaim(const AdapterLoadSpec&, const ServedModel& base)> plan;
     std::function<std::shared_ptr<const ServedModel>(
         const AdapterLoadSpec&, std::shared_ptr<const ServedModel> base, MemoryReservation)>
         make;
   };
-  // Called once, on the host's thread, when the job has ended: with the served adapter, or with why
-  // there is none: kInvalidArgument (invalid_adapter, unsupported_adapter) or kNotFound
-  // (path_not_found) for files that the request named.
+  // Called once on the host's thread when the load has ended, with the served adapter or with an
+  // error. Faults of the named files are kInvalidArgument (invalid_adapter, unsupported_adapter) or
+  // kNotFound (path_not_found).
   using OnEnd = std::function<void(std::shared_ptr<const ServedModel>, std::exception_ptr)>;
 
-  // `jobs` may be null; else it outlives Stop().
+  // `jobs` may be null; otherwise it must live until Stop() has returned.
   AdapterHost(ModelRegistry& registry, MemoryLedger& ledger, JobSupervisor* jobs, Maker maker);
   ~AdapterHost();  // Stop()
   AdapterHost(const AdapterHost&) = delete;
   AdapterHost& operator=(const AdapterHost&) = delete;
 
-  // The adapter answers requests when `on_end` is called, checked against its base tensor by
-  // tensor; with `replace` it takes the place of an adapter of the same name in one step: requests
-  // on that one end on it. Throws at once kAlreadyExists for a name that is taken, kNotFound
-  // (model_not_found) and kInvalidArgument for the base, and kUnavailable (shutting_down), and
-  // there is no job then; the rest goes to `on_end`.
+  // Queues a load. The adapter is checked against its base tensor by tensor, and is served when
+  // `on_end` is called with it. `replace` swaps it for the adapter of the same name in one step;
+  // requests running on the old one finish on it. Throws without calling `on_end`: kAlreadyExists
+  // for a taken name, kNotFound (model_not_found) or kInvalidArgument for the base, kUnavailable
+  // (shutting_down). Every later fault goes to `on_end`.
   void Load(const AdapterLoadSpec& spec, const std::string& request_json, OnEnd on_end);
 
-  // No name means it any more; requests running on it end on it. Throws kNotFound
+  // Removes the adapter from the registry; requests running on it finish. Throws kNotFound
   // (adapter_not_found).
   void Unload(const std::string& name);
 
-  // Loads that have not begun end with shutting_down.
+  // Waits for the running load. Loads still queued fail with shutting_down.
   void Stop();
 
  private:
@@ -65,7 +65,7 @@ class AdapterHost {
     AdapterLoadSpec spec;
     NameClaim name;
     std::shared_ptr<const ServedModel> base;
-    std::string job_id;  // empty: there are no jobs
+    std::string job_id;  // empty: the server has no jobs
     OnEnd on_end;
   };
 

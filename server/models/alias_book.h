@@ -12,26 +12,27 @@ namespace tandem::server {
 
 class Database;
 
-// The aliases of a server, as its registry has them, kept in the server's database: what a change
-// has answered is there after a crash. Any thread.
+// Keeps the registry's aliases in the server's database: a change that has returned survives a
+// crash. Thread-safe.
 class AliasBook {
  public:
-  // Takes up what the database holds. A target need not be served yet; a name that a model has by
-  // now is left out with a warning. With an empty path aliases last as long as the server. Throws
-  // as Database.
+  // Restores the aliases of the database into the registry. A target need not be served yet. An
+  // alias whose name is now a model's is skipped with a warning. With an empty path, aliases are
+  // not stored. Throws as Database.
   AliasBook(ModelRegistry& registry, const std::filesystem::path& database);
   ~AliasBook();
   AliasBook(const AliasBook&) = delete;
   AliasBook& operator=(const AliasBook&) = delete;
 
-  // As ModelRegistry's, and kIo where it cannot be written down: then nothing has changed.
+  // As ModelRegistry::SetAlias and RemoveAlias. Throws as Database if the change cannot be stored;
+  // then nothing has changed.
   std::optional<std::string> Set(const std::string& name, const std::string& target);
   std::optional<std::string> Remove(const std::string& name);
 
  private:
   ModelRegistry& registry_;
-  std::mutex mutex_;                    // one change at a time
-  std::unique_ptr<Database> database_;  // guarded by it; null: none
+  std::mutex mutex_;                    // one change at a time; guards database_
+  std::unique_ptr<Database> database_;  // null: aliases are not stored
 };
 
 }  // namespace tandem::server

@@ -8,17 +8,17 @@
 
 namespace tandem::server {
 
-// An adapter as the command line names it: `NAME=DIR`.
+// An adapter of the command line: `NAME=DIR`.
 struct AdapterSource {
   std::string name;
   std::string path;
-  std::string owned_by = {};  // empty: as its base
+  std::string owned_by = {};  // empty: the owner of its base
 };
-// Throws kInvalidArgument when the text is not of that form.
+// Throws kInvalidArgument unless the text has that form.
 AdapterSource ParseAdapterSource(const std::string& text);
 
-// The base with an adapter, as a model of its own name that runs in the base's engine and keeps it
-// from ending. `base` is the registry's lease, `memory` what engine::PlanAdapter has asked for.
+// Loads an adapter as a model with its own name. It runs in the base's engine and keeps the base
+// alive. `base` is a lease of the registry; `memory` holds the claim of engine::PlanAdapter.
 std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source,
                                                      std::shared_ptr<const ServedModel> base,
                                                      const engine::EngineOptions& options,

@@ -23,7 +23,7 @@ namespace tandem::server {
 namespace fs = std::filesystem;
 
 ModelSource ParseModelSource(const std::string& text) {
-  // An existing path may hold '='.
+  // An existing path may contain '='.
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || fs::exists(text)) return {"", text, true};
   return {text.substr(0, equals), text.substr(equals + 1), true};
@@ -31,7 +31,7 @@ ModelSource ParseModelSource(const std::string& text) {
 
 std::string NameOf(const ModelSource& source) {
   if (!source.name.empty()) return source.name;
-  // A model of the hub is known by its name there, not by the last part of it.
+  // A hub model keeps its full hub name.
   if (source.may_pull && !fs::exists(source.path)) {
     if (const auto reference = engine::ParseHubReference(source.path)) {
       return reference->repo + (reference->gguf.empty() ? "" : ":" + reference->gguf);
@@ -46,7 +46,7 @@ std::string NameOf(const ModelSource& source) {
 }
 
 OpenedModel OpenModelSource(const ModelSource& source) {
-  // An embedded name has no organisation in front, so it is never looked for at the hub.
+  // An embedded name has no organisation, so it never causes a hub lookup.
   const std::string path = source.may_pull ? engine::PulledPath(source.path) : source.path;
   if (!source.is_embedded && fs::exists(path)) {
     return {NameOf(source), engine::ModelDir::Open(path)};
@@ -74,16 +74,16 @@ void SetDType(const std::string& dtype, engine::EngineOptions& options) {
 
 namespace {
 
-// A low but real share beside threads that serve: with one of these per core, decoding loses a few
-// per cent, and loading on a machine that is busy all the time still ends.
+// A low share of the CPU. With one such thread per core, decoding loses a few per cent; a load
+// still finishes on a machine that is always busy.
 constexpr int kLoadingNice = 15;
 
-// Runs `work` on a thread that gives way to others, as do the threads it starts.
+// Runs `work` on a low-priority thread; the threads it starts inherit the priority.
 void RunInBackground(const std::function<void()>& work) {
   std::exception_ptr failure;
   std::thread thread([&] {
     NameThisThread("tandem-pack");
-    // Linux keeps both per thread, and new threads inherit them. Refused, it only costs politeness.
+    // On Linux both settings are per thread and inherited. A refusal only loses the low priority.
     const sched_param no_priority{};
     (void)::sched_setscheduler(0, SCHED_BATCH, &no_priority);
     (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLoadingNice);
@@ -108,7 +108,7 @@ std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
   const auto open = [&] {
     loaded = engine::OpenModel(opened.files, options, chat_template, settings.progress);
   };
-  // The engine's own threads must not begin life in the background.
+  // Only packing runs in the background: the engine's threads must not inherit the low priority.
   if (settings.in_background) {
     RunInBackground(open);
   } else {

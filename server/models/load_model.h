@@ -12,13 +12,13 @@
 
 namespace tandem::server {
 
-// A model as the command line names it: `PATH`, `NAME=PATH`, `ORG/NAME` of the hub, or the name of
-// an embedded model.
+// A model of the command line: `PATH`, `NAME=PATH`, `ORG/NAME` on the hub, or the name of an
+// embedded model.
 struct ModelSource {
   std::string name;  // empty: the last part of the path, or the hub's or the embedded name
   std::string path;
-  bool may_pull = false;  // from the hub: what the command line names, never what a request names
-  bool is_embedded = false;  // `path` is the name of an embedded model, whatever the disk has
+  bool may_pull = false;     // may download from the hub; never for a path from a request
+  bool is_embedded = false;  // `path` names an embedded model, even if a file has that name
 };
 ModelSource ParseModelSource(const std::string& text);
 
@@ -28,38 +28,36 @@ struct OpenedModel {
   std::string id;
   engine::ModelDir files;
 };
-// An existing path wins over an embedded name and over the hub, from which the model is pulled if
-// need be (server/hub). Throws kNotFound saying what was looked for.
+// An existing path wins over an embedded name and over the hub. Downloads a hub model that is not
+// in the cache (engine/hub). Throws kNotFound with the places searched.
 OpenedModel OpenModelSource(const ModelSource& source);
 
-// How the model list describes where a model comes from.
+// Origin of a model in the model list.
 struct ServedModelLabels {
   std::string owned_by = "local";
   std::optional<std::string> parent;
 };
 
-// What else there is to say about a model that is being loaded.
 struct LoadSettings {
   ServedModelLabels labels = {};
   bool pinned = false;
   int64_t idle_unload_s = 0;
-  // What the model may take: its keys and values get as much as is written there. Of nothing: the
-  // engine finds its own measure (EngineOptions::memory_bytes).
+  // Memory reserved for the model; its KV cache gets the claim's `kv` bytes. An empty reservation
+  // lets the engine size the cache (EngineOptions::memory_bytes).
   MemoryReservation memory = {};
-  // Pack on a thread that gives way to whoever serves.
+  // Pack on a low-priority thread.
   bool in_background = false;
-  // Called with what part is packed; what it throws ends the loading.
+  // Called with the fraction packed so far; an exception from it aborts the load.
   std::function<void(double fraction)> progress = {};
 };
 
-// Packs and starts a model. `chat_template` is a template's text, or empty for the model's
-// own.
+// Packs and starts a model. An empty `chat_template` means the model's own.
 std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
                                                    engine::EngineOptions options,
                                                    const std::string& chat_template,
                                                    LoadSettings settings = {});
 
-// What --dtype says: f32, bf16, int8 or int4; "auto" changes nothing.
+// Applies a value of --dtype: f32, bf16, int8 or int4; "auto" changes nothing.
 void SetDType(const std::string& dtype, engine::EngineOptions& options);
 
 }  // namespace tandem::server

@@ -17,13 +17,13 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxFailed = 16;
 constexpr auto kLookForFailuresEvery = std::chrono::seconds(1);
 constexpr auto kFailedAreListedFor = std::chrono::hours(1);
-// How often a load's progress is written down.
+// Interval between progress reports of a load.
 constexpr auto kProgressInterval = std::chrono::milliseconds(500);
-// A new model takes no more than this part of what is free for keys and values: the next load finds
-// something too.
+// A new model's KV cache takes at most this fraction (1/n) of the free memory, so that a later load
+// still finds some.
 constexpr int64_t kPartsOfFreeMemory = 2;
 
-// What `error.code` of a job says.
+// The `error.code` of a load's job.
 std::string JobCodeOf(const Error& error) {
   if (!error.reason().empty()) return error.reason();
   switch (error.code()) {
@@ -57,7 +57,7 @@ OwnEnd FailedWith(std::string message, std::string code) {
   return {JobStatus::kFailed, JobError{std::move(message), std::move(code)}, {}};
 }
 
-// Of a load that nobody wants any more.
+// The end of a load that was cancelled or that a shutdown aborted.
 OwnEnd GivenUp(bool is_cancelled) {
   if (is_cancelled) return {JobStatus::kCancelled, {}, {}};
   return FailedWith("the server stopped while the model was loading", "interrupted");
@@ -119,7 +119,7 @@ Job ModelHost::Load(const ModelLoadSpec& spec, const std::string& request_json, 
   {
     const std::lock_guard lock(mutex_);
     if (stops_loading_) throw HostShuttingDown();
-    loading->name = ClaimName(spec.id);  // nobody else may take it meanwhile
+    loading->name = ClaimName(spec.id);
     loading_.push_back(loading);
   }
   Job job;
@@ -127,7 +127,7 @@ Job ModelHost::Load(const ModelLoadSpec& spec, const std::string& request_json, 
     try {
       ClaimMemory(*loading);
     } catch (const Error& error) {
-      // What is wrong with the files, the job will find again and say.
+      // The job plans again and reports any fault of the files.
       if (error.code() == ErrorCode::kUnavailable) throw;
     }
     job = jobs_.BeginOwn(JobType::kModelLoad, request_json, [this, weak = std::weak_ptr(loading)] {
@@ -143,7 +143,7 @@ Job ModelHost::Load(const ModelLoadSpec& spec, const std::string& request_json, 
     const std::lock_guard lock(mutex_);
     loading->job_id = job.id;
     std::erase_if(failed_, [&](const Failed& failed) { return failed.model.id == spec.id; });
-    // Both may have happened since there is a job; the thread of loads may be gone.
+    // StopLoading or Cancel may have run since BeginOwn; the thread of loads may be gone.
     if (!stops_loading_ && !loading->is_cancelled) {
       queue_.push_back(loading);
       wake_.notify_all();
@@ -159,7 +159,7 @@ void ModelHost::CancelLoad(const std::shared_ptr<Loading>& loading) {
     const std::lock_guard lock(mutex_);
     loading->is_cancelled = true;
     const auto queued = std::find(queue_.begin(), queue_.end(), loading);
-    if (queued == queue_.end()) return;  // whoever has it looks
+    if (queued == queue_.end()) return;  // Load or LoadOne checks is_cancelled
     queue_.erase(queued);
   }
   loading->memory.Release();
@@ -203,7 +203,7 @@ void ModelHost::LoadOne(const std::shared_ptr<Loading>& loading) {
       jobs_.ReportOwn(loading->job_id, fraction,
                       "packed " + std::to_string(static_cast<int>(100 * fraction)) + " %");
     };
-    // Planning has failed before. It may work by now; if not, this says why.
+    // Planning failed in Load. Retry: it may succeed now, and its error says why otherwise.
     if (loading->memory.claim().total() == 0) ClaimMemory(*loading);
     const auto model = maker_.make(loading->spec, std::move(loading->memory), progress);
     Json result;
@@ -246,7 +246,7 @@ Job ModelHost::EndLoad(const std::shared_ptr<Loading>& loading, OwnEnd end) {
       ForgetOldFailures();
     }
   }
-  wake_.notify_all();  // there may be one more to watch for being idle
+  wake_.notify_all();  // WatchIdle may have one more model to watch
   spdlog::log(end.status == JobStatus::kFailed ? spdlog::level::warn : spdlog::level::info,
               "model_load_ended model={} status={}{}", id, NameOf(end.status),
               end.error ? " reason=\"" + end.error->message + "\"" : "");
@@ -267,7 +267,7 @@ Job ModelHost::Unload(const std::string& name, bool force, const std::string& re
   const std::string reason = "model '" + name.substr(0, 120) + "' is being unloaded";
   std::unique_lock lock(mutex_);
   if (is_stopped_) throw HostShuttingDown();
-  // Who is served comes first: a job may have published a model of the name of one that leaves.
+  // A served model comes first: a job may have published it under the name of a leaving one.
   if (!registry_.Contains(name)) {
     for (const std::shared_ptr<Unloading>& leaving : unloading_) {
       if (std::find(leaving->names.begin(), leaving->names.end(), name) == leaving->names.end()) {
@@ -322,7 +322,7 @@ Job ModelHost::BeginUnload(const ServedModel& model, const std::string& request_
   leaving->idle_unload_s = model.idle_unload_s;
   leaving->memory = model.memory.claim();
   leaving->on_end.push_back(on_end);
-  // The job first: a model that has left is not brought back where the disk is full.
+  // Create the job before removing the model: if the disk is full, BeginOwn throws and it stays.
   leaving->job_id = jobs_.BeginOwn(JobType::kModelUnload, request_json, nullptr).id;
   Job job = jobs_.StartOwn(leaving->job_id);
   const bool is_removed = registry_.Remove(
@@ -338,9 +338,9 @@ Job ModelHost::BeginUnload(const ServedModel& model, const std::string& request_
   return job;
 }
 
-// On the registry's thread.
+// Runs on the registry's thread.
 void ModelHost::OnGone(const std::shared_ptr<Unloading>& leaving) {
-  // What the model had allocated in small pieces goes back to the system, too.
+  // Return the model's small allocations to the system too.
   ::malloc_trim(0);
   Job job;
   {
@@ -365,8 +365,8 @@ void ModelHost::WatchIdle() {
   }
 }
 
-// A model whose weights cannot be read answers every request with 503 already. Unloading it gives
-// its name and memory back, so that it can be loaded again.
+// A model whose weights cannot be read already answers every request with 503. Unloading it frees
+// its name and memory for another load.
 void ModelHost::UnloadFailed() {
   for (const auto& [name, model] : registry_.List()) {
     if (name != model->id || model->base || !model->engine->has_failed()) continue;
@@ -375,14 +375,14 @@ void ModelHost::UnloadFailed() {
       BeginUnload(*model, request.dump(), "it was unloaded because its weights could not be read",
                   nullptr, std::nullopt);
     } catch (const Error& error) {
-      // Most likely a full disk. The model keeps answering 503, and the next look tries again.
+      // Most likely a full disk. The model keeps answering 503, and the next check tries again.
       spdlog::debug("damaged model stays loaded model={} reason=\"{}\"", model->id, error.what());
     }
   }
 }
 
-// When a model's time may be over. One that is in use now cannot be idle for long enough before its
-// whole time has passed once more.
+// Unloads models that have been idle for idle_unload_s. Returns the earliest time at which another
+// one may be. A model in use now needs at least its whole idle time again.
 std::optional<ModelHost::Clock::time_point> ModelHost::UnloadIdle() {
   std::optional<Clock::time_point> again;
   const Clock::time_point now = Clock::now();
@@ -401,7 +401,7 @@ std::optional<ModelHost::Clock::time_point> ModelHost::UnloadIdle() {
     try {
       if (!IsFinished(BeginUnload(*model, request.dump(), why, nullptr, since).status)) continue;
     } catch (const Error& error) {
-      // Most likely a full disk. The model stays; look again when as much time has passed.
+      // Most likely a full disk. The model stays; check again after another idle time.
       spdlog::warn("idle model stays loaded model={} reason=\"{}\"", model->id, error.what());
     }
     again = std::min(again.value_or(now + patience), now + patience);
@@ -418,7 +418,7 @@ ModelHost::Listing ModelHost::List() const {
                        [&](const ModelRegistry::Entry& entry) { return entry.name == id; });
   };
   for (const std::shared_ptr<Loading>& loading : loading_) {
-    // One that is served already is about to leave this list.
+    // A model that is served already is about to leave this list.
     if (loading->job_id.empty() || is_served(loading->spec.id)) continue;
     listing.others.push_back({.id = loading->spec.id,
                               .state = Other::State::kLoading,

@@ -22,26 +22,26 @@ namespace tandem::server {
 
 // A model to load while the server runs.
 struct ModelLoadSpec {
-  std::string source;        // an absolute path
-  bool is_embedded = false;  // or the name of an embedded model
+  std::string source;        // absolute path, or the name of an embedded model
+  bool is_embedded = false;  // `source` is the name of an embedded model
   std::string id;
-  std::optional<int64_t> max_model_len;  // unset: as the server was started with
-  std::optional<std::string> dtype;      // "auto", "f32", …; unset: the same
+  std::optional<int64_t> max_model_len;  // unset: the server's start-up option
+  std::optional<std::string> dtype;      // "auto", "f32", …; unset: the start-up option
   bool pinned = false;
   int64_t idle_unload_s = 0;          // 0: never
-  std::optional<std::string> parent;  // what it was tuned from; set: made here, by a job
+  std::optional<std::string> parent;  // base id of a model that a job of this server has tuned
 };
 
-// Loads and unloads models while others answer. Each is a job of this process's own: loads run one
-// after the other on a thread of the host, unloads end with the last request of their model.
-// Name and memory are claimed before a load is accepted. Any thread. Locks are taken in the order
-// host, registry, leases; jobs have their own, under which nobody calls back.
+// Loads and unloads models while others answer. Each load and unload is an in-process job. Loads
+// run one at a time on a thread of the host; an unload ends with the last request of its model.
+// Name and memory are claimed before a load is accepted. Thread-safe. Lock order: host, registry,
+// leases. JobSupervisor has its own lock and makes no callback under it.
 class ModelHost {
  public:
-  // How models are made; the floor above knows.
+  // How to plan and build a model; server/app supplies it.
   struct Maker {
     std::function<engine::MemoryPlan(const ModelLoadSpec&)> plan;
-    // `progress` is called with what part is done; what it throws ends the loading.
+    // `progress` is called with the fraction done; an exception from it aborts the load.
     std::function<std::shared_ptr<const ServedModel>(const ModelLoadSpec&, MemoryReservation,
                                                      const std::function<void(double)>& progress)>
         make;
@@ -50,52 +50,53 @@ class ModelHost {
   using OnEnd = std::function<void(const Job&)>;
 
   ModelHost(ModelRegistry& registry, MemoryLedger& ledger, JobSupervisor& jobs, Maker maker);
-  ~ModelHost();  // Stop(); after the registry's last model has gone
+  ~ModelHost();  // Stop(). REQUIRES: the registry has been destroyed or cleared
   ModelHost(const ModelHost&) = delete;
   ModelHost& operator=(const ModelHost&) = delete;
 
-  // Queues a load. Throws kAlreadyExists (already_exists, in_use) for an id that a model has or
-  // will have, and kUnavailable (out_of_memory) with the arithmetic. A source that turns out
-  // unusable makes the job fail instead. `on_end` may be empty. A load that is cancelled before its
-  // turn ends at once.
+  // Queues a load. Throws kAlreadyExists (already_exists, in_use) for an id in use or claimed, and
+  // kUnavailable (out_of_memory) with the arithmetic. An unusable source fails the job instead.
+  // `on_end` may be empty. Cancelling a queued load ends it at once.
   Job Load(const ModelLoadSpec& spec, const std::string& request_json, OnEnd on_end);
 
-  // Takes a model from the registry: its requests end first, or at once with `force`. Unloading it
-  // a second time is the same job, and may add force. Throws kNotFound (model_not_found), and
-  // kAlreadyExists (in_use) for a pinned model without force and one that is still being loaded.
+  // Removes a model from the registry. Its requests finish first, or are ended at once with
+  // `force`. A second call for a model that is leaving returns the same job, and may add force.
+  // Throws kNotFound (model_not_found), and kAlreadyExists (in_use) for an alias, an adapter, a
+  // model that is being loaded, and a pinned model without force.
   Job Unload(const std::string& name, bool force, const std::string& request_json, OnEnd on_end);
 
-  // What is known of a model before it is loaded.
+  // Facts about a model, known before it is loaded.
   struct About {
-    std::string format = {};    // empty: not known
-    std::string dtype = {};     // the same
-    int64_t max_model_len = 0;  // 0: the same
+    std::string format = {};    // empty: unknown
+    std::string dtype = {};     // empty: unknown
+    int64_t max_model_len = 0;  // 0: unknown
   };
-  // Models that are not in the registry.
+  // A model that is not in the registry.
   struct Other {
     enum class State { kLoading, kUnloading, kFailed };
     std::string id;
     State state = State::kLoading;
     std::string job_id = {};
     About about = {};
-    MemoryClaim memory = {};           // what it holds of the budget
-    double progress = 0;               // of kLoading
-    std::string error = {};            // of kFailed
-    int64_t running = 0, waiting = 0;  // of kUnloading
+    MemoryClaim memory = {};           // its share of the budget
+    double progress = 0;               // kLoading only, in [0, 1]
+    std::string error = {};            // kFailed only
+    int64_t running = 0, waiting = 0;  // requests, kUnloading only
     bool pinned = false;
     int64_t idle_unload_s = 0;
   };
-  // Every model as of one moment. A name may stand there twice: a model that leaves, and the one
-  // that a job has published meanwhile.
+  // A consistent snapshot of all models. A name may occur twice: a model that is leaving, and its
+  // successor that a job has published.
   struct Listing {
     std::vector<ModelRegistry::Entry> served;
-    std::vector<Other> others;  // the last failed loads among them, for an hour
+    std::vector<Other> others;  // includes failed loads of the last hour, 16 at most
   };
   Listing List() const;
 
-  // Gives up the load under way and those queued; they end as failed (interrupted). Unloads go on.
+  // Aborts the running load and the queued ones; they end as failed (interrupted). Unloads
+  // continue.
   void StopLoading();
-  // No job of the host's is touched any more; unloads under way end as failed (interrupted).
+  // Also ends unloads, as failed (interrupted). Afterwards the host touches no job.
   void Stop();
 
  private:
@@ -105,8 +106,8 @@ class ModelHost {
     ModelLoadSpec spec;
     NameClaim name;
     std::string job_id;        // empty: not accepted yet
-    MemoryReservation memory;  // used by one thread after the other
-    MemoryClaim claim;         // what that holds, for others to see
+    MemoryReservation memory;  // one thread uses it at a time
+    MemoryClaim claim;         // copy of memory's claim for List
     About about;
     OnEnd on_end;
     std::atomic<bool> is_cancelled{false};
@@ -114,10 +115,10 @@ class ModelHost {
   };
   struct Unloading {
     std::string id;
-    std::vector<std::string> names;  // all that the model had
+    std::vector<std::string> names;  // every name of the model
     std::string job_id;
     std::weak_ptr<engine::Engine> engine;
-    std::optional<engine::EngineFigures> figures;  // until it has gone
+    std::optional<engine::EngineFigures> figures;  // reset when the model is gone
     About about;
     bool pinned = false;
     int64_t idle_unload_s = 0;
@@ -129,16 +130,18 @@ class ModelHost {
     Clock::time_point at;
   };
 
-  // REQUIRES: mutex_ held, for all of these.
+  // The next five REQUIRE mutex_ held.
   NameClaim ClaimName(const std::string& id);
   void ForgetOldFailures();
-  std::optional<Clock::time_point> UnloadIdle();  // when to look again
+  std::optional<Clock::time_point> UnloadIdle();  // returns when to check again; unset: no model
   void UnloadFailed();
-  // The new job; an ended one if the model has left already or, with `idle_since`, is used again.
+  // Returns the new job. It has ended if the model has left already or, with `idle_since`, if a
+  // request has used the model since then.
   Job BeginUnload(const ServedModel& model, const std::string& request_json, const std::string& why,
                   const OnEnd& on_end, std::optional<Clock::time_point> idle_since);
 
-  // Plans the model and takes its memory. Throws what planning does, and kUnavailable.
+  // Plans the model and reserves its memory. Throws as Maker::plan, and kUnavailable
+  // (out_of_memory).
   void ClaimMemory(Loading& loading);
   void RunLoads();
   void LoadOne(const std::shared_ptr<Loading>& loading);
@@ -152,16 +155,16 @@ class ModelHost {
   JobSupervisor& jobs_;
   const Maker maker_;
 
-  mutable std::mutex mutex_;  // guards the rest but the threads
+  mutable std::mutex mutex_;  // guards everything below except the threads
   std::condition_variable wake_;
   std::deque<std::shared_ptr<Loading>> queue_;         // accepted, oldest first
-  std::vector<std::shared_ptr<Loading>> loading_;      // being accepted, queued, running
-  std::vector<std::shared_ptr<Unloading>> unloading_;  // oldest first; ids may come twice
+  std::vector<std::shared_ptr<Loading>> loading_;      // being accepted, queued or running
+  std::vector<std::shared_ptr<Unloading>> unloading_;  // oldest first; an id may occur twice
   std::deque<Failed> failed_;
   bool stops_loading_ = false;
   bool is_stopped_ = false;
   std::thread loads_;
-  std::thread idle_;  // apart, for a load may take minutes
+  std::thread idle_;  // separate from loads_: a load may take minutes
 };
 
 }  // namespace tandem::server

@@ -6,7 +6,7 @@
 
 namespace tandem::server {
 
-// ServedModel::provenance as JSON; null where there is none.
+// ServedModel::provenance as JSON; null if it is empty.
 nlohmann::ordered_json ProvenanceJson(const ServedModel& model);
 
 }  // namespace tandem::server

@@ -8,7 +8,7 @@
 namespace tandem::server {
 namespace {
 
-// Names of models that have gone and may still be asked for.
+// Names of departed models that are remembered for error messages.
 constexpr size_t kMaxDeparted = 64;
 
 }  // namespace
@@ -20,7 +20,7 @@ bool IsModelName(std::string_view name) {
                                  std::string_view("._:/-").find(c) != std::string_view::npos;
                         });
   if (!is_plain) return false;
-  // A segment that a path of a URL or of a file would resolve away names nothing.
+  // Refuse segments that resolving a URL or file path would remove.
   for (size_t begin = 0;;) {
     const size_t slash = std::min(name.find('/', begin), name.size());
     const std::string_view segment = name.substr(begin, slash - begin);
@@ -61,7 +61,7 @@ ModelRegistry::~ModelRegistry() {
   thread_.join();
 }
 
-// Points to the model without owning it: the registry does, for as long as there is a lease.
+// Returns a pointer that does not own the model: the registry keeps it while a lease exists.
 std::shared_ptr<const ServedModel> ModelRegistry::Lease(
     const std::shared_ptr<const ServedModel>& model, LeaseFor purpose) const {
   const int64_t n_requests = purpose == LeaseFor::kRequest ? 1 : 0;
@@ -105,7 +105,7 @@ std::optional<std::chrono::steady_clock::time_point> ModelRegistry::IdleSinceLoc
   return since;
 }
 
-// `on_gone` is the last one's.
+// `on_gone` is called after the last of `models` has ended.
 void ModelRegistry::Retire(std::vector<std::shared_ptr<const ServedModel>> models,
                            std::function<void()> on_gone) {
   {
@@ -134,7 +134,7 @@ void ModelRegistry::EndRetired() {
     retired_.erase(idle);
     leases_->last_request.erase(gone.model.get());
     lock.unlock();
-    gone.model.reset();  // ends the engine, frees the weights
+    gone.model.reset();  // stops the engine and frees the weights
     if (gone.on_gone) gone.on_gone();
     gone.on_gone = nullptr;
     lock.lock();
@@ -201,7 +201,7 @@ void ModelRegistry::Publish(const std::shared_ptr<const ServedModel>& model,
         });
     if (is_orphan) ThrowNotServed(model->base->id);
     if (const Entry* present = FindEntry(model->id)) {
-      // The claim has kept everybody else from the name.
+      // The claim has kept others from publishing under the name.
       TANDEM_CHECK(names.front().replaces_);
       replaced = Erase(*present->model, "");
     }
@@ -219,7 +219,8 @@ void ModelRegistry::Publish(const std::shared_ptr<const ServedModel>& model,
   if (!replaced.empty()) Retire(std::move(replaced), nullptr);
 }
 
-// The model, last, and its adapters lose all of their names. None where it has left already.
+// Removes all names of the model and of its adapters. Returns them with the model last; empty if it
+// has left already.
 std::vector<std::shared_ptr<const ServedModel>> ModelRegistry::Erase(const ServedModel& model,
                                                                      const std::string& why) {
   std::vector<std::shared_ptr<const ServedModel>> erased;
@@ -343,7 +344,7 @@ std::shared_ptr<const ServedModel> ModelRegistry::Find(
   const std::lock_guard lock(mutex_);
   if (!name && !entries_.empty()) {
     std::set<const ServedModel*> distinct;
-    // Adapters have to be asked for: who names nothing means the model itself.
+    // A request without a name means the model itself, never an adapter.
     for (const Entry& entry : entries_) {
       if (!entry.model->adapter) distinct.insert(entry.model.get());
     }
@@ -359,7 +360,7 @@ std::shared_ptr<const ServedModel> ModelRegistry::Find(
   if (const Entry* found = Resolve(name.value_or(""))) {
     return Lease(found->model, LeaseFor::kRequest);
   }
-  // Not for an alias without a target: whoever set it did not mean any model.
+  // A dangling alias does not mean just any model.
   if (any_model_name_ && !entries_.empty() && !aliases_.contains(name.value_or(""))) {
     return Lease(entries_.front().model, LeaseFor::kRequest);
   }
@@ -415,7 +416,7 @@ bool ModelRegistry::empty() const {
 }
 
 void ModelRegistry::Clear() {
-  std::vector<Entry> dropped;  // engines end outside the locks
+  std::vector<Entry> dropped;  // destroyed after the locks: engines stop here
   std::vector<Retired> retired;
   {
     const std::lock_guard lock(mutex_);

@@ -21,30 +21,31 @@
 
 namespace tandem::server {
 
-// A model that answers requests. Immutable once published; who has found one may use its engine for
-// as long as the pointer is held, whatever happens to the registry meanwhile.
+// A model that answers requests. Immutable once published. A caller may use its engine for as long
+// as it holds the pointer, whatever happens to the registry meanwhile.
 struct ServedModel {
-  std::string id;       // canonical: what answers carry
+  std::string id;       // canonical name, which responses carry
   int64_t created = 0;  // Unix seconds
   std::string owned_by = "local";
-  std::string root;    // base id, free of paths
-  std::string source;  // of a model with weights: its path, or the name of an embedded one
+  std::string root;                   // base id, without paths
+  std::string source;                 // path or embedded name; empty for an adapter
   std::optional<std::string> parent;  // base id of a tuned model
-  bool pinned = false;                // not unloaded for being idle, nor by request unless by force
-  int64_t idle_unload_s = 0;          // leaves memory after this long without a request; 0: never
-  MemoryReservation memory;           // before the engine: given back when that has ended
+  bool pinned = false;                // never unloaded as idle; by request only with force
+  int64_t idle_unload_s = 0;          // unloaded after this long without a request; 0: never
+  MemoryReservation memory;           // before `engine`: released after the engine has ended
   std::shared_ptr<engine::Engine> engine;
-  // What the engine's model is adapted with here; null: nothing. With an adapter the engine is the
-  // base's, who counts and reports what it does.
+  // Null for a model with its own weights. A model with an adapter uses the engine of its base,
+  // whose metrics include the adapter's requests.
   std::shared_ptr<const engine::Adapter> adapter;
-  std::shared_ptr<const ServedModel> base;  // with an adapter: the lease that keeps the base
-  std::string path;          // of an adapter: its directory, as whoever loaded it has named it
-  int64_t adapter_rank = 0;  // the largest of its matrices
-  std::string fingerprint;   // of its answers, where an adapter makes it another than the engine's
-  std::string provenance;    // where its files come from, a JSON object; empty: they do not say
+  std::shared_ptr<const ServedModel> base;  // with an adapter: the lease that keeps the base alive
+  std::string path;                         // an adapter's directory, as given by its loader
+  int64_t adapter_rank = 0;                 // largest rank of its matrices
+  std::string fingerprint;                  // system_fingerprint of an adapter; empty: the engine's
+  std::string provenance;                   // origin of its files, a JSON object; empty: unknown
 
   const engine::LoadedModel& loaded() const { return engine->loaded(); }
-  // Made here by a job, and may be deleted. Everything else belongs to whoever started the server.
+  // Whether a job of this server made the model, so that it may be deleted. All other models belong
+  // to the operator.
   bool is_tuned() const { return owned_by == "user"; }
 };
 
@@ -55,11 +56,11 @@ inline constexpr const char* kModelNameRule =
 
 class ModelRegistry;
 
-// A name that is kept for a model still in the making. Moved, not copied; the registry outlives it.
-// One thread at a time.
+// Reserves a name for a model that is being made. Move-only; the registry must outlive it. For one
+// thread at a time.
 class NameClaim {
  public:
-  NameClaim() = default;  // of nothing
+  NameClaim() = default;  // claims nothing
   ~NameClaim() { Release(); }
   NameClaim(NameClaim&& other) noexcept;
   NameClaim& operator=(NameClaim&& other) noexcept;
@@ -72,19 +73,19 @@ class NameClaim {
   NameClaim(ModelRegistry* registry, std::string name, bool replaces)
       : registry_(registry), name_(std::move(name)), replaces_(replaces) {}
 
-  ModelRegistry* registry_ = nullptr;  // null: of nothing, or used
+  ModelRegistry* registry_ = nullptr;  // null: claims nothing, or the model is published
   std::string name_;
-  bool replaces_ = false;  // a model may have the name until another is published under the claim
+  bool replaces_ = false;  // a model may keep the name until Publish replaces it
 };
 
-// Which model a name means. Thread-safe.
+// Maps names to models. Thread-safe.
 //
-// A name is given away once: whoever wants to load a model claims its names first, and publishes
-// the model under the claims. What two want, the second is refused before it has begun.
+// A loader claims the names of a model first and publishes the model under these claims. So the
+// second of two loaders of the same name is refused before it starts to load.
 //
-// The registry owns the models. What it hands out are leases: they keep a model from ending, and
-// when a model has left the registry and its last lease is gone, a thread of the registry's ends
-// it. So whoever lets go last, be it the model's own engine thread, never has to wait for it.
+// The registry owns the models and hands out leases, which keep a model alive. When a model has
+// left the registry and its last lease is gone, a thread of the registry destroys it. So the thread
+// that drops the last lease, which may be the model's own engine thread, never destroys the model.
 class ModelRegistry {
  public:
   // With `any_model_name`, unknown names mean the first model.
@@ -93,70 +94,70 @@ class ModelRegistry {
   ModelRegistry(const ModelRegistry&) = delete;
   ModelRegistry& operator=(const ModelRegistry&) = delete;
 
-  // Throws kAlreadyExists when a model has the name or will have it.
+  // Throws kAlreadyExists if the name is a model's or an alias, or is claimed.
   NameClaim Claim(const std::string& name);
-  // For what a job has made: nullopt when the name is taken, but the id of a tuned model is not.
-  // The model published under the claim takes that one's place.
+  // For the model of a job. Returns nullopt if the name is taken, except by a tuned model with that
+  // id: publishing under the claim replaces it.
   std::optional<NameClaim> TryClaimTuned(const std::string& id);
-  // The same for an adapter that takes the place of an adapter. Throws kAlreadyExists when anything
-  // else has the name or will have it. The name may also be free.
+  // For an adapter that may replace an adapter of that name. The name may also be free. Throws
+  // kAlreadyExists otherwise.
   NameClaim ClaimForAdapter(const std::string& name);
 
-  // Asked for names that no model has, by Find, Look and SetAlias, without a lock held; may load
-  // and publish a model of that name, or throw. Once, before the registry is used.
+  // Find, Look and SetAlias call `loader`, without a lock held, for a name that no model has. It
+  // may load and publish such a model, or throw. Call once, before the registry is used.
   void SetLoader(std::function<void(const std::string& name)> loader) {
     loader_ = std::move(loader);
   }
 
-  // The model answers to all the names. Requests running on a model whose place it takes end there.
-  // Throws kNotFound (model_not_found) for an adapter whose base has left meanwhile.
+  // Serves the model under all the names. Requests running on a replaced model finish on it. Throws
+  // kNotFound (model_not_found) for an adapter whose base has left meanwhile.
   // REQUIRES: the first name is the model's id.
   void Publish(const std::shared_ptr<const ServedModel>& model, std::vector<NameClaim> names);
   bool Contains(const std::string& name) const;
-  bool IsClaimed(const std::string& name) const;  // and not yet published
+  bool IsClaimed(const std::string& name) const;  // claimed and not yet published
 
-  // No name means the model any more, nor its adapters; requests running on them end first.
-  // `on_gone` is called, on a thread that may block, when the last has ended and the model's memory
-  // is free; at shutdown it is dropped. False when the model has left already; with `idle_since`
-  // also when a request has had it after that time. `why` goes into the answers to requests that
-  // still ask for the model: "it was unloaded".
+  // Removes all names of the model and of its adapters; requests running on them finish first.
+  // Then its memory is released, and `on_gone` is called on a thread that may block; a shutdown
+  // drops it. Returns false if the model has left already, or if a request has used it after
+  // `idle_since`. `why` ("it was unloaded") goes into the errors of later requests for the model.
   bool Remove(const ServedModel& model, std::function<void()> on_gone, const std::string& why = "",
               std::optional<std::chrono::steady_clock::time_point> idle_since = {});
 
-  // A name that stands for the one of another model, whatever has that name at the time. Switching
-  // it is one step: a request gets the old target or the new one, and ends on what it got.
+  // A name for another name: it means whatever model has the target name at the time. A change is
+  // atomic: a request resolves to the old target or to the new one, and finishes there.
   struct Alias {
     std::string name;
     std::string target;
-    bool is_served = false;  // the target
+    bool is_served = false;  // whether a model has the target name
   };
-  // The target that the alias had before. Throws kAlreadyExists when a model has the name or will
-  // have it, and kNotFound (model_not_found) with `target` as param unless that is a model's id or
-  // other name of its own. With `may_dangle` the target need not be there (yet).
+  // Returns the previous target. Throws kAlreadyExists if a model has or has claimed the name, and
+  // kInvalidArgument if `target` is an alias. Throws kNotFound (model_not_found, with `target` as
+  // param) if no model has the name `target`, unless `may_dangle` is set.
   std::optional<std::string> SetAlias(const std::string& name, const std::string& target,
                                       bool may_dangle = false);
-  std::optional<std::string> RemoveAlias(const std::string& name);  // what it stood for
-  std::vector<Alias> Aliases() const;                               // by name
+  std::optional<std::string> RemoveAlias(const std::string& name);  // returns its target
+  std::vector<Alias> Aliases() const;                               // sorted by name
   std::optional<Alias> FindAlias(const std::string& name) const;
 
-  // For a request to run on. Throws kNotFound (model_not_found) listing up to eight names; with
-  // `name` unset: the only model, adapters not counted, or kInvalidArgument when there are several.
-  // Before there was any model: kUnavailable (model_loading).
+  // Leases a model for a request. Without a name: the only model (adapters do not count), or
+  // kInvalidArgument if there are several. Throws kNotFound (model_not_found) with up to eight
+  // served names, and kUnavailable (model_loading) before the first model is published.
   std::shared_ptr<const ServedModel> Find(const std::optional<std::string>& name) const;
-  // The model of exactly this name, to look at: its idle time goes on. Throws kNotFound as Find.
+  // Leases the model of exactly this name (or alias) for inspection; does not count as use, so its
+  // idle time continues. Throws as Find.
   std::shared_ptr<const ServedModel> Look(const std::string& name) const;
-  // Since when no request has had the model or an adapter of it; nullopt while one has, or when the
-  // model has left.
+  // The end of the last request on the model or one of its adapters; nullopt while one runs, or if
+  // the model has left.
   std::optional<std::chrono::steady_clock::time_point> IdleSince(const ServedModel& model) const;
 
   struct Entry {
     std::string name;
     std::shared_ptr<const ServedModel> model;
   };
-  // In the order of loading, with the other names of models; then aliases whose targets are there.
+  // Every name of every model in the order of loading, then the aliases with a served target.
   std::vector<Entry> List() const;
   bool empty() const;
-  // Ends every model, whoever holds leases (shutdown: no request runs any more).
+  // Destroys every model despite leases. For shutdown, when no request runs.
   void Clear();
 
  private:
@@ -164,12 +165,12 @@ class ModelRegistry {
   enum class LeaseFor { kRequest, kLooking };
   struct Count {
     int64_t leases = 0;
-    int64_t requests = 0;  // of these
+    int64_t requests = 0;  // leases for requests
   };
-  // Outlives the registry if leases do.
+  // Shared with the leases, which may outlive the registry.
   struct Leases {
     std::mutex mutex;                           // guards the rest
-    std::map<const ServedModel*, Count> count;  // of models that have any
+    std::map<const ServedModel*, Count> count;  // models with at least one lease
     std::map<const ServedModel*, std::chrono::steady_clock::time_point> last_request;
     std::condition_variable released;  // some count has become zero, or a model was retired
   };
@@ -181,10 +182,10 @@ class ModelRegistry {
   void LoadIfMissing(const std::string& name) const;
   std::shared_ptr<const ServedModel> Lease(const std::shared_ptr<const ServedModel>& model,
                                            LeaseFor purpose) const;
-  // REQUIRES: mutex_ held, for the next six.
+  // The next six REQUIRE mutex_ held.
   [[noreturn]] void ThrowNotServed(const std::string& name) const;
   const Entry* FindEntry(const std::string& name) const;  // null: none
-  const Entry* Resolve(const std::string& name) const;    // the same, aliases followed
+  const Entry* Resolve(const std::string& name) const;    // as FindEntry, but follows aliases
   void ThrowIfTaken(const std::string& name) const;
   std::vector<std::shared_ptr<const ServedModel>> Erase(const ServedModel& model,
                                                         const std::string& why);
@@ -194,18 +195,18 @@ class ModelRegistry {
   void Retire(std::vector<std::shared_ptr<const ServedModel>> models,
               std::function<void()> on_gone);
   void Unclaim(const std::string& name);
-  void EndRetired();  // the thread
+  void EndRetired();  // body of thread_
 
   const bool any_model_name_;
   std::function<void(const std::string& name)> loader_;
-  mutable std::mutex mutex_;  // guards the next five
+  mutable std::mutex mutex_;  // guards the next five members
   std::vector<Entry> entries_;
-  std::map<std::string, std::string> aliases_;  // name to target, which may be gone
-  std::set<std::string> claimed_;               // by claims that live
-  bool had_any_ = false;
+  std::map<std::string, std::string> aliases_;                // name to target, which may be gone
+  std::set<std::string> claimed_;                             // names of live claims
+  bool had_any_ = false;                                      // whether a model was ever published
   std::deque<std::pair<std::string, std::string>> departed_;  // names, and why they have gone
   const std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();
-  std::vector<Retired> retired_;  // guarded by leases_->mutex, as the next
+  std::vector<Retired> retired_;  // this and stopping_: guarded by leases_->mutex
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -20,13 +20,13 @@ constexpr std::chrono::seconds kGrace{60};
 
 fs::path ResultFile(const fs::path& dir) { return dir / "result.json"; }
 
-// Until the process has ended, or for a moment.
+// Waits until the process ends, at most kPollMs.
 void WaitABit(const ChildProcess& child) {
-  pollfd fd{child.poll_fd(), POLLIN, 0};  // a negative descriptor is passed over
+  pollfd fd{child.poll_fd(), POLLIN, 0};  // poll() skips a negative descriptor
   ::poll(&fd, 1, kPollMs);
 }
 
-// The program's exit codes; the rest says only that it failed.
+// Maps the program's exit codes to error codes.
 ErrorCode CodeOf(const ExitStatus& exit) {
   if (exit.kind != ExitStatus::Kind::kCode) return ErrorCode::kInternal;
   switch (exit.value) {
@@ -80,7 +80,7 @@ class Runner {
   }
 
  private:
-  // nullopt: there was none, for it has ended before.
+  // nullopt: no process ran, because a result exists or a stop was requested.
   std::optional<ExitStatus> OneProcess(bool* made_checkpoint) {
     std::optional<ChildProcess> child = ChildProcess::Find(run_.dir, std::nullopt);
     if (!child) {
@@ -88,7 +88,7 @@ class Runner {
         return std::nullopt;
       }
       if (stop_.stop_requested()) return std::nullopt;
-      fs::remove(ResultFile(run_.dir));  // of an attempt that failed
+      fs::remove(ResultFile(run_.dir));  // of a failed attempt
     } else {
       report_({"message", 0, 0, 0, "its process still runs, and is waited for"});
     }

@@ -10,7 +10,7 @@
 
 namespace tandem::server {
 
-// How the process of one job has ended.
+// The result of one job's process.
 struct JobRunEnd {
   enum class State { kSucceeded, kFailed, kStopped };
   State state = State::kFailed;
@@ -22,18 +22,18 @@ struct JobRunEnd {
 struct JobRun {
   std::filesystem::path program;
   std::string verb;
-  std::filesystem::path dir;  // holds spec.json; of this job alone
-  bool leads_group = true;    // false: it ends with whoever ends us
+  std::filesystem::path dir;  // holds spec.json; no other job uses it
+  bool leads_group = true;    // false: the process stays in our process group and ends with it
   int max_restarts = 3;
 };
 
-// Starts `tandem VERB --job DIR`, or takes up the process that works there already, and waits for
-// its end. One that was ended from outside is started again. A result that lies there is the job's:
-// it ended when nobody looked. `report` gets its events as it writes them.
+// Runs `tandem VERB --job DIR` to its end. It adopts a process that already works in DIR, and
+// returns a successful result that DIR already holds. A process killed from outside starts again,
+// up to max_restarts times without a new checkpoint. `report` receives each event of the process.
 JobRunEnd RunJobProcess(const JobRun& run, std::stop_token stop,
                         const std::function<void(const ProgressEvent&)>& report);
 
-// Ends the process that works in `dir`, if there is one: asks, and after a minute makes it.
+// Ends the process that works in `dir`, if any: SIGTERM first, SIGKILL after a minute.
 void EndJobProcess(const std::filesystem::path& dir);
 
 }  // namespace tandem::server

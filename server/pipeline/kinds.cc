@@ -51,7 +51,7 @@ constexpr std::array<PipelineKind, 7> kKinds = {{
     {"load", nullptr, kLoadKeys, kLoadNeeds, kLoadMakes},
 }};
 
-// Makes a job's order, with its references replaced.
+// Builds a job's order and replaces its references.
 class Maker {
  public:
   Maker(const PipelineSpec& spec, const PipelineJob& job, const fs::path& dir,
@@ -122,7 +122,8 @@ class Maker {
     return static_cast<int64_t>(value);
   }
 
-  // A model or a file that is read. Paths become absolute; other names are the hub's, or embedded.
+  // A model or file that the job reads. Existing paths become absolute; other names belong to the
+  // hub or to built-in models.
   std::string Input(const std::string& key) {
     std::string text = Text(key);
     if (text.empty()) return text;
@@ -153,18 +154,20 @@ class Maker {
                       : order_.places.out;
     order_.outputs["out"] = spec.target.string();
     order_.spec_json = order_.identity = convert::ConvertSpecJson(spec);
-    if (!are_expected_) return;  // its process will, when what is there may be its own work
+    if (!are_expected_) return;  // the process checks again, and knows which files are its own
     try {
       convert::CheckConvertSpec(spec);
     } catch (const Error& error) {
       const bool is_of_target = error.param().starts_with("target.");
       if (IsReferenced("from", "base") && !is_of_target) return;
-      // Of the hub, and not fetched yet.
+      // A model of the hub that is not downloaded yet.
       if (error.code() == ErrorCode::kNotFound && find_.model &&
           engine::ParseHubReference(Text("from"))) {
         return;
       }
-      if (error.code() == ErrorCode::kAlreadyExists) return;  // its own, or refused when it is run
+      if (error.code() == ErrorCode::kAlreadyExists)
+        return;  // the job's own output, or an error
+                 // at run time
       Fail(error.param() == "target.layout"   ? (Bool("scan", false) ? "scan" : "unroll")
            : error.param() == "target.dtype"  ? "dtype"
            : error.param() == "target.format" ? "to"
@@ -183,13 +186,13 @@ class Maker {
     return scan ? "scanned" : unroll ? "unscanned" : "";
   }
 
-  // What another job has yet to make cannot be looked at.
+  // The checks skip a file that another job has yet to write.
   template <class... Keys>
   bool IsReferenced(Keys... keys) const {
     return ((job_.Text(keys).find("${jobs.") != std::string::npos) || ...);
   }
 
-  // The keys of a training spec that this job gives.
+  // The job's own keys that belong to a training spec.
   Json TrainingKeys(const PipelineKind& kind) const {
     Json keys = Json::object();
     for (const auto& [key, value] : job_.keys) {
@@ -267,7 +270,7 @@ class Maker {
     order_.outputs["checkpoint"] = (dir / "checkpoints" / "LAST").string();
   }
 
-  // Names of the hub that are no paths yet.
+  // Replaces names of the hub in `spec` by local paths, and records the paths in `keys`.
   void FindTrainingPaths(training::TrainSpec& spec, Json& keys) const {
     const training::TrainSpec before = spec;
     find_.training(spec);
@@ -286,7 +289,7 @@ class Maker {
     note("data.eval", before.data.eval, spec.data.eval);
   }
 
-  // All values, without where they came from. What a run may take of the machine changes no bit.
+  // All values without their origin. `resources.*` is left out because it never changes the result.
   static std::string Identity(const training::TrainSpec& spec) {
     std::istringstream lines(training::ShowSpec(spec));
     std::string identity;
@@ -395,9 +398,9 @@ PipelinePlaces PlacesOf(const PipelineJob& job, const fs::path& pipeline_dir) {
   const std::string out = job.Text("out");
   if (out.empty()) return places;
   const fs::path path = fs::absolute(out).lexically_normal();
-  // "out/" and "out" are the same directory, but only the second has a name.
+  // "out/" and "out" name the same directory, but only "out" has a file name.
   const fs::path named = path.has_filename() ? path : path.parent_path();
-  // A training run is one directory, in which its checkpoints and its process's files lie.
+  // A training run uses one directory for its checkpoints and its process's files.
   (job.kind == "convert" ? places.out : places.job) = named;
   return places;
 }
@@ -412,7 +415,7 @@ std::map<std::string, std::string> OutputsOf(const PipelineJob& job, const Pipel
                                              const std::string& result_json) {
   std::map<std::string, std::string> outputs = order.outputs;
   if (!job.kind.starts_with("train.")) return outputs;
-  // What a run has exported, and its last checkpoint, only it knows.
+  // Only the run's own result says what it exported and which checkpoint is the last.
   const Json result = Json::parse(result_json, nullptr, false);
   const auto said = [&](const char* name) {
     return result.is_object() && result.contains(name) && result[name].is_string()

@@ -17,7 +17,7 @@ Error NotSet(const std::string& name) {
                  ":-…} gives no default");
 }
 
-// The end of the variable whose "${" is at `begin`: that of its "}", with those inside it matched.
+// Position of the "}" that closes the "${" at `begin`; nested variables are skipped.
 size_t EndOfVariable(const std::string& text, size_t begin) {
   int depth = 0;
   for (size_t at = begin; at < text.size(); ++at) {
@@ -27,7 +27,7 @@ size_t EndOfVariable(const std::string& text, size_t begin) {
   throw Invalid("\"${\" without \"}\"");
 }
 
-// Variables of the environment, and what stands for them where they are not set.
+// Like the public function; `depth` counts nested defaults.
 std::string ReplaceVariables(const std::string& text, const PipelineReading& reading, int depth) {
   if (depth > kMaxDepth) throw Invalid("variables in variables, deeper than 16");
   std::string out;
@@ -52,7 +52,7 @@ std::string ReplaceVariables(const std::string& text, const PipelineReading& rea
           "} is not replaced in a spec that comes over the API: write what it stands for");
     }
     const char* value = reading.environment(name.c_str());
-    // As in a shell, what is set to nothing is as good as not set where there is a default.
+    // As in a shell, `${VAR:-default}` treats an empty value as unset.
     if (value != nullptr && (split == std::string::npos || *value != '\0')) {
       out += value;
     } else if (split != std::string::npos) {
@@ -75,7 +75,7 @@ std::vector<Reference> ReferencesIn(const std::string& text) {
   std::vector<Reference> found;
   for (size_t at = 0; (at = text.find(kBegin, at)) != std::string::npos;) {
     const size_t end = text.find('}', at);
-    if (end == std::string::npos) break;  // the reader has refused it
+    if (end == std::string::npos) break;  // EndOfVariable has refused the text
     Reference reference;
     reference.begin = at;
     reference.text = text.substr(at, end + 1 - at);

@@ -7,16 +7,16 @@ namespace tandem::server {
 
 struct PipelineReading;
 
-// Variables of the environment, and what stands for them where they are not set; references stay.
-// Throws kInvalidArgument for one that is neither set nor has a default.
+// Replaces environment variables, with their defaults where they are unset; `${jobs.…}` references
+// stay. Throws kInvalidArgument for a variable that has neither a value nor a default.
 std::string ReplaceVariables(const std::string& text, const PipelineReading& reading);
 
-// `${jobs.NAME.WHAT}`: what another job of the pipeline makes.
+// `${jobs.NAME.WHAT}`: an output of another job of the pipeline.
 struct Reference {
-  std::string text;  // as it stands there
+  std::string text;  // with "${" and "}"
   std::string job;
   std::string what;
-  size_t begin = 0;  // in the text it was found in
+  size_t begin = 0;  // offset in the searched text
 };
 std::vector<Reference> ReferencesIn(const std::string& text);
 

@@ -23,9 +23,9 @@ using Record = PipelineRecord;
 using State = PipelineJobEnd::State;
 using Action = PlannedJob::Action;
 
-constexpr int64_t kStepsPerJob = 1000;  // of the progress that is reported
+constexpr int64_t kStepsPerJob = 1000;  // resolution of the reported progress
 
-// The jobs that are not to be looked at, by their names.
+// Names of the jobs that `only` or `from` exclude.
 std::set<std::string> LeftOut(const PipelineSpec& spec, const PipelineOptions& options) {
   std::set<std::string> out;
   const std::string& wanted = options.only.empty() ? options.from : options.only;
@@ -47,8 +47,8 @@ std::set<std::string> LeftOut(const PipelineSpec& spec, const PipelineOptions& o
   return out;
 }
 
-// What decides whether a job is the one that has been done: what it is told, what it reads, and
-// what those that it needs were told.
+// A job is unchanged if this value is: its own spec, the stamps of its inputs, and the fingerprints
+// of the jobs it needs.
 std::string Fingerprint(const PipelineJob& job, const PipelineOrder& order,
                         const PipelineState& state) {
   std::vector<std::string> parts = {job.kind, order.identity, StampOf(order.inputs)};
@@ -59,7 +59,7 @@ std::string Fingerprint(const PipelineJob& job, const PipelineOrder& order,
   return FingerprintOf(parts);
 }
 
-// The directory of a run changes when its process is looked at; what it made does not.
+// The "dir" output is left out: opening a run's directory changes it.
 std::string StampOfOutputs(const std::map<std::string, std::string>& outputs) {
   std::vector<fs::path> paths;
   for (const auto& [what, path] : outputs) {
@@ -81,7 +81,7 @@ std::string Seconds(double seconds) {
 
 fs::path Old(const fs::path& path) { return path.string() + ".old"; }
 
-constexpr const char* kConversionMark = "convert-";  // begins the name of its process's directory
+constexpr const char* kConversionMark = "convert-";  // prefix of a conversion's process directory
 
 class PipelineRunner {
  public:
@@ -115,7 +115,7 @@ class PipelineRunner {
   }
 
  private:
-  // What can be told of all jobs before the first of them takes hours.
+  // Checks all jobs in advance: a fault in the last one must not appear after hours of work.
   void CheckAll() const {
     PipelineOutputs expected;
     for (const PipelineJob& job : spec_.jobs) {
@@ -146,7 +146,7 @@ class PipelineRunner {
     }
   }
 
-  // False: nothing comes after it.
+  // Returns false if the pipeline must end here.
   bool RunJob(const PipelineJob& job, PipelineJobEnd& end) {
     if (context_.stop.stop_requested()) return Stopped(end);
     CheckNeeds(job);
@@ -212,17 +212,17 @@ class PipelineRunner {
     end.outputs = outputs_[job.name] = record.outputs;
     end.result_json = run.result_json;
     state_.Set(job.name, std::move(record));
-    // A model can be made again from what it was made of; hours of training are kept once more.
+    // Only training keeps its `.old` copy: repeating it costs hours, other outputs can be rebuilt.
     if (!job.kind.starts_with("train.")) {
       fs::remove_all(Old(order.places.job));
       if (!order.places.out.empty()) fs::remove_all(Old(order.places.out));
     }
-    // Nothing before it would be lost.
+    // A checkpoint event: a restart loses nothing before this point.
     Say("checkpoint", job.name + ": done in " + Seconds(end.seconds), 1);
     return true;
   }
 
-  // Makes room for a job that is begun, or begun anew: what is there of it is set aside.
+  // Prepares the job's directories for a run from the beginning; earlier contents move to NAME.old.
   void Begin(const PipelineJob& job, const PipelineOrder& order, Record& record) {
     const Record* before = state_.Find(job.name);
     const fs::path& job_dir = order.places.job;
@@ -246,8 +246,8 @@ class PipelineRunner {
     record.out = out.string();
   }
 
-  // A conversion knows its own work by the name of its process's directory, which is therefore that
-  // of no other.
+  // A conversion recognises its own unfinished work by the name of its process directory, so the
+  // name holds the fingerprint.
   static fs::path ProcessDir(const PipelineJob& job, const std::string& fingerprint,
                              const fs::path& job_dir) {
     return job.kind == "convert" ? job_dir / (kConversionMark + fingerprint.substr(0, 16))
@@ -272,13 +272,13 @@ class PipelineRunner {
         fraction = std::clamp(
             static_cast<double>(event.step) / static_cast<double>(event.total_steps), 0.0, 1.0);
       }
-      // Of a small model all percents are the same line.
+      // Consecutive events with the same message count as one.
       if (std::exchange(last, event.message) == event.message) return;
       Say(event.kind, job.name + ": " + event.message, fraction, event.value);
     });
   }
 
-  // Nothing but requests: a process of its own would keep nothing from harm.
+  // Runs in this process: a load only sends requests, so a child process would isolate nothing.
   JobRunEnd Load(const PipelineJob& job, const PipelineOrder& order, Record& record) {
     if (options_.is_servers_job) {
       outcome_.loads.push_back(order.spec_json);
@@ -312,7 +312,7 @@ class PipelineRunner {
   PipelineState state_;
   PipelineOutputs outputs_;
   PipelineOutcome outcome_;
-  size_t index_ = 0;  // of the job that runs
+  size_t index_ = 0;  // of the running job in spec_.jobs
 };
 
 }  // namespace

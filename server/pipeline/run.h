@@ -16,18 +16,18 @@ namespace tandem::server {
 
 struct PipelineOptions {
   std::filesystem::path dir;  // of state and outputs
-  std::string only;           // this job alone; what it needs must have been done
-  std::string from;           // not those before it, which must have been done
+  std::string only;           // run this job alone; its needs must be done
+  std::string from;           // skip the jobs before it; they must be done
   PathFinder find;
-  ServerKeys keys;  // of the server that jobs of kind load speak to
-  // This pipeline is a job of the server that its models are to be loaded into: it loads them when
-  // all else is done, and jobs of kind load only say what.
+  ServerKeys keys;  // of the server that `load` jobs use
+  // True: this pipeline runs as a job of a server. `load` jobs then only report their order, and
+  // the server loads the models after the pipeline has ended.
   bool is_servers_job = false;
   std::filesystem::path program = "/proc/self/exe";
-  int max_restarts = 3;  // of a process that was killed, without a new checkpoint in between
+  int max_restarts = 3;  // of a killed process, without a new checkpoint in between
 };
 
-// How one job has ended, or would be begun.
+// The result of one job.
 struct PipelineJobEnd {
   enum class State { kDone, kUnchanged, kFailed, kStopped, kNotRun };
   std::string name;
@@ -41,29 +41,32 @@ const char* NameOf(PipelineJobEnd::State state);
 
 struct PipelineOutcome {
   std::vector<PipelineJobEnd> jobs;  // in the order of the spec
-  bool stopped = false;              // as asked: the same pipeline goes on from there
-  std::optional<Error> fault;        // of the job that failed
-  std::vector<std::string> loads;    // of a server's job: JSON of what it is to load
+  bool stopped = false;              // on request; the same pipeline resumes from here
+  std::optional<Error> fault;        // of the failed job
+  std::vector<std::string> loads;    // only with is_servers_job: JSON of each model to load
 };
 
-// Runs the jobs one after the other, each as a process of this program; a job that failed ends the
-// pipeline. What has been done and is unchanged is not done again; what was begun goes on, also by
-// the process that an earlier runner has left behind. context.report says what happens;
-// context.stop asks the running process for a checkpoint and an end. Throws as MakeOrder,
-// kFailedPrecondition when another runner works in the directory, kIo, and kDataLoss for a state
-// that cannot be read.
+// Runs the jobs in order, each as a process of this program; a failed job ends the pipeline.
+// Unchanged jobs are skipped. Interrupted jobs resume, including a process that an earlier runner
+// left behind.
+//
+// context.report receives the progress. context.stop asks the running process to write a checkpoint
+// and end.
+//
+// Throws as MakeOrder, kFailedPrecondition if another runner works in the directory, kAlreadyExists
+// if an output path is not this pipeline's own, kIo, and kDataLoss for an unreadable state.
 PipelineOutcome RunPipeline(const PipelineSpec& spec, const PipelineOptions& options,
                             const JobContext& context);
 
-// What RunPipeline would do, without doing any of it. `options.find` should not fetch anything.
+// Predicts RunPipeline without running a job. `options.find` should not download anything.
 struct PlannedJob {
   enum class Action {
-    kRun,       // it has not been done
-    kGoOn,      // it was begun
-    kRunAnew,   // it was done, of something else
-    kFollow,    // what it needs runs before it, and decides
-    kKeep,      // it has been done and is unchanged
-    kLeaveOut,  // by `only` or `from`
+    kRun,       // not done yet
+    kGoOn,      // resumes
+    kRunAnew,   // done with other inputs; runs from the beginning
+    kFollow,    // decided when the jobs it needs have run
+    kKeep,      // done and unchanged
+    kLeaveOut,  // excluded by `only` or `from`
   };
   std::string name;
   std::string kind;
@@ -74,8 +77,7 @@ struct PlannedJob {
 const char* Describe(PlannedJob::Action action);
 std::vector<PlannedJob> PlanPipeline(const PipelineSpec& spec, const PipelineOptions& options);
 
-// Of a pipeline in whose directory nobody works: spec.json of the conversions that were begun and
-// have not ended.
+// spec.json of each conversion that started and has not ended. REQUIRES: no runner works in `dir`.
 std::vector<std::filesystem::path> UnfinishedConversions(const std::filesystem::path& dir);
 
 }  // namespace tandem::server

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxAnswerBytes = 16 << 20;
 constexpr std::chrono::milliseconds kPollInterval{100};
-// A prompt of thousands of tokens on a busy server takes its time to the first word.
+// The first token of a long prompt can take minutes on a busy server.
 constexpr std::chrono::milliseconds kPatience{600'000};
 
 engine::HubOptions ClientOptions(const std::string& server) {
@@ -29,7 +29,7 @@ engine::HubOptions ClientOptions(const std::string& server) {
   return options;
 }
 
-// A path as the server has to be told it: below its own --model-root.
+// The model's path relative to model_root, as the admin API expects it.
 std::string PathBelow(const std::string& model_root, const std::string& model) {
   std::error_code failed;
   const fs::path root = fs::weakly_canonical(fs::absolute(model_root), failed);
@@ -44,7 +44,7 @@ std::string PathBelow(const std::string& model_root, const std::string& model) {
                   "model_root");
 }
 
-// One server, asked in JSON.
+// A client of one server; requests and answers are JSON.
 class Server {
  public:
   Server(const std::string& url, ServerKeys keys, std::stop_token stop)
@@ -88,7 +88,7 @@ class Server {
     return answer;
   }
 
-  // The events of a stream, until its end.
+  // Calls `on_event` for each event of the stream until it ends.
   void Stream(const std::string& path, const Json& body,
               const std::function<void(const Json& event)>& on_event) {
     const int status = Send("POST", path, body);
@@ -152,7 +152,7 @@ class Server {
   engine::HttpClient client_;
 };
 
-// "http://host:1234/" is the same server without its slash.
+// Strips trailing slashes: "http://host:1234/" is the same server.
 std::string ServerUrl(const Json& order) {
   std::string url = order.value("server", "");
   while (url.ends_with('/')) url.pop_back();
@@ -162,7 +162,7 @@ std::string ServerUrl(const Json& order) {
   return url;
 }
 
-// "loaded", "loading", …; empty: the server has no such model.
+// "loaded", "loading", …; empty: the server does not have the model.
 std::string StateOf(Server& server, const std::string& id) {
   const Server::Answer answer = server.Ask("GET", "/admin/models");
   if (answer.status != 200) {
@@ -170,7 +170,7 @@ std::string StateOf(Server& server, const std::string& id) {
   }
   std::string state;
   for (const Json& model : answer.body.value("data", Json::array())) {
-    // A failed load of the name is remembered beside the model that has it.
+    // The list can hold a failed load next to a loaded model of the same id.
     if (model.value("id", "") == id && (state.empty() || model.value("state", "") == "loaded")) {
       state = model.value("state", "");
     }
@@ -216,7 +216,7 @@ class Loader {
   }
 
  private:
-  // An earlier model of this name goes first, if it is ours or may be replaced.
+  // Unloads an earlier model of this id if it is ours or may be replaced.
   void MakeRoom() {
     std::string state;
     while ((state = StateOf(server_, id_)) == "loading" || state == "unloading") server_.Sleep();
@@ -225,7 +225,7 @@ class Loader {
     say_("the server has unloaded the " + id_ + " it had");
   }
 
-  // Waits for a job of the server's.
+  // Waits until the server's job ends.
   void Finish(Server::Answer answer, const std::string& what) {
     if (answer.status != 202 && answer.status != 200) ThrowRefusal(what, answer);
     const std::string job = answer.body.value("id", "");

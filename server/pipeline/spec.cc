@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxSpecBytes = 1 << 20;
 constexpr size_t kMaxJobs = 100;
 constexpr size_t kMaxNameBytes = 64;
-// Aliases of YAML may stand for more than was written.
+// YAML aliases can expand to more values than the text holds.
 constexpr size_t kMaxValues = 10'000;
 constexpr int kMaxNesting = 16;
 constexpr std::array<const char*, 3> kTopKeys = {"name", "dir", "jobs"};
@@ -38,7 +38,7 @@ bool IsJobName(const std::string& name) {
   });
 }
 
-// Reads one source of keys after the other and collects what is wrong.
+// Reads the YAML text and the overrides, and collects every fault.
 class Reader {
  public:
   explicit Reader(const PipelineReading& reading) : reading_(reading) {}
@@ -261,7 +261,7 @@ class Reader {
     for (const std::string& word : value.words) CheckReferences(job, key, value, word);
   }
 
-  // Where a job puts things must be known before any has run.
+  // `out` must be known before any job runs, so it cannot hold a reference.
   void CheckOut(const PipelineJob& job) {
     const PipelineValue* out = job.Find("out");
     if (out == nullptr || job.Text("out").empty()) return;
@@ -292,7 +292,7 @@ class Reader {
     job.needs = std::move(needs);
   }
 
-  // Whoever uses what another makes needs it.
+  // A job that uses another job's output needs that job.
   void CheckReferences(PipelineJob& job, const std::string& key, const PipelineValue& value,
                        const std::string& word) {
     const std::string where = "jobs." + job.name + "." + key + ": ";
@@ -304,7 +304,7 @@ class Reader {
         continue;
       }
       const PipelineKind* kind = FindPipelineKind(other->kind);
-      if (kind == nullptr) continue;  // a fault of its own
+      if (kind == nullptr) continue;  // CheckJob reports it
       const auto makes = [&](const char* what) { return reference.what == what; };
       if (std::none_of(kind->outputs.begin(), kind->outputs.end(), makes)) {
         Fault(value.origin, where + reference.text + ": a " + other->kind + " has no " +
@@ -316,7 +316,7 @@ class Reader {
     }
   }
 
-  // Every job behind what it needs; of those that could come next, the first of the file.
+  // Topological order. Ties keep the order of the file.
   void Sort() {
     std::vector<PipelineJob> left = std::move(spec_.jobs);
     spec_.jobs.clear();
@@ -337,7 +337,7 @@ class Reader {
       return std::find_if(left.begin(), left.end(),
                           [&](const PipelineJob& job) { return job.name == name; });
     };
-    // From any job that is left, needs that are left lead into the circle.
+    // Every remaining job has a remaining need, so following the needs leads into a cycle.
     std::vector<std::string> way;
     std::string name = left.front().name;
     while (std::find(way.begin(), way.end(), name) == way.end()) {

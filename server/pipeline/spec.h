@@ -11,8 +11,8 @@
 
 namespace tandem::server {
 
-// What one key of a job was given: a scalar, or a list of them. Environment variables have been
-// replaced; `${jobs.NAME.WHAT}` still stands there until the job that it names has ended.
+// The value of one key: a scalar or a list of scalars. Environment variables are already replaced;
+// `${jobs.NAME.WHAT}` stays until the named job has ended.
 struct PipelineValue {
   std::vector<std::string> words;
   bool is_list = false;
@@ -23,40 +23,40 @@ struct PipelineValue {
 struct PipelineJob {
   std::string name;
   std::string kind;                // "convert", "train.sft", … (kinds.h)
-  std::vector<std::string> needs;  // named in `needs` or by a reference, each once
-  // All but kind and needs; names of nested maps with dots between them, in the order of the file.
+  std::vector<std::string> needs;  // from `needs` and from references, without duplicates
+  // All keys except kind and needs, in the order of the file. Dots join the names of nested maps.
   std::vector<std::pair<std::string, PipelineValue>> keys;
   std::string origin;
 
   const PipelineValue* Find(const std::string& key) const;
-  // The scalar of a key; `fallback` when it is not given.
+  // The scalar of a key; `fallback` if the key is absent.
   std::string Text(const std::string& key, const std::string& fallback = "") const;
 };
 
-// A pipeline: jobs and what they need. Complete and checked: every need is there, nothing needs
-// itself, every key is one of its kind. Plain, immutable.
+// A complete, checked pipeline: every need exists, there is no cycle, every key belongs to its
+// kind. Immutable.
 struct PipelineSpec {
   std::string source;  // for messages
   std::string name;
-  std::filesystem::path dir;       // of state and outputs; empty: not said
-  std::filesystem::path spec_dir;  // that names of training specs are relative to
-  std::vector<PipelineJob> jobs;   // every job behind all that it needs; else as in the file
+  std::filesystem::path dir;       // of state and outputs; empty: not given
+  std::filesystem::path spec_dir;  // base of relative names of training specs
+  std::vector<PipelineJob> jobs;   // topological order; ties keep the order of the file
 
   const PipelineJob* Find(const std::string& name) const;
 };
 
-// Where a spec comes from, which decides what it may say.
+// The rights of a spec, depending on its origin.
 struct PipelineReading {
-  // null: variables are refused, but for ${jobs.…}; who sends a spec over the network has no
-  // business with this environment.
+  // Null: environment variables are refused. A spec that arrives over the network must not read
+  // this process's environment.
   std::function<const char*(const char* name)> environment;
 };
 PipelineReading FromThisEnvironment();
 
-// Reads a spec (YAML, of which JSON is a part), then `key=value` words on top (jobs.NAME.KEY=…,
-// name=…, dir=…). `${VAR}`, `${VAR:-default}` are replaced, in defaults too. Throws
-// kInvalidArgument with every fault, one a line, each with file and line: an unknown key or name
-// comes with the nearest known one.
+// Parses a YAML (or JSON) spec, then applies `key=value` overrides (jobs.NAME.KEY=…, name=…,
+// dir=…). Replaces `${VAR}` and `${VAR:-default}`, in defaults too. Throws kInvalidArgument with
+// every fault, one a line, with file and line. An unknown key or name comes with the nearest known
+// one.
 PipelineSpec ParsePipelineSpec(const std::string& text, const std::string& source,
                                std::span<const std::string> overrides,
                                const PipelineReading& reading);
@@ -64,14 +64,14 @@ PipelineSpec LoadPipelineSpec(const std::filesystem::path& path,
                               std::span<const std::string> overrides,
                               const PipelineReading& reading);
 
-// What finished jobs have made: by job, then by what ("out", "checkpoint", …).
+// Outputs of finished jobs: job name, then output name ("out", "checkpoint", …), then path.
 using PipelineOutputs = std::map<std::string, std::map<std::string, std::string>>;
 
-// `${jobs.NAME.WHAT}` in a text, each with what that job has made. Throws kFailedPrecondition for
-// one that it has not made.
+// Replaces each `${jobs.NAME.WHAT}` by its output. Throws kFailedPrecondition for an output that
+// does not exist.
 std::string ReplaceReferences(const std::string& text, const PipelineOutputs& outputs);
 
-// Whether the text is one reference and nothing else.
+// Whether the whole text is a single reference.
 bool IsReference(const std::string& text);
 
 }  // namespace tandem::server

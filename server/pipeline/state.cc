@@ -71,7 +71,7 @@ PipelineRecord FromJson(const Json& json, const std::string& source) {
   return record;
 }
 
-// "NAME SIZE TIME", the time in nanoseconds; of what is not there, that.
+// "NAME SIZE TIME" with the time in nanoseconds, or "NAME none" for a missing file.
 std::string LineOf(const std::string& name, const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return name + " none\n";

@@ -7,31 +7,32 @@
 
 namespace tandem::server {
 
-// What a pipeline's directory remembers of one job.
+// The recorded state of one job of a pipeline.
 struct PipelineRecord {
-  // Running: begun and not seen to end, or stopped on the way; the same job goes on from there.
+  // kRunning: started, and either interrupted or still running. An unchanged job then resumes.
   enum class Status { kRunning, kDone, kFailed };
   Status status = Status::kRunning;
-  std::string fingerprint;  // of what it was told and what it read
-  std::string stamp;        // of what it made, when it had
+  std::string fingerprint;  // of its spec and its inputs
+  std::string stamp;        // of its outputs, taken when it succeeded
   std::map<std::string, std::string> outputs;
   std::string result_json = "{}";
   std::string error;      // of kFailed
-  std::string job_dir;    // these two: what is set aside when it is run anew
-  std::string out;        // empty: none besides job_dir
-  std::string served_id;  // of load: the model's name there
+  std::string job_dir;    // job_dir and out move aside when the job starts over
+  std::string out;        // empty: all output is in job_dir
+  std::string served_id;  // of a load: the model's id in the server
   double seconds = 0;
 };
 
-// pipeline.json: every change is on disk when Save returns. One process at a time (pipeline.lock).
+// The content of pipeline.json. Set() returns after the change is on disk. One process at a time
+// uses it; pipeline.lock enforces this.
 class PipelineState {
  public:
-  // An empty one where there is no file. Throws kDataLoss for what is none of ours.
+  // Returns an empty state if there is no file. Throws kDataLoss for a file of another format.
   static PipelineState Open(const std::filesystem::path& dir, const std::string& pipeline_name);
 
   const PipelineRecord* Find(const std::string& job) const;
   void Set(const std::string& job, PipelineRecord record);
-  // Whether some job's record names this path as what it made.
+  // Whether a job's record names this path as its directory or output.
   bool IsOurs(const std::filesystem::path& path) const;
 
  private:
@@ -42,8 +43,8 @@ class PipelineState {
   std::map<std::string, PipelineRecord> records_;
 };
 
-// Names, sizes and times of the files at these paths: what has not changed has the same stamp.
-// Throws kResourceExhausted for a directory of more than a million files.
+// Hash of the names, sizes and modification times of the files at these paths. Throws
+// kResourceExhausted for a directory of more than a million files.
 std::string StampOf(std::span<const std::filesystem::path> paths);
 
 std::string FingerprintOf(std::span<const std::string> parts);

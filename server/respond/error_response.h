@@ -7,7 +7,7 @@
 
 namespace tandem::server {
 
-// An error as a whole answer.
+// An error as a complete answer.
 inline Response ToResponse(ErrorReply reply) {
   Response response;
   response.status = reply.status;

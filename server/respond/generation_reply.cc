@@ -42,7 +42,7 @@ void GenerationReply::Queue(size_t prompt_idx, GenerationEvent event) {
   {
     const std::lock_guard lock(mutex_);
     events_.emplace_back(prompt_idx, std::move(event));
-    // Events of one step share a task, and one write.
+    // Events of one step share a task and one write.
     if (!begun_ || events_.size() > 1) return;
   }
   writer_.Post([self = shared_from_this()] { self->Drain(); });

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kWhiteSpace = " \t\r\n";
 
-// How many of the last bytes may be the beginning of `mark`.
+// Length of the longest suffix of `text` that is a proper prefix of `mark`.
 size_t PartialEnd(std::string_view text, std::string_view mark) {
   for (size_t n = std::min(text.size(), mark.size() - 1); n > 0; --n) {
     if (text.ends_with(mark.substr(0, n))) return n;
@@ -65,7 +65,7 @@ ReasoningSplitter::State StateAfterPrompt(std::string_view prompt) {
 ReasoningSplitter::State StateWithin(std::string_view answer) {
   ReasoningSplitter splitter(ReasoningSplitter::State::kUndecided);
   splitter.Push(answer);
-  // Once something else has been said, thinking no longer stands at the beginning.
+  // After other text, a mark no longer starts a thought.
   return splitter.state();
 }
 

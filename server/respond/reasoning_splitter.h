@@ -9,15 +9,14 @@ namespace tandem::server {
 inline constexpr std::string_view kThinkOpen = "<think>";
 inline constexpr std::string_view kThinkClose = "</think>";
 
-// Takes apart the text of a model that thinks between `<think>` and `</think>` before it answers.
-// Only thinking at the very beginning counts; later marks are text. What may be part of a mark is
-// held back until it is clear. The concatenation of all pieces does not depend on how the text
-// was cut. It is the marks' text that counts: a model's marks that are control tokens must be kept
-// in it.
+// Splits the text of a model that thinks between `<think>` and `</think>` before it answers. Only
+// thinking at the very beginning counts; later marks are text. A possible part of a mark is held
+// back until it is decided. The concatenated pieces do not depend on how the text was cut. The
+// splitter sees text only: marks that are control tokens must be kept in it.
 class ReasoningSplitter {
  public:
   enum class State {
-    kUndecided,  // nothing but white space or the beginning of a mark yet
+    kUndecided,  // only white space or a prefix of a mark so far
     kThinking,
     kAnswering,
   };
@@ -28,11 +27,11 @@ class ReasoningSplitter {
     std::string content;
   };
   Pieces Push(std::string_view text);
-  // What was held back, at the end of the text.
+  // Returns the held text at the end of the input.
   Pieces Flush();
 
   State state() const { return state_; }
-  // Whether some text waits: the tokens it came from wait with it.
+  // Whether text is held back; its tokens wait with it.
   bool holds() const { return !held_.empty(); }
 
  private:
@@ -40,10 +39,10 @@ class ReasoningSplitter {
   std::string held_;
 };
 
-// How the answer to a prompt begins: inside of a thought that the template has opened, behind one
-// that it has closed, or undecided.
+// The state in which the answer to a prompt begins. The template may have opened a thought, or
+// closed one; otherwise the state is undecided.
 ReasoningSplitter::State StateAfterPrompt(std::string_view prompt);
-// The same where an answer is continued, which has this text already.
+// The state after the given beginning of an answer, for a continued answer.
 ReasoningSplitter::State StateWithin(std::string_view answer);
 
 }  // namespace tandem::server

@@ -91,7 +91,7 @@ void ReplyRenderer::Handle(size_t prompt_idx, TextDelta& delta) {
   CountTokens(choice, choice.n_tokens + static_cast<int64_t>(delta.token_ids.size()));
   for (const TokenLogprob& token : delta.logprobs) {
     choice.sum_logprob += static_cast<double>(token.logprob);
-    // The end token has no text, so it has no entry either (CONTRACT §8.5).
+    // The end token has no text, and therefore no entry.
     if (!has_logprobs() || IsEndToken(token.token)) continue;
     if (is_chat()) {
       if (!choice.chat_logprobs.empty()) choice.chat_logprobs.push_back(',');
@@ -107,7 +107,7 @@ void ReplyRenderer::Handle(size_t prompt_idx, TextDelta& delta) {
   if (choice.splitter) {
     const bool was_thinking = choice.splitter->state() == ReasoningSplitter::State::kThinking;
     pieces = choice.splitter->Push(delta.text);
-    // The mark that ends the thought is no part of it.
+    // The mark that ends a thought does not count as reasoning.
     if (was_thinking && choice.splitter->state() == ReasoningSplitter::State::kThinking) {
       usage_.reasoning_tokens += static_cast<int64_t>(delta.token_ids.size());
     }
@@ -117,8 +117,8 @@ void ReplyRenderer::Handle(size_t prompt_idx, TextDelta& delta) {
   Show(prompt_idx, delta.choice, choice, pieces);
 }
 
-// Keeps text for the body, or sends it with the tokens that wait. While the splitter holds text
-// back, its tokens wait for it.
+// Keeps text for the body, or sends it with its tokens. While the splitter holds text back, the
+// tokens of that text wait too.
 void ReplyRenderer::Show(size_t prompt_idx, int choice_idx, ChoiceState& choice,
                          const ReasoningSplitter::Pieces& pieces) {
   if (!stream_) {
@@ -134,7 +134,7 @@ void ReplyRenderer::Show(size_t prompt_idx, int choice_idx, ChoiceState& choice,
     out_ += R"(,"delta":{)";
     AppendReasoning(out_, pieces.reasoning);
     out_.push_back('}');
-    // The tokens of a delta that ends a thought go with what follows it.
+    // The tokens of a delta that ends a thought go with the content after it.
     FinishTextChunk(choice, pieces.content.empty());
   }
   if (!pieces.content.empty() || pieces.reasoning.empty()) {
@@ -180,7 +180,7 @@ void ReplyRenderer::Handle(size_t prompt_idx, RequestFinished& finished) {
     if (--n_open_prompts_ == 0) Complete();
     return;
   }
-  // One prompt of a list failed: the answer as a whole cannot be given any more.
+  // If one prompt of a list fails, the whole answer fails.
   is_done_ = true;
   if (n_open_prompts_ > 1 && cancel_) cancel_();
   ErrorReply reply =
@@ -197,7 +197,7 @@ void ReplyRenderer::Handle(size_t prompt_idx, RequestFinished& finished) {
   }
 }
 
-// The first sign of a choice: chat names the role, completions repeat the prompt.
+// Starts a choice: chat sends the role, completions echo the prompt if requested.
 void ReplyRenderer::BeginChoice(size_t prompt_idx, int choice_idx, ChoiceState& choice) {
   if (choice.has_begun) return;
   choice.has_begun = true;
@@ -235,7 +235,7 @@ void ReplyRenderer::BeginChunk(size_t prompt_idx, int choice) {
   json_.AppendIndex(out_, prompt_idx, choice);
 }
 
-// Ends the choice and the chunk. The first chunk of a chat carries what is said of its prompt.
+// Ends the choice and the chunk. The first chunk of a chat carries the prompt's extras.
 void ReplyRenderer::SendChunk(bool may_carry_extras) {
   out_ += "}]";
   if (may_carry_extras && !prompts_.front().has_sent_extras) {
@@ -256,7 +256,7 @@ bool ReplyRenderer::has_waiting_logprobs(const ChoiceState& choice) const {
          (is_chat() ? !choice.chat_logprobs.empty() : !choice.completion_logprobs.empty());
 }
 
-// Appends the logprobs that wait, or null.
+// Appends the waiting logprobs, or null.
 void ReplyRenderer::TakeLogprobs(ChoiceState& choice) {
   if (!has_waiting_logprobs(choice)) {
     out_ += "null";
@@ -312,7 +312,7 @@ void ReplyRenderer::AppendBodyChoice(size_t prompt_idx, int rank, int candidate)
     json_.AppendText(out_, choice.text);
   }
   out_ += R"(,"logprobs":)";
-  // No token, but the client asked: empty lists, not "off".
+  // Without a token but with logprobs requested: empty lists instead of null.
   if (has_logprobs()) {
     TakeLogprobsObject(choice);
   } else {
@@ -327,7 +327,7 @@ void ReplyRenderer::AppendBodyChoice(size_t prompt_idx, int rank, int candidate)
   out_.push_back('}');
 }
 
-// All of them in order, or for best_of the n with the best mean log-probability.
+// All candidates in order; for best_of, the n candidates with the best mean log-probability.
 std::vector<int> ReplyRenderer::BestCandidates(size_t prompt_idx) const {
   std::vector<int> out(static_cast<size_t>(shape_.n_candidates));
   for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int>(i);

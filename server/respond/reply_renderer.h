@@ -16,16 +16,16 @@
 
 namespace tandem::server {
 
-// The state of an answer in the making: events in, chunks or one body out. Used by one thread at a
-// time: GenerationReply sees to that.
+// The state of an answer in progress: events in, chunks or one body out. One thread at a time;
+// GenerationReply ensures this.
 class ReplyRenderer {
  public:
   ReplyRenderer(ReplyShape shape, ResponseWriter writer);
-  // json_ borrows shape_.
+  // Not copyable: json_ borrows shape_.
   ReplyRenderer(const ReplyRenderer&) = delete;
   ReplyRenderer& operator=(const ReplyRenderer&) = delete;
 
-  // As GenerationReply::Begin.
+  // See GenerationReply::Begin.
   void Begin(std::function<void()> cancel, std::function<void(bool)> set_paused);
   void On(size_t prompt_idx, engine::GenerationEvent event);
 
@@ -42,7 +42,7 @@ class ReplyRenderer {
     std::string text;
     std::string reasoning;
     std::optional<ReasoningSplitter> splitter;
-    std::vector<TokenId> token_ids;  // of the body, or waiting for the next chunk
+    std::vector<TokenId> token_ids;  // for the body, or for the next chunk
     std::string chat_logprobs;       // entries, with commas
     CompletionLogprobs completion_logprobs;
     double sum_logprob = 0;

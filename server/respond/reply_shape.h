@@ -17,13 +17,13 @@ class Tokenizer;
 
 namespace tandem::server {
 
-// All that the answer to one generation request depends on besides the events.
+// All parameters of the answer to one generation request, besides its events.
 struct ReplyShape {
   enum class Kind { kChat, kCompletion };
   struct PromptShape {
     std::vector<TokenId> ids;
-    std::string text;             // what `echo` repeats
-    bool continues_text = false;  // as its engine request says
+    std::string text;             // repeated by `echo`
+    bool continues_text = false;  // as in the engine request
   };
 
   Kind kind = Kind::kChat;
@@ -36,26 +36,28 @@ struct ReplyShape {
   bool include_usage = false;
   bool continuous_usage = false;
   int n = 1;              // choices per prompt in the answer
-  int n_candidates = 1;   // choices per prompt that are generated; the best n are answered
+  int n_candidates = 1;   // generated choices per prompt; the answer has the best n
   int top_logprobs = -1;  // -1: no logprobs
   std::optional<int> prompt_logprobs;
   bool echo = false;
   bool skip_special_tokens = true;
-  std::vector<TokenId> shown_special_tokens;  // are text all the same
+  std::vector<TokenId> shown_special_tokens;  // exceptions to skip_special_tokens
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
-  std::optional<ReasoningSplitter::State> reasoning;  // set: thoughts are answered apart
-  std::vector<TokenId> end_tokens;                    // in effect: what ends a choice
-  std::vector<TokenId> asked_end_tokens;              // of these, the request's own stop_token_ids
-  // The head of a stream waits for the first event, so that a request which gets no place in time
-  // is still refused with a status of its own.
+  std::optional<ReasoningSplitter::State> reasoning;  // set: the answer separates thoughts from
+                                                      // content
+  std::vector<TokenId> end_tokens;                    // all tokens that end a choice
+  std::vector<TokenId> asked_end_tokens;              // subset of end_tokens: the request's
+                                                      // stop_token_ids
+  // The head of a stream waits for the first event, so that a request refused while queued still
+  // gets its own status.
   bool begins_late = false;
-  // Called on the connection's strand when a prompt has ended, before that is answered, with the
-  // finish reason or "error".
+  // Called on the answer thread when a prompt has ended, before the answer shows it. `reason` is
+  // the finish reason or "error".
   std::function<void(std::string_view reason)> on_prompt_end;
   std::vector<PromptShape> prompts;
   std::shared_ptr<const engine::Tokenizer> tokenizer;  // may be null
-  std::shared_ptr<const void> keeps_alive;  // held until the last event: the model's lease
+  std::shared_ptr<const void> keeps_alive;  // released after the last event: the model's lease
 };
 
 }  // namespace tandem::server

@@ -10,13 +10,13 @@
 
 namespace tandem::server {
 
-// A prompt of /v1/completions: text, or token ids (checked against the vocabulary).
+// A prompt of /v1/completions: text, or token ids of the vocabulary.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
-// POST /v1/completions, checked (CONTRACT §9).
+// POST /v1/completions, checked.
 struct CompletionRequest {
   std::vector<Prompt> prompts;  // at least one
-  int64_t max_tokens = 16;      // 0: only the prompt is scored
+  int64_t max_tokens = 16;      // 0: scores the prompt only
   int top_logprobs = -1;        // -1: no logprobs
   bool echo = false;
   int best_of = 1;  // candidates per prompt; >= generation.n

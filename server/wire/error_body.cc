@@ -87,10 +87,11 @@ ErrorReply MakeErrorReply(int status, std::string_view code, std::string_view me
     error["code"] = StringOrNull(code);
     nlohmann::ordered_json body;
     body["error"] = std::move(error);
-    // Cutting may have split a character, and a path may hold anything: the body stays UTF-8.
+    // Cutting can split a character, and a path can hold any bytes: the dump replaces invalid
+    // UTF-8.
     reply.body = body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
     n_message /= 2;
-    // A byte may take six in JSON.
+    // Escaping can turn one byte into six.
   } while (reply.body.size() > kMaxBodyBytes && n_message > 0);
   if (status == 401) reply.headers.emplace_back("www-authenticate", "Bearer");
   return reply;

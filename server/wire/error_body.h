@@ -10,25 +10,26 @@
 
 namespace tandem::server {
 
-// An error as it goes to a client (CONTRACT §4): the only place that knows which status, type and
-// code an ErrorCode means. The body always has all four keys; `param` and `code` are strings or
-// null.
+// An error as a client receives it. Only this file maps an ErrorCode to status, type and code. The
+// body always has all four keys; `param` and `code` are strings or null.
 struct ErrorReply {
   int status = 500;
-  std::string code;  // the body's; empty for null
+  std::string code;  // as in the body; empty: null
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;
 };
 
-// For faults found before any handler runs. Type follows from the status; empty code: null.
+// For faults found before any handler runs. The status decides the type; an empty code becomes
+// null.
 ErrorReply MakeErrorReply(int status, std::string_view code, std::string_view message,
                           std::string_view param = {});
-// Faults that are ours (kInternal, kDataLoss, kIo) get a generic message naming the request.
+// Server faults (kInternal, kDataLoss, kIo) get a generic message with the request's id.
 ErrorReply MakeErrorReply(const Error& error, std::string_view request_id);
-// Whatever was thrown: Error as above, everything else as an internal error. The caller logs it.
+// Maps any exception: Error as above, std::bad_alloc to 503 `out_of_memory`, all others to an
+// internal error. The caller logs it.
 ErrorReply MakeErrorReply(std::exception_ptr exception, std::string_view request_id);
 
-// For the log: what was thrown, in full.
+// The full message of an exception, for the log.
 std::string DescribeException(std::exception_ptr exception);
 
 }  // namespace tandem::server

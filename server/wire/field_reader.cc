@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A prompt of 128k token ids fits eight times, and no known client sends a thousand names.
+// Eight prompts of 128k token ids fit, and known clients send fewer than a thousand names.
 constexpr engine::JsonLimits kBodyLimits = {
     .max_depth = 64, .max_names = 16 << 10, .max_values = 1 << 20};
 
@@ -38,7 +38,7 @@ std::string IntegerIn(int64_t min, int64_t max) {
 }  // namespace
 
 Json ParseJsonObject(std::string_view text) {
-  // The library takes a NUL for the end of its input and would ignore what follows.
+  // The library treats a NUL as the end of its input and would ignore the rest.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     throw InvalidJson("the body is not valid JSON (at byte " + std::to_string(nul + 1) + ")");
   }
@@ -59,7 +59,7 @@ std::string ShortForm(const Json& value) {
   if (value.is_string()) {
     const auto& string = value.get_ref<const std::string&>();
     size_t n = std::min<size_t>(string.size(), 60);
-    // Whole characters only.
+    // Cuts between characters.
     while (n < string.size() && n > 0 && (static_cast<unsigned char>(string[n]) & 0xc0) == 0x80)
       --n;
     text = Json(string.substr(0, n)).dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -122,7 +122,7 @@ std::optional<int64_t> FieldReader::Int(std::string_view name, int64_t min, int6
   } else {
     const double raw = value->get<double>();
     if (raw != std::floor(raw)) throw WrongType(ParamName(name), wanted, *value);
-    // 2^53: beyond it a double does not name one integer.
+    // Beyond 2^53 a double does not identify one integer.
     fits = std::abs(raw) <= 9007199254740992.0;
     if (fits) out = static_cast<int64_t>(raw);
   }

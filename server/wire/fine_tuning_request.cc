@@ -30,7 +30,7 @@ std::optional<int64_t> IntOrAuto(FieldReader& reader, const char* name, int64_t 
   return IsAuto(reader, name) ? std::nullopt : reader.Int(name, min, max);
 }
 
-// In (0, max].
+// Reads a number in (0, max] or "auto".
 std::optional<double> PositiveOrAuto(FieldReader& reader, const std::string& path, const char* name,
                                      double max) {
   if (IsAuto(reader, name)) return std::nullopt;
@@ -87,7 +87,7 @@ FineTuningLora ParseLora(const Json& object, const std::string& path) {
   return lora;
 }
 
-// `truncate` (the beginning is kept) is no value of the contract's; it was the default once.
+// `truncate` keeps the beginning of an example; it was the default earlier.
 std::string ParseOverLength(FieldReader& reader, const std::string& path, FineTuningMethod method) {
   std::string over_length =
       OneOf(reader, path, "over_length", {"truncate_left", "error", "drop", "split", "truncate"},
@@ -135,7 +135,7 @@ FineTuningHyperparameters ParseHyperparameters(const Json& object, const std::st
   return out;
 }
 
-// `method` is the new place of hyperparameters, `hyperparameters` the old one.
+// `method` holds the hyperparameters in newer requests, `hyperparameters` in older ones.
 void ParseMethod(FieldReader& reader, FineTuningRequest& out) {
   const Json* old_place = reader.Object("hyperparameters");
   if (const Json* method = reader.Object("method")) {

@@ -10,7 +10,7 @@
 
 namespace tandem::server {
 
-// Adapters instead of the model's own weights.
+// Trains an adapter instead of the model's own weights.
 struct FineTuningLora {
   int64_t rank = 8;
   double alpha = 16;
@@ -18,17 +18,18 @@ struct FineTuningLora {
   std::vector<std::string> target_modules;  // "q", …, "down"; empty: every linear layer
 };
 
-// What is absent is chosen by the size of the data ("auto").
+// Absent values ("auto") depend on the size of the data.
 struct FineTuningHyperparameters {
   std::optional<int64_t> n_epochs;
   std::optional<int64_t> batch_size;
   std::optional<double> learning_rate_multiplier;
-  std::optional<double> beta;  // dpo alone
-  // Extensions.
+  std::optional<double> beta;  // dpo only
+  // Extensions of OpenAI's API.
   std::optional<int64_t> max_steps;
   std::optional<int64_t> seq_len;
-  std::optional<FineTuningLora> lora = FineTuningLora();  // absent: all weights are trained
-  std::string over_length = "truncate_left";              // as the training spec's data.overflow
+  std::optional<FineTuningLora> lora = FineTuningLora();  // absent: trains all weights
+  std::string over_length = "truncate_left";              // a value of the training spec's
+                                                          // data.overflow
   std::optional<double> warmup_ratio;
   std::optional<double> weight_decay;
   std::optional<double> grad_clip;
@@ -39,7 +40,7 @@ struct FineTuningHyperparameters {
 enum class FineTuningMethod { kSupervised, kDpo };
 std::string_view NameOf(FineTuningMethod method);
 
-// POST /v1/fine_tuning/jobs, checked as far as a body alone can be.
+// POST /v1/fine_tuning/jobs, with the checks that need only the body.
 struct FineTuningRequest {
   std::string model;
   std::string training_file;
@@ -53,7 +54,7 @@ struct FineTuningRequest {
   std::vector<std::string> ignored_params;
 };
 
-// Throws kInvalidArgument and kUnsupported, naming the field.
+// Throws kInvalidArgument or kUnsupported, naming the field.
 FineTuningRequest ParseFineTuningRequest(const nlohmann::ordered_json& body);
 
 }  // namespace tandem::server

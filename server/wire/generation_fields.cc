@@ -144,7 +144,7 @@ void ReadOutputFields(FieldReader& reader, GenerationFields& fields) {
   fields.skip_special_tokens = reader.Bool("skip_special_tokens").value_or(true);
   fields.return_token_ids = reader.Bool("return_token_ids").value_or(false);
   fields.return_tokens_as_token_ids = reader.Bool("return_tokens_as_token_ids").value_or(false);
-  // Any integer is a priority; beyond 32 bits they no longer differ.
+  // Any integer is valid; priorities beyond 32 bits are clamped.
   const int64_t priority =
       reader
           .Int("priority", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())
@@ -192,7 +192,7 @@ engine::SamplingParams MakeSamplingParams(const GenerationFields& fields,
 
 uint64_t SeedOfPrompt(uint64_t seed, size_t prompt_idx) {
   if (prompt_idx == 0) return seed;
-  // SplitMix64: neighbouring seeds and neighbouring prompts must not meet.
+  // SplitMix64: neighbouring seeds and prompts must not give related streams.
   uint64_t x = seed + 0x9e3779b97f4a7c15ULL * prompt_idx;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;

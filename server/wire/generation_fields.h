@@ -12,14 +12,15 @@
 
 namespace tandem::server {
 
-// What of a model a request is checked against.
+// Properties of a model that bound a request.
 struct ModelLimits {
   int64_t max_model_len = 0;
   int64_t vocab_size = 0;
-  bool knows_developer = false;  // its chat template tells the role "developer" from "system"
+  bool knows_developer = false;  // the chat template distinguishes the roles "developer" and
+                                 // "system"
 };
 
-// The fields that chat and completions share (CONTRACT §8.1, §9). Unset means: the model's default.
+// The fields that chat and completions share. Unset means the model's default.
 struct GenerationFields {
   std::optional<double> temperature;
   std::optional<double> top_p;
@@ -31,7 +32,7 @@ struct GenerationFields {
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::optional<uint64_t> seed;
   int n = 1;
-  engine::StopSpec stop;  // max_new_tokens is not set here
+  engine::StopSpec stop;  // without max_new_tokens
   std::optional<int64_t> prompt_logprobs;
   bool stream = false;
   bool include_usage = false;
@@ -42,11 +43,11 @@ struct GenerationFields {
   int priority = 0;
 };
 
-// Each of these reads some of them, checked, in the order of the contract's table: the first fault
-// reported is the first in that table. They throw as FieldReader does.
+// Each function reads and checks some fields. The parsers call them in a fixed order, so that a
+// request with several faults always reports the same one. They throw as FieldReader does.
 //
-// From `temperature` to `logit_bias`. `max_tokens`: the request's own limit, which min_tokens may
-// not exceed.
+// From `temperature` to `logit_bias`. `max_tokens` is the request's own limit, an upper bound of
+// min_tokens.
 GenerationFields ReadSamplingFields(FieldReader& reader, const ModelLimits& limits,
                                     std::optional<int64_t> max_tokens);
 void ReadPromptLogprobs(FieldReader& reader, GenerationFields& fields);
@@ -54,21 +55,21 @@ void ReadPromptLogprobs(FieldReader& reader, GenerationFields& fields);
 void ReadStreamFields(FieldReader& reader, GenerationFields& fields);
 // From `skip_special_tokens` to `priority`.
 void ReadOutputFields(FieldReader& reader, GenerationFields& fields);
-// Accepts the documented fields without effect, and refuses the fields that change an answer and
-// that this server does not implement.
+// Accepts the documented fields without effect. Refuses the fields that change an answer and that
+// this server does not implement.
 void ReadFieldsWithoutEffect(FieldReader& reader, GenerationRoute route);
 
-// The model's defaults with the request's values over them. A missing seed is drawn at random.
+// The model's defaults, overridden by the request's values. A missing seed is random.
 engine::SamplingParams MakeSamplingParams(const GenerationFields& fields,
                                           const engine::SamplingParams& defaults);
-// Prompt j of a list draws from its own seed; prompt 0 from the request's.
+// The seed of prompt j of a list; prompt 0 uses the request's own.
 uint64_t SeedOfPrompt(uint64_t seed, size_t prompt_idx);
 
-// Structured output is the next step of the order of work: anything but text is refused, never
-// answered with free text.
+// Structured output is not served yet: throws for any format other than text, instead of answering
+// with free text.
 void RefuseStructuredOutput(FieldReader& reader);
 
-// `param` names the array. Every element must be an id of the vocabulary.
+// `param` names the array in errors. Every element must be an id of the vocabulary.
 std::vector<TokenId> ReadTokenIds(const nlohmann::ordered_json& array, const std::string& param,
                                   int64_t vocab_size);
 

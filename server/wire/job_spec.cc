@@ -15,13 +15,13 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// "train" of "data.train": in nested objects a key is only its last word.
+// "train" for "data.train": in nested objects a key has only the last word.
 std::string LastWord(const std::string& name) {
   const size_t dot = name.rfind('.');
   return dot == std::string::npos ? name : name.substr(dot + 1);
 }
 
-// Keys that take paths, by their last words, and the paths that a spec has there.
+// Last words of the keys that take paths, and the paths in the parsed spec.
 struct SpecPaths {
   std::set<std::string> keys;
   std::set<std::string> values;
@@ -36,7 +36,7 @@ SpecPaths FindPaths(const training::TrainSpec& spec) {
   return paths;
 }
 
-// A list of paths as the parsed spec has it; empty when it is no such list.
+// A list of paths in the form of the parsed spec; empty if it is not a list of strings.
 std::string JoinedWords(const Json& list) {
   std::vector<std::string> words;
   for (const Json& word : list) {
@@ -61,8 +61,8 @@ void RefuseVariables(const Json& value) {
   }
 }
 
-// Replaces the strings that the parsed spec took as paths. A key alone does not tell (`train` is
-// also a section), a value alone neither (a run may be called like a file).
+// Replaces the strings that the parsed spec uses as paths. A key alone is ambiguous (`train` is
+// also a section), and so is a value (a run can have a file's name).
 void MakePathsAbsolute(Json& object, const SpecPaths& paths, const fs::path& root,
                        const std::string& where) {
   for (auto& [key, value] : object.items()) {
@@ -81,7 +81,7 @@ void MakePathsAbsolute(Json& object, const SpecPaths& paths, const fs::path& roo
   }
 }
 
-// A run_name names a directory and a model.
+// A run_name is used as the name of a directory and of a model.
 bool IsRunName(std::string_view name) {
   if (name == "." || name == "..") return false;
   return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), [](char c) {
@@ -131,7 +131,7 @@ Json CheckTrainSpec(Json spec, const fs::path& model_root) {
   try {
     parsed = training::ParseTrainSpec(spec.dump(), "spec", {});
   } catch (const Error& error) {
-    // "spec:" and then a line for every fault, "  field: what"; the API reports the first.
+    // The message has a heading and one line per fault, "  field: text"; the API reports the first.
     std::string message = error.what();
     const size_t heading = message.find(":\n");
     if (heading != std::string::npos) message.erase(0, heading + 2);
@@ -164,7 +164,7 @@ std::string ModelIdOfJob(const std::string& spec_json, const std::string& job_id
 }
 
 std::optional<std::string> BaseModelOfJob(const std::string& spec_json) {
-  // Both spellings of the key: below `model`, and MaxText's at the top.
+  // Both spellings of the key: under `model`, and MaxText's at the top level.
   const Json spec = Json::parse(spec_json, nullptr, false);
   for (const char* pointer : {"/model/load_parameters_path", "/load_parameters_path"}) {
     const Json::json_pointer at(pointer);

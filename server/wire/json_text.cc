@@ -8,7 +8,7 @@
 namespace tandem::server {
 namespace {
 
-// 0: stands for itself. Else the letter behind the backslash, `u` for \u00XX.
+// 0: no escape. Otherwise the character after the backslash, `u` for \u00XX.
 constexpr std::array<char, 256> kEscapes = [] {
   std::array<char, 256> table{};
   for (size_t c = 0; c < 0x20; ++c) table[c] = 'u';
@@ -26,7 +26,7 @@ constexpr std::array<char, 256> kEscapes = [] {
 
 void AppendJsonString(std::string& out, std::string_view text) {
   if (!IsValidUtf8(text)) {
-    // Cold: engine text is valid by contract, names come from files.
+    // Rare: the engine's text is valid, but file names may not be.
     out += nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     return;
   }
@@ -56,7 +56,7 @@ void AppendJsonNumber(std::string& out, double number) {
   const auto [end, fault] = std::to_chars(digits, digits + sizeof(digits), number);
   const std::string_view written(digits, static_cast<size_t>(end - digits));
   out += written;
-  // A whole number stays recognisable as a number that could have had a fraction.
+  // A whole number keeps a fraction, so that readers parse it as floating point.
   if (written.find_first_of(".e") == std::string_view::npos) out += ".0";
 }
 

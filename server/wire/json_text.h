@@ -11,13 +11,13 @@
 
 namespace tandem::server {
 
-// JSON written straight into a string, for answers that go out many times a second. Nothing here
-// allocates but the string itself. What is written parses back to exactly what was given.
+// Writes JSON straight into a string, for frequent answers. Only the string allocates. The output
+// parses back to the same value.
 
-// A string literal with its quotes. Bytes that are not UTF-8 become U+FFFD, as elsewhere.
+// Appends a quoted string. Invalid UTF-8 becomes U+FFFD.
 void AppendJsonString(std::string& out, std::string_view text);
 
-// The shortest digits that read back as the same number. REQUIRES: finite.
+// Appends the shortest digits that parse back to the same number. REQUIRES: finite.
 void AppendJsonNumber(std::string& out, double number);
 
 template <std::integral Integer>
@@ -27,9 +27,9 @@ void AppendJsonInt(std::string& out, Integer number) {
   out.append(digits, end);
 }
 
-// `[1,2,3]`
+// Appends `[1,2,3]`.
 void AppendJsonInts(std::string& out, std::span<const TokenId> numbers);
-// The same for bytes, each 0 to 255.
+// Appends an array of byte values, 0 to 255.
 void AppendJsonBytes(std::string& out, std::string_view bytes);
 
 }  // namespace tandem::server

@@ -18,7 +18,7 @@ void AppendRawBytes(std::string& out, TokenId id, const TokenNames& names) {
   AppendJsonBytes(out, names.tokenizer->TokenBytes(id));
 }
 
-// Without its closing brace.
+// Omits the closing brace.
 void AppendNamedLogprob(std::string& out, TokenId id, float logprob, const TokenNames& names) {
   out += R"({"token":)";
   AppendJsonString(out, names.Name(id));
@@ -127,7 +127,7 @@ void CompletionLogprobs::Add(const engine::TokenLogprob& token, bool has_logprob
   }
 }
 
-// As the detokenizer takes it.
+// The token's text as the detokenizer produces it.
 std::string_view CompletionLogprobs::TextOf(TokenId token) {
   const engine::Tokenizer* tokenizer = names_.tokenizer.get();
   if (tokenizer == nullptr || !names_.AddsText(token)) return {};
@@ -145,8 +145,8 @@ void CompletionLogprobs::EndPrompt(bool continues_text) {
   at_start_ = !continues_text;
 }
 
-// Two tokens may have one name, and keys of an object must differ: the chosen one goes first, then
-// the likelier.
+// Two tokens can have the same name, and keys must be unique: the chosen token goes first, then the
+// more likely one.
 void CompletionLogprobs::AppendTop(const engine::TokenLogprob& token, const std::string& name) {
   std::vector<std::string> keys;
   const auto add = [&](std::string key, float logprob) {

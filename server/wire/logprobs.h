@@ -15,46 +15,47 @@ class Tokenizer;
 
 namespace tandem::server {
 
-// How tokens are named in answers: by their text, or `token_id:123` when asked for, or when the
-// model has no tokenizer. Bytes that are not UTF-8 by themselves are written `bytes:\xe2\x80`, as
-// OpenAI does, so that two such tokens stay two.
+// Names tokens in answers: by text, or as `token_id:123` on request or without a tokenizer. A token
+// with invalid UTF-8 becomes `bytes:\xe2\x80`, as in OpenAI's API, so that two such tokens stay
+// distinct.
 struct TokenNames {
   std::shared_ptr<const engine::Tokenizer> tokenizer;  // may be null
   bool as_ids = false;
   bool skip_special = true;                 // control tokens add no text
-  std::vector<TokenId> shown_special = {};  // but for these
+  std::vector<TokenId> shown_special = {};  // exceptions to skip_special
 
-  // REQUIRES: there is a tokenizer.
+  // REQUIRES: tokenizer is not null.
   bool AddsText(TokenId id) const;
   std::string Name(TokenId id) const;
 };
 
-// -inf has no JSON form and is written -9999.0.
+// Writes -inf, which JSON cannot express, as -9999.0.
 double JsonLogprob(float logprob);
 
-// One entry of chat's `logprobs.content` (CONTRACT §8.5). `bytes` is null for tokens that add no
-// text, so that the bytes of all entries spell the text.
+// Appends one entry of chat's `logprobs.content`. `bytes` is null for tokens without text, so that
+// the bytes of all entries spell the text.
 void AppendChatLogprob(std::string& out, const engine::TokenLogprob& token, int top_logprobs,
                        const TokenNames& names);
 
-// The `prompt_logprobs` array: first null, then objects id -> {logprob, rank, decoded_token}.
+// Appends the `prompt_logprobs` array: first null, then objects id -> {logprob, rank,
+// decoded_token}.
 void AppendPromptLogprobs(std::string& out, std::span<const engine::TokenLogprob> tokens,
                           int prompt_logprobs, const TokenNames& names);
 
 // The `logprobs` object of a completion: arrays of equal length. Offsets count Unicode characters
-// of the choice's text as it is answered: a token that is part of a character stands where the
-// character does, and tokens that add no text (skipped control tokens) count none.
+// of the choice's text. A token inside a character has that character's offset; tokens without text
+// (skipped control tokens) advance nothing.
 class CompletionLogprobs {
  public:
   CompletionLogprobs(TokenNames names, int top_logprobs);
 
-  // `has_logprob` is false for the first prompt token, which nothing predicts.
+  // `has_logprob` is false for the first prompt token, which has no prediction.
   void Add(const engine::TokenLogprob& token, bool has_logprob);
-  // The prompt ends here, echoed or not: it and what is generated are decoded each on its own.
-  // `continues_text` as in engine::GenerationRequest.
+  // Marks the end of the prompt, echoed or not: prompt and generated text are decoded separately.
+  // engine::GenerationRequest describes `continues_text`.
   void EndPrompt(bool continues_text);
   bool empty() const { return tokens_.empty(); }
-  // Appends what was added since the last call.
+  // Appends the entries added since the last call.
   void TakeInto(std::string& out);
 
  private:
@@ -65,7 +66,7 @@ class CompletionLogprobs {
   int top_logprobs_;
   bool at_start_ = true;
   CharacterCounter offset_;
-  // The elements of the four arrays, as JSON with commas.
+  // Elements of the four arrays, as JSON with commas.
   std::string tokens_;
   std::string logprobs_;
   std::string tops_;

@@ -14,7 +14,7 @@ namespace tandem::server {
 struct TokenizeRequest {
   std::optional<std::string> prompt;
   bool add_special_tokens = true;
-  std::optional<ChatPrompt> chat;  // set when prompt is not
+  std::optional<ChatPrompt> chat;  // set if prompt is unset
   bool return_token_strs = false;
   std::vector<std::string> ignored;
 };
@@ -32,10 +32,10 @@ DetokenizeRequest ParseDetokenizeRequest(const nlohmann::ordered_json& body,
 
 // POST /v1/render
 struct RenderRequest {
-  // With `train` the messages stay as they came: the trainer's own reader checks and normalises
-  // them, weights included.
+  // With `train` the messages stay unchanged: the trainer's own reader checks and normalises them,
+  // including weights.
   ChatPrompt chat;
-  bool train = false;  // as training sees it: whole, and with a loss mask
+  bool train = false;  // renders the whole example with its loss mask, as in training
   std::vector<std::string> ignored;
 };
 

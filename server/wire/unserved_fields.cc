@@ -56,7 +56,7 @@ constexpr UnservedField kFields[] = {
     {"prompt_embeds", "[]", kTextOnly},
     {"input_embeds", "[]", kTextOnly},
     {"web_search_options", "[]", "this server makes no requests of its own"},
-    // The prompt.
+    // Prompt.
     {"truncate_prompt_tokens", "[]", kNoTruncation},
     {"truncate", "[]", kNoTruncation},
     {"add_special_tokens", "[false]", "the chat template writes the special tokens", true, false},
@@ -86,7 +86,7 @@ constexpr UnservedField kFields[] = {
     {"reasoning_format", R"(["auto", "deepseek"])", kReasoning},
     {"include_reasoning", "[true]", kReasoning},
     {"separate_reasoning", "[true]", kReasoning},
-    // Choice among candidates.
+    // Choice between candidates.
     {"best_of", "[1]", "use n, or best_of of /v1/completions", true, false},
     {"n_cmpl", "[1]", "use n"},
     {"use_beam_search", "[false]", "use best_of of /v1/completions"},
@@ -109,7 +109,7 @@ constexpr UnservedField kFields[] = {
     {"samplers", "[]", "this server applies its samplers in one order"},
     {"no_repeat_ngram_size", "[0]", kNoSampler},
     {"watermark", "[false]", "this server does not mark its text"},
-    // Text of the answer, and who answers.
+    // Text of the answer, and adapters.
     {"spaces_between_special_tokens", "[true]", "this server joins tokens as the tokenizer says"},
     {"lora", "[[]]", kAdapters},
     {"lora_path", R"([""])", kAdapters},

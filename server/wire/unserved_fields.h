@@ -9,23 +9,23 @@ namespace tandem::server {
 
 enum class GenerationRoute { kChat, kCompletions };
 
-// A request field of OpenAI, vLLM, SGLang, llama.cpp or TGI that restricts, cuts or changes an
-// answer, and that this server does not implement. Fields that only tune the other server's speed
-// or output format are not listed: the server ignores them and names them in `x-ignored-params`.
+// A request field of OpenAI, vLLM, SGLang, llama.cpp or TGI that changes an answer and that this
+// server does not implement. Fields that only tune another server's speed or output format are not
+// listed: the server ignores them and names them in `x-ignored-params`.
 struct UnservedField {
   std::string_view name;
-  // A JSON array of the values that request the default behavior. The server accepts these.
+  // A JSON array of the values that request the default behavior; the server accepts these.
   std::string_view neutral_values;
-  std::string_view advice;  // what the client can do instead; follows "is not served: "
+  std::string_view advice;  // the client's alternative; follows "is not served: "
   bool in_chat = true;
   bool in_completions = true;
 };
 
-// Every such field, in the order in which faults are reported.
+// All such fields, in the order in which faults are reported.
 std::span<const UnservedField> UnservedFields();
 
-// Throws kUnsupported (`unsupported_parameter`) for the first listed field with a value that is not
-// neutral. JSON null is neutral for every field.
+// Throws kUnsupported (`unsupported_parameter`) for the first listed field with a non-neutral
+// value. JSON null is neutral for every field.
 void RefuseUnservedFields(FieldReader& reader, GenerationRoute route);
 
 }  // namespace tandem::server

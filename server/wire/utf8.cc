@@ -20,7 +20,7 @@ int64_t CharacterCounter::Push(std::string_view bytes) {
     }
     ++n_decided_;
     left.remove_prefix(unit.size);
-    // What was unfinished has ended without any of these bytes.
+    // The unfinished character ended before these bytes.
     if (text.size() - left.size() <= n_held) first = n_decided_;
   }
   return first;

@@ -6,19 +6,19 @@
 
 namespace tandem::server {
 
-// Counts the Unicode characters of a text whose bytes arrive in pieces, as it is answered: whatever
-// cannot be a character is U+FFFD there, one for each maximal part.
+// Counts the Unicode characters of a text that arrives in pieces. Each maximal invalid part counts
+// as one character, because answers show it as U+FFFD.
 class CharacterCounter {
  public:
-  // The number of the character, from 0, to which the first of these bytes belongs. Without bytes:
-  // of the one in which the text has arrived.
+  // Returns the index, from 0, of the character that contains the first of these bytes. Without
+  // bytes: the index of the current character.
   int64_t Push(std::string_view bytes);
-  // The text ends here: an unfinished character will not be finished.
+  // Marks the end of the text: an unfinished character counts as one.
   void Flush();
 
  private:
   int64_t n_decided_ = 0;
-  std::string unfinished_;  // at most 3 bytes of the character behind those
+  std::string unfinished_;  // at most 3 bytes of the next character
 };
 
 }  // namespace tandem::server

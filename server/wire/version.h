@@ -4,7 +4,7 @@
 
 namespace tandem::server {
 
-// "0.1.0", the commit the build was configured at ("unknown" outside a checkout), the build type.
+// "0.1.0"; the commit at configuration time ("unknown" outside a checkout); the build type.
 std::string VersionNumber();
 std::string VersionCommit();
 std::string VersionBuild();

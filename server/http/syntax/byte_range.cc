@@ -6,7 +6,7 @@
 namespace tandem::server {
 namespace {
 
-// Digits only; what does not fit is as large as can be.
+// Digits only; a number that overflows becomes the largest value.
 std::optional<int64_t> Number(std::string_view text) {
   if (text.empty()) return std::nullopt;
   int64_t value = 0;
@@ -30,7 +30,7 @@ RangeAnswer ParseRange(std::string_view header, int64_t total_bytes) {
   const std::string_view last_text = header.substr(dash + 1);
   const std::optional<int64_t> first = Number(first_text);
   const std::optional<int64_t> last = Number(last_text);
-  if (first_text.empty()) {  // the last so many
+  if (first_text.empty()) {  // a suffix range: the last bytes
     if (!last) return {};
     if (*last == 0 || total_bytes == 0) return {Kind::kUnsatisfiable, {}};
     const int64_t n = std::min(*last, total_bytes);

@@ -11,8 +11,8 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-// What a Range header asks of something that has so many bytes (RFC 9110 §14). More than one range,
-// another unit, or what cannot be read is no error: it is answered with the whole.
+// The meaning of a Range header for `total_bytes` bytes (RFC 9110 §14). Several ranges, other units
+// and malformed values are not errors: the answer is the whole.
 struct RangeAnswer {
   enum class Kind { kWhole, kPart, kUnsatisfiable };
   Kind kind = Kind::kWhole;

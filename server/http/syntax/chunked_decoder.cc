@@ -37,7 +37,7 @@ ChunkedDecoder::Status ChunkedDecoder::Consume(std::string_view& bytes, std::str
         [[fallthrough]];
       case State::kSize:
         if (const int digit = HexValue(c); digit >= 0) {
-          // 15 digits can neither overflow nor describe anything that the limit allows.
+          // 15 digits cannot overflow, and no limit allows more.
           if (++size_digits_ > 15) return Status::kBad;
           chunk_bytes_ = chunk_bytes_ * 16 + static_cast<uint64_t>(digit);
         } else if (c == ';') {

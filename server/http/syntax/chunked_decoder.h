@@ -7,17 +7,17 @@
 
 namespace tandem::server {
 
-// Decodes `Transfer-Encoding: chunked` byte by byte as it arrives. Strict where leniency has caused
-// request smuggling: CRLF only, hexadecimal digits only, nothing between the size and CRLF but an
-// extension. Extensions and trailers are bounded and dropped.
+// Decodes `Transfer-Encoding: chunked` byte by byte as it arrives. It is strict where leniency has
+// allowed request smuggling: CRLF only, hexadecimal digits only, and only an extension between size
+// and CRLF. Extensions and trailers are bounded and dropped.
 class ChunkedDecoder {
  public:
   enum class Status { kNeedMore, kDone, kBad, kTooLarge };
 
   explicit ChunkedDecoder(size_t max_body_bytes) : max_body_bytes_(max_body_bytes) {}
 
-  // Consumes from the front of `bytes`, appends the body's bytes to `body` (null: nobody wants
-  // them). After kDone the rest of `bytes` belongs to the next request.
+  // Consumes bytes from the front of `bytes` and appends body bytes to `body` (null: drops them).
+  // After kDone the rest of `bytes` belongs to the next request.
   Status Consume(std::string_view& bytes, std::string* body);
 
  private:
@@ -39,7 +39,7 @@ class ChunkedDecoder {
 
   size_t max_body_bytes_;
   State state_ = State::kSizeFirst;
-  uint64_t chunk_bytes_ = 0;  // left of the current one
+  uint64_t chunk_bytes_ = 0;  // remaining bytes of the current chunk
   uint64_t body_bytes_ = 0;   // announced so far
   size_t size_digits_ = 0;
   size_t extension_bytes_ = 0;

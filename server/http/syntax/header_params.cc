@@ -23,7 +23,7 @@ std::string TakeToken(std::string_view& text) {
   return token;
 }
 
-// From behind the opening quote. nullopt without a closing one.
+// `text` starts after the opening quote. nullopt without a closing quote.
 std::optional<std::string> TakeQuoted(std::string_view& text) {
   std::string value;
   for (size_t at = 0; at < text.size(); ++at) {
@@ -96,7 +96,7 @@ std::optional<std::string> HeaderParams::FindExtended(std::string_view name) con
 std::optional<HeaderParams> ParseHeaderParams(std::string_view text) {
   HeaderParams parsed;
   SkipSpaces(text);
-  // Of `multipart/form-data` the slash is no token's.
+  // The value, such as `multipart/form-data`, is not a token: it contains a slash.
   const size_t value_bytes = std::min(text.find(';'), text.size());
   std::string_view value = text.substr(0, value_bytes);
   while (!value.empty() && IsSpace(value.back())) value.remove_suffix(1);
@@ -106,7 +106,7 @@ std::optional<HeaderParams> ParseHeaderParams(std::string_view text) {
     if (text.front() != ';') return std::nullopt;
     text.remove_prefix(1);
     SkipSpaces(text);
-    if (text.empty()) break;  // a last semicolon does no harm
+    if (text.empty()) break;  // allows a trailing semicolon
     std::string name = LowerCase(TakeToken(text));
     SkipSpaces(text);
     if (name.empty() || text.empty() || text.front() != '=') return std::nullopt;

@@ -8,20 +8,21 @@
 
 namespace tandem::server {
 
-// A header value with parameters, `form-data; name="file"; filename*=UTF-8''a%20b`.
+// A header value with parameters, such as `form-data; name="file"; filename*=UTF-8''a%20b`.
 struct HeaderParams {
-  std::string value;                                        // lower case
-  std::vector<std::pair<std::string, std::string>> params;  // names in lower case, as written
+  std::string value;                                        // in lower case
+  std::vector<std::pair<std::string, std::string>> params;  // names in lower case, values as
+                                                            // written
 
-  // As written, or null.
+  // The value as written, or null.
   const std::string* Find(std::string_view name) const;
-  // What `NAME*` says (RFC 8187) where it is there and legible, else NAME. UTF-8 if the sender's
-  // is.
+  // The value of `NAME*` (RFC 8187) if present and valid, otherwise that of NAME. Valid UTF-8 only
+  // if the sender's value is.
   std::optional<std::string> FindExtended(std::string_view name) const;
 };
 
-// nullopt for what is malformed, or names a parameter twice. In quotes a backslash escapes quotes
-// and backslashes and nothing else: browsers have sent paths of Windows there.
+// Returns nullopt for malformed text or a repeated parameter. In quotes, a backslash escapes only
+// quotes and backslashes, because some browsers send Windows paths.
 std::optional<HeaderParams> ParseHeaderParams(std::string_view text);
 
 }  // namespace tandem::server

@@ -5,13 +5,13 @@
 
 namespace tandem::server {
 
-// RFC 9110: tchar, of which names of methods, fields and parameters are made.
+// tchar of RFC 9110, the characters of methods, field names and parameter names.
 inline bool IsTokenChar(char c) {
   if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return true;
   return std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
 }
 
-// Of ASCII letters alone, whatever the locale.
+// Changes ASCII letters only, in any locale.
 inline std::string LowerCase(std::string_view text) {
   std::string out(text);
   for (char& c : out) {

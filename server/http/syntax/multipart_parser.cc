@@ -10,7 +10,7 @@ namespace tandem::server {
 namespace {
 
 constexpr size_t kMaxBoundaryBytes = 70;
-// White space that a gateway may put behind a boundary.
+// White space that a gateway may append to a boundary line.
 constexpr size_t kMaxTailBytes = 256;
 
 bool IsBoundary(std::string_view text) {
@@ -24,13 +24,13 @@ std::string_view Trimmed(std::string_view text) {
   return text;
 }
 
-// The lines of a part's head that matter here.
+// The header fields of a part that this parser uses.
 struct HeadLines {
   std::optional<std::string> disposition;
   std::optional<std::string> encoding;
 };
 
-// nullopt where a line is no header, or one of those two comes twice.
+// Returns nullopt if a line is not a header field, or if one of the two fields is repeated.
 std::optional<HeadLines> SplitHead(std::string_view head) {
   HeadLines lines;
   while (!head.empty()) {
@@ -39,7 +39,7 @@ std::optional<HeadLines> SplitHead(std::string_view head) {
     head.remove_prefix(end + 2);
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos || colon == 0) return std::nullopt;
-    // Half a line's end has two readings. Other control characters are taken out of names later.
+    // A lone CR or LF is ambiguous. Other control characters are removed from names later.
     if (line.find_first_of("\r\n") != std::string_view::npos) return std::nullopt;
     const std::string name = LowerCase(line.substr(0, colon));
     std::optional<std::string>* wanted = name == "content-disposition"         ? &lines.disposition
@@ -96,9 +96,8 @@ void MultipartParser::Feed(std::string_view bytes) {
   }
 }
 
-// Hands on what is data and stops behind a delimiter. Since CR stands at the beginning of the
-// delimiter and nowhere else in it, a beginning that turns out to be none is data as a whole, and
-// the next can only begin where it went wrong.
+// Emits data and stops after a delimiter. CR occurs only at the start of the delimiter. So a failed
+// prefix is entirely data, and the next prefix can start only at the mismatch.
 size_t MultipartParser::Scan(std::string_view bytes, size_t at) {
   const size_t begin = at;
   while (at < bytes.size()) {
@@ -123,8 +122,8 @@ size_t MultipartParser::Scan(std::string_view bytes, size_t at) {
   return at;
 }
 
-// A line's end behind white space begins a part; two hyphens and then the same, or the end of the
-// body, end the form. Anything else: the boundary was the beginning of a longer line of data.
+// White space and a line end start a part. Two hyphens, then white space and a line end or the end
+// of the body, end the form. Otherwise the boundary was the start of a longer line of data.
 bool MultipartParser::MayFollowDelimiter(char c) const {
   if (tail_.size() == kMaxTailBytes) return false;
   if (!tail_.empty() && tail_.back() == '\r') return c == '\n';
@@ -132,7 +131,7 @@ bool MultipartParser::MayFollowDelimiter(char c) const {
   return c == ' ' || c == '\t' || c == '\r' || (tail_.empty() && c == '-');
 }
 
-// False where the byte has to be looked at again.
+// Returns false if the caller must process the byte again.
 bool MultipartParser::AfterDelimiter(char c) {
   if (!MayFollowDelimiter(c)) {
     Emit(delimiter_);
@@ -168,7 +167,7 @@ void MultipartParser::TakeHead(char c) {
 }
 
 void MultipartParser::OnHead() {
-  head_.resize(head_.size() - 2);  // the empty line
+  head_.resize(head_.size() - 2);  // without the empty line
   const std::optional<HeadLines> lines = SplitHead(head_);
   std::optional<HeaderParams> disposition;
   if (lines && lines->disposition) disposition = ParseHeaderParams(*lines->disposition);

@@ -8,40 +8,40 @@
 
 namespace tandem::server {
 
-// The boundary that a content type announces. `is_form_data` false: it is another type's.
-// `boundary` absent: missing, malformed or longer than RFC 2046 allows (70 bytes).
+// The boundary in a content type. `is_form_data` is false for any other type. `boundary` is absent
+// if missing, malformed or longer than the 70 bytes of RFC 2046.
 struct FormType {
   bool is_form_data = false;
   std::optional<std::string> boundary;
 };
 FormType ParseFormType(std::string_view content_type);
 
-// What stands before the bytes of one part of a form.
+// The header fields of one part of a form.
 struct PartHead {
   std::string name;
-  std::optional<std::string> filename;  // as the client wrote it: never a path to be used
+  std::optional<std::string> filename;  // as sent by the client: never use it as a path
 };
 
-// Takes a multipart/form-data body (RFC 7578) apart while it arrives, however it is cut. Holds at
-// most the head of one part and what may be the beginning of a boundary; the bytes of parts are
-// handed on as views of what came in. Knows no sockets and no files.
+// Parses a multipart/form-data body (RFC 7578) incrementally, in pieces of any size. It holds at
+// most one part's head and a possible prefix of a boundary. Bytes of parts are passed on as views
+// of the input. Knows no sockets and no files.
 class MultipartParser {
  public:
   struct Events {
     std::function<void(PartHead head)> on_part;
-    std::function<void(std::string_view bytes)> on_data;  // of the last part begun
+    std::function<void(std::string_view bytes)> on_data;  // bytes of the current part
     std::function<void()> on_part_end;
   };
   static constexpr size_t kMaxParts = 64;
   static constexpr size_t kMaxHeadBytes = 8 << 10;
 
-  // REQUIRES: a boundary of ParseFormType.
+  // REQUIRES: `boundary` comes from ParseFormType.
   MultipartParser(std::string_view boundary, Events events);
 
   void Feed(std::string_view bytes);
-  // The body ends here.
+  // Marks the end of the body.
   void Finish();
-  // What is wrong with the body, as a sentence for its sender; after a fault nothing more is read.
+  // The fault of the body, as a sentence for its sender. After a fault the parser ignores input.
   const std::optional<std::string>& fault() const { return fault_; }
 
  private:
@@ -59,11 +59,11 @@ class MultipartParser {
   const std::string delimiter_;  // CR LF, two hyphens, the boundary
   const Events events_;
   State state_ = State::kPreamble;
-  // The beginning of the delimiter that the last bytes are, and how much of it came in earlier
-  // calls of Feed and has not been handed on. The body begins as if behind a line's end.
+  // matched_: length of the delimiter prefix that the last bytes form. held_: the part of it that
+  // came in earlier Feed calls and was not emitted. Both start as if after a CRLF.
   size_t matched_ = 2;
   size_t held_ = 2;
-  std::string tail_;  // behind a delimiter, until it is clear that it was one
+  std::string tail_;  // bytes after a delimiter, until they confirm or refute it
   std::string head_;
   size_t n_parts_ = 0;
   bool is_in_part_ = false;
