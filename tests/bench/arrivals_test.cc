@@ -30,8 +30,8 @@ TEST(Arrivals, ADurationBoundsTheBeginnings) {
   EXPECT_LT(times.back(), 2);
 }
 
-// Gaps of a Poisson process have mean 1/rate and a deviation as large, and e^-1 of them are longer
-// than the mean.
+// Gaps of a Poisson process have mean and deviation 1/rate; a share of e^-1 is longer than the
+// mean.
 TEST(Arrivals, APoissonProcessHasExponentialGaps) {
   constexpr int64_t kRequests = 20'000;
   const auto times = ArrivalTimes({.requests_per_s = 50, .requests = kRequests, .seed = 3});
@@ -47,7 +47,7 @@ TEST(Arrivals, APoissonProcessHasExponentialGaps) {
     long_gaps += gap > 0.02 ? 1 : 0;
   }
   const double mean = sum / kRequests;
-  // Four standard errors: 0.02 / sqrt(20000) * 4, and the like.
+  // Four standard errors: for the mean 4 * 0.02 / sqrt(20000), and likewise for the others.
   EXPECT_NEAR(mean, 0.02, 0.0006);
   EXPECT_NEAR(std::sqrt(squares / kRequests - mean * mean), 0.02, 0.0012);
   EXPECT_NEAR(static_cast<double>(long_gaps) / kRequests, std::exp(-1), 0.014);

@@ -103,7 +103,7 @@ TEST(LoadPrompts, TextHasTheWordsThatTheMeasuredLengthCallsFor) {
 
   const std::string text = BodyOf(maker, 0)["messages"][0]["content"];
 
-  // 50 / 2 shared words and (130 - 30) / 2 of its own.
+  // 50 / 2 shared words and (130 - 30) / 2 words of its own.
   EXPECT_EQ(std::count(text.begin(), text.end(), ' ') + 1, 75);
 }
 

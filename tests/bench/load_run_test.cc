@@ -32,8 +32,8 @@ const std::string kEnd =
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}\n\n"
     "data: [DONE]\n\n";
 
-// Gives the n-th connection the n-th list of answers, one per request, and closes it after the
-// last. Ends after the last connection.
+// Sends the n-th list of answers on the n-th connection, one per request, and then closes it. Ends
+// after the last connection.
 class ScriptedServer {
  public:
   explicit ScriptedServer(std::vector<std::vector<std::string>> connections)
@@ -60,13 +60,13 @@ class ScriptedServer {
     for (const std::string& answer : answers) {
       std::string request;
       char buffer[4096];
-      // Bodies here are far smaller than a read, and end with a brace.
+      // The bodies are far smaller than a read, and end with a brace.
       while (!request.ends_with("}")) {
         const ssize_t got = recv(connection.fd(), buffer, sizeof buffer, 0);
         if (got <= 0) return;
         request.append(buffer, static_cast<size_t>(got));
       }
-      // In two pieces, so that the client must wait for the rest.
+      // Sends two pieces, so that the client must wait for the rest.
       const size_t half = answer.size() / 2;
       send(connection.fd(), answer.data(), half, MSG_NOSIGNAL);
       std::this_thread::yield();
@@ -147,7 +147,7 @@ TEST(LoadRun, EveryFaultIsCountedByItsKind) {
 
 TEST(LoadRun, ARequestThatCrossedWithAClosingConnectionIsSentAgain) {
   const std::string plain = Plain(R"({"choices":[{"text":"x","finish_reason":"stop"}]})");
-  // The first connection serves one request although it promised to be kept.
+  // The first connection serves one request, although it announced keep-alive.
   const ScriptedServer server({{plain}, {plain, plain}});
 
   const LoadRun run = RunOne(server, Prompts(false), 3);
@@ -191,7 +191,7 @@ TEST(LoadRun, AnOpenLoopSendsAtItsTimesWhateverIsInFlight) {
 }
 
 TEST(LoadRun, ASilentServerMeetsTheTimeout) {
-  // Accepts by its backlog alone and never answers.
+  // The backlog accepts connections; nothing answers them.
   const Socket listener(socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -45,7 +45,7 @@ TEST(LoadSummary, CountsWhatWasAnsweredAndTimesItFromWhenItWasDue) {
   run.wall_s = 2;
   run.gaps_ms = {30, 10, 20};
   run.records = {Answer(0, 0.1, 0.5, 0.6, 5), Answer(0.5, 0.8, 1.6, 2, 3)};
-  run.records[1].sent_s = 0.7;  // late: no excuse
+  run.records[1].sent_s = 0.7;  // a late start must not shorten the latency
 
   const LoadSummary summary = Summarize(run);
 
@@ -131,7 +131,7 @@ TEST(ProcessUsage, SeesThisProcessAtWork) {
   }
   const ProcessUsage after = ReadProcessUsage(getpid());
 
-  // The kernel counts in ticks of 10 ms.
+  // The kernel counts CPU time in ticks of 10 ms.
   EXPECT_GE(after.cpu_s - before.cpu_s, 0.05);
   EXPECT_GT(after.rss_bytes, 1 << 20);
   EXPECT_GE(after.peak_rss_bytes, after.rss_bytes);

@@ -25,7 +25,7 @@ TEST(SyllableTokenizer, HasExactlyTheTokensAskedForAndNoTwoAlike) {
     const auto& vocabulary = json["model"]["vocab"];
     std::set<int64_t> ids;
     for (const auto& id : vocabulary) ids.insert(id.get<int64_t>());
-    // <|endoftext|> stands among the added tokens.
+    // <|endoftext|> is an added token, not in the vocabulary.
     EXPECT_EQ(ids.size(), static_cast<size_t>(size - 1));
     EXPECT_EQ(*ids.rbegin(), size == 257 ? 255 : size - 1);
     EXPECT_EQ(Load(json.dump())->vocab_size(), size);

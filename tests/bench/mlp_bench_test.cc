@@ -13,7 +13,7 @@ namespace {
 
 using engine::DType;
 
-// The same step by its formulas, in f64.
+// The reference: one step by its formulas, in f64.
 struct Naive {
   double loss = 0;
   std::vector<double> w_up;
@@ -67,7 +67,7 @@ MlpBenchOptions Small() {
 }
 
 struct Outcome {
-  double loss = 0;  // of the second step: the first has changed it
+  double loss = 0;  // of the second step, after the first update
   std::vector<float> w_up;
 };
 

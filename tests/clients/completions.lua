@@ -1,4 +1,4 @@
--- Completions for wrk: README.md says how. Environment: KEY, TOKENS, CLOSE.
+-- Completions for wrk; see README.md. Environment: KEY, TOKENS, CLOSE.
 
 local key = os.getenv("KEY") or ""
 local tokens = tonumber(os.getenv("TOKENS") or "16")
@@ -6,7 +6,7 @@ local close = os.getenv("CLOSE") == "1"
 local n = 0
 
 function request()
-  -- A seed each, so that no two answers are the same work.
+  -- A seed for each request, so that no two requests do the same work.
   n = n + 1
   local body = string.format(
     '{"model":"tandem-stories","prompt":"Once upon a time","max_tokens":%d,"seed":%d,"ignore_eos":true}',

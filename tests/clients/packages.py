@@ -9,11 +9,11 @@ INSTALL_LIMIT_S = 300
 
 
 class Unavailable(Exception):
-    """A language whose packages cannot be had here; the text says why, in one line."""
+    """A language whose packages cannot be installed here; the text gives the reason in one line."""
 
 
 def run_quietly(command, **options):
-    """Unavailable, with the last line that was printed, unless the command ends with 0."""
+    """Raises Unavailable with the last output line, unless the command exits with 0."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               timeout=INSTALL_LIMIT_S, **options)
@@ -26,7 +26,7 @@ def run_quietly(command, **options):
 
 
 def installed(folder, key, install):
-    """`folder`, filled by `install(folder)` unless a finished install with the same key is there."""
+    """Returns `folder`, filled by `install(folder)` unless it has a finished install with this key."""
     stamp = folder / "installed"
     if stamp.exists() and stamp.read_text() == key:
         return folder

@@ -1,9 +1,9 @@
-"""A server in front of the program that refuses a request as often as its client asks for.
+"""A proxy in front of the program that refuses a request as often as its client asks.
 
-`x-stub-fail: STATUS*TIMES` with `x-stub-id: ID` makes the first TIMES requests of that ID end with
-STATUS, in the program's error shape; later ones are passed on. `x-stub-retry-after: SECONDS` and
-`x-stub-should-retry: VALUE` add the headers of that name. `GET /stub/ID` answers with the times, in
-seconds, at which requests of that ID came.
+`x-stub-fail: STATUS*TIMES` with `x-stub-id: ID` makes the first TIMES requests of that ID fail with
+STATUS, in the program's error format. It forwards later ones. `x-stub-retry-after: SECONDS` and
+`x-stub-should-retry: VALUE` add the headers of that name. `GET /stub/ID` returns the arrival times,
+in seconds, of that ID's requests.
 """
 
 import http.client
@@ -18,7 +18,7 @@ CODES = {409: "already_exists", 429: "rate_limit_exceeded", 503: "server_overloa
 
 
 def start(upstream):
-    """Serves until this process ends; the address."""
+    """Serves until this process ends; returns the address."""
     arrivals = {}
     lock = threading.Lock()  # guards arrivals
 
@@ -81,7 +81,7 @@ def start(upstream):
         daemon_threads = True
 
         def handle_error(self, request, client_address):
-            # Clients drop their connections as they like; that is no fault to report.
+            # Clients may drop connections at any time; that is not an error.
             if not isinstance(sys.exc_info()[1], ConnectionError):
                 super().handle_error(request, client_address)
 

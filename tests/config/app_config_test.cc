@@ -14,10 +14,10 @@
 namespace tandem::config {
 namespace {
 
-// Counts the fields of a struct: with how many initialisers it can be made.
+// Counts the fields of a struct: the largest number of initialisers that it accepts.
 struct Anything {
   template <class T>
-  operator T() const;  // NOLINT(google-explicit-constructor): that is the trick
+  operator T() const;  // NOLINT(google-explicit-constructor): must convert implicitly
 };
 template <class T, class... Initialisers>
 constexpr size_t CountFields() {

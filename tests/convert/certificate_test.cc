@@ -1,4 +1,4 @@
-// Certificates: what a conversion has changed of what the model says, and what is made of that.
+// Certificates: how a conversion changes the model's output, and the limits for that change.
 
 #include "convert/verify/certificate.h"
 
@@ -48,7 +48,7 @@ class CertificateTest : public testing::Test {
     EXPECT_EQ(result["certificate"], record["certificate"]);
     return result["certificate"];
   }
-  // Of what lies in target_.
+  // Certifies target_.
   Certificate Of(const ConvertSpec& spec, int64_t memory_bytes = INT64_MAX) {
     return Certify(spec, target_,
                    {.work_dir = dir_.path(),
@@ -98,7 +98,7 @@ TEST_F(CertificateTest, ACopyOfEveryFamilySaysExactlyTheSame) {
 }
 
 TEST_F(CertificateTest, WhatRoundingChangesIsMeasuredAndHeldToMaxKl) {
-  ConvertSpec spec = Spec("mistral-tiny", "bf16");  // is f32
+  ConvertSpec spec = Spec("mistral-tiny", "bf16");  // stored as f32
   spec.max_kl = 0.01;
   const Json certificate = Run(spec);
   EXPECT_EQ(certificate["compute"], "f32");
@@ -116,7 +116,7 @@ TEST_F(CertificateTest, WhatRoundingChangesIsMeasuredAndHeldToMaxKl) {
   std::snprintf(figure, sizeof figure, "%.3g", certificate["max_kl"].get<double>());
   EXPECT_NE(message.find(figure), std::string::npos) << message;
   EXPECT_TRUE(fs::is_empty(dir_.path()));
-  // What is not rounded passes any bar.
+  // A copy without rounding passes any bar.
   ConvertSpec copy = Spec("mistral-tiny");
   copy.max_kl = 0;
   EXPECT_EQ(Run(copy)["max_kl"], 0);
@@ -136,7 +136,7 @@ TEST_F(CertificateTest, AnAdapterIsHeldToItsBaseWithTheAdapterBeside) {
   EXPECT_EQ(certificate["compute"], "f32");
   EXPECT_EQ(certificate["equal_tensors"], false);
   EXPECT_EQ(certificate["same_first_choice"], 1);
-  // The base alone would be another model.
+  // Without the adapter it is another model.
   spec.source = spec.base;
   spec.base.clear();
   spec.max_kl.reset();
@@ -169,7 +169,7 @@ TEST_F(CertificateTest, WhyNothingWasMeasuredIsSaid) {
   EXPECT_EQ(code, ErrorCode::kUnsupported);
   EXPECT_NE(message.find("MiB are available"), std::string::npos) << message;
 
-  // A family that no engine here runs is still copied.
+  // A family that the engine cannot run is still copied.
   const fs::path other = dir_.path() / "other";
   fs::copy(spec.source, other, fs::copy_options::recursive);
   Rewrite(other / "config.json", [](Json& config) {
@@ -183,7 +183,7 @@ TEST_F(CertificateTest, WhyNothingWasMeasuredIsSaid) {
   EXPECT_NE(certificate.value("reason", "").find("Zebra"), std::string::npos) << certificate;
 }
 
-// The certificate sees the whole model, not the bytes of its tensors alone.
+// The certificate compares whole models, not only the bytes of their tensors.
 TEST_F(CertificateTest, EqualTensorsThatSayOtherThingsAreNoCopy) {
   const ConvertSpec spec = Spec("mistral-tiny");
   Run(spec);

@@ -1,4 +1,4 @@
-// What `tandem checkpoint` is made of: one hash for one content, differences, damage found, shards.
+// The parts of `tandem checkpoint`: content hash, diff, verify and reshard.
 
 #include <gtest/gtest.h>
 
@@ -69,7 +69,7 @@ class CheckpointTools : public testing::Test {
     Run(spec);
     return spec.target;
   }
-  // A file of f32 tensors of one row each.
+  // Writes a file of f32 tensors, one row each.
   fs::path File(const std::string& name,
                 const std::vector<std::pair<std::string, std::vector<float>>>& tensors) {
     std::vector<engine::NamedTensor> named;
@@ -121,7 +121,7 @@ TEST_F(CheckpointTools, OneHashForOneContentHoweverItIsStored) {
   EXPECT_NE(HashOf(one_file), hash);
 }
 
-// The lines are a format: others may compute it.
+// The hashed lines are a published format: other programs may compute the hash.
 TEST_F(CheckpointTools, TheHashIsThatOfItsLines) {
   const std::vector<float> values = {1, 2};
   const fs::path file = File("two", {{"b\"", values}, {"a", {3}}});
@@ -170,7 +170,7 @@ TEST_F(CheckpointTools, DifferencesAreNamedAndMeasured) {
   EXPECT_TRUE(Diff(a, a).differences.empty());
 }
 
-// As MaxText itself leaves it: nothing beside it.
+// Leaves the checkpoint as MaxText writes it, without our records.
 fs::path StripRecord(const fs::path& maxtext) {
   for (const char* file : {"config.json", "maxtext.json", "convert.json"})
     fs::remove(maxtext / file);
@@ -193,10 +193,10 @@ TEST_F(CheckpointTools, ACheckpointOfMaxTextIsComparedWithAModelUnderItsNames) {
   EXPECT_TRUE(Diff(model, ours).differences.empty());
   EXPECT_TRUE(Diff(ours / "0" / "items", model).differences.empty());
   EXPECT_GT(Diff(model, ours).compared, 40);
-  // Of one kind they are compared as they are.
+  // Two checkpoints of one kind are compared without conversion.
   EXPECT_EQ(Diff(ours, ours).compared, Diff(ours, maxtext("other", "f32")).compared);
 
-  // What one number of a copy has changed shows under that name, in either order.
+  // One changed number appears under its tensor's name, in either order.
   const fs::path changed = Copy(model, "changed", "bf16");
   FlipByte(changed / "model.safetensors", 1);
   const TensorDiff forth = Diff(changed, ours), back = Diff(ours, changed);
@@ -207,7 +207,7 @@ TEST_F(CheckpointTools, ACheckpointOfMaxTextIsComparedWithAModelUnderItsNames) {
   EXPECT_EQ(forth.differences[0].name, back.differences[0].name);
   EXPECT_EQ(forth.differences[0].max_abs, back.differences[0].max_abs);
 
-  // In f32 without a record nothing is rounded to what the lent config says.
+  // An f32 checkpoint without a record is not rounded to the dtype of the lent config.
   const fs::path bare = StripRecord(maxtext("bare", "f32"));
   for (const TensorDiff& diff : {Diff(model, bare), Diff(bare, model), Diff(model, bare, model)}) {
     EXPECT_EQ(diff.differences.size(), static_cast<size_t>(diff.compared));
@@ -237,7 +237,7 @@ TEST_F(CheckpointTools, ABaseIsForACheckpointOfMaxTextBesideAModel) {
 
   EXPECT_NE(fault(model, model, model).find("lends its config"), std::string::npos);
   EXPECT_NE(fault(spec.target, spec.target, model).find("lends its config"), std::string::npos);
-  // Another model's config does not describe it.
+  // The config of another model does not fit the checkpoint.
   EXPECT_NE(fault(model, spec.target, Golden("gemma2-tiny-query-scalar")).find("shape"),
             std::string::npos);
   EXPECT_NE(fault(Golden("mistral-tiny"), StripRecord(spec.target), {}), "");
@@ -249,9 +249,9 @@ TEST_F(CheckpointTools, AnotherTypeIsComparedAsNumbers) {
   ASSERT_EQ(diff.differences.size(), static_cast<size_t>(diff.compared));
   for (const TensorDifference& each : diff.differences) {
     EXPECT_EQ(each.kind, Kind::kType) << each.name;
-    EXPECT_LT(each.relative_rms, 1.0 / 256) << each.name;  // 8 bits, rounded to the nearest
+    EXPECT_LT(each.relative_rms, 1.0 / 256) << each.name;  // bf16 keeps 8 bits, rounded to nearest
   }
-  // Rounded again, nothing changes but the type.
+  // Converted back to f32, only the dtype changes.
   for (const TensorDifference& each :
        Diff(dir_.path() / "bf16", Copy(dir_.path() / "bf16", "back", "f32")).differences) {
     EXPECT_EQ(each.max_abs, 0) << each.name;
@@ -270,7 +270,7 @@ TEST_F(CheckpointTools, DamageIsFoundWhereThereIsAHashAndNamed) {
   EXPECT_EQ(Verify(model, /*quick=*/true).faults.size(), 1U);
   fs::remove(model / "model.safetensors");
   EXPECT_EQ(Verify(model).faults.size(), 1U);
-  // What is nothing is not damaged.
+  // Verify throws for a path without a checkpoint; it does not report damage.
   EXPECT_THROW(Verify(dir_.path() / "nowhere"), Error);
   EXPECT_THROW(Verify(dir_.path()), Error);
 }
@@ -303,8 +303,10 @@ TEST_F(CheckpointTools, EveryBadFileOfAManifestIsNamed) {
   EXPECT_NE(report.faults[0].find("/b: content"), std::string::npos) << report.faults[0];
   EXPECT_NE(report.faults[1].find("/c: "), std::string::npos);
   EXPECT_NE(report.faults[2].find("/d: has"), std::string::npos);
-  EXPECT_EQ(Verify(dir, /*quick=*/true).faults.size(), 2U);  // b has its size
-  // Nothing outside is looked at.
+
+  // quick skips hashes, and b has the right size.
+  EXPECT_EQ(Verify(dir, /*quick=*/true).faults.size(), 2U);
+  // A name that leaves the directory is a fault; the file is not opened.
   files.push_back({{"name", "../a"}, {"bytes", 1}, {"sha256", std::string(64, '0')}});
   write(files);
   ASSERT_EQ(Verify(dir).faults.size(), 1U);
@@ -321,7 +323,7 @@ TEST_F(CheckpointTools, EveryChunkOfOrbaxIsDecoded) {
   EXPECT_TRUE(Diff(orbax, orbax).differences.empty());
   EXPECT_EQ(Json::parse(CheckpointSummary(orbax))["format"].get<std::string>().substr(0, 5),
             "orbax");
-  // Data of arrays, whatever the variant calls it: cut in half.
+  // Cuts array data in half, in every variant of the format.
   for (const auto& entry : fs::recursive_directory_iterator(orbax)) {
     const std::string name = entry.path().filename().string();
     const bool is_text = name.front() == '_' || name.front() == '.' || name == "zarr.json";
@@ -360,17 +362,17 @@ TEST_F(CheckpointTools, ShardsHoldWhatTheyMayAndAreAModel) {
   EXPECT_EQ(Json::parse(CheckpointSummary(target))["provenance"]["parents"][0]["name"],
             "gemma2-tiny");
   EXPECT_EQ(Json::parse(CheckpointSummary(target))["provenance"]["certificate"]["max_kl"], 0);
-  // What the manifest says of it is what the record says.
+  // The manifest repeats the record.
   const Json manifest = Json::parse(engine::ReadWholeFile(target / "manifest.json", 1 << 20));
   EXPECT_EQ(manifest["certificate"]["equal_tensors"], true) << manifest["certificate"];
   EXPECT_EQ(manifest["hashes"]["content_sha256"], engine::ModelDir::Open(target).ContentHash({}));
-  // A byte per shard: each tensor has its own.
+  // A limit of one byte per shard gives each tensor a shard of its own.
   Reshard(model, dir_.path() / "each", 1);
   EXPECT_EQ(
       std::count_if(fs::directory_iterator(dir_.path() / "each"), fs::directory_iterator(),
                     [](const auto& entry) { return entry.path().extension() == ".safetensors"; }),
       made.tensors);
-  EXPECT_THROW(Reshard(model, target, 1), Error);  // is there
+  EXPECT_THROW(Reshard(model, target, 1), Error);  // already exists
   EXPECT_THROW(Reshard(model, dir_.path() / "none", 0), Error);
   EXPECT_FALSE(fs::exists(dir_.path() / "none"));
 }
@@ -407,7 +409,7 @@ TEST_F(CheckpointTools, AnOrbaxArrayIsVerifiedInMemoryOfItsChunks) {
     edit(metadata);
     std::ofstream(file) << metadata.dump();
   };
-  // 16 TiB, which no machine has.
+  // 16 TiB: more memory than any machine has.
   change([](Json& metadata) { metadata["shape"] = {int64_t{1} << 22, int64_t{1} << 22}; });
   const std::vector<std::string> faults = Verify(orbax).faults;
   ASSERT_EQ(faults.size(), 1U);

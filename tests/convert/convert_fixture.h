@@ -19,7 +19,7 @@
 
 namespace tandem::convert {
 
-// Conversions in a directory of their own.
+// Conversions in a temporary directory.
 class ConversionTest : public testing::Test {
  protected:
   ConversionTest() : pool_(2), ops_(engine::Kernels(), pool_) {}
@@ -29,7 +29,7 @@ class ConversionTest : public testing::Test {
     ConvertSpec spec;
     spec.source = source;
     spec.format = format;
-    spec.certificate = false;  // the families' are certificate_test.cc's
+    spec.certificate = false;  // certificate_test.cc covers certificates of all families
     spec.target = dir_.path() / name;
     return spec;
   }
@@ -53,7 +53,7 @@ class ConversionTest : public testing::Test {
   static std::string Text(const std::filesystem::path& file) {
     return engine::ReadWholeFile(file, size_t{1} << 30);
   }
-  // All files of a directory but those that say when and from where it was made.
+  // All files of a directory except records of when and from where it was made.
   static std::map<std::string, std::string> Contents(const std::filesystem::path& dir) {
     std::map<std::string, std::string> contents;
     for (const auto& entry : std::filesystem::directory_iterator(dir)) {

@@ -1,4 +1,5 @@
-// Conversions: what comes out computes what went in, is whole or not there, and says what it is.
+// Conversions: the target computes what the source computes, is whole or absent, and describes
+// itself.
 
 #include "convert/convert.h"
 
@@ -39,7 +40,7 @@ class ConvertTest : public ConversionTest {
     spec.target = target_;
     return spec;
   }
-  // What lies beside the target, temporaries included.
+  // The number of entries beside the target, temporaries included.
   size_t FilesBeside() const {
     return static_cast<size_t>(
         std::distance(fs::directory_iterator(dir_.path()), fs::directory_iterator()));
@@ -56,8 +57,8 @@ class ConvertTest : public ConversionTest {
   const fs::path target_ = dir_.path() / "out";
 };
 
-// Of every golden adapter: the logits in f32 within the fixture's tolerance, and the fixture's
-// tokens in both types.
+// Every golden adapter: f32 logits within the fixture's tolerance, and the fixture's tokens in both
+// dtypes.
 TEST_F(ConvertTest, AMergedAdapterSaysWhatItsFixtureSays) {
   for (const std::string& name : tests::AdapterGoldenNames()) {
     SCOPED_TRACE(name);
@@ -171,7 +172,7 @@ TEST_F(ConvertTest, ValuesThatTheTypeDoesNotHaveAreNamedAndNothingIsLeft) {
   EXPECT_EQ(FilesBeside(), before);
 }
 
-// 2^60 rows walked one by one, or in pieces, would not end.
+// A walk over 2^60 rows, one by one or in pieces, would not end.
 TEST_F(ConvertTest, AnEmptyTensorOfManyRowsCostsNothing) {
   const Golden golden = tests::LoadGolden("mistral-tiny");  // f32
   const fs::path model = dir_.path() / "empty";
@@ -238,7 +239,7 @@ TEST_F(ConvertTest, WhatIsThereIsReplacedOnRequestAndOnlyIfItIsAModel) {
   fs::remove(target_ / "config.json");
   fs::remove(target_ / "convert.json");
   EXPECT_EQ(Fault(copy)->code(), ErrorCode::kAlreadyExists);
-  // Never what is read.
+  // The source is never replaced.
   fs::copy(golden.dir, dir_.path() / "own", fs::copy_options::recursive);
   ConvertSpec onto_itself = Spec(dir_.path() / "own" / "lora", dir_.path() / "own");
   onto_itself.target = dir_.path() / "own";
@@ -247,13 +248,13 @@ TEST_F(ConvertTest, WhatIsThereIsReplacedOnRequestAndOnlyIfItIsAModel) {
   EXPECT_TRUE(fs::exists(dir_.path() / "own" / "lora"));
 }
 
-// Wherever it is stopped, and whether it replaces something or not.
+// Stopped at several points, with and without an existing target.
 TEST_F(ConvertTest, StoppedItLeavesNothing) {
   const Golden golden = tests::LoadGolden("gemma2-tiny/lora");
   const ConvertSpec copy = Spec(golden.dir), merge = Spec(golden.adapter_dir, golden.dir);
   for (const ConvertSpec& spec : {copy, merge}) {
     for (const int64_t percent : {0, 40, 90, 100}) {
-      if (percent == 100 && spec.base.empty()) continue;  // while the merged model is compared
+      if (percent == 100 && spec.base.empty()) continue;  // the merged model is being compared
       SCOPED_TRACE(percent);
       std::stop_source stop;
       JobContext context;
@@ -270,7 +271,7 @@ TEST_F(ConvertTest, StoppedItLeavesNothing) {
   }
 }
 
-// Nor does what it left beside the target show in what the next call makes.
+// Leftovers beside the target do not change the next conversion.
 TEST_F(ConvertTest, AJobThatWasStoppedAnywhereGoesOn) {
   const Golden golden = tests::LoadGolden("gemma2-tiny/lora");
   const ConvertSpec copy = Spec(golden.dir), merge = Spec(golden.adapter_dir, golden.dir);
@@ -303,12 +304,12 @@ TEST_F(ConvertTest, AJobThatWasStoppedAnywhereGoesOn) {
   }
 }
 
-// A server that was killed between publishing and writing down that it did starts the job again.
+// A server killed between publishing and recording success starts the job again.
 TEST_F(ConvertTest, AJobThatIsStartedAgainFindsItsTargetDone) {
   const Golden golden = tests::LoadGolden("gemma2-tiny/lora");
   JobContext context;
   context.dir = "/jobs/job-1";
-  fs::create_directory(dir_.path() / "out.tmp-0123456789abcdef");  // of a killed one
+  fs::create_directory(dir_.path() / "out.tmp-0123456789abcdef");  // left by a killed conversion
   const ConvertResult first = Run(Spec(golden.adapter_dir, golden.dir), context);
   const auto written = fs::last_write_time(target_ / "model.safetensors");
   EXPECT_EQ(FilesBeside(), 1U);

@@ -13,9 +13,9 @@ inline constexpr bool kIsSanitized = true;
 inline constexpr bool kIsSanitized = false;
 #endif
 
-// What a test that goes over every golden model goes over. Under a sanitizer, which takes ten times
-// as long and looks at the code rather than the numbers, one model for each way in which weights
-// lie: in several files, with inputs first, under other names, with norms to be changed.
+// The golden models for tests that cover every family. Sanitizers are ten times as slow and check
+// code, not numbers. They get one model per layout of weights: several files, inputs first, other
+// names, changed norms.
 inline std::vector<std::string> ModelsOfEveryFamily() {
   if (!kIsSanitized) return tests::GoldenNames();
   return {"gemma2-tiny", "gpt2-tiny", "llama2-tiny-two-shards", "minigpt-tiny"};

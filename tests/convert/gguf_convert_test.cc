@@ -1,4 +1,4 @@
-// GGUF files: what is written is the model that it was, to our reader and by the format's rules.
+// GGUF targets: the file is the same model to our reader and by the format's rules.
 
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ class GgufConvertTest : public testing::Test {
         return "f32";
     }
   }
-  // The same tensors, bit for bit; buffers that are no weights may be missing.
+  // Expects the same tensors, bit for bit; buffers that are not weights may be missing.
   static void ExpectSameTensors(const ModelDir& source, const ModelDir& other) {
     for (const std::string& name : source.tensor_names()) {
       if (name.ends_with("attn.bias") || name.ends_with("masked_bias")) continue;
@@ -140,7 +140,7 @@ TEST_F(GgufConvertTest, AHeadOfItsOwnIsConvertedAlthoughTheConfigTiesIt) {
   EXPECT_EQ(certificate["state"], "measured");
   EXPECT_LT(certificate["max_kl"], 1e-4);
 
-  // An equal copy stays tied, without a word.
+  // An equal copy stays tied, without a warning.
   tests::StoreHead(model, /*is_copy=*/true);
   warnings_.clear();
   Run(model, dir_ / "tied.gguf", "gguf", "f32");
@@ -148,7 +148,7 @@ TEST_F(GgufConvertTest, AHeadOfItsOwnIsConvertedAlthoughTheConfigTiesIt) {
   EXPECT_EQ(std::count(warnings_.begin(), warnings_.end(), engine::kOwnHeadNote), 0);
 }
 
-// The writer of the tests' support knows the format on its own.
+// The writer in tests/support is an independent implementation of the format.
 TEST_F(GgufConvertTest, TensorsAreThoseOfAWriterMadeApart) {
   for (const std::string& name : ModelsOfEveryFamily()) {
     if (IsRefused(name)) continue;
@@ -226,7 +226,7 @@ TEST_F(GgufConvertTest, WhatWasLostIsToldOfEveryTensor) {
         nlohmann::json::parse(std::ifstream(dir_ / (std::string(dtype) + ".gguf.convert.json")));
     EXPECT_GT(record["gguf"]["tensors"].size(), 20u);
     EXPECT_EQ(record["gguf"]["relative_rms"], report["relative_rms"]);
-    // Of the blocks, not of the f32 that they are told as: all of the file but its head.
+    // `bytes` counts the stored blocks, not the f32 values they decode to: nearly the whole file.
     const fs::path file = dir_ / (std::string(dtype) + ".gguf");
     const auto file_bytes = static_cast<int64_t>(fs::file_size(file));
     EXPECT_EQ(record["bytes"], result.bytes);
@@ -238,7 +238,7 @@ TEST_F(GgufConvertTest, WhatWasLostIsToldOfEveryTensor) {
     EXPECT_EQ(of_back["parents"][0]["bytes"], result.bytes);
     EXPECT_EQ(nlohmann::json::parse(ConvertResultJson(result))["gguf"], report);
   }
-  // The model is in bf16, whose least numbers f16 does not have.
+  // The model is in bf16; f16 lacks its smallest numbers.
   for (const char* dtype : {"f32", "bf16"}) EXPECT_EQ(rms_of[dtype], 0) << dtype;
   EXPECT_LT(rms_of["f16"], 1e-6);
   EXPECT_GT(rms_of["q8_0"], 1e-4);
@@ -293,7 +293,7 @@ TEST_F(GgufConvertTest, WhatHasNoArchitectureIsRefusedNamingIt) {
 
 class GgufConfigTest : public GgufConvertTest {
  protected:
-  // A golden model with other fields in its config.json.
+  // Copies a golden model with other fields in its config.json.
   fs::path Changed(const std::string& golden, const nlohmann::json& fields) {
     const fs::path dir = dir_ / "changed";
     fs::remove_all(dir);
@@ -331,7 +331,7 @@ TEST_F(GgufConfigTest, SettingsComeBack) {
     ModelHarness to(file, {.dtype = DType::kF32});
     const std::vector<float> wanted = from.Prefill(tokens, 0), is = to.Prefill(tokens, 0);
     ASSERT_EQ(is.size(), wanted.size());
-    // Factors are 32-bit numbers in the file.
+    // The file stores factors as 32-bit floats.
     for (size_t i = 0; i < is.size(); ++i) ASSERT_NEAR(is[i], wanted[i], 1e-4);
     fs::remove(file);
     fs::remove(dir_ / "model.gguf.convert.json");

@@ -1,4 +1,4 @@
-// Tokenizers as GGUF has them: our own reader encodes and decodes as before.
+// Tokenizers in GGUF files: our reader encodes and decodes as with the original files.
 
 #include "convert/formats/gguf/gguf_tokenizer.h"
 
@@ -27,7 +27,7 @@ using engine::TokenizerFiles;
 using Json = nlohmann::ordered_json;
 using Texts = std::map<std::string, std::string>;
 
-// A directory of a tokenizer's files without a model.
+// A source with a tokenizer's files and no model.
 class TextsSource final : public ModelSource {
  public:
   explicit TextsSource(Texts texts) : texts_(std::move(texts)) {}
@@ -49,7 +49,7 @@ class TextsSource final : public ModelSource {
 
 class GgufTokenizerTest : public testing::Test {
  protected:
-  // Writes a file with nothing but the tokenizer and compares what is read of it.
+  // Writes a file with only the tokenizer and compares the result of reading it.
   void RoundTrip(const Texts& texts, int64_t vocab_size) {
     const TextsSource source(texts);
     engine::ModelConfig config;
@@ -167,7 +167,7 @@ TEST_F(GgufTokenizerTest, APatternWithoutANameIsRefusedShowingIt) {
   EXPECT_NE(error.find("native"), std::string::npos) << error;
 }
 
-// As Llama's tokenizer.json: bytes, characters, and tokens that merges make of them.
+// Like Llama's tokenizer.json: bytes, characters, and tokens that merges create.
 Json PieceJson() {
   Json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
   const auto add = [&](const std::string& text) { vocab[text] = vocab.size(); };
@@ -233,7 +233,7 @@ TEST_F(GgufTokenizerTest, MergesThatNoScoreOrdersAreRefused) {
   Json json = PieceJson();
   const auto size = static_cast<int64_t>(json["model"]["vocab"].size()) + 1;
   json["model"]["vocab"]["th"] = size - 1;
-  // "t" and "he" exist, and "th" and "e", but only one of the two pairs merges into "the".
+  // Both "t" + "he" and "th" + "e" are tokens, but only one pair merges into "the".
   json["model"]["vocab"]["the"] = size;
   json["model"]["merges"].push_back("t h");
   json["model"]["merges"].push_back("th e");
@@ -304,7 +304,7 @@ TEST_F(GgufTokenizerTest, WithoutATokenizerTheFileSaysSo) {
   EXPECT_EQ(warnings_.size(), 1u);
 }
 
-// Megabytes of vocabulary in memory are all that a file of keys takes.
+// A file with only keys takes megabytes of memory: those of the vocabulary.
 TEST_F(GgufTokenizerTest, RealTokenizersEncodeATextAsBefore) {
   const auto text = Shared("text/tinyshakespeare.txt");
   if (!text) GTEST_SKIP() << tests::AbsentData("data/text/tinyshakespeare.txt");

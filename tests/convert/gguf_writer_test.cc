@@ -1,4 +1,4 @@
-// The container and the encodings of GGUF, apart from any model.
+// The container and the encodings of GGUF, without a model.
 
 #include "convert/formats/gguf/gguf_writer.h"
 
@@ -74,7 +74,7 @@ TEST(GgufWriter, EveryTypeOfKeyIsReadBack) {
   EXPECT_EQ(file.Find("a")->shape, (std::vector<int64_t>{2, 3}));
   EXPECT_TRUE(std::ranges::equal(file.Find("a")->data, std::as_bytes(std::span(a))));
   EXPECT_TRUE(std::ranges::equal(file.Find("b")->data, std::as_bytes(std::span(b))));
-  // Both begin on the file's alignment.
+  // Both tensors begin on the file's alignment.
   EXPECT_EQ((file.Find("b")->data.data() - mapped->bytes().data()) % kGgufAlignment, 0);
 }
 

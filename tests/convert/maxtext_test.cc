@@ -1,4 +1,4 @@
-// Models as checkpoints of MaxText and back: every number of the fixtures, in both directions.
+// Models to MaxText checkpoints and back: every number of the fixtures, in both directions.
 
 #include "convert/formats/maxtext/maxtext.h"
 
@@ -77,7 +77,7 @@ Arrays TensorsOf(const fs::path& model) {
   return arrays;
 }
 
-// Names as MaxText's converter joins them are paths of the tree: params-decoder-… is
+// MaxText's converter joins paths of the tree with dashes: params-decoder-… is
 // params.params.decoder.…
 Arrays GoldenLeaves(const std::string& file) {
   const auto golden = engine::SafetensorsFile::Open(Golden("maxtext") / (file + ".safetensors"));
@@ -125,7 +125,7 @@ class MaxTextTest : public testing::Test {
     spec.source = source;
     spec.format = format;
     spec.target = target;
-    spec.certificate = false;  // tensors are compared, which says more
+    spec.certificate = false;  // the tests compare tensors, which is stricter
     return spec;
   }
   ConvertResult Run(const ConvertSpec& spec) { return Convert(spec, {}, ops_); }
@@ -143,7 +143,7 @@ class MaxTextTest : public testing::Test {
     EXPECT_NE(fault.find(words), std::string::npos) << fault;
   }
 
-  // A checkpoint with these leaves, as another program would leave it: nothing beside it.
+  // Writes a checkpoint of these leaves as another program would: without our records.
   void WriteCheckpoint(const Arrays& leaves, const fs::path& dir,
                        const OrbaxStorage& storage = {}) {
     fs::remove_all(dir);
@@ -238,8 +238,8 @@ TEST_F(MaxTextTest, WhatMaxTextsConverterWritesIsReadAsTheModelItWasMadeOf) {
   }
 }
 
-// Every golden model of these families, in f32 and bf16, comes back from a checkpoint byte for
-// byte, without its base. Layouts take turns: they have nothing to do with numbers.
+// Every golden model of these families returns byte for byte from a checkpoint, in f32 and bf16,
+// without its base. Layouts alternate: they do not affect numbers.
 TEST_F(MaxTextTest, EveryModelComesBackByteForByte) {
   struct Numbers {
     const char* dtype;
@@ -264,7 +264,7 @@ TEST_F(MaxTextTest, EveryModelComesBackByteForByte) {
       spec.layout = layout;
       spec.maxtext.all_bf16 = all_bf16;
       Run(spec);
-      if (spec.dtype == "bf16" && was == DType::kF32) continue;  // compared when it was written
+      if (spec.dtype == "bf16" && was == DType::kF32) continue;  // compared while it was written
       std::optional<DType> told;
       if (spec.dtype == "f32" && was == DType::kBF16) told = DType::kBF16;
       const auto back = OpenMaxText(checkpoint_, {}, told, "");
@@ -281,8 +281,7 @@ TEST_F(MaxTextTest, EveryModelComesBackByteForByte) {
   }
 }
 
-// In pieces of any number of threads, from chunks of any size, every tensor is what it is as a
-// whole.
+// Reading in pieces gives the whole tensor, for any number of threads and any chunk size.
 TEST_F(MaxTextTest, PiecesAreTheWholeOnAnyNumberOfThreads) {
   for (const char* model : {"gemma3-text-tiny", "llama3-tiny-rope-scaling", "qwen3-tiny"}) {
     for (const int64_t chunk_bytes : {int64_t{256}, int64_t{3000}, int64_t{1} << 30}) {
@@ -347,7 +346,7 @@ TEST_F(MaxTextTest, ADamagedChunkIsNamedAndNothingIsKept) {
   }
 }
 
-// A record of types that no writer of ours makes.
+// A record with a mix of dtypes that our writers never produce.
 TEST_F(MaxTextTest, LayersMayBeOfDifferentTypes) {
   ConvertSpec spec = Spec(Golden("qwen3-tiny"), "maxtext", checkpoint_);
   spec.dtype = "f32";
@@ -392,7 +391,7 @@ float Bf16(double value) {
   return engine::Bf16ToFloat(engine::FloatToBf16(static_cast<float>(value)));
 }
 
-// There is no file of MaxText's for it: names and numbers as its converter's rules say.
+// MaxText has no fixture for it: names and numbers follow the rules of its converter.
 TEST_F(MaxTextTest, Gemma3HasBlocksOfSixAndTheRestApart) {
   ConvertSpec spec = Spec(Golden("gemma3-text-tiny"), "maxtext", out_);
   spec.dtype = "f32";
@@ -406,7 +405,7 @@ TEST_F(MaxTextTest, Gemma3HasBlocksOfSixAndTheRestApart) {
   for (size_t i = 0; i < theirs.size(); ++i) {
     ASSERT_EQ(embedding[i], theirs[i] * Bf16(std::sqrt(32.0)));
   }
-  // Seven layers: one block, whose layers are scanned over one, and one layer more.
+  // Seven layers: one scanned block of six, and one remaining layer.
   for (int layer = 0; layer < 7; ++layer) {
     const std::string below = layer < 6 ? "layers.layers_" + std::to_string(layer)
                                         : std::string("layers_remainder.layers_0");
@@ -429,7 +428,7 @@ TEST_F(MaxTextTest, Gemma3HasBlocksOfSixAndTheRestApart) {
   EXPECT_FALSE(leaves.contains("params.params.decoder.layers_remainder.layers_1.mlp.wo.kernel"));
 }
 
-// Trees of other programs: what stands around the names does not matter.
+// Trees of other programs: levels around the names do not matter.
 TEST_F(MaxTextTest, TreesOfNnxAndOfTunixAreRead) {
   const Arrays golden = GoldenLeaves("qwen3-tiny.maxtext-qwen3-8b.unscanned");
   struct Form {
@@ -518,7 +517,7 @@ TEST_F(MaxTextTest, ModelsThatItsTreeHasNoPlaceForAreRefused) {
   ExpectFault(spec, "dtype 'f16' is none of f32, bf16");
 }
 
-// What a run has changed since keeps its value: a correction is for the number it was made for.
+// A correction applies only to the number it was made for: numbers that training changed stay.
 TEST_F(MaxTextTest, CorrectionsAreForTheNumbersTheyWereMadeFor) {
   const MaxTextArithmetic plus_one{.added = 1};
   MaxTextLeaf leaf;
@@ -552,7 +551,7 @@ TEST_F(MaxTextTest, CorrectionsAreForTheNumbersTheyWereMadeFor) {
   EXPECT_EQ(back[3], -0.5f);
 }
 
-// A large tensor goes into its parameter some rows at a time, whose bytes are all that is there.
+// A large tensor is written into its parameter a few rows at a time; only those rows are in memory.
 TEST_F(MaxTextTest, RowsOfATensorGoWhereTheWholeTensorPutsThem) {
   MaxTextLeaf turned;
   turned.tensors = {"q"};
@@ -560,7 +559,7 @@ TEST_F(MaxTextTest, RowsOfATensorGoWhereTheWholeTensorPutsThem) {
   turned.shape = {24, 4, 8};
   turned.is_transposed = true;
   turned.rotated_head_dim = 8;
-  MaxTextLeaf table;  // with rows that the tensor has not
+  MaxTextLeaf table;  // with more rows than the tensor
   table.tensors = {"embedding"};
   table.tensor_shape = {32, 24};
   table.shape = {40, 24};
@@ -613,14 +612,14 @@ TEST_F(MaxTextTest, RowsThatASourceReadsAreThoseOfTheTensor) {
   }
 }
 
-// Of every bf16 number: its product with a root is told apart in f32, and comes back.
+// Every bf16 number: its f32 product with a root is unique and converts back.
 TEST_F(MaxTextTest, ProductsOfNumbersOf16BitsComeBackFromF32) {
   for (const float factor : {std::sqrt(2304.0f), std::sqrt(3584.0f), 1 / std::sqrt(128.0f),
                              static_cast<float>(1 / std::sqrt(12.0)), Bf16(std::sqrt(1152.0))}) {
     for (uint32_t bits = 0; bits < 0x10000; ++bits) {
       const float value = engine::Bf16ToFloat(static_cast<uint16_t>(bits));
       const float theirs = value * factor;
-      // Products below the normal numbers have fewer bits than both.
+      // Subnormal products have fewer bits than both factors.
       if (!std::isfinite(theirs) || std::fabs(value) < 1e-30f) continue;
       const float back = FromMaxText({.factor = factor}, DType::kF32, theirs);
       ASSERT_EQ(std::bit_cast<uint32_t>(back), std::bit_cast<uint32_t>(value)) << value;
@@ -655,7 +654,6 @@ TEST_F(MaxTextTest, WhatBf16WouldDamageIsKeptInF32UnlessToldOtherwise) {
   EXPECT_TRUE(fs::exists(out_ / "exact/items/manifest.ocdbt"));
 }
 
-// A whole number of layers that config.json does not have.
 TEST_F(MaxTextTest, ScannedBecomesUnscannedAndBack) {
   const fs::path unscanned = dir_.path() / "unscanned";
   ConvertSpec spec = Spec(Golden("gemma2-tiny"), "maxtext", checkpoint_);

@@ -1,4 +1,5 @@
-// Native checkpoints: stacked and back the same bits, full states kept, hostile ones refused.
+// Native checkpoints: stacking and unstacking keep every bit, full states survive, hostile files
+// are refused.
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -31,7 +32,7 @@ class NativeTest : public ConversionTest {
   static void WriteText(const fs::path& file, const std::string& text) {
     std::ofstream(file, std::ios::binary) << text;
   }
-  // A manifest of all files that are in the directory.
+  // Writes a manifest of all files in the directory.
   static void WriteManifest(const fs::path& dir, engine::CheckpointManifest manifest) {
     for (const auto& [name, text] : Contents(dir)) {
       manifest.files.push_back({name, static_cast<int64_t>(text.size()),
@@ -40,10 +41,10 @@ class NativeTest : public ConversionTest {
     WriteText(dir / "manifest.json", manifest.ToJson());
   }
 
-  // A checkpoint of a bf16 run as the trainer writes it, with masters of random values.
+  // A bf16 run's checkpoint as the trainer writes it, with random masters.
   struct Run16 {
     fs::path dir;
-    std::map<std::string, std::vector<float>> masters;  // by name, as the weight's file has them
+    std::map<std::string, std::vector<float>> masters;  // by name, in the layout of the weight file
   };
   Run16 MakeFullState(const tests::Golden& golden) {
     Run16 run{dir_.path() / "run", {}};
@@ -70,7 +71,7 @@ class NativeTest : public ConversionTest {
       std::vector<float> m(count), master(count);
       for (size_t at = 0; at < count; ++at) {  // `at` in [n, k]
         uint32_t bits = 0x3c000000u + random() % 0x2000000u + (random() % 2 << 31);
-        if (at % 5 == 0) bits = (bits & 0xffff0000u) | 0x8000u;  // halfway between two of bf16
+        if (at % 5 == 0) bits = (bits & 0xffff0000u) | 0x8000u;  // halfway between two bf16 numbers
         const uint32_t upper = (bits + 0x8000u) >> 16;
         const size_t in_file =
             spec.layout == engine::SourceLayout::kOutIn
@@ -123,7 +124,7 @@ TEST_F(NativeTest, EveryFamilyIsStackedAndComesBackBitForBit) {
     const auto shard = engine::SafetensorsFile::Open(native / "model-00001-of-00001.safetensors");
     stacked_models += std::any_of(shard.names().begin(), shard.names().end(),
                                   [](const auto& n) { return n.find("{L}") != n.npos; });
-    // Aliases, both layouts, and a directory of ours that is one of Hugging Face.
+    // Aliases, both layouts, and our directory that is also a Hugging Face directory.
     const fs::path params = Make(Spec(native, "params", name + "-params"));
     ConvertSpec unroll = Spec(native, "scanned", name + "-unrolled");
     unroll.layout = "unscanned";
@@ -200,7 +201,7 @@ TEST_F(NativeTest, TensorsThatDifferBetweenLayersStaySingle) {
                                       "layers.{L}.none", "layers.{L}.same", "layers.{L}.scalar"}));
 }
 
-// gpt2's matrices lie the other way round in its files than in the optimizer's.
+// gpt2's files and the optimizer store matrices in opposite layouts.
 TEST_F(NativeTest, AFullStateKeepsItsOptimizerAndGivesExactMasters) {
   for (const std::string name : {"gemma2-tiny", "gpt2-tiny"}) {
     SCOPED_TRACE(name);
@@ -222,7 +223,7 @@ TEST_F(NativeTest, AFullStateKeepsItsOptimizerAndGivesExactMasters) {
     }
     EXPECT_EQ(ManifestOf(unroll.target)["producer"], ManifestOf(run.dir)["producer"]);
 
-    // From the run and from what is stacked alike.
+    // Both from the run and from the stacked checkpoint.
     for (const fs::path& from : {run.dir, native}) {
       for (const std::string dtype : {"f32", "bf16"}) {
         SCOPED_TRACE(from.filename().string() + " " + dtype);
@@ -242,7 +243,7 @@ TEST_F(NativeTest, AFullStateKeepsItsOptimizerAndGivesExactMasters) {
         }
       }
     }
-    // An adapter is made of the masters, too.
+    // An adapter is computed from the masters, too.
     std::map<std::string, std::string> adapters[2];
     for (const std::string from : {"run", "weights-f32"}) {
       if (from != "run") {
@@ -335,7 +336,7 @@ TEST_F(NativeTest, StackedTensorsThatLieAreRefusedByName) {
       EXPECT_NE(std::string(error.what()).find("layers."), std::string::npos) << error.what();
     }
   }
-  // And a source that uses the mark itself is not stacked.
+  // A source whose names contain the mark is not stacked.
   tests::TemporaryDir dir;
   WriteText(dir / "config.json", "{}");
   engine::WriteSafetensors(dir / "model.safetensors", cases[1].tensors, {});

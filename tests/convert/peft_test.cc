@@ -1,4 +1,4 @@
-// Adapters made of a tuned model and its base: what they say, what they lose, what is refused.
+// Adapters extracted from a tuned model and its base: their output, their error, and refusals.
 
 #include "convert/formats/peft/peft.h"
 
@@ -42,7 +42,7 @@ class PeftTest : public ConversionTest {
     spec.peft.rank = rank;
     return spec;
   }
-  // The adapter merged into its base, in f32.
+  // Merges the adapter into its base, in f32.
   fs::path Merge(const fs::path& adapter, const fs::path& base, const std::string& name) {
     ConvertSpec spec = Spec(adapter, "hf", name);
     spec.base = base;
@@ -54,7 +54,7 @@ class PeftTest : public ConversionTest {
     const auto files = engine::ModelDir::Open(model);
     return engine::DecodeTensor(*files.FindStored(tensor));
   }
-  // The model in f32, with its numbers changed.
+  // Copies the model in f32 and changes its numbers.
   fs::path Tuned(const fs::path& base, const std::string& name,
                  const std::function<void(const std::string&, std::vector<float>&)>& tune) const {
     const auto files = engine::ModelDir::Open(base);
@@ -79,7 +79,7 @@ class PeftTest : public ConversionTest {
     engine::ConvertToF32(view, {matrix.data(), static_cast<size_t>(matrix.size())});
     return matrix;
   }
-  // What the module's weight differs by, [out, in].
+  // The change of the module's weight, [out, in].
   static Matrix Change(const LoraModule& module, const std::string& tensor, const fs::path& tuned,
                        const fs::path& base) {
     const std::vector<float> is = Values(tuned, tensor), was = Values(base, tensor);
@@ -101,7 +101,7 @@ class PeftTest : public ConversionTest {
     }
     throw std::runtime_error(tensor + " is not in the report");
   }
-  // Of llama's and gemma's names, and of miniGPT's.
+  // The weight's name in llama and gemma (.weight) or in miniGPT (.kernel).
   static std::string TensorOf(const fs::path& base, const std::string& module) {
     const auto files = engine::ModelDir::Open(base);
     for (const char* leaf : {".weight", ".kernel"}) {
@@ -111,7 +111,7 @@ class PeftTest : public ConversionTest {
   }
 };
 
-// |D - B A| / |D| that dropping all but the first singular values must give.
+// |D - B A| / |D| of the best approximation: all but the first `rank` singular values dropped.
 double BestError(const Matrix& change, int64_t rank) {
   const Eigen::VectorXd values =
       Eigen::JacobiSVD<Eigen::MatrixXd>(change.cast<double>()).singularValues();
@@ -185,7 +185,7 @@ TEST_F(PeftTest, ASmallerRankLosesWhatTheOtherSingularValuesHave) {
       EXPECT_NEAR((change - module.scale * (b * a)).norm() / change.norm(), best, 1e-4);
       EXPECT_NEAR(Of(report, tensor)["relative_error"].get<double>(), best, 1e-4);
       EXPECT_LE(Of(report, tensor)["relative_error"], report["worst_relative_error"]);
-      // The singular values are split evenly.
+      // A and B share the singular values evenly.
       for (int64_t i = 0; i < 2; ++i) EXPECT_NEAR(a.row(i).norm() / b.col(i).norm(), 1, 1e-5);
       error2 += std::pow(best * change.norm(), 2);
       all2 += change.squaredNorm();
@@ -194,7 +194,7 @@ TEST_F(PeftTest, ASmallerRankLosesWhatTheOtherSingularValuesHave) {
   }
 }
 
-// Everything a little, norms and embeddings too.
+// Every tensor changes a little, including norms and embeddings.
 TEST_F(PeftTest, WhatAnAdapterCannotSayIsNamedAndCounted) {
   const Golden golden = tests::LoadGolden("gemma2-tiny");
   std::mt19937 random(5);
@@ -232,7 +232,7 @@ TEST_F(PeftTest, WhatAnAdapterCannotSayIsNamedAndCounted) {
     EXPECT_EQ(Of(report, other)["module"], false) << other;
     EXPECT_EQ(Of(report, other)["relative_error"], 1) << other;
   }
-  // Noise has all singular values alike, and still the best of that rank is nearly found.
+  // Noise has nearly equal singular values, and yet the result is close to the best of that rank.
   for (const LoraModule& module : made.modules()) {
     const std::string tensor = module.path + ".weight";
     const double best = BestError(Change(module, tensor, tuned, golden.dir), 4);
@@ -259,7 +259,7 @@ TEST_F(PeftTest, AWeightThatDidNotChangeHasNoModule) {
   EXPECT_EQ(Report(dir_.path() / "adapter")["unchanged"], files.tensor_names().size() - 1);
 }
 
-// Kernels of GPT-2 lie with their inputs first, and its names may have a module before them.
+// GPT-2's kernels are stored [in, out], and its names may have a module prefix.
 TEST_F(PeftTest, AModelOfEveryFamilyAndKindOfSourceIsTakenApart) {
   for (const std::string& name : ModelsOfEveryFamily()) {
     SCOPED_TRACE(name);
@@ -284,7 +284,7 @@ TEST_F(PeftTest, AModelOfEveryFamilyAndKindOfSourceIsTakenApart) {
   }
 }
 
-// With its own config beside it, and as MaxText itself leaves it: then the base lends one.
+// A MaxText checkpoint with its own config, and one without: then the base lends its config.
 TEST_F(PeftTest, ACheckpointOfMaxTextIsTakenApartAsItsModelIs) {
   const Golden golden = tests::LoadGolden("gemma2-tiny/lora");
   const fs::path tuned = Merge(golden.adapter_dir, golden.dir, "tuned");
@@ -299,13 +299,13 @@ TEST_F(PeftTest, ACheckpointOfMaxTextIsTakenApartAsItsModelIs) {
 
     ConvertSpec spec = Extracting(there.target, golden.dir, 4, "beside-" + mark);
     spec.certificate = true;
-    spec.max_kl = 1e-6;  // cannot be held without a measurement
+    spec.max_kl = 1e-6;  // forces a measurement
     const ConvertResult result = Run(spec);
     for (const char* file : {"config.json", "maxtext.json"}) fs::remove(there.target / file);
     Run(Extracting(there.target / "0" / "items", golden.dir, 4, "lent-" + mark));
 
     ExpectSameContents(Contents(dir_.path() / ("beside-" + mark)), plain);
-    // What bf16 of the base's config would have left of the change is another thing.
+    // Rounding to the base's bf16 would have lost part of the change.
     EXPECT_LT(Report(dir_.path() / ("lent-" + mark))["relative_error"], 1e-5);
     EXPECT_EQ(Report(dir_.path() / ("lent-" + mark))["not_expressed"]["tensors"], 0);
     EXPECT_EQ(Json::parse(result.certificate_json)["state"], "measured");
@@ -313,7 +313,7 @@ TEST_F(PeftTest, ACheckpointOfMaxTextIsTakenApartAsItsModelIs) {
   }
 }
 
-// F32 has every bit of both; of blocks the adapter is what they decode to.
+// F32 keeps every bit of both models. From blocks, the adapter is the difference of decoded values.
 TEST_F(PeftTest, FilesOfGgufAreSourcesAndBases) {
   const Golden golden = tests::LoadGolden("gemma2-tiny/lora");
   const fs::path tuned = Merge(golden.adapter_dir, golden.dir, "tuned");
@@ -410,7 +410,7 @@ TEST_F(PeftTest, IsRefusedWhereItWouldSayNothingOrSomethingElse) {
   expect(Extracting(tuned_by("norm", "model.norm.weight"), golden.dir, 4), "source.base",
          "model.norm.weight");
   expect(Extracting(tests::LoadGolden("qwen3-tiny").dir, golden.dir, 4), "source.base", "families");
-  // Another model of the same family.
+  // Another model of the same family is not the base.
   expect(Extracting(tests::LoadGolden("gemma2-tiny-query-scalar").dir, golden.dir, 4),
          "source.base", "model.");
   ConvertSpec maxtext = Spec(golden.dir, "maxtext", "maxtext");

@@ -1,5 +1,5 @@
-// Records: what conversions say of where their targets come from, and what is believed of records
-// that somebody else has written.
+// Provenance records: what conversions write about their source, and how they read records of other
+// programs.
 
 #include "convert/work/provenance.h"
 
@@ -91,7 +91,7 @@ TEST_F(ProvenanceTest, ParentsAreNamedByTheirContentAndChained) {
   EXPECT_EQ(second["parents"][1]["role"], "adapter");
   EXPECT_EQ(second["parents"][1]["tensors_sha256"].get<std::string>().size(), 64U);
   EXPECT_GT(second["merge"]["bound"], 0);
-  // No path of this machine is in it.
+  // The record contains no path of this machine.
   EXPECT_EQ(engine::ReadWholeFile(merged / "convert.json", 1 << 20).find(dir_.path().string()),
             std::string::npos);
 }
@@ -99,7 +99,7 @@ TEST_F(ProvenanceTest, ParentsAreNamedByTheirContentAndChained) {
 TEST_F(ProvenanceTest, WithoutARecordNothingIsSaid) {
   EXPECT_EQ(ReadProvenance(tests::LoadGolden("mistral-tiny").dir), "");
   EXPECT_EQ(ReadProvenance(dir_.path() / "nowhere"), "");
-  // A record that is no file.
+  // A directory with the name of the record.
   fs::create_directories(dir_.path() / "odd" / "convert.json");
   EXPECT_EQ(ReadProvenance(dir_.path() / "odd"), "");
 }
@@ -142,7 +142,7 @@ TEST_F(ProvenanceTest, OnlyWhatIsKnownIsTakenFromAnybodysRecord) {
 
   const Json read = Read(WithRecord(record.dump()));
 
-  EXPECT_EQ(read["format"].get<std::string>().size(), 255U);  // not within a character
+  EXPECT_EQ(read["format"].get<std::string>().size(), 255U);  // cut between characters
   EXPECT_EQ(read["format"], umlauts.substr(0, 255));
   for (const char* name : {"dtype", "api_key", "merge", "producer"}) {
     EXPECT_FALSE(read.contains(name)) << name;

@@ -11,7 +11,7 @@
 namespace tandem::convert {
 namespace {
 
-// Parts that hold more memory than the queue gives out, but for one at a time.
+// Parts that exceed the memory budget of the queue: it hands out one at a time.
 class LargeParts : public ModelSource {
  public:
   explicit LargeParts(int64_t n) : n_(n) {}
@@ -33,7 +33,7 @@ class SharedWorkTest : public testing::Test {
  protected:
   static constexpr int kThreads = 4;
 
-  // On all threads, of three parts.
+  // Drains three parts on all threads.
   void Drain(const BudgetedQueue::Work& work) {
     const LargeParts source(3);
     BudgetedQueue queue(source, {0, 1, 2});
@@ -50,7 +50,7 @@ TEST_F(SharedWorkTest, EveryTaskIsDoneOnce) {
     Drain([&](int64_t part, const ParallelFor& parallel_for) {
       EXPECT_TRUE(
           parallel_for(100, [&](int64_t i) { ++done[static_cast<size_t>(part * 100 + i)]; }));
-      // All of them have ended.
+      // All tasks have ended.
       for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(done[static_cast<size_t>(part * 100 + i)], 1);
     });
 
@@ -58,7 +58,7 @@ TEST_F(SharedWorkTest, EveryTaskIsDoneOnce) {
   }
 }
 
-// Tasks that wait for each other end only if all threads take part, though one alone has a part.
+// Tasks that wait for each other end only if threads without a part help.
 TEST_F(SharedWorkTest, ThreadsThatWaitForMemoryHelp) {
   Drain([&](int64_t, const ParallelFor& parallel_for) {
     std::atomic<int> inside{0};
@@ -69,7 +69,7 @@ TEST_F(SharedWorkTest, ThreadsThatWaitForMemoryHelp) {
   });
 }
 
-// What failed is told, not that the others were stopped for it.
+// The reported error is the first failure, not the cancellation of the others.
 TEST_F(SharedWorkTest, TheFirstFailureEndsAll) {
   for (int round = 0; round < 50; ++round) {
     try {

@@ -1,4 +1,4 @@
-// Singular values held to Eigen's, which finds all of them.
+// Compares singular values with Eigen's full decomposition.
 
 #include "convert/formats/peft/truncated_svd.h"
 
@@ -50,7 +50,7 @@ struct Case {
   int64_t rows, cols, rank;
   double decay;
   int64_t true_rank;
-  double near;  // of singular values, relative to the first
+  double near;  // error of singular values, relative to the first
 };
 
 TEST(TruncatedSvd, HasTheLargestSingularValuesAndTheirVectors) {
@@ -75,7 +75,7 @@ TEST(TruncatedSvd, HasTheLargestSingularValuesAndTheirVectors) {
     const RowMajor identity = RowMajor::Identity(c.rank, c.rank);
     EXPECT_LT((left * left.transpose() - identity).norm(), 1e-8);
     EXPECT_LT((right * right.transpose() - identity).norm(), 1e-8);
-    // What is left is what the smaller singular values have, or little more.
+    // The residual has little more than the norm of the smaller singular values.
     const Eigen::Map<const Eigen::VectorXd> sizes(svd.values.data(), c.rank);
     const double error = (matrix - left.transpose() * sizes.asDiagonal() * right).norm();
     const double best = expected.tail(expected.size() - c.rank).norm();

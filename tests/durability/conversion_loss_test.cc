@@ -1,5 +1,5 @@
-// Power losses during conversions: a target is absent or whole, and what is left beside it is gone
-// on from, or begun anew, to the same bytes.
+// Power losses during conversions: the target is absent or whole. A conversion started again,
+// resumed or anew, ends in the same bytes.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ using Files = std::map<std::string, std::string>;  // path below the target, con
 
 std::string Text(const fs::path& path) { return engine::ReadWholeFile(path, 1 << 28); }
 
-// A directory's files; a file, and the record beside it.
+// The files of a target directory, or a target file with its record (TARGET.convert.json).
 Files Contents(const fs::path& target) {
   if (!fs::is_directory(target)) {
     const fs::path record = target.string() + ".convert.json";
@@ -38,7 +38,8 @@ Files Contents(const fs::path& target) {
   return files;
 }
 
-// What says when it was made, and OCDBT's files, whose names are random.
+// Files that differ from run to run: records with a time, and OCDBT's files, whose names are
+// random.
 bool IsOfItsOwn(const std::string& file) {
   return file == "convert.json" || file.ends_with("_CHECKPOINT_METADATA") ||
          file.ends_with("manifest.ocdbt") || file.find("/d/") != std::string::npos;
@@ -69,7 +70,7 @@ class ConversionLoss : public testing::Test {
     return convert::HashOf(convert::HashTensors(*convert::OpenTensors(dir / target_).source));
   }
 
-  // Neither read again nor run: what is wrong must show in the bytes.
+  // No verification and no certificate: a fault must show in the bytes.
   std::vector<std::string> Words(const fs::path& dir) const {
     std::vector<std::string> words = {ProgramPath(), "convert",     source_,
                                       dir / target_, "--no-verify", "--no-certificate"};
@@ -156,7 +157,7 @@ TEST_F(ConversionLoss, LeavesAMergedAdapterWholeOrAbsent) {
   ExpectNoFaults(Record("out.gguf", {"--to", "gguf", "--base", base}));
 }
 
-// The replay itself: contents, the journal's promise, and the name that nobody synced.
+// Checks the replay itself. It must find unsynced contents, a broken journal and an unsynced name.
 TEST_F(ConversionLoss, IsSeenWhereASyncIsLeftOut) {
   const auto records = Record("out", {"--to", "hf", "--dtype", "f32"});
   const auto faults_without = [&](const fs::path& synced, auto fault, size_t states) {

@@ -79,7 +79,7 @@ void DiskModel::Open(const IoRecord& record) {
   std::string name;
   Node& dir = ParentOf(record.path, &name);
   NodePtr& file = dir.entries[name];
-  // Also what somebody unrecorded has made: a log that a child was started with.
+  // A file that no record created, for instance a child's log, enters the model here.
   if (!file) file = std::make_shared<Node>();
   by_number_[record.node] = file;
   if ((record.flags & kEmpties) != 0 && !file->content.empty()) Change(*file, -1, "");
@@ -162,7 +162,7 @@ std::string DiskModel::ContentAfter(const Node& node, Loss loss, std::mt19937& r
       if (random() % 2 != 0) Write(&content, offset, data);
       continue;
     }
-    // Sectors of a piece reach the disk or do not.
+    // Each sector of a piece reaches the disk or does not.
     constexpr size_t kSectorBytes = 512;
     for (size_t at = 0; at < data.size(); at += kSectorBytes) {
       if (random() % 2 == 0) continue;
@@ -189,7 +189,7 @@ std::map<std::string, DiskModel::NodePtr> DiskModel::EntriesAfter(const Node& di
 void DiskModel::Collect(const Node& dir, const std::string& prefix, Loss loss, std::mt19937& random,
                         DiskState* state) {
   for (const auto& [name, node] : EntriesAfter(dir, loss, random)) {
-    if (node->is_link) continue;  // nothing that is checked has any
+    if (node->is_link) continue;  // no checked file is a link
     const std::string path = prefix + name;
     if (node->is_dir) {
       (*state)[path + "/"];

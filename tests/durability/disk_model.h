@@ -22,10 +22,10 @@ struct IoRecord {
   std::string data;
 };
 
-// The log that the recorder wrote; whole records only.
+// Reads the recorder's log, without a truncated last record.
 std::vector<IoRecord> ReadIoLog(const std::filesystem::path& log);
 
-// What a power loss may leave of changes that nobody has synced.
+// Which unsynced changes a power loss destroys.
 enum class Loss {
   kNothing,   // everything reached the disk
   kUnsynced,  // only what was synced: contents by fsync of the file, names by fsync of the
@@ -35,33 +35,32 @@ enum class Loss {
   kSome,      // anything between: each name, and each written piece, did or did not
 };
 
-// What a disk holds after a power loss: path below the root -> content, directories with a slash at
-// their end.
+// The contents of a disk after a power loss: path below the root -> content. Directory paths end
+// with a slash.
 using DiskState = std::map<std::string, std::string>;
 
-// A directory and everything below, as far as records tell: what programs see, and what is safe.
-// Stricter than any file system of today: the fsync of a file does not make its name last.
+// A directory tree rebuilt from records: the view of programs, and the part that survives a loss.
+// Stricter than today's file systems: fsync of a file does not make its name durable.
 class DiskModel {
  public:
-  // `root` is empty, or holds nothing that matters.
+  // `root` is empty, or its contents do not matter.
   explicit DiskModel(std::filesystem::path root);
 
   void Apply(const IoRecord& record);
-  // Equal for equal states; cheaper than those.
+  // Equal states have equal digests; cheaper than comparing states.
   size_t Digest(Loss loss) const;
-  // `random` is for kSome alone.
+  // `random` is used by kSome only.
   DiskState After(Loss loss, std::mt19937& random) const;
 
  private:
   struct Node {
     bool is_dir = false;
     bool is_link = false;
-    std::string content;  // of a link: what it says
+    std::string content;  // of a link: its target
     std::string synced;
-    uint64_t version = 0;  // of the content
+    uint64_t version = 0;  // of `content`
     uint64_t synced_version = 0;
-    // Pieces since the last sync, in order; a negative offset is a change of the size to -1 -
-    // offset.
+    // Pieces since the last sync, in order. A negative offset means: the size becomes -1 - offset.
     std::vector<std::pair<int64_t, std::string>> unsynced;
     std::map<std::string, std::shared_ptr<Node>> entries;
     std::map<std::string, std::shared_ptr<Node>> synced_entries;
@@ -88,7 +87,7 @@ class DiskModel {
   uint64_t n_changes_ = 0;
 };
 
-// Makes `dir` hold exactly this.
+// Makes `dir` hold exactly `state`.
 void PutOnDisk(const DiskState& state, const std::filesystem::path& dir);
 
 }  // namespace tandem::tests

@@ -4,20 +4,20 @@
 
 namespace tandem::tests {
 
-// One change of the file system, as the recorder writes it: this head, then the path, the second
-// path, and the data.
+// One change of the file system in the recorder's log: this head, then the path, the second path
+// and the data.
 enum class IoKind : uint32_t {
   kOpen,      // path, node, flags: kCreates, kEmpties
   kWrite,     // node, offset, data
   kTruncate,  // path, node, offset: the new size
-  kSync,      // path and node, be it a file or a directory
+  kSync,      // path and node of a file or a directory
   kRename,    // path to second path, flags: kExchanges
   kRemove,    // path of a file or an empty directory
   kMakeDir,   // path, node
   kLink,      // a second name: path is the old one
-  kSymlink,   // path is the link, second path what it says
-  kMap,       // path and node: mapped shared and writable, what follows is not seen
-  kMark,      // path: what the program has promised by now
+  kSymlink,   // path is the link, second path its target
+  kMap,       // path and node: mapped shared and writable; later stores are not recorded
+  kMark,      // path: the text of a promise that now holds
 };
 
 inline constexpr uint32_t kCreates = 1;
@@ -35,8 +35,8 @@ struct IoHead {
   uint32_t data_bytes = 0;
 };
 
-// What the recorder is told by its environment: the file it appends to, and the directory whose
-// changes count. Both absolute.
+// Environment of the recorder, both absolute paths: the log it appends to, and the directory whose
+// changes it records.
 inline constexpr const char* kLogVariable = "TANDEM_IO_LOG";
 inline constexpr const char* kRootVariable = "TANDEM_IO_ROOT";
 

@@ -1,9 +1,11 @@
-// Preloaded into a program and its children, writes down every change that they make below one
-// directory: what power_loss_test.cc replays. The calls themselves go through unchanged.
+// LD_PRELOAD library that logs every change below one directory, for power_loss_test.cc to replay.
+// It passes the calls of the program and its children through unchanged.
 //
-// One lock over all recorded processes is held from before a call until it is in the log, so that
-// the log has the order in which things happened. Not seen: what goes through stdio's buffers, and
-// what a shared mapping writes (SQLite's -shm, which a power loss may take: it is rebuilt).
+// One lock over all recorded processes is held from before a call until its record is written. The
+// log therefore has the order of the events.
+//
+// Not recorded: stdio's buffers, and stores through a shared mapping (SQLite's -shm, which SQLite
+// rebuilds after a power loss).
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -34,7 +36,7 @@ Function* Real(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-// The function of this name that the program would have called.
+// The next definition of this name: the function that the program would have called.
 #define REAL(name) static auto* const real = Real<decltype(::name)>(#name)
 
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -46,7 +48,7 @@ int OpenLog() {
   static auto* const real = Real<decltype(::open)>("open");
   const int low = real(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
   if (low < 0) return -1;
-  // Out of the way of programs that count on the numbers of their descriptors.
+  // A high number: programs may count on low descriptor numbers.
   const int high = fcntl(low, F_DUPFD_CLOEXEC, 500);
   close(low);
   return high;
@@ -64,7 +66,8 @@ const std::string& Root() {
   return *root;
 }
 
-// While it lives, nobody else's change comes in between. Calls of the recorder itself pass through.
+// Holds the lock over all recorded processes. Nested calls, made by the recorder itself, do not
+// lock.
 class Turn {
  public:
   Turn() : is_first_(!is_inside && LogFd() >= 0) {
@@ -160,7 +163,7 @@ void LogNode(IoKind kind, int fd, int64_t offset = 0, const std::string& data = 
   Log(head, kind == IoKind::kWrite ? "" : path, "", data);
 }
 
-// `n` bytes that have been written where the descriptor now stands behind.
+// Logs `n` bytes just written before the descriptor's current offset.
 void LogAppended(int fd, ssize_t n, const std::string& data) {
   if (n <= 0) return;
   const int saved = errno;
@@ -176,7 +179,7 @@ std::string Joined(const iovec* parts, int n_parts) {
   return all;
 }
 
-// What a copy inside the kernel has put there.
+// Reads back bytes that the kernel copied without passing them through user space.
 std::string ReadBack(int fd, off_t offset, ssize_t n) {
   std::string bytes(static_cast<size_t>(n), '\0');
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
@@ -249,7 +252,7 @@ int LoggedMakeDir(int dir, const char* path, mode_t mode) {
   return rc;
 }
 
-// Calls that change one thing that a path names, and say so by 0.
+// Logs calls that change one path and return 0 on success.
 template <typename Call>
 int LoggedRemoval(int dir, const char* path, const Call& call) {
   const Turn turn;
@@ -296,7 +299,7 @@ OPEN_AT(openat)
 OPEN_AT(openat64)
 #undef OPEN_AT
 
-// What open(2) becomes where the compiler checks its arguments.
+// The names that open(2) and openat(2) have under _FORTIFY_SOURCE.
 int __open_2(const char* path, int flags) { return open(path, flags); }
 int __open64_2(const char* path, int flags) { return open64(path, flags); }
 int __openat_2(int dir, const char* path, int flags) { return openat(dir, path, flags); }
@@ -367,7 +370,7 @@ ssize_t copy_file_range(int in, off64_t* in_offset, int out, off64_t* out_offset
   const Turn turn;
   const ssize_t sent = real(in, in_offset, out, out_offset, n, flags);
   if (turn.is_first() && sent > 0 && IsBelowRoot(PathOfFd(out))) {
-    if (out_offset != nullptr) abort();  // nobody does; to be taught then
+    if (out_offset != nullptr) abort();  // not supported: no recorded program passes it
     LogAppended(out, sent, ReadBack(out, lseek(out, 0, SEEK_CUR) - sent, sent));
   }
   return sent;
@@ -465,7 +468,7 @@ MMAP(mmap, off_t)
 MMAP(mmap64, off64_t)
 #undef MMAP
 
-// Called by recorded programs that want to say what they have promised.
+// Recorded programs call this to log a promise.
 void tandem_io_mark(const char* text) {
   const Turn turn;
   IoHead head;

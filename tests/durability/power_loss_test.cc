@@ -1,6 +1,6 @@
-// A machine that stops at any moment, with whatever of the last writes on its disk: what was
-// promised is there, and what is there is whole. Records the changes of real programs and replays
-// every prefix of them (disk_model.h says what a power loss may leave).
+// Power losses at any moment: promised data exists, and existing data is whole. Records the
+// changes of real programs and replays every prefix of them; disk_model.h lists the possible
+// losses.
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,8 @@ std::vector<std::string> Words(const std::string& text) {
   return words;
 }
 
-// The faults of a directory of checkpoints, of which one of `promised` or later must be usable.
+// The faults of a directory of checkpoints. The checkpoint `promised`, or a later one, must be
+// usable.
 std::string FaultOfCheckpoints(const fs::path& dir, int64_t promised) {
   int64_t newest = -1;
   if (fs::exists(dir)) {
@@ -91,7 +92,7 @@ TEST_F(PowerLoss, LeavesCheckpointsWholeOrAbsent) {
   }));
 }
 
-// The replay itself: it sees what nobody has synced.
+// Checks the replay itself: it must find unsynced contents.
 TEST_F(PowerLoss, IsSeenWhereContentsAreNotSynced) {
   const auto records = Scenario("unsynced-contents");
   const auto faults = FaultsOfReplay(
@@ -127,10 +128,10 @@ TEST_F(PowerLoss, LeavesTheEmbeddedModelWholeOrAbsent) {
   }));
 }
 
-// What the marks of the scenario say about jobs and files.
+// The scenario's promises about jobs and files.
 struct Promises {
   std::map<std::string, std::string> accepted;  // id -> spec
-  std::map<std::string, std::string> status;    // id -> what it must be
+  std::map<std::string, std::string> status;    // id -> the status it must have
   std::set<std::string> stored;
   std::set<std::string> deleted;
 
@@ -158,7 +159,7 @@ std::string FaultOfFiles(const fs::path& data, const Promises& promises) {
   for (const std::string& id : promises.deleted) {
     if (files.Find(id)) return "file " + id + " is back";
   }
-  // What is in the table has its bytes.
+  // Every row of the table has its file.
   for (const server::StoredFile& file : files.List({}).files) {
     std::error_code failed;
     if (fs::file_size(files.PathOf(file.id), failed) != static_cast<uintmax_t>(file.bytes)) {
@@ -168,7 +169,7 @@ std::string FaultOfFiles(const fs::path& data, const Promises& promises) {
   return "";
 }
 
-// What the store says, before anybody goes on.
+// Checks the store before any server resumes jobs.
 std::string FaultOfRecords(server::JobStore& store, const Promises& promises) {
   for (const auto& [id, spec] : promises.accepted) {
     const auto record = store.Find(id);
@@ -190,8 +191,7 @@ std::string FaultOfRecords(server::JobStore& store, const Promises& promises) {
   return "";
 }
 
-// The next server goes on with what it finds, and every job comes to the end that its spec asks
-// for.
+// Starts the next server on the store. Every job must reach the end that its spec asks for.
 std::string FaultOfGoingOn(server::JobStore store) {
   server::JobSupervisorOptions options;
   options.program = TANDEM_SCENARIOS;
@@ -236,7 +236,7 @@ std::string FaultOfJobs(const LostPower& lost, bool goes_on) {
 
 TEST_F(PowerLoss, LosesNoJobAndNoFile) {
   const auto records = Scenario("jobs");
-  // What else were written through a mapping, the recorder would not have seen.
+  // The recorder sees no stores through mappings, so only SQLite's -shm may be mapped.
   for (const IoRecord& record : records) {
     if (record.kind != IoKind::kMap) continue;
     EXPECT_TRUE(record.path.ends_with("-shm")) << record.path;
@@ -245,7 +245,7 @@ TEST_F(PowerLoss, LosesNoJobAndNoFile) {
                                 [](const LostPower& lost) { return FaultOfJobs(lost, true); }));
 }
 
-// The same recordings as if the program had left out one of its syncs.
+// Removes the syncs of one path from a recording; the replay must find a fault.
 TEST_F(PowerLoss, IsSeenWhereverASyncIsLeftOut) {
   const auto records = Scenario("jobs");
   for (const char* path : {"", "data", "data/jobs", "data/files", "data/tandem.db-wal"}) {

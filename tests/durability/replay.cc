@@ -30,7 +30,7 @@ constexpr std::array kLossNames = {"everything reached the disk", "what was not 
                                    "names that were not synced are lost",
                                    "some of what was not synced is lost"};
 
-// Then the replay ends: there is something to do.
+// The replay stops after this many faults.
 constexpr size_t kEnoughFaults = 5;
 
 struct Moment {
@@ -43,7 +43,7 @@ DiskState StateAt(const DiskModel& model, const Moment& moment) {
   return model.After(kLosses[moment.loss], random);
 }
 
-// Moments whose states differ, in order.
+// The moments at which the state changes, in order.
 std::vector<Moment> DifferentMoments(const std::vector<IoRecord>& records, const fs::path& root) {
   DiskModel model(root);
   std::vector<Moment> moments;
@@ -82,7 +82,7 @@ std::string Describe(const std::vector<IoRecord>& records, const Moment& moment)
   return text;
 }
 
-// Memory, where there is some: nothing of what is replayed needs to last.
+// Memory if possible: a replayed state need not be durable.
 fs::path ScratchDir() {
   const fs::path shared = "/dev/shm";
   std::string name =

@@ -1,5 +1,5 @@
-// What the replay of power losses records: durability_scenarios NAME ROOT. Promises are said by
-// Mark the moment they hold.
+// The programs that the replay records: durability_scenarios NAME ROOT. They call Mark as soon as a
+// promise holds.
 
 #include <dlfcn.h>
 
@@ -45,8 +45,8 @@ void SaveCheckpoints(const fs::path& root) {
   }
 }
 
-// What the replay must catch: a directory that gets its name before its contents are safe, and one
-// whose name is called safe but is not.
+// Makes one of two mistakes that the replay must find. It renames a directory before its contents
+// are synced, or reports a rename as durable without a sync of the parent.
 void PublishCarelessly(const fs::path& root, bool sync_contents) {
   const SomeContents contents;
   const fs::path dir = root / "checkpoints";
@@ -72,7 +72,7 @@ void WriteEmbedded(const fs::path& root) {
   Mark("written");
 }
 
-// The process of a job: does what its spec says.
+// The process of a job: follows its spec.
 int RunJob(const fs::path& dir) {
   const auto spec = nlohmann::json::parse(engine::ReadWholeFile(dir / "spec.json", 1 << 20));
   std::ofstream events(dir / "events.jsonl", std::ios::app);
@@ -136,7 +136,7 @@ void KeepJobs(const fs::path& root) {
 int Main(int argc, char** argv) {
   const std::string_view name = argc > 2 ? argv[1] : "";
   const fs::path root = argc > 2 ? argv[2] : "";
-  // Called as the program of a job: train --job DIR.
+  // The supervisor starts this program as a job: train --job DIR.
   if (name == "train") return RunJob(argv[3]);
   if (name == "checkpoints") return SaveCheckpoints(root), 0;
   if (name == "unsynced-contents") return PublishCarelessly(root, false), 0;

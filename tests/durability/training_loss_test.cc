@@ -1,4 +1,4 @@
-// Power losses during real training: checkpoints, the exported model, the curves.
+// Power losses during real training: checkpoints, the exported model and the loss curves.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ constexpr int kSteps = 8;
 
 std::string Text(const fs::path& path) { return engine::ReadWholeFile(path, 1 << 28); }
 
-// The last loss that stands in the file for each step.
+// The last loss in the file for each step.
 std::map<int64_t, double> Losses(const fs::path& run) {
   std::map<int64_t, double> losses;
   std::ifstream file(run / "metrics.jsonl");
@@ -66,7 +66,7 @@ class TrainingLoss : public testing::Test {
             "base_output_directory=" + output.string()};
   }
 
-  // Checkpoints, the adapter and the curve as the recorded run had them in the end.
+  // Compares checkpoints, adapter and curve with the end of the recorded run.
   std::string FaultOf(const LostPower& lost) const {
     const fs::path run = lost.disk / "run";
     int64_t newest = -1;
@@ -108,7 +108,7 @@ class TrainingLoss : public testing::Test {
     return true;
   }
 
-  // The last checkpoint that events.jsonl has called written.
+  // The step of the last checkpoint that events.jsonl reports as written.
   static int64_t PromisedStep(const LostPower& lost) {
     int64_t step = -1;
     for (size_t i = 0; i < lost.n_applied; ++i) {
@@ -136,7 +136,7 @@ TEST_F(TrainingLoss, LeavesWhatARunHasMadeWholeAndItsCurveComplete) {
   for (const std::string& fault : faults) ADD_FAILURE() << fault;
 }
 
-// The replay sees the curve's holes: the recording without the syncs of the rows.
+// Checks the replay itself: without the syncs of its rows, the curve must have gaps.
 TEST_F(TrainingLoss, IsSeenWhereTheCurveIsNotSynced) {
   auto records = RecordProgram(TrainWords(root()), root(), dir_.path() / "log");
   undisturbed_ = Losses(root() / "run");

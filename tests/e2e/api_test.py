@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""The generation API from outside, rule by rule: which test stands for which rule of the contract
-says README.md beside this file.
+"""The generation API from outside, rule by rule. README.md lists the test of each rule.
 
 `api_test.py BINARY [unittest arguments]`.
 """
@@ -22,9 +21,9 @@ MODEL = "tandem-stories"
 MODEL_FILES = ROOT / "config" / "models" / MODEL
 CONTEXT = 1024
 VOCAB = 2048
-END = 0  # also begins every text
+END = 0  # also the first token of every text
 PROMPT = [END, 300, 301, 302]
-# Shows all it is given, so that tests see what reaches a template and what becomes of it.
+# Prints all its inputs, so that tests see what reaches a template.
 ECHO_TEMPLATE = (
     "{{ bos_token }}{{ 'effort=' ~ reasoning_effort if reasoning_effort is defined }}"
     "{{ 'think=' ~ enable_thinking if enable_thinking is defined }}"
@@ -51,7 +50,7 @@ COMPLETIONS = "/v1/completions"
 
 
 class Shared:
-    """One server for all tests that need no flags of their own."""
+    """One server for all tests that need no flags."""
 
     servers = {}
     directories = []
@@ -92,11 +91,11 @@ class ApiCase(Case):
         self.server = Shared.start("plain")
 
     def echoing(self):
-        """A server whose template shows what it is given."""
+        """A server whose template prints its inputs."""
         return Shared.start("echoing", "--chat-template", write_template)
 
     def send(self, path, body, server=None):
-        """(status, headers, JSON) for a body that is text or JSON; connections are kept."""
+        """(status, headers, JSON) for a body that is text or JSON; reuses connections."""
         server = server or self.server
         if not hasattr(self, "connections"):
             self.connections = {}
@@ -126,7 +125,7 @@ class ApiCase(Case):
         return error["message"]
 
     def events(self, path, body, server=None):
-        """The text of each event of a stream, with what stood before `data: ` checked."""
+        """The text of each event of a stream; checks everything before `data: `."""
         server = server or self.server
         connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
         self.addCleanup(connection.close)
@@ -138,7 +137,7 @@ class ApiCase(Case):
         self.assertEqual(response.headers["content-type"], "text/event-stream; charset=utf-8")
         self.assertEqual(response.headers["cache-control"], "no-cache")
         self.assertEqual(response.headers["x-accel-buffering"], "no")
-        # A stream that ended leaves the connection usable.
+        # The connection is usable after the stream.
         connection.request("GET", "/v1/models")
         self.assertEqual(connection.getresponse().status, 200)
         self.assertTrue(text.endswith("\n\n"))
@@ -150,7 +149,7 @@ class ApiCase(Case):
         return events
 
     def chunks(self, path, body, server=None):
-        """The chunks of a stream that ends well."""
+        """The chunks of a stream without an error."""
         events = [e[len("data: "):] for e in self.events(path, body, server) if e[0] != ":"]
         self.assertEqual(events[-1], "[DONE]")
         return [json.loads(event) for event in events[:-1]]
@@ -170,21 +169,21 @@ def plain_text(answer, index=0):
     return choice["message"]["content"] if "message" in choice else choice["text"]
 
 
-# ---- §8.1, §9: every field, every kind of value
+# ---- every field, every kind of value
 
 MISSING = object()
 NO_LIMIT = 2**63 - 1
 
 
 class Field:
-    """A field's type and range, and what else a body needs so that only the field decides."""
+    """A field's type and range, and the rest of a body in which only this field decides."""
 
     def __init__(self, name, kind, low=None, high=None, above=None, extra=None, only=None):
         self.name, self.kind, self.low, self.high, self.above = name, kind, low, high, above
         self.extra, self.only = extra or {}, only
 
     def verdict(self, text):
-        """The code that this literal must give; None when it must be accepted."""
+        """The error code for this literal; None if it must be accepted."""
         try:
             value = json.loads(text, parse_constant=lambda name: float(name.lower()))
         except ValueError:
@@ -486,7 +485,7 @@ class Messages(ApiCase):
         opened = user("q") + [{"role": "assistant", "content": "One d"}]
         self.assertEqual(text(messages=opened, continue_final_message=True),
                          begin + "[user]q[assistant]One d")
-        # And so does generation: the answer goes on where the prompt ends.
+        # Generation does the same: the answer continues the prompt's end.
         asked = chat(messages=opened, continue_final_message=True, return_token_ids=True)
         answer = self.post(CHAT, asked, server)
         rendered = self.post("/v1/render", asked, server)
@@ -505,7 +504,7 @@ class Messages(ApiCase):
                          "continue_final_message", "invalid_value")
 
 
-# ---- §8.1: what each parameter does
+# ---- the effect of each parameter
 
 class Sampling(ApiCase):
     def tokens(self, **fields):
@@ -553,7 +552,7 @@ class Sampling(ApiCase):
 
     def test_repetition_penalty_counts_prompt_and_generated_tokens(self):
         likely = self.tokens(max_tokens=1, ignore_eos=True)["token_ids"][0]
-        # In the prompt, far from its place: it would come next, and the penalty keeps it away.
+        # An early position in the prompt: without the penalty this token would come next.
         prompt = [END, likely, likely] + PROMPT
         plain = self.post(COMPLETIONS, completion(prompt=prompt, max_tokens=30, ignore_eos=True,
                                                   return_token_ids=True))
@@ -585,7 +584,7 @@ class Sampling(ApiCase):
             self.assertEqual(got["token_ids"], want, fields)
 
     def test_min_tokens_ignore_eos_and_stop_token_ids(self):
-        eager = {"logit_bias": {str(END): 60}}  # the end is always the likeliest
+        eager = {"logit_bias": {str(END): 60}}  # the end token is always the likeliest
         self.assertEqual(self.tokens(max_tokens=9, **eager)["token_ids"], [END])
         held = self.tokens(max_tokens=9, min_tokens=5, **eager)
         self.assertEqual(len(held["token_ids"]), 6)
@@ -619,7 +618,7 @@ class Sampling(ApiCase):
                 choice = answer["choices"][0]
                 self.assertEqual((choice["finish_reason"], choice["stop_reason"]), ("stop", stop))
                 self.assertEqual(text_of(self.chunks(path, body)), want)
-        # Suppressed before the minimum.
+        # The stop string is ignored before the minimum.
         late = self.post(COMPLETIONS, completion(max_tokens=60, stop=stop, min_tokens=40))
         self.assertTrue(plain_text(late).startswith(text[:at] + stop))
 
@@ -635,7 +634,7 @@ class Sampling(ApiCase):
         self.assertEqual(best["usage"]["prompt_tokens"], len(PROMPT))
         self.refused(COMPLETIONS, completion(n=3, best_of=2), "best_of", "invalid_value")
         self.refused(COMPLETIONS, completion(best_of=2, stream=True), "best_of", "invalid_value")
-        self.post(COMPLETIONS, completion(n=21))  # best_of is n then
+        self.post(COMPLETIONS, completion(n=21))  # best_of equals n
         list(self.chunks(COMPLETIONS, completion(best_of=1)))
 
     def test_sequences_of_one_request(self):
@@ -681,7 +680,7 @@ class Sampling(ApiCase):
             self.assertEqual(server.request("POST", COMPLETIONS, completion(**fields))[0], 200)
             order.append(name)
 
-        # Holds the only place until both wait for it.
+        # Holds the only slot until both wait for it.
         busy = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
         busy.request("POST", COMPLETIONS, json.dumps(completion(
             stream=True, max_tokens=900, ignore_eos=True, n=64)),
@@ -702,7 +701,7 @@ class Sampling(ApiCase):
         self.assertEqual(order, ["high", "low"])
 
 
-# ---- §8.5: answers
+# ---- answers
 
 class Answers(ApiCase):
     def check_envelope(self, answer, kind, prefix):
@@ -865,7 +864,7 @@ class Answers(ApiCase):
 
 
 class Reasoning(ApiCase):
-    """Nobody trained the embedded model to think: its template opens a thought that never ends."""
+    """The embedded model is not trained to think: its template opens a thought that never ends."""
 
     def setUp(self):
         super().setUp()
@@ -893,7 +892,7 @@ class Reasoning(ApiCase):
         self.assertEqual(entries, answer["choices"][0]["logprobs"]["content"])
 
 
-# ---- §6, §8.6: streams
+# ---- streams
 
 class Streams(ApiCase):
     VARIANTS = (
@@ -939,7 +938,7 @@ class Streams(ApiCase):
             self.assertEqual(mine[-1]["finish_reason"], "length")
             for choice in mine[1:-1]:
                 self.assertEqual(set(choice["delta"]), {"content"})
-                # An empty one only to carry logprobs.
+                # A delta may be empty only to carry logprobs.
                 self.assertTrue(choice["delta"]["content"] or choice["logprobs"])
             for choice in mine[:-1]:
                 self.assertIsNone(choice["finish_reason"])
@@ -1000,7 +999,7 @@ class Streams(ApiCase):
         self.assertEqual(len({p["text"] for p in plain["choices"]}), 6)
 
     def test_bytes_that_are_no_characters(self):
-        # Single-byte tokens stand first in the vocabulary, so most draws are broken UTF-8.
+        # Single-byte tokens come first in the vocabulary, so most draws are broken UTF-8.
         ids = [i for i in range(1, 257)]
         bias = {str(i): 100 for i in ids}
         replaced = 0
@@ -1064,11 +1063,11 @@ class Streams(ApiCase):
 
     def test_one_event_per_step_and_no_other_lines(self):
         events = self.events(CHAT, chat(max_tokens=30, ignore_eos=True))
-        # Role, text, finish, [DONE]: a step's token is not held back for the next.
+        # Role, text, finish, [DONE]: no step's token waits for the next step.
         self.assertGreaterEqual(len(events), 25)
 
 
-# ---- §8.2: client text is text
+# ---- client text is text
 
 class ControlTokens(ApiCase):
     def special_tokens(self):
@@ -1095,7 +1094,7 @@ class ControlTokens(ApiCase):
                     ([{"role": "system", "content": text}] + user(text), 1),
                     ([{"role": "user", "content": [{"type": "text", "text": spelling[:half]},
                                                    {"type": "text", "text": spelling[half:]}]}], 1),
-                    # The template's own end of the assistant's turn is one.
+                    # The template itself ends the assistant's turn once.
                     (user("q") + [{"role": "assistant", "content": text}] + user(text), 2),
                 ]
                 for messages, own in conversations:
@@ -1120,7 +1119,7 @@ class ControlTokens(ApiCase):
             self.assertEqual(answer["prompt_token_ids"], ids)
 
 
-# ---- §14
+# ---- tokenize, detokenize, render
 
 class Tokens(ApiCase):
     TEXTS = ("Once upon a time", "", " leading", "trailing ", "é😀\n\t\u0000x", "<|endoftext|>", "a" * 3000,
@@ -1193,11 +1192,11 @@ class Tokens(ApiCase):
         learned = [t for t in answer["tokens"] if t["loss"]]
         text = b"".join(bytes(t["bytes"]) for t in learned).decode()
         self.assertEqual(text, "same words<|endoftext|>The end é.<|endoftext|>")
-        # The control tokens are the ends of the two turns, not the first of the text.
+        # The control tokens are the ends of the two turns, not the start of the text.
         self.assertFalse(answer["tokens"][0]["loss"])
 
 
-# ---- §7
+# ---- models
 
 class Models(ApiCase):
     KEYS = {"id", "object", "created", "owned_by", "max_model_len", "root", "parent",
@@ -1246,7 +1245,7 @@ class Models(ApiCase):
         self.assertEqual(server.request("DELETE", "/v1/models/gpt-4o")[0], 404)
 
 
-# ---- §17
+# ---- determinism
 
 class Determinism(ApiCase):
     def outcome(self, path, body):
@@ -1299,7 +1298,7 @@ class Determinism(ApiCase):
         self.assertGreater(len(free), 1, "without a seed every request draws anew")
 
 
-# ---- The documentation
+# ---- documentation
 
 class Documentation(Case):
     def test_answers_have_the_keys_that_the_description_requires(self):

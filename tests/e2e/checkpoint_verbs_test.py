@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""`tandem checkpoint`: what is shown, checked, compared, hashed, removed and cut anew, on a run's
-checkpoints and on models.
+"""`tandem checkpoint` on a run's checkpoints and on models: show, verify, diff, hash, gc, reshard.
 
 `checkpoint_verbs_test.py BINARY [unittest arguments]`.
 """
@@ -18,7 +17,7 @@ BASE = GOLDEN / "llama2-tiny-two-shards"
 
 
 def tensors_of(file):
-    """Name to type and bytes."""
+    """Name to dtype and bytes."""
     data = file.read_bytes()
     length = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:8 + length])
@@ -29,7 +28,7 @@ def tensors_of(file):
 
 
 def joined(high, low):
-    """Master weights: bf16 halves and their signed remainders."""
+    """Master weights from bf16 halves and their signed remainders."""
     n = len(high) // 2
     return struct.pack(f"<{n}I", *(((h << 16) + l) & 0xFFFFFFFF for h, l in zip(
         struct.unpack(f"<{n}H", high), struct.unpack(f"<{n}h", low))))
@@ -75,7 +74,7 @@ class CheckpointVerbs(RunCase):
         self.assertEqual(self.steps(steps), [1, 2, 3, 4, 5])
         done = self.json("gc", self.folder / "copy", "--keep", 1)
         self.assertEqual(done["removed"], plan["removed"])
-        # The newest, the newest that is sound, and the best.
+        # Keeps the newest, the newest sound one, and the best.
         best = json.loads((steps / "000000000004" / "train_state.json").read_text())["best_step"]
         self.assertEqual(self.steps(steps), sorted({5, 4, best} - {-1}))
         self.assertFalse((steps / ".trash-000000000000").exists())
@@ -106,7 +105,7 @@ class CheckpointVerbs(RunCase):
         shown = self.json("show", other)["provenance"]
         self.assertEqual(shown["parents"][0]["name"], BASE.name)
         self.assertEqual(shown["certificate"]["state"], "measured")
-        # What was cut anew says exactly what it was cut from.
+        # The resharded model computes exactly the same.
         self.tandem("convert", same, self.folder / "back", "--max-kl", 0)
 
     def test_weights_alone_are_rounded_from_the_masters(self):
@@ -130,7 +129,7 @@ class CheckpointVerbs(RunCase):
             self.assertEqual(exported["f32"][name], ("F32", master), name)
             self.assertEqual(exported["keep"][name], (dtype, data), name)
             self.assertEqual(exported["bf16"][name][0], "BF16")
-            if dtype == "BF16":  # the nearest to the master by construction
+            if dtype == "BF16":  # the weight is the master rounded, by construction
                 self.assertEqual(exported["bf16"][name][1], data, name)
         self.checkpoint("export-params", step, self.folder / "none", "--dtype", "int3", code=2)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checkpoints of fine-tuning jobs, and what becomes of long rows and of large files, end to end.
+"""Checkpoints of fine-tuning jobs, long rows and large files, end to end.
 
 `checkpoints_test.py BINARY [unittest arguments]`.
 """
@@ -12,11 +12,11 @@ import time
 import harness
 from fine_tuning_test import ANIMALS, MODEL, FineTuningCase, chats
 
-LARGE = 5 << 20  # beyond what is looked at while a request waits
+LARGE = 5 << 20  # beyond the part that is validated during a request
 
 
 def large(rows):
-    """The same rows in so many bytes that the job looks at them."""
+    """The same rows with so many bytes that the job validates them."""
     padding = " " * (LARGE // len(rows))
     return "".join((row if isinstance(row, str) else json.dumps(row)) + padding + "\n"
                    for row in rows)
@@ -49,7 +49,7 @@ class Checkpoints(CheckpointCase):
         job = self.create(server, file, validation_file=valid, suffix="tales", seed=7,
                           method=self.supervised(n_epochs=3, batch_size=4,
                                                  learning_rate_multiplier=50))["id"]
-        # The first one answers while the job goes on, or just after.
+        # The first one is served while the job runs, or just after.
         self.wait_until("a checkpoint", lambda: self.checkpoints(server, job))
         first = self.checkpoints(server, job)[-1]
         early = server.post("/v1/chat/completions", self.asks(first["fine_tuned_model_checkpoint"]))
@@ -98,7 +98,7 @@ class Checkpoints(CheckpointCase):
         _, _, model = server.request("GET", f"/v1/models/{name}:ckpt-step-6")
         self.assertEqual((model["parent"], model["owned_by"]), (MODEL, "user"))
 
-        # After a restart they are there without having been asked for.
+        # After a restart they are listed, although nothing has loaded them.
         self.assertEqual(server.stop(), 0)
         server = self.serve()
         self.assertEqual(self.checkpoints(server, job), listed)
@@ -106,7 +106,7 @@ class Checkpoints(CheckpointCase):
             self.assertEqual(server.post("/v1/chat/completions", self.asks(model))["choices"],
                              choices)
 
-        # One goes by itself, whether it is in memory or not; the others with the result.
+        # One checkpoint is deleted alone, loaded or not; the others with the result.
         self.assertEqual(server.request("DELETE", f"/v1/models/{name}:ckpt-step-3")[0], 200)
         self.assertEqual(server.request("POST", "/v1/chat/completions",
                                         self.asks(name + ":ckpt-step-3"))[0], 404)
@@ -152,7 +152,7 @@ class Checkpoints(CheckpointCase):
         name = done["fine_tuned_model"] + ":ckpt-step-1"
         again = self.create(server, file, model=name, suffix="again",
                             method=self.supervised(n_epochs=50, batch_size=1))["id"]
-        # What a job begins with stays as long as it may begin once more.
+        # The starting model of a job stays as long as the job may restart.
         for model in (name, done["fine_tuned_model"]):
             status, _, answer = server.request("DELETE", f"/v1/models/{model}")
             self.assertEqual((status, answer["error"]["code"]), (409, "in_use"), answer)

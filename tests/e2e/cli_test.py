@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The command line itself: help, version, misspelt words, exit codes, and what `serve` prints.
+"""The command line: help, version, misspelt words, exit codes, and the output of `serve`.
 
 `cli_test.py BINARY [unittest arguments]`.
 """
@@ -69,7 +69,7 @@ class Words(unittest.TestCase):
 
 class Serving(Case):
     def printed_example(self, server):
-        """The command that `serve` prints behind its first line."""
+        """The command that `serve` prints after its first line."""
         lines = []
         for line in server.process.stdout:
             if line.strip():

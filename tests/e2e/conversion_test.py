@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A served adapter merged into its base while the server runs, then served as a model of its own.
+"""A served adapter is merged into its base while the server runs, then served as its own model.
 
 `conversion_test.py BINARY [unittest arguments]`
 """
@@ -107,7 +107,7 @@ class Convert(ConversionCase):
         self.assertEqual(job["progress"], 1)
         self.admin("/admin/models/load", {"path": result["path"], "id": "merged", "wait": True})
         self.assertEqual(self.greedy("merged"), said)
-        # The name is taken, until it may be replaced; the model that runs goes on.
+        # The name is taken unless overwrite is set; the running model is unaffected.
         answer, _ = self.convert({"model": "tuned"}, status=409)
         self.assertEqual(answer["error"]["code"], "already_exists")
         job, _ = self.convert({"model": "tuned"}, overwrite=True, target={"dtype": "f32"})
@@ -118,7 +118,7 @@ class Convert(ConversionCase):
         self.assertEqual(self.greedy("merged-f32"), said)
         self.assertEqual(sorted(p.name for p in self.root.iterdir()), ["base", "merged"])
 
-        # The same files from the command line.
+        # The command line writes the same files.
         done = self.tandem(self.root / "base" / "lora", self.path / "by-hand", "--to", "hf",
                            "--base", self.root / "base", "--dtype", "f32")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -161,7 +161,7 @@ class Convert(ConversionCase):
         self.assertLess(job["result"]["peft"]["worst_relative_error"], 1e-5)
         self.admin("/admin/adapters/load", {"name": "again", "path": "lora", "base": "base"})
         self.assertEqual(self.greedy("again"), said)
-        # Merged into a base that is named, it is the model again.
+        # Merged into its base, the adapter gives the model again.
         job, _ = self.convert({"model": "again", "base": "base"}, name="back", target={"dtype": "f32"})
         self.assertEqual(self.ended(job["id"])["status"], "succeeded", job)
         self.admin("/admin/models/load", {"path": "back", "wait": True})
@@ -206,7 +206,7 @@ class Convert(ConversionCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.admin("/admin/models/load", {"path": "again", "wait": True})
         self.assertEqual(self.greedy("again"), self.greedy("base"))
-        # No tokenizer: the file says so, and the command line too.
+        # Without a tokenizer, the file and the command line say so.
         done = self.tandem(self.root / "base", self.path / "small.gguf", "--to", "gguf", "--dtype", "q8_0")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("warning: the model has no tokenizer", done.stderr)
@@ -232,7 +232,7 @@ class Convert(ConversionCase):
 
 
 class Interrupted(ConversionCase):
-    """Conversions that are held when they have written something and are not done."""
+    """Conversions that are stopped after some writes and before their end."""
 
     def setUp(self):
         super().setUp()
@@ -256,7 +256,7 @@ class Interrupted(ConversionCase):
             return set()  # a thread has ended meanwhile
 
     def hold(self, processes):
-        """Stops the process of the conversion into `out`; the names of its tensors that are written."""
+        """Stops the process of the conversion into `out`; returns the names of the written tensors."""
         journal = self.part / "journal"
         end = time.monotonic() + harness.PATIENCE_S
         while not (journal.exists() and journal.stat().st_size > 0):
@@ -264,9 +264,9 @@ class Interrupted(ConversionCase):
             time.sleep(0.001)
         self.held, = processes()
         os.kill(self.held, signal.SIGSTOP)
-        # A signal sent before all its threads stand still might be handled before the stop.
+        # Before all its threads have stopped, a later signal might be handled first.
         self.wait_until("standing still", lambda: self.states(self.held) == {"T"})
-        return journal.read_text()  # fails where the conversion was done before
+        return journal.read_text()  # fails if the conversion had already ended
 
     def begin(self):
         job, _ = self.convert({"path": "large"}, name="out", target={"format": "native", "dtype": "f32"})
@@ -323,7 +323,7 @@ class Interrupted(ConversionCase):
         self.assertEqual(self.ended(job_id)["status"], "cancelled")
         self.assertEqual(self.names(), ["base", "large"])
 
-        # Nor when it is cancelled while no process of it runs.
+        # A cancelled conversion without a running process leaves nothing either.
         job_id, _ = self.begin()
         self.act(job_id, "pause")
         self.release_when_asked_to_end()

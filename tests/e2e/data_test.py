@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of `tandem data`, and of a run on what it prepared.
+"""End-to-end tests of `tandem data`, and of a run on prepared data.
 
 `data_test.py BINARY [unittest arguments]`.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""config/deploy: the dashboard and the alerts, against what a server shows.
+"""The dashboard and alerts of config/deploy, against a server's metrics.
 
 `deploy_test.py BINARY [unittest arguments]`.
 """
@@ -17,15 +17,15 @@ from harness import Case, ROOT, story
 from ops_test import scrape
 
 DEPLOY = ROOT / "config" / "deploy"
-# What Prometheus makes by itself, for every target.
+# Metrics that Prometheus adds for every target.
 OF_PROMETHEUS = {"up"}
-# Words of the language where a metric's name could stand.
+# Words of the query language in positions of a metric's name.
 KEYWORDS = {"by", "on", "and", "or", "unless", "offset", "ignoring", "without", "group_left",
             "group_right", "bool"}
 
 
 def alerts():
-    """{name: expression}, from a file that has one line for each."""
+    """{name: expression} of a file with one line for each."""
     text = (DEPLOY / "alerts.yml").read_text()
     names = re.findall(r"^ +- alert: (\w+)", text, re.M)
     expressions = re.findall(r"^ +expr: (.+)$", text, re.M)
@@ -38,7 +38,7 @@ def dashboard():
 
 
 def dashboard_expressions():
-    """What the dashboard asks for, by place; `${ns}` and the like still in it."""
+    """The dashboard's queries by place, with `${ns}` and the like."""
     board = dashboard()
     out = {}
     for panel in board["panels"]:
@@ -68,7 +68,7 @@ def metrics_of(expression):
 
 class Deploy(Case):
     def check(self, metrics, place, expression):
-        """Every metric is there, with every label, and with the values that are asked for."""
+        """Expects every metric with every label and the requested values."""
         selectors = metrics_of(expression)
         self.assertNotEqual(selectors, [], place)
         for name, labels in selectors:
@@ -128,7 +128,7 @@ class Files(unittest.TestCase):
             self.assertLessEqual(panel["gridPos"]["x"] + panel["gridPos"]["w"], 24)
             if panel["type"] != "row":
                 self.assertNotEqual(panel["targets"], [], panel["title"])
-        # What must be seen, whatever else there is.
+        # The dashboard must show at least these.
         asked = " ".join(dashboard_expressions().values())
         for metric in ("num_requests_running", "num_requests_waiting",
                        "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_bucket",

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The shell examples of the documentation, pasted in order into one shell beside a fresh server.
+"""The shell examples of the documentation, run in order in one shell with a fresh server.
 
-A comment `<!-- test: … -->` on the line before a block changes what is expected of it:
-`400 CODE` is a refusal with that code, `not run, REASON` leaves the block out.
+A comment `<!-- test: … -->` on the line before a block changes its expectation: `400 CODE` is a
+refusal with that code, `not run, REASON` omits the block.
 
 `docs_test.py BINARY [unittest arguments]`.
 """
@@ -19,13 +19,13 @@ from harness import ADMIN_KEY, PATIENCE_S, ROOT, Case
 
 BLOCK = re.compile(r"(?m)^(?:<!-- test: (?P<mark>[^\n]+) -->\n)?```sh\n(?P<text>.*?)^```$", re.S)
 END = "@@@ end of block"
-# Refusals must stop the script, and nothing may hang.
+# A refusal stops the script, and no command may hang.
 PRELUDE = f"""
 set -euo pipefail
 curl() {{ command curl -sS --max-time {PATIENCE_S} --fail-with-body "$@"; }}
 """
-# Stands for ./serve, which builds first and then serves until it is stopped: starts the program
-# with the same arguments on a free port, waits until it listens, and stops it.
+# Replaces ./serve, which builds first and then serves until it is stopped. Starts the program with
+# the same arguments on a free port, waits until it listens, and stops it.
 SERVE = """#!/usr/bin/env bash
 set -euo pipefail
 here=$(dirname "$0")
@@ -69,7 +69,7 @@ class Documentation(Case):
                                  "--log-level", "debug")
 
     def run_blocks(self, file):
-        """What each block that is run has printed."""
+        """The output of each executed block."""
         blocks = [block for block in blocks_of(file) if block.is_run]
         address = "http://{}:{}".format(*self.server.address)
         script = PRELUDE + "".join(block.script() for block in blocks)
@@ -110,7 +110,7 @@ class Documentation(Case):
                      for method in item if method in ("get", "post", "put", "delete", "patch")}
         self.assertEqual(described - self.routes_asked(), set(), "endpoints without an example")
 
-        # The last blocks deleted a model, which stays away; the fine-tuned one comes back.
+        # The last blocks deleted a model, which stays deleted; the fine-tuned one returns.
         self.assertEqual(self.server.request("GET", "/v1/models/my-stories")[0], 404)
         self.assertEqual(self.server.stop(), 0)
         server = self.serve("--model-root", str(self.root))

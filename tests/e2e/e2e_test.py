@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The models, the streams and the jobs of a running program.
+"""Models, streams and jobs of a running program.
 
 `e2e_test.py BINARY [unittest arguments]`.
 """
@@ -86,7 +86,7 @@ class Goldens(Case):
 
 
 class Adapters(Case):
-    """A base and its adapter in one server, each under its name."""
+    """A base and its adapter in one server, each with its name."""
 
     MODEL = GOLDEN / "gemma2-tiny"
 
@@ -133,13 +133,13 @@ class Adapters(Case):
                 thread.join()
             for (model, index), (ids, _) in got.items():
                 self.assertEqual(ids, want[model][index]["greedy_ids"], (model, index))
-        # Where a model need not be named the base is meant.
+        # Where the model's name is optional, the default is the base.
         refused = server.request("POST", "/detokenize", {"tokens": [1]})[2]
         self.assertIn("'gemma2-tiny' has no tokenizer", refused["error"]["message"])
         prints = {model: got[model, 0][1] for model in want}
         self.assertEqual(prints["tuned"], prints["again"])
         self.assertNotEqual(prints["tuned"], prints["gemma2-tiny"])
-        # One engine works for all three, and is reported once.
+        # One engine serves all three, and is reported once.
         metrics = server.request("GET", "/metrics")[2]
         self.assertNotIn('kv_cache_usage_perc{model_name="tuned"', metrics)
         self.assertIn('lora_requests_info{max_lora="64",model_name="gemma2-tiny",'
@@ -177,7 +177,7 @@ class EmbeddedModel(Case):
         for dtype, tolerance in (("int8", 0.1), ("int4", 0.6)):  # nats
             errors = [abs(a - b) for a, b in zip(scores[dtype], scores["bf16"])]
             self.assertLess(sum(errors) / len(errors), tolerance)
-            self.assertGreater(max(errors), 1e-4)  # rounded they are
+            self.assertGreater(max(errors), 1e-4)  # the weights are really rounded
 
     def test_streamed_and_plain_answers_are_the_same_text(self):
         server = self.serve()
@@ -216,7 +216,7 @@ class EmbeddedModel(Case):
                 while piece := connection.recv(65536):
                     got += piece
             body_text = got.split(b"\r\n\r\n", 1)[1]
-            # Chunk sizes stand on lines of their own between the events.
+            # Chunk sizes are on lines of their own between the events.
             events = re.findall(rb"data: (\{.*\})", body_text)
             texts.append("".join(json.loads(e)["choices"][0]["delta"].get("content") or ""
                                  for e in events))
@@ -256,7 +256,7 @@ TEXT = "\n<|endoftext|>\n".join(
 
 
 class Jobs(Case):
-    """Training beside serving, over HTTP."""
+    """Training during serving, over HTTP."""
 
     def setUp(self):
         super().setUp()
@@ -298,7 +298,7 @@ class Jobs(Case):
     def test_a_finished_model_answers_in_the_same_server(self):
         server = self.start()
         job_id = self.submit(server)
-        # Serving goes on while the job trains.
+        # The server answers while the job trains.
         server.post("/v1/chat/completions", story(temperature=0))
 
         job = self.wait_for_end(server, job_id)

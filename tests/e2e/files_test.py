@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Uploaded files: forms as clients send them, and as nobody should.
+"""Uploaded files, in valid and invalid forms.
 
 `files_test.py BINARY [unittest arguments]`.
 """
@@ -141,12 +141,12 @@ class Uploads(FilesCase):
         self.assertEqual(named('name="file"; filename="a\x7f\u0085b"'), "ab")
         self.assertEqual(named(b'name="file"; filename="a\xffb"'), "a\N{REPLACEMENT CHARACTER}b")
         self.assertEqual(named(f'name="file"; filename="{"é" * 200}"'), "é" * 127)
-        # Preamble, white space behind boundaries, epilogue.
+        # Preamble, white space after boundaries, epilogue.
         body = (b"preamble\r\n" + PURPOSE.replace(f"--{BOUNDARY}\r\n".encode(),
                                                   f"--{BOUNDARY} \t\r\n".encode()) +
                 file_part("abc") + END + b"epilogue\r\n--more")
         self.assertEqual(self.send(server, body)[2]["bytes"], 3)
-        # A boundary in quotes; capitals; other parts.
+        # A quoted boundary; capitals; other parts.
         status, headers, answer = self.send(
             server, field("other", "1"), PURPOSE, file_part("abc"), END,
             content_type=f'Multipart/Form-Data; charset=utf-8; Boundary="{BOUNDARY}"')
@@ -191,7 +191,7 @@ class Uploads(FilesCase):
         file = self.upload(server, "abc", anchor, field("expires_after[seconds]", "2592000"))
         self.assertEqual(file["expires_at"], file["created_at"] + 2592000)
 
-        # Nothing of all that was refused is left.
+        # Refused uploads leave no file.
         self.assertEqual(len(self.on_disk()), 7)
 
     def test_forms_that_are_none(self):
@@ -278,7 +278,7 @@ class Uploads(FilesCase):
         connection.close()
         self.wait_for(lambda: not self.on_disk())
 
-        # A killed server's leftovers are swept by the next.
+        # The next server removes the leftovers of a killed one.
         connection = socket.create_connection(server.address, timeout=PATIENCE_S)
         connection.sendall(begun)
         self.wait_for(lambda: len(self.on_disk()) == 1)
@@ -288,7 +288,7 @@ class Uploads(FilesCase):
         server = self.serve()
         self.assertEqual(self.on_disk(), [])
 
-        # A server that stops does not wait for an upload.
+        # A stopping server does not wait for an upload.
         connection = socket.create_connection(server.address, timeout=PATIENCE_S)
         connection.sendall(begun)
         self.wait_for(lambda: len(self.on_disk()) == 1)

@@ -92,7 +92,7 @@ class Jobs(FineTuningCase):
         status, _, answer = server.request("DELETE", f"/v1/files/{file}")
         self.assertEqual((status, answer["error"]["code"]), (409, "in_use"), answer)
 
-        # Events from the beginning to the end.
+        # Events from start to end.
         connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
         connection.request("GET", f"/v1/fine_tuning/jobs/{job['id']}/events?stream=true")
         text = connection.getresponse().read().decode()
@@ -149,7 +149,7 @@ class Jobs(FineTuningCase):
             self.refused(server, {}, None, "job_not_active",
                          path=f"/v1/fine_tuning/jobs/{job['id']}/{action}")
 
-        # The file is free, and the model survives a restart, until it is deleted.
+        # The file is free again; the model survives a restart, until it is deleted.
         self.assertEqual(server.request("DELETE", f"/v1/files/{file}")[0], 200)
         tuned = self.chat(server, name)["choices"]
         self.assertEqual(server.stop(), 0)
@@ -210,7 +210,7 @@ class Jobs(FineTuningCase):
         self.wait_until("paused", lambda: self.job(server, first["id"])["status"] == "paused")
         self.assertEqual(server.request("DELETE", f"/v1/files/{file}")[0], 409)
 
-        # Paused stays paused, over a restart too.
+        # A paused job stays paused, even after a restart.
         self.assertEqual(server.stop(), 0)
         server = self.serve()
         for job in (first, second):

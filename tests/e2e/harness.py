@@ -1,4 +1,4 @@
-"""What every end-to-end test stands on: the program started on a free port, asked over HTTP.
+"""Base of every end-to-end test: the program on a free port, and requests over HTTP.
 
 Standard library only. A test file ends with `harness.main()` and runs as `FILE BINARY [unittest
 arguments]`.
@@ -20,12 +20,12 @@ BINARY = ""
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 ADMIN_KEY = "e2e-admin-key"
-# Generous: sanitizer builds on a busy machine are slow. Nothing waits this long when it works.
+# Generous: sanitizer builds on a busy machine are slow. A passing test never waits this long.
 PATIENCE_S = 240
 
 
 class Server:
-    """`tandem serve` in a process of its own."""
+    """`tandem serve` in its own process."""
 
     def __init__(self, data_dir, *arguments, env=None):
         environment = dict(os.environ)
@@ -78,7 +78,7 @@ class Server:
         return [json.loads(entry) for entry in data if entry != "[DONE]"], data[-1] == "[DONE]"
 
     def stop(self):
-        """SIGTERM; the exit code."""
+        """Sends SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(PATIENCE_S)
         self.close()
@@ -121,7 +121,7 @@ class Case(unittest.TestCase):
 
 
 def job_processes(folder):
-    """The processes of jobs whose directory is this, or below it."""
+    """The processes of jobs in or below this directory."""
     wanted = os.fsencode(folder)
     found = []
     for entry in pathlib.Path("/proc").iterdir():
@@ -142,7 +142,7 @@ def story(content="Tell me a story about a dog.", **more):
 
 
 def make_certificate(directory, name):
-    """Self-signed, for 127.0.0.1. (certificate, key)"""
+    """Self-signed, for 127.0.0.1: (certificate, key)"""
     cert, key = directory / f"{name}.pem", directory / f"{name}.key"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",

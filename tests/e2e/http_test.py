@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The transport: framing, connections, keys, headers and limits, byte by byte from outside.
+"""The transport from outside, byte by byte: framing, connections, keys, headers and limits.
 
-`http_test.py BINARY [unittest arguments]`. README.md beside this file says which rule of the
-contract each test stands for. TANDEM_E2E_FULL=1 uses the contract's own numbers of connections.
+`http_test.py BINARY [unittest arguments]`. README.md lists the rules with their tests.
+TANDEM_E2E_FULL=1 uses the full numbers of connections.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ import harness
 from harness import ADMIN_KEY, PATIENCE_S, ROOT, Case, make_certificate, story
 
 FULL = os.environ.get("TANDEM_E2E_FULL") == "1"
-# What the contract sets 100 ms for: busy machines need longer, and a request that runs on would
-# need many times as long.
+# The server's limit is 100 ms. Busy machines need longer; a request that is not cancelled would
+# need many times this.
 PROMPT_S = 5
 HOST = "Host: localhost\r\n"
 
@@ -46,7 +46,7 @@ class Reply:
 
 
 class Raw:
-    """A connection that sends exactly the bytes it is told to."""
+    """A connection that sends exactly the given bytes."""
 
     opened = []  # by the running test
 
@@ -58,7 +58,7 @@ class Raw:
         self.socket.settimeout(PATIENCE_S)
         self.socket.connect(server.address)
         if tls:
-            # The end of TCP alone is then an error, as it is for careful clients.
+            # Makes an end of TCP without close_notify an error, as careful clients do.
             self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1",
                                           suppress_ragged_eofs=False)
         self.input = b""
@@ -68,7 +68,7 @@ class Raw:
         return self
 
     def try_send(self, data):
-        """Like send, for a server that may have closed already."""
+        """Like send, for a server that may already have closed."""
         with contextlib.suppress(OSError):
             self.send(data)
         return self
@@ -125,7 +125,7 @@ class Raw:
         return Reply(number, headers, body)
 
     def is_closed(self):
-        """Waits for the end; false if bytes come instead."""
+        """Waits for the end; false if bytes arrive instead."""
         while not self.input:
             if not self.fill():
                 return True
@@ -159,7 +159,7 @@ CHAT = "/v1/chat/completions"
 
 
 def long_story(stream=True, n=16):
-    """Seconds of work that only a client's leaving, or the end, stops."""
+    """Seconds of work, unless the client leaves."""
     return story(stream=stream, n=n, max_tokens=900, ignore_eos=True)
 
 
@@ -245,7 +245,8 @@ class Connections(Http):
         connection.send(post(CHAT, long_story(n=4)))
         self.assertTrue(connection.until(b"data: "))
         request = get("/health", "Padding: " + "p" * 7000).encode()
-        # The kernels' buffers take a few megabytes; a server that reads takes everything.
+        # The kernels' buffers hold a few megabytes; a server that kept reading would take
+        # everything.
         everything = request * ((64 << 20) // len(request))
         connection.socket.settimeout(1)
         sent = 0
@@ -272,7 +273,7 @@ class Connections(Http):
             data = (head + "Transfer-Encoding: Chunked\r\n\r\n").encode() + chunks
             data += b"0\r\nTrailer: x\r\n\r\n"
             connection = Raw(server)
-            for _ in range(2):  # what follows the last chunk is the next request
+            for _ in range(2):  # the next request follows the last chunk
                 connection.send(data)
             for _ in range(2):
                 reply = connection.read()
@@ -293,7 +294,7 @@ class Connections(Http):
         connection = Raw(server).send(head(len(body), bearer("k1")))
         self.assertEqual(connection.read().status, 100)
         self.assertEqual(connection.send(body).read().status, 200)
-        # A client that does not wait gets no 100, or one; then its answer.
+        # A client that does not wait gets at most one 100, then its reply.
         connection = Raw(server).send(head(len(body), bearer("k1")).encode() + body)
         reply = connection.read()
         if reply.status == 100:
@@ -322,7 +323,7 @@ SMUGGLED = "GET /v1/models HTTP/1.1\r\n" + HOST + "X-Request-Id: smuggled\r\n\r\
 
 
 class Framing(Http):
-    """One message, one reading: everything else is refused, and nothing behind it is read."""
+    """A message has one meaning. Anything else is refused, and later bytes are not read."""
 
     def corpus(self):
         head = "POST /tokenize HTTP/1.1\r\n" + HOST + "Content-Type: application/json\r\n"
@@ -424,7 +425,7 @@ class Framing(Http):
     def test_other_protocols_are_answered_or_closed(self):
         cert, key = make_certificate(self.path, "tls")
         secure = self.serve("--tls-cert", str(cert), "--tls-key", str(key))
-        # The other server has the data directory; without an admin key one runs all the same.
+        # The other server owns the data directory; a server without an admin key runs nevertheless.
         plain = self.serve(env={"TANDEM_ADMIN_KEY": ""})
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         hello = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="x")
@@ -451,13 +452,13 @@ class Framing(Http):
                 connection = Raw(secure).try_send(data)
                 while connection.fill():
                     pass
-                self.assertLess(len(connection.input), 100)  # an alert at most
+                self.assertLess(len(connection.input), 100)  # at most an alert
         self.assert_healthy(plain)
 
 
 def routes():
-    """(method, path) of every route, as the program lists them."""
-    text = (ROOT / "server" / "routes.cc").read_text()
+    """(method, path) of every route in the program's list."""
+    text = (ROOT / "server" / "app" / "routes.cc").read_text()
     found = re.findall(r'\{"(GET|POST|PUT|DELETE|PATCH)",\s*"(/[^"]*)"', text)
     assert len(found) > 10
     return [(method, re.sub(r"\{\w+\+?\}", "tandem-stories", path)) for method, path in found]
@@ -522,7 +523,7 @@ class Routes(Http):
 
 
 class Leaving(Http):
-    """A client that goes takes its work with it, whatever the work is doing."""
+    """A client that leaves cancels its work, in any phase."""
 
     LEAVE = {"fin": Raw.close, "reset": Raw.reset,
              "half": lambda raw: raw.socket.shutdown(socket.SHUT_WR)}
@@ -562,7 +563,7 @@ class Leaving(Http):
 
     def test_while_queued(self):
         server = self.serve("--max-seqs", "1")
-        # Many sequences, one after the other: what comes behind them waits.
+        # Many sequences, one after the other: later requests wait.
         first = Raw(server).send(post(CHAT, long_story(n=64)))
         self.assertTrue(first.until(b"data: "))
         for how, leave in self.LEAVE.items():
@@ -580,7 +581,7 @@ class Leaving(Http):
                         self.assertLess(time.monotonic() - begin, PROMPT_S)
                         time.sleep(0.005)
                     second.close()
-        self.assertGreater(self.stats(server)["running"], 0)  # the neighbour goes on
+        self.assertGreater(self.stats(server)["running"], 0)  # the neighbour still runs
         first.close()
         self.assert_drained_soon(server)
 
@@ -598,7 +599,7 @@ class Leaving(Http):
             connection = Raw(server, context).send(post(CHAT, long_story(n=64)))
             self.assertTrue(connection.until(b"data: "))
             self.assertGreater(stats()["running"], 0)
-            with contextlib.suppress(OSError):  # the stream goes on until the goodbye is read
+            with contextlib.suppress(OSError):  # the stream runs until the close is read
                 leave(connection)
             begin = time.monotonic()
             while stats()["running"] > 0:
@@ -637,17 +638,17 @@ class SlowReader(Http):
         slow = Raw(server, receive_buffer=4096).send(self.request(24, 300))
         self.assertTrue(slow.until(b"data: "))
 
-        # First come, first served: without the pause this waits for all of the first.
+        # First come, first served: without the pause this waits for the whole first request.
         other = self.ask(server, post(CHAT, story(max_tokens=20)))
         self.assertEqual(other.status, 200)
-        # What is paused neither runs nor waits for a place.
+        # A paused request neither runs nor waits for a slot.
         self.wait_until("paused", lambda: (self.stats(server)["running"],
                                            self.stats(server)["waiting"]) == (0, 0))
 
         body = slow.read().body
         self.assertTrue(body.endswith(b"data: [DONE]\n\n"))
         self.assertEqual(body.count(b'"finish_reason":"length"'), 24)
-        # More than connection and kernel could have held: it was paused and not finished.
+        # More than the connection and the kernel can buffer: it was paused and not finished.
         self.assertGreater(len(body), 3 << 20)
         self.assert_drained_soon(server)
 
@@ -687,7 +688,7 @@ class Shutdown(Http):
                 self.assertTrue(behind.until(b"data: "))
                 behind.send(get("/v1/models"))
                 late, watcher = Raw(server).send("GET /v1/mod"), Raw(server).send("GET /rea")
-                self.assert_healthy(server)  # everything above has been read
+                self.assert_healthy(server)  # everything above was read
 
                 server.process.send_signal(how)
 
@@ -737,7 +738,7 @@ class Shutdown(Http):
         self.assertTrue(stream.until(b"data: "))
         idle = Raw(server)
         server.process.send_signal(signal.SIGTERM)
-        self.assertTrue(idle.is_closed())  # the first has been seen
+        self.assertTrue(idle.is_closed())  # the first is noticed
         begin = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         self.assertNotEqual(server.process.wait(PATIENCE_S), 0)
@@ -827,7 +828,7 @@ class Tls(Http):
         self.assertTrue(connection.is_closed())
         connection = Raw(server, self.context).send(get("/health", "Connection: close"))
         connection.read()
-        # The end of the answer is the end of TLS, not just of TCP.
+        # The reply ends with close_notify, not only with the end of TCP.
         self.assertEqual(connection.socket.recv(10), b"")
         connection = Raw(server, self.context).send(
             post(CHAT, story(stream=True, max_tokens=20), version="1.0"))
@@ -983,7 +984,7 @@ class Keys(Http):
         server = self.serve("--api-key", "k1")
         self.assertEqual(self.ask(server, post(CHAT, b"{not json")).status, 401)
         self.assertEqual(self.ask(server, get("/v1/models/none")).status, 401)
-        # A large body is read past, and the connection goes on.
+        # A large body is skipped, and the connection continues.
         connection = Raw(server)
         head = get("/tokenize", "Content-Length: 20000000", method="POST")
         connection.send(head).send(b"x" * 20000000)
@@ -1150,7 +1151,7 @@ class HeadersOfAnswers(Http):
 
     def test_a_configured_origin_replaces_both(self):
         server = self.serve("--cors-origin", "https://app.example")
-        for origin, status in (("https://app.example", 200), ("http://localhost", 403),
+        for origin, status in (("https://app.example", 200), ("http://localhost:3000", 403),
                                ("https://evil.example", 403)):
             reply = self.ask(server, get("/v1/models", f"Origin: {origin}"))
             self.assertEqual(reply.status, status)
@@ -1172,7 +1173,7 @@ class Limits(Http):
             for connection in connections:
                 connection.send(b" " * (1 << 20))
         self.assert_healthy(server)
-        # Without the budget they hold 360 MiB; a body that grows is there twice for a moment.
+        # Without the budget they take 360 MiB; a growing body exists twice for a moment.
         self.assertLess(self.memory(server, "VmHWM") - before, 160 << 20)
         for connection in connections:
             connection.close()
@@ -1184,7 +1185,7 @@ class Limits(Http):
         head = "POST /tokenize HTTP/1.1\r\n" + HOST + "Content-Type: application/json\r\n"
         for announced in (f"Content-Length: {(1 << 20) + 1}\r\n\r\n",
                           "Transfer-Encoding: chunked\r\n\r\n100001\r\n"):
-            connection = Raw(server).send(head + announced)  # and not a byte more
+            connection = Raw(server).send(head + announced)  # no byte more
             reply = connection.read()
             self.assertEqual((reply.status, reply.code()), (413, "request_too_large"))
             self.assertEqual(reply.headers["connection"], "close")
@@ -1221,7 +1222,7 @@ class Limits(Http):
             if want == 431:
                 self.assertEqual((reply.code(), reply.headers["connection"]), ("headers_too_large", "close"))
                 self.assertTrue(connection.is_closed())
-        # Refused while it still arrives.
+        # Refused before all of it has arrived.
         self.assertEqual(self.ask(server, "GET /" + "a" * 9000).status, 414)
         self.assertEqual(self.ask(server, "GET / HTTP/1.1\r\nX: " + "a" * 40000).status, 431)
 
@@ -1243,7 +1244,7 @@ class Limits(Http):
         body = json.dumps({"prompt": "hello"}).encode()
         request = post("/tokenize", body)
         connection = Raw(server).send(request[:-len(body)])
-        for byte in body:  # longer than the time-out in all
+        for byte in body:  # in total longer than the timeout
             connection.send(bytes([byte]))
             time.sleep(0.08)
         self.assertEqual(connection.read().status, 200)
@@ -1285,7 +1286,7 @@ class Limits(Http):
 
 
 class Load(Http):
-    """Nothing that clients do to connections reaches the others, or stays behind."""
+    """Clients cannot affect other clients' connections or leave anything behind."""
 
     def setUp(self):
         super().setUp()
@@ -1317,7 +1318,7 @@ class Load(Http):
 
         times = []
         probe = Raw(server)
-        # A process of its own: this one's threads would wait for each other.
+        # A separate process: threads of this one would wait for each other.
         dropping = multiprocessing.get_context("fork").Process(target=drop)
         dropping.start()
         while dropping.is_alive():
@@ -1329,7 +1330,7 @@ class Load(Http):
         times.sort()
         print(f"\n/health: {len(times)} answers, median {statistics.median(times) * 1e3:.2f} ms, "
               f"p99 {times[len(times) * 99 // 100] * 1e3:.2f} ms, longest {times[-1] * 1e3:.1f} ms")
-        # 5 ms is the contract's; the machine is busy with this very test.
+        # The target is 5 ms; this test itself keeps the machine busy.
         self.assertLess(statistics.median(times), 0.05)
         self.assertLess(times[-1], 2)
 

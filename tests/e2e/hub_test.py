@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Pulling models from a hub: a local server that speaks its protocol, honestly and not.
+"""Pulls from a hub: a local server that speaks its protocol, honest or hostile.
 
-`hub_test.py BINARY [unittest arguments]`. 127.0.0.1 and localhost are two hosts: the hub, and where
-it sends its clients for large files.
+`hub_test.py BINARY [unittest arguments]`. 127.0.0.1 and localhost count as two hosts: the hub, and
+the host of large files.
 """
 
 import base64
@@ -38,7 +38,7 @@ def stories():
 
 
 def large(mib):
-    """A model that is one large file."""
+    """A model with one large file."""
     return {"config.json": b"{}", "model.safetensors": random.Random(mib).randbytes(mib * MIB)}
 
 
@@ -55,21 +55,21 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request, client_address):
-        pass  # clients that leave are part of the tests
+        pass  # some tests disconnect clients
 
 
 class Hub:
-    """One model, org/name. Tests change what it says through its attributes."""
+    """A hub with one model, org/name. Tests change its replies through its attributes."""
 
     def __init__(self, files, certificate=None):
         self.files = files
         self.commit = COMMIT
         self.log = []  # (method, path, headers)
         self.sent = 0  # bytes of large files
-        self.hook = None  # called with each request; true: it has answered
+        self.hook = None  # called with each request; true: it has replied
         self.bytes_per_s = None
-        self.listed = {}  # name -> changes of its entry in the list of files
-        self.extra = []  # further entries
+        self.listed = {}  # name -> changes of its entry in the file list
+        self.extra = []  # more entries
         hub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -137,7 +137,7 @@ class Hub:
             body = {"id": "org/name", "sha": self.commit,
                     "siblings": [self.entry(name) for name in self.files] + self.extra}
             return request.reply(200, json.dumps(body).encode(), Content_Type="application/json")
-        if path == f"/api/models/org/name/tree/{self.commit}":  # how other clients ask for the list
+        if path == f"/api/models/org/name/tree/{self.commit}":  # the request of other clients for the list
             body = [{"type": "file", "path": entry["rfilename"], "size": entry["size"],
                      "oid": entry["blobId"],
                      **({"lfs": dict(entry["lfs"], oid=entry["lfs"]["sha256"])} if "lfs" in entry
@@ -174,7 +174,7 @@ class Hub:
 
 
 class Proxy:
-    """Opens tunnels, and passes plain requests on, for whoever knows the password."""
+    """Opens tunnels and forwards plain requests for clients with the password."""
 
     def __init__(self):
         self.opened = []
@@ -275,7 +275,7 @@ class HubCase(harness.Case):
         for path in self.folder.glob("blobs/*.incomplete"):
             try:
                 total += path.stat().st_size
-            except FileNotFoundError:  # complete since it was listed
+            except FileNotFoundError:  # completed after it was listed
                 pass
         return total
 
@@ -319,7 +319,7 @@ class Pulling(HubCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertTrue(done.stdout.strip())
         self.assertEqual(len(hub.asked("/cdn/")), 1)
-        # What is here wins.
+        # A local path wins.
         (self.path / "org" / "name").mkdir(parents=True)
         self.assertIn("config.json", run(*generate).stderr)
 

@@ -1,4 +1,4 @@
-"""What the tests of jobs share: fine-tuning jobs over HTTP, their processes and their files."""
+"""Shared by the tests of jobs: fine-tuning jobs over HTTP, their processes and their files."""
 
 import http.client
 import json
@@ -11,7 +11,7 @@ from fine_tuning_test import MODEL, FineTuningCase, chats
 from harness import PATIENCE_S, job_processes
 
 ENDED = ("succeeded", "failed", "cancelled")
-# What writers leave that were killed, and nobody may find in the end.
+# Leftovers of killed writers, none of which may remain at the end.
 LITTER = (".tmp", ".part", ".trash-", ".next-", ".old-")
 
 
@@ -19,7 +19,7 @@ def kill(pid, signal_number):
     try:
         os.kill(pid, signal_number)
     except ProcessLookupError:
-        pass  # it ended by itself
+        pass  # it has already ended
 
 
 class JobCase(FineTuningCase):
@@ -35,26 +35,26 @@ class JobCase(FineTuningCase):
         for server in self.servers:
             if server.process.poll() is None:
                 server.kill()
-        # A job outlives its server on purpose.
+        # A job outlives its server by design.
         for pid in self.job_processes():
             kill(pid, signal.SIGKILL)
         super().tearDown()
 
     def promote_jobs(self):
-        """Jobs give way to everything else on the machine; here they are what is waited for."""
+        """Raises the priority of jobs: normally they give way to everything else."""
         while not self.is_over.wait(0.1):
             for pid in self.job_processes():
                 for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
                     try:
                         os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
                     except OSError:
-                        pass  # ended, or not allowed: then it takes longer
+                        pass  # ended, or not permitted: the job is slower
 
     def job_dir(self, job_id):
         return self.path / "data" / "jobs" / job_id
 
     def job_processes(self, job_id=""):
-        """The processes that work in the directory of this job, or of any of this test's."""
+        """The processes in the directory of this job, or of any job of this test."""
         return job_processes(self.job_dir(job_id))
 
     def the_process(self, job_id):
@@ -62,7 +62,7 @@ class JobCase(FineTuningCase):
         return self.job_processes(job_id)[0]
 
     def start(self, server, file, steps, **more):
-        """A job of this many small steps, with a checkpoint after every second."""
+        """Starts a job of this many small steps, with a checkpoint every two steps."""
         seed, batch_size = more.pop("seed", 7), more.pop("batch_size", 1)
         return self.create(server, file, seed=seed, method=self.supervised(
             n_epochs=50, batch_size=batch_size, max_steps=steps, checkpoint_every=2,
@@ -90,7 +90,7 @@ class JobCase(FineTuningCase):
                              (action, answer))
 
     def losses(self, job_id):
-        """Step -> loss as the run wrote it last."""
+        """Step -> the last loss that the run wrote."""
         losses = {}
         path = self.job_dir(job_id) / "metrics.jsonl"
         for line in path.read_text().splitlines() if path.exists() else ():
@@ -116,12 +116,12 @@ class JobCase(FineTuningCase):
         return (self.job_dir(job_id) / "adapter" / "adapter_model.safetensors").read_bytes()
 
     def curve(self, server, job):
-        """What the API has published of it."""
+        """The losses that the API has published."""
         _, _, table = server.request("GET", f"/v1/files/{job['result_files'][0]}/content")
         return table
 
     def expect_same(self, server, job_id, as_id):
-        """Succeeded, with the bits of the other."""
+        """Expects success with the same bits as the other job."""
         self.wait_for_status(server, job_id, *ENDED)
         job, other = self.job(server, job_id), self.job(server, as_id)
         self.assertEqual(job["status"], "succeeded", job)
@@ -133,7 +133,7 @@ class JobCase(FineTuningCase):
                          self.chat(server, other["fine_tuned_model"])["choices"])
 
     def expect_nothing_left(self, server):
-        """Every job has ended once, no process of one is left, and no file that was half-written."""
+        """Expects that every job ended once and left no process and no partial file."""
         _, _, page = server.request("GET", "/admin/jobs?limit=100", admin=True)
         for job in page["data"]:
             self.assertIn(job["status"], ENDED, job)
@@ -154,7 +154,7 @@ class JobCase(FineTuningCase):
         self.assertEqual(litter, [])
 
     def follow(self, server, job_id):
-        """The lines of the log that is followed, and the events' names, until it ends."""
+        """The lines of the followed log, and the names of its events, until it ends."""
         connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
         connection.request("GET", f"/admin/jobs/{job_id}/log?follow=true",
                            headers={"Authorization": "Bearer e2e-admin-key"})

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What may go wrong around a fine-tuning job: its files, its model, the disk, the memory.
+"""Faults around a fine-tuning job: its files, its model, the disk, the memory.
 
-`job_faults_test.py BINARY [unittest arguments]`. A job that cannot go on fails and says why, and the
-server answers all the while.
+`job_faults_test.py BINARY [unittest arguments]`. A job that cannot continue fails with a reason,
+and the server keeps serving.
 """
 
 import resource
@@ -28,7 +28,7 @@ class Faults(JobCase):
         _, _, events = server.request("GET", f"/v1/fine_tuning/jobs/{job_id}/events?limit=1")
         self.assertEqual((events["data"][0]["level"], events["data"][0]["message"]),
                          ("error", job["error"]["message"]))
-        # Serving, and the next job, go on.
+        # Serving and the next job continue.
         self.chat(server, MODEL)
         return job
 
@@ -36,7 +36,7 @@ class Faults(JobCase):
         while self.status(server, job_id) not in ENDED:
             self.chat(server, MODEL)
             self.assertEqual(server.request("GET", "/health")[0], 200)
-            time.sleep(0.3)  # what the job does, it does when nobody else wants to
+            time.sleep(0.3)  # jobs run only when the machine is idle
 
     def expect_next_job_works(self, server):
         file = self.upload(server, chats())
@@ -61,7 +61,7 @@ class Files(Faults):
             for file in (train, valid):
                 status, answer = self.delete(server, file)
                 self.assertEqual((status, answer["error"]["code"]), (409, "in_use"), answer)
-                # Refused means untouched.
+                # A refused deletion changes nothing.
                 self.assertEqual(server.request("GET", f"/v1/files/{file}/content")[0], 200)
             if state == "running":
                 self.expect_done(server, queued, "pause")
@@ -73,7 +73,7 @@ class Files(Faults):
         self.assertEqual(self.delete(server, train)[0], 200)
 
     def waiting_job(self, server, file):
-        """One that has been accepted and has not looked at its file yet."""
+        """An accepted job that has not opened its file yet."""
         blocker = self.start(server, file, MANY)
         self.wait_for_status(server, blocker, "running")
         waiting = self.start(server, self.upload(server, chats()), 4)
@@ -129,20 +129,20 @@ class Models(Faults):
         shutil.rmtree(directory)
         self.expect_done(server, job_id, "resume")
         self.expect_failed(server, job_id, "not_found", directory.name)
-        # This one the server can write again.
+        # The server can write this one again.
         self.expect_next_job_works(server)
 
 
 class Limits(Faults):
     def limit(self, job_id, what, size):
-        """From now on, for the process of the job alone."""
+        """Limits the process of the job, from now on."""
         resource.prlimit(self.the_process(job_id), what, (size, size))
 
     def test_a_file_that_may_not_grow_fails_the_job(self):
         server = self.serve()
         job_id = self.start(server, self.upload(server, chats()), 12)
         self.wait_for_steps(job_id, 2)
-        # Neither a checkpoint nor the adapter can be written from now on.
+        # From now on neither a checkpoint nor the adapter can be written.
         self.limit(job_id, resource.RLIMIT_FSIZE, 2000)
         self.answers_until_ended(server, job_id)
         self.expect_failed(server, job_id, "io_error", "File too large")
@@ -161,7 +161,7 @@ class Limits(Faults):
         self.expect_next_job_works(server)
 
     def test_a_process_that_the_system_kills_for_memory_says_so(self):
-        # What the kernel's killer looks like from outside: SIGKILL, again at every restart.
+        # Looks like the kernel's out-of-memory killer: SIGKILL at every restart.
         server = self.serve()
         job_id = self.start(server, self.upload(server, chats()), MANY)
         while self.status(server, job_id) not in ENDED:
@@ -173,7 +173,7 @@ class Limits(Faults):
 
 
 class FullDisk(Faults):
-    """The directory of jobs is a small file system of its own, seen by the server alone."""
+    """The jobs' directory is a small file system that only the server sees."""
 
     def serve_with_small_disk(self, megabytes):
         jobs = self.path / "data" / "jobs"
@@ -198,7 +198,7 @@ class FullDisk(Faults):
         self.answers_until_ended(server, job_id)
         job = self.expect_failed(server, job_id, "io_error")
         self.assertRegex(job["error"]["message"], "(?i)no space|disk|room")
-        # Small ones still fit.
+        # Small jobs still fit.
         small = self.create(server, file, seed=7, method=self.supervised(
             max_steps=1, lora={"rank": 1, "target_modules": ["q"]}))["id"]
         self.wait_for_status(server, small, *ENDED)

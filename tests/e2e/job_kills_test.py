@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills (-9) of the trainer, of the server and of both, at random moments of a fine-tuning job.
+"""SIGKILL of the trainer, the server or both, at random moments of a fine-tuning job.
 
 `job_kills_test.py BINARY [unittest arguments]`. TANDEM_SLOW_TESTS=1 kills fifty times.
 """
@@ -17,7 +17,7 @@ N_KILLS = 50 if os.environ.get("TANDEM_SLOW_TESTS") == "1" else 4
 
 class Kills(JobCase):
     def kill_once(self, server, job_id, who):
-        """The server that runs afterwards."""
+        """Kills once; returns the server that runs afterwards."""
         pids = self.job_processes(job_id)
         if who == "trainer" or who == "both":
             for pid in pids:
@@ -40,7 +40,7 @@ class Kills(JobCase):
         seed = int(os.environ.get("TANDEM_SEED", random.SystemRandom().randrange(1 << 30)))
         print(f"TANDEM_SEED={seed}", flush=True)
         draw = random.Random(seed)
-        # A job comes less than 12 steps far from one kill to the next, and half of that on average.
+        # Between two kills a job makes fewer than 12 steps, and half of that on average.
         steps = 12 * N_KILLS + 20
         server = self.serve()
         file = self.upload(server, 20 * chats())
@@ -48,10 +48,11 @@ class Kills(JobCase):
         self.wait_for_status(server, undisturbed, *ENDED)
 
         job_id = self.start(server, file, steps, batch_size=4)
-        # A job in line behind it, which goes on while this one waits for its restart, is not lost either.
+        # A second job in the queue, which runs while the first waits for its restart, must survive,
+        # too.
         behind = self.start(server, file, 4, seed=8)
         kills = {}
-        barren = 0  # kills of the trainer since the last checkpoint: three more give up
+        barren = 0  # kills of the trainer since the last checkpoint: after three more it gives up
         for _ in range(N_KILLS):
             checkpoint, before = self.newest_checkpoint(job_id), self.steps_done(job_id)
             if barren >= 2:

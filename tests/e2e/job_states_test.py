@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The life of jobs over HTTP: every step from state to state, restarts of the server in each.
+"""The states of jobs over HTTP: every transition, and server restarts in each state.
 
 `job_states_test.py BINARY [unittest arguments]`.
 """
@@ -76,7 +76,7 @@ class States(JobCase):
         for steps in (3, 8):
             self.wait_for_steps(job_id, steps)
             self.expect_done(server, job_id, "pause")
-            # Until its checkpoint is written it runs, and cannot be resumed.
+            # It runs until its checkpoint is written, and cannot be resumed before.
             self.wait_for_status(server, job_id, "paused")
             self.assertEqual(self.job_processes(job_id), [])
             self.assertEqual(self.newest_checkpoint(job_id), self.steps_done(job_id))
@@ -96,7 +96,7 @@ class States(JobCase):
             seen.update(job["id"] for job in page["data"])
             time.sleep(0.02)
         self.assertGreater(len(seen), 1)
-        # The second in line waits while it is paused, and keeps its place when it no longer is.
+        # Each job starts after the one before it has finished.
         began = [self.admin(server, job_id)["started_at"] for job_id in jobs]
         self.assertEqual(began, sorted(began))
         for earlier, later in zip(jobs, jobs[1:]):
@@ -128,7 +128,7 @@ class States(JobCase):
 
 
 class Restarts(JobCase):
-    """One job in every state, and the server ends: gracefully, or not."""
+    """The server ends, gracefully or not, with one job in every state."""
 
     def restart(self, server, gracefully):
         if gracefully:
@@ -183,7 +183,7 @@ class Restarts(JobCase):
         self.every_state_survives(gracefully=False)
 
     def wish_survives(self, action, wanted, gracefully):
-        """The wish is on its way to a process that does not listen when the server ends."""
+        """The server ends while the action is under way to a process that does not react."""
         server = self.serve()
         file = self.upload(server, chats())
         job_id = self.start(server, file, MANY)
@@ -193,7 +193,7 @@ class Restarts(JobCase):
         self.expect_done(server, job_id, action)
         self.assertEqual(self.status(server, job_id), "running")
         self.expect_not_active(server, job_id, "resume")
-        # Going on only when the server is about to end, or has.
+        # The process wakes only when the server is about to end or has ended.
         wake = threading.Timer(0.5, kill, (pid, signal.SIGCONT))
         wake.start()
         server = self.restart(server, gracefully)
@@ -257,7 +257,7 @@ class Lists(JobCase):
             self.assertEqual({job["id"] for job in page["data"]}, wanted, kind)
             self.assertEqual({job["type"] for job in page["data"]}, {kind} if wanted else set())
             for job in page["data"]:
-                # What has ended is followed to the same end.
+                # The log of a finished job ends with the same event.
                 self.assertEqual(self.follow(server, job["id"])[-1],
                                  ("end", {"status": job["status"]}))
         status, _, answer = server.request("GET", "/admin/jobs?type=trains", admin=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`tandem bench http` against `tandem serve`: what the one counts is what the other did.
+"""`tandem bench http` against `tandem serve`: the client's counts equal the server's.
 
 `load_test.py BINARY [unittest arguments]`.
 """
@@ -13,7 +13,7 @@ from harness import GOLDEN, PATIENCE_S, Case
 
 class Load(Case):
     def bench(self, *arguments, code=0):
-        """(the report, what was printed)"""
+        """(the report, the output)"""
         report = self.path / "report.json"
         run = subprocess.run(
             [harness.BINARY, "bench", "http", "--json", str(report), *arguments],
@@ -104,9 +104,9 @@ class Load(Case):
 
         run = report["runs"][0]
         self.assertEqual((run["ok"], run["failed"], run["other_length"]), (12, 0, 0))
-        # Words differ in length; their mean does not by so much.
+        # Words differ in length, their mean much less.
         self.assertAlmostEqual(run["prompt_tokens"] / 12, 150, delta=30)
-        self.assertGreater(run["cached_tokens"], 0)  # the warm-up has left the shared prefix
+        self.assertGreater(run["cached_tokens"], 0)  # the warm-up left the shared prefix in the cache
         self.assertEqual(run["first_token_ms"]["n"], 12)
         self.assertGreater(run["first_token_ms"]["p50"], 0)
         self.assertLessEqual(run["first_token_ms"]["max"], run["answer_ms"]["max"])

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What `tandem plan` says that a run takes, beside what `tandem train` took.
+"""Compares the memory planned by `tandem plan` with the memory used by `tandem train`.
 
-`memory_test.py BINARY [unittest arguments]`. Models of random weights are made here, in the shapes of
-the real ones. `memory_test.py BINARY --table` prints all cases with their numbers, those that take
-minutes too.
+`memory_test.py BINARY [unittest arguments]`. It makes models with random weights in the shapes of
+real ones. `memory_test.py BINARY --table` prints all cases with their numbers, including those that
+take minutes.
 """
 
 import json
@@ -30,7 +30,7 @@ def bf16_noise(elements):
 
 
 def write_model(folder, config, shapes):
-    """A Hugging Face directory."""
+    """Writes a Hugging Face directory."""
     header, at = {}, 0
     for name, shape in shapes.items():
         elements = 1
@@ -101,11 +101,11 @@ LONG = ["lora.enable=true", "lora.rank=8", "data.max_target_length=32768",
 
 
 class Folder:
-    """Models, a tokenizer and text; runs of them."""
+    """A folder with models, a tokenizer and a text, and runs of them."""
 
     def __init__(self, path):
         self.path = path
-        # Words enough that a row of 32,768 tokens is full.
+        # Enough words to fill a row of 32,768 tokens.
         words = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in ("", "n", "r", "st")]
         text = " ".join(words[i * i % 7919 % len(words)] for i in range(60000))
         (path / "text.txt").write_text(text)
@@ -114,7 +114,7 @@ class Folder:
         self.runs = 0
 
     def tandem(self, *arguments):
-        """Standard output, and the peak of the process's memory."""
+        """(standard output, peak memory of the process)"""
         out = self.path / "out.txt"
         with open(out, "wb") as file, open(self.path / "err.txt", "wb") as errors:
             process = subprocess.Popen(
@@ -133,7 +133,7 @@ class Folder:
         return [f"load_parameters_path={folder}", f"model.tokenizer_path={self.path}"]
 
     def compare(self, words):
-        """The plan, and the peak of a run of two steps."""
+        """(the plan, the peak of a run of two steps)"""
         self.runs += 1
         spec = self.path / "spec.yaml"
         spec.write_text(

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Models that come and go while the server runs: loading, unloading, memory, what users notice.
+"""Models that are loaded and unloaded while the server runs: memory, and effects on clients.
 
 `models_test.py BINARY [unittest arguments]`.
 """
@@ -32,7 +32,7 @@ def chat(model, **more):
 
 
 def endless(model, n_tokens):
-    """A chat that goes on for exactly so many tokens."""
+    """A chat that generates exactly so many tokens."""
     return chat(model, max_tokens=n_tokens, ignore_eos=True)
 
 
@@ -75,7 +75,7 @@ class ModelsCase(Case):
         cls.fast = cls.root / "fast"
         subprocess.run([harness.BINARY, "bench", "make-model", "llama-15m", str(cls.fast)],
                        check=True, stdout=subprocess.DEVNULL)
-        # One cache for all: each model is packed once.
+        # One cache for all tests: each model is packed once.
         cls.cache = {"XDG_CACHE_HOME": str(pathlib.Path(cls.shared.name) / "cache")}
 
     @classmethod
@@ -94,7 +94,7 @@ class ModelsCase(Case):
         return status, answer, headers
 
     def load(self, server, path="fast", status=200, **more):
-        """A load that is waited for; its job."""
+        """Loads and waits; returns the job."""
         body = dict({"path": path, "max_model_len": 2048, "wait": True}, **more)
         got, answer, _ = self.admin(server, LOAD, body)
         self.assertEqual(got, status, answer)
@@ -226,7 +226,7 @@ class Loading(ModelsCase):
             self.assertEqual(error["param"], "id")
         self.load(server)
         self.refused(server, LOAD, {"path": "fast"}, 409, "already_exists", "'fast'")
-        # The same files under another name are another model.
+        # The same files with another name are another model.
         self.load(server, id="org/other:1")
         self.assertEqual(server.post(CHAT, chat("org/other:1"))["model"], "org/other:1")
         # An alias names its model here, too.
@@ -342,7 +342,7 @@ class Failing(ModelsCase):
         self.assertEqual(self.admin(server, ADMIN_MODELS)[1]["memory"]["used_bytes"],
                          self.entry(server, STORIES)["memory_bytes"], "nothing is held for failures")
         server.post(CHAT, chat(STORIES))
-        # The same name loads once its files are right, and the failure is forgotten.
+        # The same name loads once its files are correct; the failure has no effect.
         self.load(server, "fast", id="cut")
         self.assertEqual(self.states(server)["cut"], "loaded")
         for name in cases:
@@ -350,7 +350,7 @@ class Failing(ModelsCase):
 
     def test_what_does_not_fit_is_refused_with_the_arithmetic(self):
         server = self.serve("--memory", "200M", "--max-model-len", "512")
-        # Every model takes less of what is left; at last there is not enough for one more.
+        # Each model takes less of the rest, until it is too little for one more.
         self.load(server, id="one", max_model_len=512)
         used = self.admin(server, ADMIN_MODELS)[1]["memory"]["used_bytes"]
         body = {"path": "fast", "id": "two", "max_model_len": 8192, "dtype": "f32"}
@@ -363,7 +363,7 @@ class Failing(ModelsCase):
         self.assertEqual(self.admin(server, "/admin/jobs?type=model_load")[1]["data"][0]["request"]
                          ["id"], "one", "no job was made")
         self.assertEqual(self.admin(server, ADMIN_MODELS)[1]["memory"]["used_bytes"], used)
-        # The advice helps.
+        # Following the advice works.
         self.load(server, id="two", max_model_len=256, dtype="int8")
         server.post(CHAT, chat("two"))
 
@@ -378,7 +378,7 @@ class Failing(ModelsCase):
         for word in ("model 'b' needs", "90.0 MiB", "'a' holds", "--memory", "--max-model-len",
                      "--dtype"):
             self.assertIn(word, begun.stderr)
-        # Together they fit: each gets keys and values for a part of what is left.
+        # They fit together: each gets KV memory from a part of the rest.
         server = self.serve("--memory", "600M", "--model", f"a={self.fast}", "--model",
                             f"b={self.fast}", "--max-model-len", "1024")
         for model in ("a", "b"):
@@ -387,15 +387,15 @@ class Failing(ModelsCase):
         self.assertLessEqual(memory["used_bytes"], 600 * MIB)
 
     def assert_over(self, server, job_id):
-        """Done or interrupted, whichever was first, but nothing in between and nothing else."""
+        """Expects that the job is done or interrupted, and nothing else."""
         job = self.admin(server, f"/admin/jobs/{job_id}")[1]
         end = (job["status"], job["error"] and job["error"]["code"])
         self.assertIn(end, (("succeeded", None), ("failed", "interrupted")), job)
 
-    # Which load is met in which state is forced in tests/server/handlers/model_host_test.cc, as is
-    # cancelling; here is that the real ones hold up no end and leave nothing open.
+    # tests/server/handlers/model_host_test.cc forces each state of a load, and cancels loads. This
+    # test checks that real loads neither delay the end nor stay open.
     def test_loads_under_way_do_not_hold_up_the_end(self):
-        # Its own cache: packing takes its time.
+        # A separate cache: packing takes time.
         server = self.serve(env={"XDG_CACHE_HOME": str(self.path / "cache")})
         ids = []
         for n in range(6):
@@ -471,11 +471,11 @@ class Unloading(ModelsCase):
     def test_streams_that_run_end_first(self):
         server = self.serve()
         self.load(server, id="busy")
-        # Seconds of work: what is asked below is asked while it goes on.
+        # Seconds of work: the requests below run meanwhile.
         streams = [Stream(server, endless("busy", 1900)) for _ in range(8)]
         status, job, _ = self.admin(server, UNLOAD, {"id": "busy"})
         self.assertEqual(status, 202)
-        # From now on nobody finds it; it is still there for those who have it.
+        # New requests no longer find it; running ones keep it.
         self.assertEqual(server.request("POST", CHAT, chat("busy"))[0], 404)
         self.assertEqual(self.served(server), [STORIES])
         entry = self.entry(server, "busy")
@@ -484,7 +484,7 @@ class Unloading(ModelsCase):
         self.assertGreater(entry["memory_bytes"], 0)
         self.assertIn('tandem:num_requests_running{model_name="busy"} 8\n',
                       server.request("GET", "/metrics")[2])
-        # Once more is the same job.
+        # A second unload returns the same job.
         status, again, _ = self.admin(server, UNLOAD, {"id": "busy"})
         self.assertEqual((status, again["id"]), (202, job["id"]))
         self.refused(server, f"/admin/jobs/{job['id']}/cancel", {}, 400, "unsupported_value")
@@ -505,7 +505,7 @@ class Unloading(ModelsCase):
         other = Stream(server, chat(STORIES, max_tokens=100))
         waiting = []
         waiter = threading.Thread(target=lambda: waiting.append(self.unload(server, "busy")))
-        waiter.start()  # politely first
+        waiter.start()  # without force first
         self.wait_until("unloading", lambda: self.states(server)["busy"] == "unloading")
 
         job = self.unload(server, "busy", force=True)
@@ -558,7 +558,7 @@ class Unloading(ModelsCase):
     def test_an_idle_model_leaves_and_a_used_one_stays(self):
         server = self.serve()
         self.load(server, id="idle", idle_unload_s=2)
-        # Looking at it is not using it; a request that runs is.
+        # Queries do not count as use; a running request does.
         begin = time.monotonic()
         stream = Stream(server, endless("idle", 1900))
         while stream.is_alive():
@@ -626,12 +626,12 @@ class Unloading(ModelsCase):
                 server.post(CHAT, chat("m"))
             self.unload(server, "m")
             sizes.append(resident())
-        # The first rounds warm the allocator; then nothing may pile up. One model's weights alone are
-        # some 30 MiB.
+        # The first rounds warm the allocator; then memory must not grow. One model's weights alone
+        # take some 30 MiB.
         self.assertLess(max(sizes[3:]), sizes[2] + 24 * MIB, sizes)
 
     def test_many_hands_at_once(self):
-        """Loads, unloads and requests in any order: every answer is one of those that are right."""
+        """Loads, unloads and requests in any order: every reply is a correct one."""
         server = self.serve("--max-seqs", "8")
         stop, faults = threading.Event(), []
 
@@ -677,7 +677,7 @@ class Unloading(ModelsCase):
     def test_the_server_stops_while_an_unload_waits(self):
         server = self.serve("--drain-timeout", "1")
         self.load(server, id="busy", max_model_len=8192)
-        # More than any machine computes in the second that they are given.
+        # More than any machine computes in the given second.
         streams = [Stream(server, endless("busy", 8000)) for _ in range(8)]
         job = self.admin(server, UNLOAD, {"id": "busy"})[1]
         self.assertEqual(server.stop(), 0)
@@ -713,7 +713,7 @@ class Starting(ModelsCase):
                 process.kill()
             process.stdout.close()
             log.close()
-        # 130: while loading; 0: it was quicker.
+        # 130: while loading; 0: the load was faster.
         self.assertIn(code, (0, 130), (self.path / "log").read_text())
 
 

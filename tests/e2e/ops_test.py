@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What operators rely on: metrics, health, configuration, limits, logs.
+"""Metrics, health, configuration, limits and logs, for operators.
 
 `ops_test.py BINARY [unittest arguments]`.
 """
@@ -23,7 +23,7 @@ import harness
 from harness import PATIENCE_S, ROOT, Case, story
 
 
-# ---- The text format, version 0.0.4, read strictly.
+# ---- The text format, version 0.0.4, parsed strictly.
 
 NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
@@ -41,7 +41,7 @@ def parse_labels(text):
 
 
 class Exposition:
-    """Every promise of the format is checked while reading."""
+    """Checks every rule of the format while reading."""
 
     def __init__(self, text):
         assert text.endswith("\n"), "the last line must end"
@@ -100,12 +100,12 @@ class Exposition:
         return {labels: value for (n, labels), value in self.samples.items() if n == name}
 
     def get(self, name, **labels):
-        """The sum of the samples that carry these labels."""
+        """The sum of the samples with these labels."""
         return sum(value for present, value in self.all(name).items()
                    if labels.items() <= dict(present).items())
 
     def fallen(self, earlier):
-        """Counters and histogram counts that are smaller than they were."""
+        """Counters and histogram counts that have decreased."""
         return [key for key, value in earlier.samples.items()
                 if earlier.is_cumulative(key[0]) and self.samples.get(key, 0) < value]
 
@@ -207,7 +207,7 @@ class Metrics(Case):
                 n=n, max_tokens=20, ignore_eos=True, stream_options={"include_usage": True}))
             self.assertTrue(done)
             count(chunks[-1]["usage"], ["length"] * n)
-        # Refused before they are requests to the engine.
+        # Refused before they reach the engine.
         for body in (story(temperature=7), story(model="absent"), {}):
             self.assertGreaterEqual(server.request("POST", "/v1/chat/completions", body)[0], 400)
 
@@ -233,7 +233,7 @@ class Metrics(Case):
             requests)
         self.assertEqual(rise("http_requests_total", route="/v1/chat/completions", status="404"), 1)
         self.assertEqual(rise("http_requests_total", route="/v1/chat/completions", status="400"), 2)
-        # A request's way is the sum of its parts.
+        # The time of a request is the sum of its parts.
         self.assertAlmostEqual(rise("request_prefill_time_seconds_sum") +
                                rise("request_decode_time_seconds_sum"),
                                rise("request_inference_time_seconds_sum"), places=5)
@@ -286,7 +286,7 @@ class Metrics(Case):
         text = server.request("GET", "/metrics")[2]
         checked = subprocess.run([promtool, "check", "metrics"], input=text, text=True,
                                  capture_output=True)
-        # Its taste is not vLLM's; its parser's word counts.
+        # promtool's style rules differ from vLLM's names; only its parser matters.
         for line in (checked.stdout + checked.stderr).splitlines():
             self.assertRegex(line, r"should not contain ':'"
                                    r"|iteration_tokens_total non-counter metrics should not have")
@@ -307,11 +307,12 @@ class Health(Case):
             times.append(time.monotonic() - begin)
         for connection in connections:
             connection.close()
-        # The contract's 5 ms is for a machine of its own; one hanging behind requests takes seconds.
+        # The target of 5 ms needs an idle machine; a reply stuck behind requests takes seconds.
         self.assertLess(sorted(times)[len(times) // 2], 0.25)
 
     def test_ready_when_models_are_loaded(self):
-        # While loading: Ready.*, in tests/server; while draining: Shutdown.*, in http_test.py.
+        # Tested elsewhere: while loading by Ready.* in tests/server, while draining by Shutdown.*
+        # in http_test.py.
         status, _, answer = self.serve().request("GET", "/ready")
         self.assertEqual((status, answer), (200, {"status": "ready"}))
 
@@ -446,7 +447,7 @@ class Limits(Case):
         return connections
 
     def refuse(self, connections, count, status):
-        """Waits until `count` of the connections have an answer, which has this status."""
+        """Waits until `count` of the connections have a reply with this status."""
         end = time.monotonic() + PATIENCE_S
         answered = []
         while len(answered) < count and time.monotonic() < end:
@@ -487,7 +488,7 @@ class Limits(Case):
             self.assertEqual((status, code), (503, "server_overloaded"))
             self.assertTrue(1 <= seconds <= 60 and 1000 <= milliseconds <= 60000)
             self.assertTrue(seconds * 1000 - 1000 < milliseconds <= seconds * 1000)
-        # The contract's 50 ms, with room for a machine that others use, too.
+        # The target is 50 ms; the limit allows for a shared machine.
         self.assertLess(sorted(times)[len(times) // 2], 0.25)
 
     def test_waiting_too_long_is_refused_with_a_status_even_for_streams(self):
@@ -525,7 +526,7 @@ class Limits(Case):
         self.assertTrue(1 <= int(headers["retry-after"]) <= 60)
         self.assertIn("retry-after-ms", headers)
 
-        # Errors of a key with limits carry the headers, too; the administrator has none.
+        # Errors of a key with limits carry the headers; the administrator has no limits.
         status, headers, _ = ask(server, "/v1/chat/completions", {}, "key-b")
         self.assertEqual((status, headers["x-ratelimit-remaining-requests"]), (400, "2"))
         for _ in range(5):
@@ -548,7 +549,7 @@ class Limits(Case):
             self.assertIn("--max-queue-per-key", error["message"])
             self.assertTrue(1 <= int(headers["retry-after"]) <= 60)
             self.assertIn("retry-after-ms", headers)
-        # The rest is the other key's.
+        # The rest of the queue belongs to the other key.
         self.assertEqual(ask(server, "/v1/chat/completions", story(max_tokens=1), "key-b")[0], 200)
         for connection in connections:
             connection.close()
@@ -562,7 +563,7 @@ class Limits(Case):
         for connection in connections:
             connection.close()
 
-        # What waits no more counts no more.
+        # Requests that no longer wait no longer count.
         self.wait_until("they are gone", lambda: self.admitted(server) == 0)
         self.assertEqual(ask(server, "/v1/chat/completions", story(max_tokens=1), "key-a")[0], 200)
 
@@ -592,7 +593,7 @@ class Limits(Case):
             connection.close()
 
     def test_objects_of_many_names_hold_neither_the_server_nor_its_end(self):
-        # Quadratic work would take minutes here, and the end of the server would wait for it.
+        # Quadratic work would take minutes here, and the server's end would wait for it.
         server = self.serve()
         body = {f"name-{i}": 0 for i in range(100_000)}
         answers = []

@@ -1,4 +1,6 @@
-"""What the tests of pipelines share: a tiny Gemma-2 with a tokenizer, chats, and the program as a runner."""
+"""Shared by the tests of pipelines: a tiny Gemma 2 with a tokenizer, chats, and the program as
+runner.
+"""
 
 import json
 import os
@@ -48,7 +50,7 @@ class PipelineCase(Case):
              "chat_template": TEMPLATE}))
 
     def tearDown(self):
-        # A runner's job outlives it on purpose.
+        # A runner's job outlives it by design.
         for pid in self.job_processes():
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -67,20 +69,20 @@ class PipelineCase(Case):
         return {**os.environ, **variables, **more}
 
     def runner(self, spec, *words, **variables):
-        """`tandem pipeline run`, under way."""
-        program = str(pathlib.Path(harness.BINARY).resolve())  # it is started elsewhere
+        """A running `tandem pipeline run`."""
+        program = str(pathlib.Path(harness.BINARY).resolve())  # the runner has another working directory
         return subprocess.Popen([program, "pipeline", "run", str(spec), *map(str, words)],
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 cwd=self.path, env=self.environment(**variables))
 
     def run_it(self, spec, *words, code=0, **variables):
-        """(standard output, standard error) of a runner that has ended."""
+        """(standard output, standard error) of a finished runner."""
         runner = self.runner(spec, *words, **variables)
         out, error = runner.communicate(timeout=harness.PATIENCE_S)
         self.assertEqual(runner.returncode, code, out + error)
         return out, error
 
     def states(self, spec, *words, **variables):
-        """What became of each job."""
+        """The final state of each job."""
         out, _ = self.run_it(spec, "--json", *words, **variables)
         return {name: job["state"] for name, job in json.loads(out)["jobs"].items()}

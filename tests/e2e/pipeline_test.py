@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The demo's five steps on a tiny Gemma-2: run, killed at every step, changed, refused, and as a server's job.
+"""The demo's five steps on a tiny Gemma 2: run, killed, changed, refused, and as a server's job.
 
 `pipeline_test.py BINARY [unittest arguments]`
 """
@@ -16,7 +16,7 @@ from pipeline_case import JOBS, PipelineCase
 
 PRESET = ROOT / "config" / "presets" / "pipelines" / "gemma2-demo.yaml"
 STEPS = 40
-# The preset's training, made small.
+# The preset's training at a small size.
 SMALL = [f"jobs.finetune.{word}" for word in (
     f"steps={STEPS}", "max_target_length=64", "per_device_batch_size=4", "checkpoint_period=5",
     "log_period=1", "learning_rate=3.0e-3", "max_num_checkpoints_to_keep=50")]
@@ -25,7 +25,7 @@ QUESTION = "what does the dog love to do?"
 
 class Pipeline(PipelineCase):
     def variables(self, name="demo"):
-        """The demo's, for a directory of this name."""
+        """The demo's variables for a directory of this name."""
         base = self.root / name
         return {"MODEL_NAME": f"tiny-{name}", "CHECKPOINT_ID": "20260101-000000",
                 "MODEL_PATH": str(self.model), "TOKENIZER_PATH": str(self.model),
@@ -38,7 +38,7 @@ class Pipeline(PipelineCase):
         return [*SMALL, f"jobs.serve.chat={QUESTION}", "jobs.serve.max_tokens=16"]
 
     def made(self, name="demo"):
-        """The weights that a pipeline has exported, and what it said."""
+        """The exported weights of a pipeline, and the texts of its jobs test and serve."""
         base = self.root / name
         return ((base / "hf" / f"tiny-{name}" / "model.safetensors").read_bytes(),
                 (base / "pipeline" / "jobs" / "test" / "text.txt").read_bytes(),
@@ -63,14 +63,14 @@ class Pipeline(PipelineCase):
         summary = json.loads(out)
         self.assertEqual([(name, job["state"]) for name, job in summary["jobs"].items()],
                          [(name, "done") for name in JOBS])
-        # What the runner was told is what anybody is told.
+        # The test's text equals the reply to any client.
         said = self.made()[2].decode().rstrip("\n")
         self.assertTrue(said)
         self.assertEqual(self.chat("tiny-demo"), said)
         self.assertEqual(summary["jobs"]["serve"]["result"]["text"], said)
-        self.assertIn("I love to", said)  # it has learned something
+        self.assertIn("I love to", said)  # the training had an effect
 
-        # Killed at every step in turn; every second time its process goes on alone.
+        # Kills every step in turn; every second time the step's own process continues alone.
         where = self.variables("killed")
         for i, job in enumerate(JOBS):
             runner = self.runner(PRESET, *self.words(), **where)
@@ -113,18 +113,18 @@ class Pipeline(PipelineCase):
         self.assertEqual(changed, {**dict.fromkeys(JOBS, "unchanged"), "export": "done",
                                    "serve": "done"})
         self.assertGreater(len(self.made()[0]), 1.5 * len(before[0]))
-        # What is asked for is also what is there: back again.
+        # The spec decides, not the last output: the old spec gives the old output.
         self.assertEqual(states()["export"], "done")
         self.assertEqual(self.made(), before)
-        # Resources change no bit, and nothing is done again for them.
+        # Resources do not affect results, so a change of them runs nothing again.
         self.assertEqual(set(states("jobs.finetune.resources.threads=1").values()), {"unchanged"})
-        # What has been made is gone: that, and what is made of it.
+        # A missing output is made again, with everything that depends on it.
         (self.root / "demo" / "pipeline" / "jobs" / "test" / "text.txt").unlink()
         self.assertEqual(states(), {**dict.fromkeys(JOBS, "unchanged"), "test": "done"})
         (self.root / "demo" / "hf" / "tiny-demo" / "model.safetensors").unlink()
         self.assertEqual(states(), {**dict.fromkeys(JOBS, "unchanged"), "export": "done",
                                     "serve": "done"})
-        # The data changes: all but the first.
+        # Changed data: every step but the first runs again.
         self.chats.write_text(self.chats.read_text().replace("the dog", "the dogs"))
         plan, _ = self.run_it(PRESET, "--dry-run", *self.words(), **where)
         self.assertIn("scan (convert): unchanged", plan)
@@ -134,7 +134,7 @@ class Pipeline(PipelineCase):
         self.assertEqual(states(), {**dict.fromkeys(JOBS, "done"), "scan": "unchanged"})
         self.assertNotEqual(self.made()[0], before[0])
         self.assertTrue((self.root / "demo" / "finetuned" / "20260101-000000" / "run.old").is_dir())
-        # A server that has none of it is given it.
+        # A new server without the model gets it loaded.
         self.servers[-1].stop()
         self.start_server()
         self.assertEqual(states(), {**dict.fromkeys(JOBS, "unchanged"), "serve": "done"})
@@ -154,13 +154,13 @@ class Pipeline(PipelineCase):
         plan, _ = self.run_it(PRESET, "--dry-run", *words, **where)
         self.assertIn("finetune (train.sft) after scan: goes on", plan)
 
-        # The other words are another training; no server runs.
+        # Other words mean another training. No server runs.
         out, error = self.run_it(PRESET, *self.words(), code=1, TANDEM_SERVER="http://127.0.0.1:9",
                                  **where)
         self.assertIn("finetune: has changed, and is done anew", out)
         self.assertIn("job serve failed: ", error)
         self.assertIn("is a server running there?", error)
-        # One that may not reach the model.
+        # A server that may not read the model.
         elsewhere = self.path / "elsewhere"
         elsewhere.mkdir()
         self.serve("--model-root", str(elsewhere))
@@ -173,12 +173,12 @@ class Pipeline(PipelineCase):
                                **{**where, "TANDEM_ADMIN_KEY": "another"})
         self.assertIn("TANDEM_ADMIN_KEY", error)
 
-        # What somebody else has put there is not overwritten.
+        # A folder that the pipeline did not create is not overwritten.
         where = self.variables("taken")
         (self.root / "taken" / "scanned" / "tiny-taken").mkdir(parents=True)
         _, error = self.run_it(PRESET, *self.words(), code=1, **where)
         self.assertIn("this pipeline has not made it", error)
-        # A job's own error, and its exit code.
+        # The job's own error and exit code.
         self.chats.write_text("{}\n")
         where = self.variables("bad")
         _, error = self.run_it(PRESET, *self.words(), code=2, **where)
@@ -299,7 +299,7 @@ class ServersJob(PipelineCase):
             text = "".join(choice["delta"].get("content") or "" for event in events
                            for choice in event["choices"])
             self.assertIn("I love to", text)
-        # The name is taken, unless it may be replaced.
+        # The name is taken, unless overwriting is allowed.
         answer = self.post(self.spec(), status=409)
         self.assertEqual(answer["error"]["param"], "spec.jobs.serve.id")
         again = self.spec()
@@ -323,7 +323,7 @@ class ServersJob(PipelineCase):
         for pid in self.job_processes():
             os.kill(pid, signal.SIGKILL)
         self.wait_until("processes", lambda: len(self.job_processes()) == 2)
-        # The server goes, its job does not.
+        # The server ends; its job continues.
         self.server.kill()
         self.server = self.serve("--model-root", str(self.root))
         job = self.ended(job_id)

@@ -41,7 +41,7 @@ class Quantize(unittest.TestCase):
         self.assertTrue(0.97 < report["same_first_choice"] <= 1, report)
         self.assertTrue(0.98 < report["perplexity_ratio"] < 1.02, report)
 
-        # What serving with this type maps from now on.
+        # Serving with this type will map this file.
         self.assertEqual(pathlib.Path(report["packed_file"]).stat().st_size, report["bytes"])
 
     def test_the_text_is_the_users_and_fewer_bits_are_farther(self):

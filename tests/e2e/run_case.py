@@ -1,4 +1,4 @@
-"""What the tests of verbs around training share: a tiny model's run, made once by the program itself."""
+"""Shared by the tests of verbs around training: a run of a tiny model, made once by the program."""
 
 import os
 import pathlib
@@ -21,7 +21,7 @@ resources: {{threads: 1}}
 
 class RunCase(unittest.TestCase):
     STEPS = 4
-    MORE = ""  # lines of the spec
+    MORE = ""  # more lines of the spec
 
     @classmethod
     def setUpClass(cls):
@@ -39,7 +39,7 @@ class RunCase(unittest.TestCase):
 
     @classmethod
     def tandem(cls, *arguments, code=0):
-        """What it prints; where it is to fail, its standard error too."""
+        """The output; if it is to fail, standard error too."""
         done = subprocess.run(
             [harness.BINARY, *map(str, arguments)], text=True, check=False,
             env={**os.environ, "XDG_CACHE_HOME": str(cls.folder / "cache")},

@@ -3,8 +3,8 @@
 
 `shapes_test.py BINARY [unittest arguments]`.
 
-SHAPES is our own table of what the reference says: which keys an object must have, which it may have, and what
-may stand there. A key that is in neither column is a mistake, unless it is one of our extensions, marked so.
+SHAPES is our own table from the reference: required keys, optional keys, and their values. A key in
+neither column is a fault, unless it is marked as one of our extensions.
 """
 
 import copy
@@ -16,7 +16,7 @@ from harness import PATIENCE_S, Case
 
 MODEL = "tandem-stories"
 ANIMALS = ("dog", "cat", "bird", "frog", "fox", "hen", "cow", "pig", "ant", "bee")
-# As a column that nobody reads: makes a file too big to be looked at while the client waits.
+# An unused column that makes a file too big to be validated during the request.
 PADDING = json.dumps({"messages": [{"role": "user", "content": "Tell me a story."},
                                    {"role": "assistant", "content": "Once there was a dog."}],
                       "padding": "x" * (5 << 20)}) + "\n"
@@ -85,7 +85,7 @@ PURPOSES = ("assistants", "assistants_output", "batch", "batch_output", "fine-tu
             "fine-tune-results", "vision", "user_data")
 HYPERPARAMETERS = {"n_epochs": auto_or_count, "batch_size": auto_or_count,
                    "learning_rate_multiplier": auto_or_number}
-# Of ours, not the reference's.
+# Our extensions.
 MORE_HYPERPARAMETERS = {"lora": either(one_of(False), lambda value: isinstance(value, dict)),
                         "max_steps": count, "seq_len": count, "over_length": text, "schedule": text,
                         "warmup_ratio": number, "weight_decay": number, "grad_clip": number,
@@ -107,7 +107,7 @@ SHAPES = {
         {"id": prefixed("ftjob-"), "object": one_of("fine_tuning.job"), "created_at": moment,
          "finished_at": either(moment, null), "model": text,
          "fine_tuned_model": either(prefixed("ft:"), null), "organization_id": prefixed("org-"),
-         # The reference's enumeration has no `paused`; its page on pausing has it.
+         # The reference's enumeration lacks `paused`; its page on pausing has it.
          "status": one_of("validating_files", "queued", "running", "succeeded", "failed",
                           "cancelled", "paused"),
          "hyperparameters": a("Hyperparameters"), "training_file": prefixed("file-"),
@@ -136,7 +136,7 @@ SHAPES = {
          "created_at": moment, "fine_tuned_model_checkpoint": prefixed("ft:"),
          "fine_tuning_job_id": prefixed("ftjob-"), "metrics": a("CheckpointMetrics"),
          "step_number": count}, {}),
-    # Null stands for what was not computed.
+    # Null marks figures that were not computed.
     "CheckpointMetrics": ({}, dict({"step": number},
                                    **{name: either(number, null) for name in METRICS})),
     "FineTuningJobCheckpointList": (page("FineTuningJobCheckpoint"),
@@ -147,7 +147,7 @@ SHAPES = {
 
 
 def faults(name, value):
-    """What is wrong with an object, in words; empty if nothing is."""
+    """The faults of an object, in words; empty without faults."""
     if not isinstance(value, dict):
         return [f"{name}: no object: {value!r}"]
     required, optional = SHAPES[name]
@@ -200,7 +200,7 @@ class Shapes(Case):
                         dict({"model": MODEL, "training_file": file}, **more))
 
     def reaches(self, job, *states):
-        """The job in one of these states; every state on the way has the shape."""
+        """Waits for one of these states; checks the shape in every state on the way."""
         last = {}
 
         def there():
@@ -211,7 +211,7 @@ class Shapes(Case):
         return last
 
     def pages(self, path, name, least):
-        """All elements, page by page; an empty page behind the last."""
+        """All elements, page by page; an empty page follows the last."""
         listed = []
         more = True
         while more:
@@ -271,7 +271,7 @@ class Shapes(Case):
         self.ask("DELETE", f"/v1/models/{done['fine_tuned_model']}", "ModelDeleted")
 
     def test_jobs_of_both_methods_that_do_not_succeed(self):
-        # One is looked at while the client waits, one by the job itself.
+        # One is validated during the request, the other by the job.
         spoiled = self.upload("".join(chat(animal) for animal in ANIMALS) + '{"messages": []}\n'
                               + PADDING)
         pairs = self.upload("".join(pair(animal) for animal in ANIMALS))

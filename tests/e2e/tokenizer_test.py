@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of `tandem tokenizer`: the files it reads, the flags it has, the errors it names.
+"""End-to-end tests of `tandem tokenizer`: its files, flags and errors.
 
 `tokenizer_test.py BINARY [unittest arguments]`.
 """

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of the verbs around training: eval, profile, config; and of specs that build on
-one another.
+"""End-to-end tests of the verbs eval, profile and config, and of specs with a base_config.
 
 `verbs_test.py BINARY [unittest arguments]`.
 """
@@ -27,7 +26,7 @@ class Training(RunCase):
         self.assertEqual(set(found), {"loss", "perplexity", "accuracy", "bits_per_byte", "tokens"})
         self.assertEqual(found["loss"], last["eval/avg_loss"])
         self.assertEqual(found["tokens"], last["eval/total_weights"])
-        # The exported model, named itself, on a text that is named.
+        # The exported model and a text, both named explicitly.
         self.assertEqual(self.evaluated(self.folder / "run/hf", "--data", self.folder / "text.txt",
                                         "data.max_target_length=32"), found)
         text = self.tandem("eval", self.spec)
@@ -62,7 +61,7 @@ class Training(RunCase):
                                    ("data.seed", "7", "command line"),
                                    ("train.optimizer.b1", "0.9", "default")):
             self.assertRegex(shown, rf"(?m)^{re.escape(key)}: +{value} +# {re.escape(origin)}$")
-        # And it is what runs.
+        # The run uses the same values.
         self.assertIn("\n  steps: must be in [1",
                       self.tandem("train", child, "steps=0", code=2))
         (self.folder / "circle.yaml").write_text("base_config: circle.yaml\n")

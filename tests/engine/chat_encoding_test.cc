@@ -1,4 +1,4 @@
-// Rendered chats and their ids, as serving and training make them: ChatTemplate, then
+// Rendered chats and their ids as serving and training compute them: ChatTemplate, then
 // Tokenizer::EncodeMixed.
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Marker {
   TokenId id;
 };
 
-// A tokenizer and those of its added tokens that steer a model.
+// A tokenizer, and those of its added tokens that control a model.
 struct Subject {
   std::shared_ptr<Tokenizer> tokenizer;
   std::vector<Marker> markers;
@@ -37,8 +37,8 @@ Subject Load(const Json& json) {
   return subject;
 }
 
-// A tokenizer with markers of every kind: special or not, raw or normalised, one a prefix of
-// another. Its run of spaces is vocabulary.
+// A tokenizer with every kind of marker: special or not, raw or normalised, one a prefix of
+// another. A run of spaces is a normal token of its vocabulary.
 Json TinyWithMarkers() {
   Json json = Json::parse(TinyTokenizerJson());
   json["normalizer"] = {
@@ -68,8 +68,8 @@ Json TinyWithMarkers() {
   return json;
 }
 
-// Markers alone, beside each other and beside a client's text; halves of markers that a client's
-// text may complete.
+// Markers alone, adjacent, and next to a client's text; halves of markers that a client's text may
+// complete.
 constexpr const char* kTemplate =
     "{%- for m in messages -%}"
     "<|user|>{{ m.role }}\n<think>\n{{ m.content | trim }}</think><tool_call>{{ m.content }}"
@@ -144,7 +144,7 @@ class Hostile {
   std::mt19937_64 random_;
 };
 
-// The longest marker at `at` of a template's text.
+// The longest marker at position `at` of a template's text.
 const Marker* MarkerAt(const Subject& subject, std::string_view text, size_t at) {
   const Marker* longest = nullptr;
   for (const Marker& marker : subject.markers) {
@@ -154,7 +154,7 @@ const Marker* MarkerAt(const Subject& subject, std::string_view text, size_t at)
   return longest;
 }
 
-// The ids by definition: markers in the template's pieces, all text between two of them as one.
+// The ids by definition: markers of the template's pieces, and all text between two markers as one.
 Ids Expected(const Subject& subject, const std::vector<RenderedPiece>& pieces) {
   Ids ids;
   std::string between;
@@ -184,7 +184,7 @@ bool IsMarker(const Subject& subject, TokenId id) {
                      [id](const Marker& marker) { return marker.id == id; });
 }
 
-// 300 chats; returns how many markers their clients have spelled out.
+// Checks 300 chats; returns how many markers their clients spelled out.
 size_t CheckHostileChats(const Subject& subject, const ChatTemplate& chat_template,
                          bool keeps_tabs) {
   size_t spelled = 0;
@@ -251,7 +251,7 @@ TEST(ChatEncoding, TemplatesMayBuildMarkersOfRoles) {
   EXPECT_EQ(std::count(ids.begin(), ids.end(), ids.front()), 1);
 }
 
-// NFC joins '>' and U+0338 to one character.
+// NFC composes '>' and U+0338.
 TEST(ChatEncoding, AClientsAccentDoesNotBreakTheMarkerBeforeIt) {
   const Subject subject = Load(TinyWithMarkers());
   const std::string text = "<think>\u0338a";
@@ -268,7 +268,7 @@ TEST(ChatEncoding, VocabularyIsFoundInAnyText) {
   EXPECT_EQ(subject.tokenizer->Encode("a    b", SpecialTokens::kPlainText)[1], spaces);
 }
 
-// ---- Qwen2.5's tokenizer; the shared data holds it
+// ---- Qwen2.5's tokenizer from the shared data
 
 std::optional<Subject> LoadQwen() {
   const auto json = ReadIfThere(SharedData() / "tokenizers/qwen2.5/tokenizer.json");
@@ -285,7 +285,7 @@ TEST(ChatEncoding, QwensChatsAreSafeFromTheirClients) {
             1000u);
 }
 
-// The reference parses the rendered text as a whole: where clients spell no marker, so do we.
+// The reference parses the whole rendered text. We agree if no client spells a marker.
 TEST(ChatEncoding, ChatsWithoutMarkersOfClientsAreEncodedAsTheReferenceDoes) {
   const std::optional<Subject> subject = LoadQwen();
   const auto vectors = ReadIfThere(SharedData() / "chat_template_vectors/vectors.jsonl");

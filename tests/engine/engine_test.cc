@@ -33,8 +33,9 @@ using tests::Start;
 
 constexpr TokenId kEnd = 256;
 
-// Stops the engine thread inside the first event of a request until the test opens the gate, so
-// that what the test posts meanwhile is there before the next step. (Real sinks must not block.)
+// Stops the engine thread inside the first event of a request until the test opens the gate.
+// Everything that the test posts meanwhile arrives before the next step. (Real sinks must not
+// block.)
 class Gate {
  public:
   // The request's events, gated.
@@ -76,7 +77,7 @@ class EngineTest : public testing::Test {
     std::ofstream(path() / name) << text;
   }
 
-  // Greedy, 8 tokens, nothing special.
+  // Greedy, 8 tokens, default options.
   static GenerationRequest Simple(int64_t prompt_len = 20, int64_t max_new_tokens = 8) {
     GenerationRequest request;
     for (int64_t i = 0; i < prompt_len; ++i) {
@@ -88,7 +89,7 @@ class EngineTest : public testing::Test {
     return request;
   }
 
-  // Always draws `token`.
+  // Makes every draw return `token`.
   static void Force(GenerationRequest& request, TokenId token) {
     request.sampling.logit_bias = {{token, 100.0f}};
   }
@@ -180,7 +181,7 @@ TEST_F(EngineTest, ChoicesShareThePromptAndDrawTheirOwnTokens) {
   Engine engine(Open(), options_);
   GenerationRequest request = Simple();
   request.sampling.temperature = 1.5f;
-  request.n = 9;  // more than there are places
+  request.n = 9;  // more than max_seqs
 
   const Answer answer = tests::Run(engine, request);
 
@@ -198,7 +199,7 @@ TEST_F(EngineTest, PromptScoresAreTheScoresOfGeneration) {
   request.top_logprobs = 3;
   const Answer generated = tests::Run(engine, request);
 
-  // The continuation, read back as a prompt, is scored as it was when it was drawn.
+  // As part of a prompt, the continuation gets the same scores as when it was drawn.
   GenerationRequest echo = request;
   const std::vector<TokenId>& tokens = generated.only().token_ids;
   echo.prompt.insert(echo.prompt.end(), tokens.begin(), tokens.end());
@@ -293,7 +294,7 @@ TEST_F(EngineTest, StatsNameTheAdaptersThatRunAndWait) {
     request.adapter_name = name;
     return request;
   };
-  // Asked on the engine's own thread, so that each answer is of a known step.
+  // Asks on the engine's own thread, so that each answer belongs to a known step.
   std::latch entered{1}, open{1}, ended{1};
   std::vector<EngineStats> seen;
   engine.Submit(adapted("one"), [&](RequestId, const GenerationEvent& event) {
@@ -351,7 +352,7 @@ TEST_F(EngineTest, WhatAClientHasWaitingLeavesOthersTheirRoom) {
   };
   std::vector<std::shared_ptr<tests::PendingAnswer>> pending;
 
-  pending.push_back(gate.Start(engine, of_client(7)));  // has a place, and waits for nothing
+  pending.push_back(gate.Start(engine, of_client(7)));  // has a slot, so it does not wait
   for (int i = 0; i < 3; ++i) pending.push_back(Start(engine, of_client(7)));
 
   EXPECT_EQ(engine.queue_room_of(7, 4), 1);
@@ -370,7 +371,7 @@ TEST_F(EngineTest, WhatAClientHasWaitingLeavesOthersTheirRoom) {
   engine.Cancel(pending.back()->id);
   gate.Open();
   for (const auto& one : pending) EXPECT_EQ(one->Wait().terminal_events, 1);
-  EXPECT_EQ(engine.queue_room_of(7, 2), 3);  // and the free place
+  EXPECT_EQ(engine.queue_room_of(7, 2), 3);  // and the free slot
 }
 
 TEST_F(EngineTest, CancelEndsARunningAndAWaitingRequestBeforeTheNextStep) {
@@ -504,7 +505,7 @@ TEST_F(EngineTest, ModelWithoutTokenizerServesIds) {
   EXPECT_EQ(answer.only().text, "");
 }
 
-// ---- Memory, planned and taken
+// ---- Memory, planned and used
 
 TEST_F(EngineTest, WhatIsPlannedIsWhatIsTaken) {
   options_.kv_cache_bytes = 0;
@@ -642,7 +643,7 @@ TEST_F(EngineTest, AnIdleEngineReturnsTheMemoryOfABurstAndAnswersTheSameAfterwar
     request.prompt[1] = static_cast<TokenId>('A' + i / 26);
     pending.push_back(Start(engine, std::move(request)));
   }
-  // The engine beats at least every second, and the burst leaves nothing to do then.
+  // The engine beats at least every second, and after the burst it is idle.
   std::string first;
   for (const auto& each : pending) first += Bits(each->Wait());
   while (engine.stats().idle_releases_total == 0) std::this_thread::yield();
@@ -650,7 +651,7 @@ TEST_F(EngineTest, AnIdleEngineReturnsTheMemoryOfABurstAndAnswersTheSameAfterwar
   const int64_t hits = engine.stats().prefix_hit_tokens_total;
   const int64_t after = AnonymousKilobytes();
 
-  // A second burst takes the memory again, so the first one had it.
+  // A second burst takes memory again, so the release was real.
   std::string second;
   int64_t most = 0;
   for (int i = 0; i < 64; ++i) {

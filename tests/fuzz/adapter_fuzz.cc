@@ -1,5 +1,6 @@
-// An adapter: the text of adapter_config.json up to the first zero byte, then the bytes of
-// adapter_model.safetensors. What opens has pairs of matrices of one rank, under different paths.
+// An adapter: the text of adapter_config.json up to the first zero byte, then
+// adapter_model.safetensors. An accepted adapter has pairs of matrices of one rank, under different
+// paths.
 
 #include <algorithm>
 #include <cmath>

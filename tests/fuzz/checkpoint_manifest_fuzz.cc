@@ -1,6 +1,6 @@
-// A manifest.json of a checkpoint: what is accepted names plain files of sizes that are no claims
-// below zero, and is read again from what is written of it; a stacked tensor under any name gives
-// layers within it, of one shape, under different names.
+// A checkpoint's manifest.json. An accepted manifest names plain files with sizes that are not
+// negative, and survives a round trip. A stacked tensor's name gives layers of one shape under
+// different names.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +28,7 @@ void UseManifest(std::string_view text) {
           again.step == manifest.step && again.files.size() == manifest.files.size());
 }
 
-// The first byte is how many layers there are; the rest is the name.
+// The first byte is the number of layers; the rest is the name.
 void UseStacked(std::string_view text) {
   if (text.empty() || !IsStackedName(text.substr(1))) return;
   const std::string name(text.substr(1));

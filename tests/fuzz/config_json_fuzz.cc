@@ -1,5 +1,5 @@
-// A config.json, read by the family that it names and by every other one: what is accepted has
-// bounded sizes, and lists its weights, ropes and config.json again.
+// A config.json, parsed by the family that it names and by every other one. An accepted config has
+// bounded sizes; its weights, ropes and config.json can be listed.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace tandem::engine;
 
-// Lists grow with the layers: enough to reach every kind of layer, little enough to stay quick.
+// Lists grow with the layers: eight reach every kind of layer and stay quick.
 constexpr int64_t kListedLayers = 8;
 
 void Use(const FamilySpec& family, const nlohmann::ordered_json& json) {

@@ -1,4 +1,4 @@
-// A GGUF file, or one of llama2.c: the container, what it says of a model, its tokenizer.
+// A GGUF or llama2.c file: the container, its model description and its tokenizer.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
   ReadStrangersFile([&] {
     const ModelDir model = ModelDir::FromBytes("fuzz", bytes);
-    // Whatever is described must be there to its last byte.
+    // Every described tensor is readable to its last byte.
     for (const std::string& name : model.tensor_names()) {
       const StoredTensor& tensor = *model.FindStored(name);
       Require(static_cast<size_t>(tensor.view.elements()) <= size * 2);

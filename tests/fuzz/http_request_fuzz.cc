@@ -1,6 +1,6 @@
-// What a client may put on a connection, read by RequestParser and ChunkedDecoder. Beyond not
-// crashing: the requests are the same however the bytes are cut, and whether or not bodies are
-// kept; paths are safe; nothing is read after a refusal.
+// Bytes of a client's connection, read by RequestParser and ChunkedDecoder. Requests do not depend
+// on how the bytes are cut or whether bodies are kept. Paths are safe; nothing is read after a
+// refusal.
 
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +41,7 @@ void CheckPath(const std::string& path) {
 
 enum class Bodies { kKept, kDropped };
 
-// `pieces` says how the bytes are cut, a length per byte, over and over; empty: not at all.
+// `pieces` gives the lengths of the cuts, one per byte, repeated. Empty: no cuts.
 Reading Read(std::string_view bytes, std::string_view pieces, Bodies bodies) {
   RequestParser parser(SmallLimits());
   Reading reading;

@@ -1,5 +1,5 @@
-// A chat template: compiles or is refused, and renders a chat or ends with a fault, within its
-// budgets. What came from a client stays a client's.
+// A chat template: it compiles or is refused, and renders a chat or fails, within its budgets. Text
+// from a client stays marked as a client's.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@ void Require(bool truth) {
   if (!truth) std::abort();
 }
 
-// No template can make these out of its own text: the byte is in none.
+// No template can produce this byte from its own text: the input never contains it.
 constexpr char kMark = '\x01';
 
 const Json& Messages() {

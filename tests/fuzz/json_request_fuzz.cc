@@ -1,6 +1,6 @@
-// The bodies of JSON routes. The first byte says which reader: (c)hat, com(p)letion, (t)okenize,
-// (d)etokenize. Beyond not crashing: only Error is thrown, and it becomes a 4xx whose body is JSON
-// of at most 4 KiB in valid UTF-8 with the four keys of the contract.
+// The bodies of JSON routes. The first byte picks the reader: (c)hat, com(p)letion, (t)okenize,
+// (d)etokenize. Readers throw only Error. It becomes a 4xx whose body is valid UTF-8 JSON of at
+// most 4 KiB, with the four keys of an API error.
 
 #include <cstddef>
 #include <cstdint>
@@ -58,7 +58,7 @@ void Read(char kind, std::string_view text) {
 void RequireGoodReply(const ErrorReply& reply) {
   Require(reply.status >= 400 && reply.status < 500);
   Require(reply.body.size() <= 4096);
-  // Parsing checks the UTF-8 too.
+  // Parsing also checks the UTF-8.
   const auto body = nlohmann::json::parse(reply.body, nullptr, false);
   Require(body.is_object() && body.contains("error"));
   const auto& error = body["error"];

@@ -1,6 +1,6 @@
-// A multipart form as a client may send it, read by MultipartParser: a content type, a zero byte,
-// and the body. Beyond not crashing: the parts are the same however the bytes are cut, are begun
-// and ended in turn, and hold no more than came in; limits; a form without a fault is complete.
+// A multipart form, read by MultipartParser: a content type, a zero byte, and the body. Parts do
+// not depend on how the bytes are cut, and begin and end in turn. They hold no more bytes than came
+// in and stay within the limits; a form without a fault is complete.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Reading {
   bool operator==(const Reading&) const = default;
 };
 
-// `pieces` says how the bytes are cut, a length per byte, over and over; empty: not at all.
+// `pieces` gives the lengths of the cuts, one per byte, repeated. Empty: no cuts.
 Reading Read(std::string_view boundary, std::string_view body, std::string_view pieces) {
   Reading reading;
   bool is_open = false;

@@ -1,6 +1,5 @@
-// A database of OCDBT: two bytes of length and the body of its manifest, and so on for each node of
-// its data file. What guards the bytes (lengths, checksums) is made here, or nothing behind it
-// would be reached.
+// An OCDBT database: two bytes of length and the body of its manifest, then likewise each node of
+// its data file. The harness adds lengths and checksums, so that inputs reach the code behind them.
 
 #include <unistd.h>
 
@@ -29,7 +28,7 @@ std::string Object(const std::string& magic, const std::string& body) {
   return out + Little(engine::Crc32c(0, std::as_bytes(std::span(out))), 4);
 }
 
-// One directory for all runs of a process, in memory.
+// One directory in memory for all runs of a process.
 const std::filesystem::path& Directory() {
   static const std::filesystem::path dir = [] {
     auto path = std::filesystem::path("/dev/shm") / ("ocdbt_fuzz." + std::to_string(getpid()));

@@ -1,5 +1,5 @@
-// A checkpoint of one array, a file each: _METADATA, a zero byte, the array's description (.zarray
-// if it begins with a 2, else zarr.json), a zero byte, and a chunk.
+// An Orbax checkpoint of one array: _METADATA, a zero byte, the array's description, a zero byte,
+// and a chunk. A description that begins with a 2 is .zarray, any other is zarr.json.
 
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ namespace {
 using namespace tandem;
 namespace fs = std::filesystem;
 
-// What is read of an array that says it is large: nothing.
+// Arrays that claim more bytes than this are not read.
 constexpr int64_t kMaxRead = 1 << 20;
 
 const fs::path& Directory() {
@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fs::remove(Directory() / "a/zarr.json", ignored);
   Write(Directory() / "_METADATA", tree);
   Write(Directory() / (is_v2 ? "a/.zarray" : "a/zarr.json"), array);
-  // The chunk of an array of no axis, of one and of two.
+  // The chunk's names for arrays of zero, one and two axes.
   for (const char* name : {"a/0", "a/0.0", "a/c/0"}) Write(Directory() / name, chunk);
   engine::ReadStrangersFile([] {
     const auto checkpoint = convert::OrbaxCheckpoint::Open(Directory());

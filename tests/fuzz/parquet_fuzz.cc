@@ -21,14 +21,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     ParquetOptions options;
     options.row_group_bytes = 1 << 20;
     options.cache_bytes = 1 << 19;
-    // Each by itself, so that one that is refused does not hide the others.
+    // One column at a time, so that a refused one does not hide the others.
     for (const std::string& name : file->column_names()) {
       ReadStrangersFile([&] {
         ParquetRows rows(file, std::vector<std::string>{name}, options);
         for (int64_t i = 0; i < rows.size() && i < 2000; ++i) {
           const auto row = rows.JsonRow(i);
           Require(row.is_object() && row.size() == 1);
-          Require(!row.dump().empty());  // throws for what is not UTF-8
+          Require(!row.dump().empty());  // throws for text that is not UTF-8
         }
       });
     }

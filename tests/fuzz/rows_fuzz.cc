@@ -1,5 +1,5 @@
-// A file of rows for training: lines of JSON, or an array. Every row is read and understood in
-// every format; only Error is thrown, in one short line.
+// A file of training rows: JSON lines or an array. Every row is read in every format; readers throw
+// only Error, with one short line.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A safetensors file: whatever opens can be read to its last byte, and covers the data exactly.
+// A safetensors file: an accepted file is readable to its last byte and covers the data exactly.
 
 #include <cstddef>
 #include <cstdint>

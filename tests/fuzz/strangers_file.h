@@ -12,7 +12,7 @@ inline void Require(bool truth) {
   if (!truth) std::abort();
 }
 
-// Runs what reads a stranger's file: it may only throw Error, in one short line.
+// Runs a reader of an untrusted file: it may throw only Error, with one short line.
 inline void ReadStrangersFile(const std::function<void()>& read) {
   try {
     read();

@@ -1,4 +1,4 @@
-// A tokenizer.json: loads or is refused in one line; what loads encodes and decodes.
+// A tokenizer.json: it loads or is refused in one line; a loaded one encodes and decodes.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A tokenizer.model: a SentencePiece model, or tiktoken's ranks where the text looks like them.
+// A tokenizer.model: a SentencePiece model, or tiktoken ranks if the text looks like them.
 
 #include <cstddef>
 #include <cstdint>

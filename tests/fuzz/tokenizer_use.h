@@ -11,8 +11,8 @@
 
 namespace tandem::engine {
 
-// What every tokenizer that loads must do: ids within the vocabulary, streams that join to the
-// decoded text, valid UTF-8 at every step, no control token out of plain text by look-up.
+// Checks a loaded tokenizer: ids within the vocabulary, streams that join to the decoded text,
+// valid UTF-8 at every step. Plain text yields no control token by look-up.
 inline void UseTokenizer(const Tokenizer& tokenizer, std::string_view own_text) {
   for (const std::string_view text :
        {std::string_view("I'll be <s> there  42!\n\t\xE2\x96\x81 e\xCC\x81 \xE4\xB8\xAD<|end|>"),

@@ -1,6 +1,6 @@
-"""Compares files that `tandem convert --to gguf` writes with what the `gguf` package says they must be.
+"""Compares GGUF files of `tandem convert` with the expectations of the `gguf` package.
 
-`compare.py BINARY [NAME]...`; README.md says what is compared.
+`compare.py BINARY [NAME]...`; README.md lists the checks.
 """
 
 import json
@@ -44,7 +44,7 @@ def read_safetensors(path):
             values = (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
         elif entry["dtype"] == "F32":
             values = np.frombuffer(raw, np.float32)
-        else:  # masks, which are no weights
+        else:  # masks are not weights
             continue
         tensors[name] = values.reshape(entry["shape"])
     return tensors
@@ -70,7 +70,7 @@ def pairs(weights, heads):
 
 
 def expected_tensors(config, tensors, arch, blocks):
-    """What the file must hold, in f32, under the names of the package's own table."""
+    """The file's expected tensors in f32, under the names of the package's table."""
     names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == arch), blocks)
     out = {}
     for name, values in tensors.items():

@@ -5,12 +5,11 @@
 #include <string_view>
 #include <vector>
 
-// Who may include whom, as data. Change a row in the commit that needs it, and say why there.
+// The include rules as data. Change a row in the commit that needs it, and give the reason there.
 namespace tandem::tests {
 
-// A folder that holds sources, and the folders (or single files) that it may include besides
-// itself. The table has no cycle, so what stands in a row is below the row's folder. tests may
-// include everything.
+// A folder with sources, and the folders or single files that it may include besides itself. The
+// table has no cycle: every entry of a row is below the row's folder. tests may include everything.
 struct FolderRule {
   std::string_view folder;
   std::vector<std::string_view> may_include;
@@ -215,11 +214,11 @@ inline const std::vector<FolderRule> kFolderRules = {
     {"tests", {"*"}},
 };
 
-// Third-party headers come in through doors: `prefix` of the include, where it may stand.
+// Where a third-party header may be included; `prefix` is the beginning of its include path.
 struct DoorRule {
   std::string_view prefix;
   std::span<const std::string_view> rooms;  // folders or files without extension; "*": anywhere
-  bool only_in_sources = false;             // never in a header: it would leak into a face
+  bool only_in_sources = false;             // a header would expose it to every includer
 };
 
 namespace doors {
@@ -227,10 +226,10 @@ using Names = std::string_view;
 inline constexpr std::array kAnywhere{Names("*")};
 inline constexpr std::array kLog{Names("engine/base/log")};
 inline constexpr std::array kBoost{Names("server/http"), Names("server/app"), Names("engine/hub")};
-// io: SHA-256 is libcrypto's. The tests of TLS are its clients.
+// engine/io: SHA-256 of libcrypto. The TLS tests act as clients.
 inline constexpr std::array kOpenSsl{Names("server/http"), Names("server/app"), Names("engine/hub"),
                                      Names("engine/io"), Names("tests/server/http")};
-// The tests of the job store write databases that it must refuse.
+// The tests of the job store write databases that the store must refuse.
 inline constexpr std::array kSqlite{Names("server/database"), Names("tests/server/jobs")};
 inline constexpr std::array kCli{Names("server/cli")};
 inline constexpr std::array kPrometheus{Names("server/metrics")};
@@ -239,12 +238,12 @@ inline constexpr std::array kYaml{Names("config"), Names("training/spec"), Names
 inline constexpr std::array kUnicode{Names("engine/tokenizer")};
 inline constexpr std::array kZstd{Names("engine/io"), Names("convert"),
                                   Names("training/data/parquet/codecs")};
-// The compressions of Parquet pages; zlib is also the CRC of pages.
+// Compression of Parquet pages; zlib also computes their CRC.
 inline constexpr std::array kPageCodecs{Names("training/data/parquet/codecs")};
 inline constexpr std::array kMpi{Names("training/dist")};
 inline constexpr std::array kEigen{Names("training"), Names("tests")};
-// bench measures the machine's roof, which has to be written in its own instructions.
-// The tests of the vector functions include them in a region of their own.
+// bench measures the machine's roof with its own intrinsics. The tests of the vector functions
+// include those in a target region of their own.
 inline constexpr std::array kIntrinsics{Names("engine/kernels"), Names("tests/engine/kernels"),
                                         Names("bench")};
 inline constexpr std::array kGoogleTest{Names("tests")};
@@ -277,7 +276,7 @@ inline constexpr std::array<DoorRule, 23> kDoorRules{{
     {"benchmark/", doors::kGoogleBenchmark},
 }};
 
-// Headers of the operating system and of C: wherever they are needed.
+// Headers of the operating system and of C: allowed everywhere.
 inline constexpr std::array<std::string_view, 26> kSystemHeaders{
     "sys/",     "linux/",    "netinet/", "arpa/",     "unistd.h", "fcntl.h",  "signal.h",
     "stdlib.h", "stdio.h",   "string.h", "time.h",    "errno.h",  "locale.h", "wctype.h",

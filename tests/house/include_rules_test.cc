@@ -13,7 +13,7 @@
 #include "tests/support/sources.h"
 
 // Reads the sources and fails on any include that points up or sideways, and on any third-party
-// header outside its door.
+// header outside its allowed folders.
 
 namespace tandem::tests {
 namespace {
@@ -95,7 +95,7 @@ TEST(IncludeRules, EveryHeaderBeginsWithPragmaOnce) {
   }
 }
 
-// The table itself: these edges are the walls that the design lives by.
+// Checks the table itself: the design depends on these forbidden edges.
 TEST(IncludeRules, TheTableForbidsWhatItShould) {
   const struct {
     const char* file;

@@ -9,7 +9,7 @@
 
 #include "tests/support/paths.h"
 
-// training/SEEDS.md says which test holds each promise: no test may be named there that is not.
+// training/SEEDS.md names the test of each promise; every named test must exist.
 
 namespace tandem::tests {
 namespace {
@@ -48,7 +48,7 @@ TEST(SeedTable, EveryTestItNamesExists) {
   const std::string table = TextOf(SourceDir() / "training/SEEDS.md");
   const std::set<std::string> tests = TestsOfTheRepository();
   ASSERT_GT(tests.size(), 100u);
-  // What is in backticks and looks like a test, or like a script beside the tests.
+  // Names in backticks that look like a test or a test script.
   static const std::regex kNamed(R"(`([A-Z]\w+\.[A-Z]\w+|e2e/\w+\.py test_\w+|tests/[\w/.]+)`)");
   int named = 0;
   for (std::sregex_iterator it(table.begin(), table.end(), kNamed), end; it != end; ++it) {
@@ -63,8 +63,7 @@ TEST(SeedTable, EveryTestItNamesExists) {
   EXPECT_GT(named, 50);
 }
 
-// Every row of the inventory that is about training stands there, or in a group that says where it
-// is held; none stands twice.
+// Every row of the inventory that is about training appears exactly once, itself or in a group.
 TEST(SeedTable, EveryRowStandsThereOnce) {
   const std::string table = TextOf(SourceDir() / "training/SEEDS.md");
   static const std::regex kRow(R"(\n\| ([A-E]\d+(?:, [A-E]\d+)*) \|)");

@@ -38,7 +38,7 @@ bool IsWordCharacter(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 
-// Whether the line calls a function of this name: "name(", but not as the end of a longer name.
+// Whether the line calls this function: "name(" that is not the end of a longer name.
 bool Calls(const std::string& line, const std::string& name) {
   const std::string call = name + "(";
   for (size_t at = line.find(call); at != std::string::npos; at = line.find(call, at + 1)) {
@@ -47,7 +47,7 @@ bool Calls(const std::string& line, const std::string& name) {
   return false;
 }
 
-// The file names in which a line calls one of the functions.
+// The names of the files that call one of the functions.
 std::set<std::string> CallersOf(const std::vector<std::string>& functions) {
   std::set<std::string> files;
   ForEachLine([&](const std::string& file, const std::string& line) {
@@ -64,7 +64,7 @@ TEST(SourceRules, NoSourceRunsACommandOrLoadsCode) {
   EXPECT_EQ(CallersOf({"system", "popen", "dlopen", "execl", "execle", "execlp", "execv", "execve",
                        "execvp", "execvpe", "fexecve", "fork", "vfork"}),
             Names());
-  // Jobs are this program again, started without a shell.
+  // A job is this program, started without a shell.
   EXPECT_EQ(CallersOf({"posix_spawn", "posix_spawnp"}), Names({"child_process.cc"}));
 }
 

@@ -14,8 +14,8 @@
 #include "tests/support/paths.h"
 #include "tests/support/sources.h"
 
-// Checks the shape of the tree: every folder has its row, no folder depends on itself, no type name
-// means two things.
+// Checks the shape of the tree: every folder has its row, no folder depends on itself, every type
+// name has one meaning.
 
 namespace tandem::tests {
 namespace {
@@ -106,13 +106,13 @@ TEST(Structure, NoFolderHoldsMoreThan45Files) {
   }
 
   for (const auto& [folder, count] : files) {
-    // A verb is one file here, as an endpoint is in server/handlers.
+    // server/cli has one file per verb, as server/handlers has one per endpoint.
     EXPECT_LE(count, 45) << folder << " holds more than one subject: split it";
   }
 }
 
-// A name that means two things in one namespace breaks the one-definition rule as soon as both
-// headers meet.
+// One name with two meanings in a namespace breaks the one-definition rule as soon as both headers
+// meet.
 TEST(Structure, ATypeNameOfANamespaceIsDefinedInOneFolder) {
   static const std::regex kNamespace(R"(^namespace (tandem[\w:]*) \{)");
   static const std::regex kType(

@@ -1,4 +1,4 @@
-"""`compare.py BINARY`, run by the Python that has huggingface_hub (see `run`)."""
+"""`compare.py BINARY`; `run` starts it with the Python that has huggingface_hub."""
 
 import json
 import pathlib

@@ -4,8 +4,8 @@
 
 namespace tandem::tests {
 
-// Makes one allocation by operator new fail, the k-th (from 1) that any thread asks for while this
-// lives. One at a time. This program replaces operator new for that.
+// Makes the k-th allocation (from 1) by operator new of any thread fail during its lifetime. One
+// object at a time. This program replaces operator new for that.
 class FailAllocation {
  public:
   explicit FailAllocation(int64_t k);
@@ -13,11 +13,11 @@ class FailAllocation {
   FailAllocation(const FailAllocation&) = delete;
   FailAllocation& operator=(const FailAllocation&) = delete;
 
-  // The k-th allocation has been asked for, and has failed.
+  // True after the k-th allocation was requested and failed.
   bool has_failed() const;
 };
 
-// Allocations of this thread neither count nor fail: those of a test that watches others.
+// Allocations of this thread neither count nor fail: for a test that observes other threads.
 class SpareThisThread {
  public:
   SpareThisThread();

@@ -10,7 +10,7 @@
 
 namespace {
 
-std::atomic<int64_t> allocations_left{0};  // until one fails; 0: none will
+std::atomic<int64_t> allocations_left{0};  // until one fails; 0: none fails
 thread_local bool is_spared = false;
 
 bool Fails() {
@@ -33,7 +33,7 @@ void* Allocate(size_t bytes, std::align_val_t alignment) {
 
 }  // namespace
 
-// The forms that throw nothing call these, and so do those of arrays.
+// The nothrow forms and the array forms call these.
 void* operator new(size_t bytes) { return Allocate(bytes); }
 void* operator new(size_t bytes, std::align_val_t alignment) { return Allocate(bytes, alignment); }
 void operator delete(void* memory) noexcept { std::free(memory); }

@@ -1,4 +1,4 @@
-// JSON values when memory runs out: parsed, copied and destroyed.
+// JSON values out of memory: parsed, copied and destroyed.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ const char* const kBody =
     R"({"messages":[{"role":"user","content":[{"type":"text","text":"a long enough text to be on the heap"}]},)"
     R"({"role":"assistant","content":"b","tool_calls":[[[],[{}],{"a":[1,2,[3]]}]]}],"n":1,"x":{"y":{"z":[]}}})";
 
-// Only this thread's allocations can fail, whatever the destructors do with them.
+// Only allocations of this thread fail, including those of destructors.
 TEST(JsonOutOfMemoryTest, NoFailedAllocationEndsTheProgram) {
   bool has_failed = true;
   int64_t k = 0;

@@ -1,4 +1,4 @@
-// The scheduler when memory runs out: at every allocation of three requests, from Add to their end.
+// The scheduler out of memory: at every allocation of three requests, from Add to their end.
 
 #include "engine/sched/scheduler.h"
 
@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kBlocks = 12;
 constexpr size_t kAnswerTokens = 20;
 
-// Steps as the loop does them. A request that lacks memory is cancelled; the others must end.
+// Runs steps like the loop. A request that lacks memory is cancelled; the others must finish.
 class World {
  public:
   World() : pool(kBlocks), index(Sha256Digest{}), scheduler(Options(), pool, index) {
@@ -31,7 +31,7 @@ class World {
     return options;
   }
 
-  // Two share a prefix, one has two choices, and together they need more blocks than there are.
+  // Two share a prefix, one has two choices; together they need more blocks than the pool has.
   void AddAll() {
     Add(1, 40, 1);
     Add(2, 40, 2);

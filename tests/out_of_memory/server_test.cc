@@ -1,4 +1,4 @@
-// A server when memory runs out: at every allocation from accepting a connection to the answer.
+// A server out of memory: at every allocation from accepting a connection to the response.
 
 #include <gtest/gtest.h>
 
@@ -69,7 +69,7 @@ class ServerOutOfMemoryTest : public testing::Test {
     engine_.reset();
   }
 
-  // Tokens behind a prompt, as a handler does it: parse, submit, answer at the end.
+  // Completes a prompt of token ids as a handler does: parse, submit, respond at the end.
   void Complete(const Request& request, ResponseWriter writer) {
     const nlohmann::ordered_json body = ParseJsonObject(request.body);
     engine::GenerationRequest wanted;

@@ -1,4 +1,6 @@
-"""`compare.py TANDEM SEED [NAME]...`: see README.md. Run by `run`, with torch, transformers and peft."""
+"""`compare.py TANDEM SEED [NAME]...`: see README.md. `run` starts it, with torch, transformers and
+peft.
+"""
 
 import http.client
 import json
@@ -16,7 +18,7 @@ import transformers as tf
 from safetensors.torch import load_file
 from transformers.utils import logging
 
-TOLERANCE = 1e-4  # of a log-probability; f32 on both sides, sums in other orders
+TOLERANCE = 1e-4  # of a log-probability; f32 on both sides, with other orders of sums
 TOP = 20
 STEPS, ROWS, ROW_LENGTH = 5, 2, 48
 ADAMW = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
@@ -49,15 +51,15 @@ CASES = {
         vocab_size=259, n_positions=128, n_embd=48, n_layer=3, n_head=4, bos_token_id=256,
         eos_token_id=256, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
 }
-# GPT-2's are Conv1D, stored [in, out]; c_attn is query, key and value in one.
+# GPT-2 has Conv1D layers, stored [in, out]; c_attn is query, key and value in one.
 TARGETS = {"gpt2": ["c_attn", "c_fc", "c_proj"]}
 ALL_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 def write_model(config, folder, seed):
-    """A model of random weights with a tokenizer whose ids are bytes and 256, the end of text."""
+    """Writes a random model with a tokenizer whose ids are the bytes, and 256 for the end of text."""
     torch.manual_seed(seed)
-    config._attn_implementation = "eager"  # Gemma 2's caps are not in the fused ones
+    config._attn_implementation = "eager"  # the fused implementations lack Gemma 2's caps
     model = tf.AutoModelForCausalLM.from_config(config).float().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -78,7 +80,7 @@ def write_model(config, folder, seed):
 
 
 def byte_of(letter):
-    """The byte that a letter of GPT-2's alphabet stands for."""
+    """The byte of a letter in GPT-2's alphabet."""
     hidden = [b for b in range(256) if not (33 <= b <= 126 or 161 <= b <= 172 or b >= 174)]
     return ord(letter) if ord(letter) < 256 else hidden[ord(letter) - 256]
 
@@ -97,7 +99,9 @@ def add_adapter(model, name, seed):
 
 
 def ask(binary, folder, adapter, prompt):
-    """Log-probabilities of the prompt's ids and of the likeliest, by `tandem serve` with the adapter."""
+    """Log-probabilities of the prompt's ids and of the likeliest ids, by `tandem serve` with the
+    adapter.
+    """
     scratch = folder / "server"
     scratch.mkdir(exist_ok=True)
     with open(scratch / "log", "wb") as log:
@@ -124,7 +128,7 @@ def ask(binary, folder, adapter, prompt):
 
 
 def difference(answers, prompt, model):
-    """The largest of a log-probability."""
+    """The largest difference of a log-probability."""
     with torch.no_grad():
         expected = torch.log_softmax(model(torch.tensor([prompt])).logits[0].double(), dim=-1)
     return max(abs(entry["logprob"] - expected[at, int(token)].item())
@@ -159,7 +163,7 @@ def train_here(binary, folder, texts):
 
 
 def train_in_torch(model, texts):
-    """The losses of the same steps; leaves the adapter trained."""
+    """The losses of the same steps; the adapter stays trained."""
     model.train()
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, **ADAMW)
@@ -182,7 +186,7 @@ def train_in_torch(model, texts):
 
 
 def compare(binary, name, folder, seed):
-    """What is wrong, one line each; prints what was compared."""
+    """The faults, one line each; prints the comparisons."""
     faults = []
 
     def check(what, value, limit):
@@ -224,7 +228,7 @@ def compare(binary, name, folder, seed):
 
 
 def merged_difference(merged, adapted):
-    """Of our merged weights, as transformers reads them, from those that PEFT merges: a share of the largest."""
+    """The largest relative difference of our merged weights, loaded by transformers, from PEFT's."""
     ours = tf.AutoModelForCausalLM.from_pretrained(merged, attn_implementation="eager").float().state_dict()
     theirs = adapted.merge_and_unload().state_dict()
     if set(ours) != set(theirs):

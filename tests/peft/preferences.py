@@ -19,7 +19,7 @@ from compare import CASES, write_model
 
 STEPS, PAIRS, LENGTH, END = 5, 2, 64, 256
 BETA, SMOOTHING, RATE = 0.3, 0.1, 0.02
-TOLERANCE = 1e-4  # of a figure's size; f32 on both sides, sums in other orders
+TOLERANCE = 1e-4  # relative to a figure's size; f32 on both sides, with other orders of sums
 
 
 def make_pairs(seed):
@@ -50,7 +50,7 @@ def train_here(binary, folder, pairs):
 
 
 def log_probability(model, prompt, answer):
-    """Of the answer's tokens and the end behind them."""
+    """The log-probability of the answer's tokens and the end token."""
     ids = list(prompt.encode()) + list(answer.encode()) + [END]
     logits = model(torch.tensor([ids])).logits[0, :-1]
     each = torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(ids[1:]).unsqueeze(1))
@@ -92,7 +92,7 @@ def compare(binary, name):
     for mine, other in zip(ours, theirs, strict=True):
         for key, value in other.items():
             if key == "rewards/accuracies" and other["rewards/chosen"] == 0:
-                continue  # nothing was learned yet: a tie, which rounding decides there
+                continue  # before any training: a tie, which rounding decides in torch
             worst = max(worst, abs(mine[key] - value) / max(1, abs(value)))
     last = ours[-1]
     print(f"{name}: loss {last['learning/loss']:.6f}, norm {last['learning/raw_grad_norm']:.4f}; "

@@ -1,4 +1,6 @@
-"""`sft_losses.py TANDEM SEED [NAME]...`: see README.md. Run by `run`, with torch, transformers, peft and trl."""
+"""`sft_losses.py TANDEM SEED [NAME]...`: see README.md. `run` starts it, with torch, transformers,
+peft and trl.
+"""
 
 import json
 import pathlib
@@ -18,7 +20,7 @@ from transformers.utils import logging
 from compare import CASES, add_adapter, write_model
 
 STEPS, BATCH, ACCUMULATION, ROW_LENGTH = 5, 2, 2, 192
-TOLERANCE = 1e-4  # of a loss; f32 on both sides, sums in other orders
+TOLERANCE = 1e-4  # of a loss; f32 on both sides, with other orders of sums
 LEARNING_RATE = {"full": 2e-3, "lora": 1e-2}
 BETAS, EPS, DECAY = (0.9, 0.95), 1e-8, 0.1
 TEMPLATE = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
@@ -26,7 +28,7 @@ TEMPLATE = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + 
             "{% endgeneration %}{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}"
             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 
-# What is learned: answers of chats, completions, all of a text; with all weights, or an adapter.
+# Trained: answers of chats, completions, or all of a text; with all weights or an adapter.
 RUNS = [("llama", "messages", "full"), ("llama", "prompt_completion", "full"), ("llama", "text", "full"),
         ("llama", "messages", "lora"), ("gemma2", "messages", "full"), ("gemma2", "messages", "lora"),
         ("qwen3", "prompt_completion", "lora"), ("gpt2", "messages", "full"), ("gpt2", "messages", "lora")]
@@ -54,7 +56,7 @@ def rows(kind, seed):
 
 
 def write_tokenizer(folder):
-    """Beside `write_model`'s: the two tokens of a chat's turns, and the template."""
+    """Adds the two tokens of a chat's turns and the template to `write_model`'s tokenizer."""
     path = folder / "tokenizer.json"
     tokenizer = tf.PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="<|endoftext|>",
                                            pad_token="<|endoftext|>")
@@ -86,7 +88,7 @@ def train_here(binary, folder, learned):
 
 
 class Trainer(trl.SFTTrainer):
-    """trl's own, in the order of the rows; keeps what its log rounds."""
+    """trl's own trainer, in the order of the rows; keeps losses before its log rounds them."""
 
     losses = None
 
@@ -98,7 +100,8 @@ class Trainer(trl.SFTTrainer):
         loss = result[0] if return_outputs else result
         if self.losses is None:
             self.losses = []
-        # A micro-batch's part of the step's loss: the sum over its tokens by the tokens of the step.
+        # A micro-batch's part of the step's loss: the sum over its tokens divided by the step's
+        # tokens.
         self.losses.append((loss.item(), int(num_items_in_batch)))
         return result
 

@@ -11,7 +11,7 @@
 
 namespace tandem::tests {
 
-// Three segments of unequal length in one packed row, none a multiple of a block or a tile.
+// Three segments of unequal length in one packed row; no length is a multiple of a block or a tile.
 inline std::vector<std::vector<TokenId>> Segments(int64_t vocab) {
   std::vector<std::vector<TokenId>> segments;
   uint32_t state = 12345;
@@ -42,7 +42,7 @@ inline training::MicroBatch Pack(const std::vector<std::vector<TokenId>>& segmen
   return batch;
 }
 
-// What training would export, as a model directory.
+// Writes the parameters as a model directory, as training exports them.
 inline void Export(const training::ParameterStore& parameters, const std::string& config,
                    const std::filesystem::path& dir) {
   std::vector<std::vector<std::byte>> bytes;

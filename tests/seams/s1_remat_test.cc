@@ -1,6 +1,6 @@
-// Seam S1 under every policy of rematerialisation: after steps whose activations were computed a
-// second time, adapters' dropout among them, packed segments have the logits, bit for bit, that
-// serving computes with what was exported.
+// Seam S1 under every policy of rematerialisation. Training steps recompute activations, including
+// adapter dropout. Packed segments then have the same logits, bit for bit, as serving computes with
+// the exported weights.
 
 #include <gtest/gtest.h>
 

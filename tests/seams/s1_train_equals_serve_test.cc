@@ -1,5 +1,5 @@
-// Seam S1: the logits that training computes for packed segments are, bit for bit, those that
-// serving computes for the same tokens, whichever table of kernels does it.
+// Seam S1: training's logits for packed segments equal serving's for the same tokens, bit for bit,
+// on every table of kernels.
 
 #include <gtest/gtest.h>
 
@@ -78,8 +78,8 @@ TEST_P(TrainEqualsServe, LogitsOfPackedSegmentsAreBitwiseThoseOfServing) {
   }
 }
 
-// Of preference optimisation: the log-probabilities of answers that training compares, packed with
-// others, are those that a server computes for the same texts.
+// Preference optimisation: training compares log-probabilities of packed answers. They equal the
+// log-probabilities that a server computes for the same texts.
 TEST_P(TrainEqualsServe, LogProbabilitiesOfPairsAreBitwiseThoseOfServing) {
   const tests::Golden golden = tests::LoadGolden(GetParam().model);
   const engine::ModelDir source = engine::ModelDir::Open(golden.dir);
@@ -89,7 +89,8 @@ TEST_P(TrainEqualsServe, LogProbabilitiesOfPairsAreBitwiseThoseOfServing) {
   const engine::ModelConfig config = family.parse_config(json, golden.name);
   const auto segments = Segments(config.vocab_size);
   training::MicroBatch batch = Pack(segments);
-  // Of the last tokens of each segment the next one is the target, as of an answer behind a prompt.
+  // From the second row of a segment on, the next token is the target, as in an answer behind a
+  // prompt.
   for (const training::Segment& segment : batch.segments) {
     for (int64_t i = 1; i + 1 < segment.n_rows; ++i) {
       const auto row = static_cast<size_t>(segment.first_row + i);
@@ -109,7 +110,7 @@ TEST_P(TrainEqualsServe, LogProbabilitiesOfPairsAreBitwiseThoseOfServing) {
   trainer.parameters().LoadFrom(source);
   trainer.MastersChanged();
   const auto trained = training::LogProbsOfPairs(trainer.executor(), batch);
-  // Against itself as its reference nothing is to be learned yet.
+  // The model is its own reference, so the loss is log 2.
   batch.pairs[0].reference = trained.at(0);
   EXPECT_DOUBLE_EQ(trainer.Evaluate({&batch, 1}).loss, std::log(2.0));
 
@@ -135,8 +136,8 @@ TEST_P(TrainEqualsServe, LogProbabilitiesOfPairsAreBitwiseThoseOfServing) {
   EXPECT_EQ(trained.at(0).rejected, served(segments[2]));
 }
 
-// The same with an adapter of every linear layer, after two steps of training it: exported, loaded
-// beside the base, and served amid rows of the base alone. The base may be in blocks of integers
+// S1 with an adapter of every linear layer, after two training steps. It is exported,
+// loaded beside the base, and served among rows of the base alone. The base may be quantised
 // (QLoRA): training then rounds activations where serving does.
 class AdapterTrainEqualsServe : public testing::TestWithParam<Case> {};
 

@@ -1,6 +1,5 @@
-// S2: what a request gets depends on the request alone. Alone, in a batch, with any prefill chunk,
-// from the prefix cache, preempted and recomputed, with one or two threads: the same tokens, the
-// same text, the same bits of every log-probability.
+// S2: a reply depends on its request alone. Tokens, text and the bits of every log-probability do
+// not depend on batch, prefill chunk, prefix cache, preemption or threads.
 
 #include <gtest/gtest.h>
 
@@ -40,9 +39,8 @@ struct Case {
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  // Every family on the table that serves here. The other tables share the families' code and
-  // differ in kernels alone: there one family, with windows and caps, stands for all, and one for
-  // weights in blocks.
+  // Every family runs on the default table. Other tables share the families' code and differ in
+  // kernels only. One family with windows and caps, and one with weights in blocks, cover them.
   for (const KernelTable* kernels : RunnableKernelTables()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       for (const std::string& family : tests::FamilyNames()) {
@@ -72,7 +70,7 @@ std::string CaseName(const testing::TestParamInfo<Case>& info) {
   return name;
 }
 
-// Prompts with shared beginnings and of all lengths; greedy and seeded; one and several choices.
+// Prompts of all lengths with shared prefixes; greedy and seeded; one and several choices.
 std::vector<GenerationRequest> Requests() {
   std::mt19937 random(20261120);
   const auto pick = [&](int low, int high) {
@@ -131,7 +129,7 @@ class S2LoadInvariance : public testing::TestWithParam<Case> {
     model_ = OpenModel(ModelDir::Open(dir_.path() / "model"), options_, "");
   }
 
-  // One after the other, each in one chunk, nothing cached.
+  // One after the other, each in one chunk, without a cache.
   std::vector<std::string> Alone() {
     options_.prefix_cache = false;
     options_.max_seqs = 4;
@@ -171,7 +169,7 @@ class S2LoadInvariance : public testing::TestWithParam<Case> {
 TEST_P(S2LoadInvariance, BatchChunkCachePreemptionAndThreadsChangeNoBit) {
   const std::vector<std::string> alone = Alone();
 
-  // All at once, on one and two threads, and once more from the cache.
+  // All at once, on one and two threads, then again from the cache.
   for (const int threads : {1, 2}) {
     for (const int64_t chunk : {int64_t{7}, int64_t{64}}) {
       SCOPED_TRACE("threads " + std::to_string(threads) + " chunk " + std::to_string(chunk));
@@ -190,7 +188,7 @@ TEST_P(S2LoadInvariance, BatchChunkCachePreemptionAndThreadsChangeNoBit) {
     }
   }
 
-  // With memory for little more than one sequence.
+  // KV memory for slightly more than one sequence.
   options_.kv_cache_bytes = ModelRunner::KvShape(*model_.model, 1).n_layers * 2 *
                             ModelRunner::KvShape(*model_.model, 1).n_kv_heads *
                             ModelRunner::KvShape(*model_.model, 1).head_block_bytes *
@@ -202,7 +200,7 @@ TEST_P(S2LoadInvariance, BatchChunkCachePreemptionAndThreadsChangeNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(Everywhere, S2LoadInvariance, testing::ValuesIn(Cases()), CaseName);
 
-// The same requests by three adapters, of different ranks, and by the base alone, all in one batch.
+// Three adapters of different ranks and the base serve the same requests in one batch.
 class S2Adapters : public S2LoadInvariance {
  protected:
   void SetUp() override {
@@ -218,7 +216,7 @@ class S2Adapters : public S2LoadInvariance {
 };
 
 TEST_P(S2Adapters, RequestsOfOtherAdaptersChangeNoBit) {
-  // Each prompt by every adapter, so that all of them share beginnings.
+  // Each prompt by every adapter, so that all of them share prefixes.
   std::vector<GenerationRequest> requests;
   for (GenerationRequest& request : Requests()) {
     request.stop.max_new_tokens = std::min<int64_t>(request.stop.max_new_tokens, 12);
@@ -258,8 +256,8 @@ TEST_P(S2Adapters, RequestsOfOtherAdaptersChangeNoBit) {
   }
 }
 
-// Adapters know no families (engine_model_test takes all of them through mixed batches): one with
-// windows and caps, one with fused layers, one in blocks.
+// Adapters do not depend on the family (engine_model_test covers all in mixed batches). Here: one
+// family with windows and caps, one with fused layers, one in blocks.
 std::vector<Case> AdapterCases() {
   std::vector<Case> cases = Cases();
   std::erase_if(cases, [](const Case& one) {
@@ -270,7 +268,7 @@ std::vector<Case> AdapterCases() {
 }
 INSTANTIATE_TEST_SUITE_P(Everywhere, S2Adapters, testing::ValuesIn(AdapterCases()), CaseName);
 
-// Keys and values of one adapter are not those of another.
+// Keys and values of one adapter differ from those of another.
 TEST(S2AdapterCache, APrefixIsSharedWithinOneAdapterOnly) {
   const tests::TemporaryDir dir;
   RandomModelSpec spec;
@@ -301,8 +299,8 @@ TEST(S2AdapterCache, APrefixIsSharedWithinOneAdapterOnly) {
   EXPECT_EQ(cached(two), 64);
 }
 
-// A prompt of a hundred windows and more than two chunks of keys: what a window no longer sees is
-// in the cache all the same, whole blocks of it come from there, and nothing of it is read.
+// A prompt of a hundred windows and more than two chunks of keys. The cache keeps positions outside
+// the window and returns whole blocks of them; attention reads none of them.
 TEST(S2Window, ALongPromptFromTheCacheIsTheColdOne) {
   for (const char* family : {"mistral", "gemma3"}) {
     SCOPED_TRACE(family);
@@ -327,7 +325,7 @@ TEST(S2Window, ALongPromptFromTheCacheIsTheColdOne) {
     request.stop.ignore_end_tokens = true;
     request.top_logprobs = 3;
     request.sampling.temperature = 0;
-    // The same but for its last 300 tokens: a hit that ends in the middle of the prompt.
+    // Differs in its last 300 tokens only: the hit ends in the middle of the prompt.
     GenerationRequest fork = request;
     for (size_t i = 2100; i < 2400; ++i) fork.prompt[i] = static_cast<TokenId>(random() % kVocab);
 
@@ -353,8 +351,8 @@ TEST(S2Window, ALongPromptFromTheCacheIsTheColdOne) {
   }
 }
 
-// Acceptance 6. The same greedy and the same seeded request, 500 times each, amid requests that
-// come, go, fork and are cancelled at random: one completion, one set of bits.
+// A greedy and a seeded request, 500 times each, among random requests that start,
+// end, fork and cancel. All replies have one completion and one set of bits.
 TEST(S2CoLoad, ThousandRequestsHaveOneCompletionEach) {
   const tests::TemporaryDir dir;
   RandomModelSpec spec;

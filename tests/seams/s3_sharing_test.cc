@@ -1,5 +1,5 @@
-// Seam S3: the packed weights of a model exist once on a machine. Two processes that open the model
-// map the same file, and the gradient of a frozen weight's input is read from those panels.
+// Seam S3: a machine holds the packed weights of a model once. Two processes that open the model
+// map the same file; the gradient of a frozen weight's input reads the same panels.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -24,7 +24,7 @@
 namespace tandem::engine {
 namespace {
 
-// What /proc/self/smaps says of the mappings of one file.
+// The mappings of one file in /proc/self/smaps.
 struct Mapping {
   int64_t inode = 0;
   int64_t rss_kb = 0;
@@ -72,7 +72,7 @@ std::shared_ptr<const Model> LoadFrom(const std::filesystem::path& dir,
   return Model::Load(ModelDir::Open(dir), {.dtype = DType::kBF16, .cache_dir = cache_dir}, ops);
 }
 
-// Reads every panel, so that its pages are resident.
+// Reads every panel to make its pages resident.
 void TouchWeights(const Model& model) {
   volatile uint64_t sum = 0;  // the reads must happen
   for (const Weight& weight : model.weights()) {
@@ -96,7 +96,7 @@ TEST(S3Sharing, TwoProcessesMapOnePackedFile) {
   ASSERT_EQ(pipe(to_child), 0);
   ASSERT_EQ(pipe(from_child), 0);
 
-  // The child packs nothing that the parent could not use: whoever comes first makes the file.
+  // The child waits until the parent has packed the file, then maps the same file.
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -106,7 +106,7 @@ TEST(S3Sharing, TwoProcessesMapOnePackedFile) {
     TouchWeights(*model);
     const Mapping mapping = ReadMapping(FindPackedFile(cache));
     const bool written = write(from_child[1], &mapping, sizeof(mapping)) == sizeof(mapping);
-    const bool waited = read(to_child[0], &go, 1) == 1;  // mapped until the parent has looked
+    const bool waited = read(to_child[0], &go, 1) == 1;  // stay mapped while the parent measures
     _exit(written && waited && model->is_mapped() ? 0 : 1);
   }
   const auto model = LoadFrom(dir.path() / "model", cache);

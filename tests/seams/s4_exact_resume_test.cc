@@ -1,6 +1,6 @@
-// Seam S4: a training program that is killed (-9) at any moment, also while it writes a checkpoint,
-// goes on where it was: the losses of all steps and the exported weights are bit for bit those of a
-// run that nobody disturbed.
+// Seam S4: a training run killed with SIGKILL at any moment, even while it writes a checkpoint,
+// resumes exactly. All losses and the exported weights equal, bit for bit, those of an undisturbed
+// run.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ class TrainProcess {
 
   pid_t pid() const { return pid_; }
 
-  // Reads until `n` lines have come; false when the output ended before.
+  // Reads `n` lines; returns false if the output ends before.
   bool ReadLines(int n) {
     char byte = 0;
     while (n > 0) {
@@ -71,7 +71,7 @@ class TrainProcess {
     return true;
   }
 
-  // Lets the child run on until it has something to say, at most this long.
+  // Waits until the child writes something, at most `ms`.
   void WaitForOutput(int ms) const {
     pollfd fd{out_, POLLIN, 0};
     poll(&fd, 1, ms);
@@ -82,7 +82,7 @@ class TrainProcess {
     Wait();
   }
 
-  // The exit code, or -1 when a signal ended it.
+  // Returns the exit code, or -1 after a signal.
   int Wait() {
     char byte = 0;
     while (read(out_, &byte, 1) == 1) {
@@ -124,7 +124,7 @@ class ExactResume : public testing::Test {
     return {"train", (dir_.path() / "spec.yaml").string(), "run_name=" + run_name};
   }
 
-  // An adapter of the tiny llama.
+  // Words that train an adapter of the tiny llama.
   std::vector<std::string> AdapterWords(std::vector<std::string> more) const {
     more.push_back("model.load_parameters_path=" + (dir_.path() / "base").string());
     more.push_back("lora.rank=4");
@@ -133,7 +133,7 @@ class ExactResume : public testing::Test {
 
   fs::path Run(const std::string& name) const { return dir_.path() / "runs" / name; }
 
-  // Every loss that was ever recorded for a step, in order.
+  // Every recorded loss, by step, in order.
   std::multimap<int64_t, double> Losses(const std::string& name) const {
     std::multimap<int64_t, double> losses;
     std::ifstream file(Run(name) / "metrics.jsonl");
@@ -150,9 +150,10 @@ class ExactResume : public testing::Test {
   tests::TemporaryDir dir_;
 };
 
-// `n_kills` of a run with these words, one after the other, against the same run left alone.
+// Kills a run `n_kills` times in succession and compares it with an undisturbed run of the same
+// words.
 void ExactResume::ExpectKillsChangeNothing(std::vector<std::string> words, int n_kills) {
-  // A process that is killed comes less than 10 steps far, and half of that on average.
+  // A killed process makes fewer than 10 steps, and half of that on average.
   const int steps = 6 * n_kills + 30;
   words.push_back("steps=" + std::to_string(steps));
   const auto start = [&](const std::string& name) {
@@ -169,7 +170,7 @@ void ExactResume::ExpectKillsChangeNothing(std::vector<std::string> words, int n
   for (int attempt = 0; attempt < n_kills; ++attempt) {
     TrainProcess process(start("killed"));
     if (!process.ReadLines(1 + static_cast<int>(random() % 10))) break;
-    // Half of the kills come at once, half somewhere in the work between two lines.
+    // Half of the kills come at once, half during the work between two lines.
     if (random() % 2 != 0) process.WaitForOutput(static_cast<int>(random() % 20));
     process.Kill(SIGKILL);
     ++kills;
@@ -193,7 +194,7 @@ void ExactResume::ExpectKillsChangeNothing(std::vector<std::string> words, int n
   EXPECT_EQ(weights("killed"), weights("whole"));
 }
 
-// With TANDEM_SLOW_TESTS=1 fifty of every kind.
+// Returns `usually`, or fifty with TANDEM_SLOW_TESTS=1.
 int NumberOfKills(int usually) {
   const char* slow = std::getenv("TANDEM_SLOW_TESTS");
   return slow != nullptr && std::string(slow) == "1" ? 50 : usually;
@@ -242,7 +243,7 @@ TEST_F(ExactResume, KillsChangeNothingOfFineTuningOnChats) {
                            NumberOfKills(6));
 }
 
-// Kills hit the making of the reference, too.
+// Kills also hit the computation of the reference.
 TEST_F(ExactResume, KillsChangeNothingOfLearningPreferences) {
   std::ofstream rows(dir_.path() / "pairs.jsonl");
   for (int i = 0; i < 40; ++i) {
@@ -284,7 +285,7 @@ TEST_F(ExactResume, SigtermSavesAndSaysTryAgain) {
   kill(process.pid(), SIGTERM);
   EXPECT_EQ(process.Wait(), 75);
 
-  // No result: whoever started it is to start it again.
+  // No result: the supervisor must start the run again.
   EXPECT_FALSE(fs::exists(Run("stopped") / "result.json"));
   EXPECT_TRUE(fs::exists(Run("stopped") / "checkpoints" / "LATEST"));
 }

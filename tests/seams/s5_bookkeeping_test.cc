@@ -1,6 +1,6 @@
 // S5: random traces of add, fork, cancel, pause, preempt and finish against the scheduler. The
-// "model" is a table that remembers, for every slot of every KV block, which prefix it was computed
-// for; a step may only read what belongs to its own sequence.
+// "model" records which prefix each slot of each KV block was computed for. A step may read only
+// slots of its own sequence.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ uint64_t Mix(uint64_t h, uint64_t value) {
   return h * 0xbf58476d1ce4e5b9ULL;
 }
 
-// What keys and values at each position depend on: all tokens up to there.
+// For each position, a hash of all tokens that its keys and values depend on.
 std::vector<uint64_t> PrefixHashes(const std::vector<TokenId>& tokens) {
   std::vector<uint64_t> hashes;
   uint64_t h = 1;
@@ -40,7 +40,7 @@ struct TraceOptions {
   bool ample_blocks = false;  // no preemption possible
 };
 
-// One random trace. Throws Error (kInternal) when a promise is broken.
+// One random trace. Throws Error (kInternal) for a broken promise.
 class Trace {
  public:
   Trace(uint64_t seed, const TraceOptions& options) : seed_(seed), random_(seed) {
@@ -62,7 +62,7 @@ class Trace {
     }
   }
 
-  // The random part, then everything that is left is brought to its end.
+  // Runs the random part, then finishes all remaining requests.
   void Run(int64_t steps) {
     for (int64_t i = 0; i < steps; ++i) {
       if (Pick(0, 3) == 0 && live_.size() < 12) Add();
@@ -76,7 +76,7 @@ class Trace {
       request.paused = false;
       bound += request.n * (scheduler_options_.max_model_len + 2);
     }
-    // The first in line advances in every step, so this many steps finish everyone.
+    // The first in line advances in every step, so this many steps finish all requests.
     for (; !live_.empty() && bound > 0; --bound) Step();
     Expect(live_.empty(), "somebody starved");
     Expect(scheduler_->idle() && scheduler_->num_requests() == 0, "the scheduler is not idle");
@@ -87,7 +87,7 @@ class Trace {
 
   int64_t steps() const { return steps_; }
   const Scheduler::Counters& counters() const { return scheduler_->counters(); }
-  // Generated tokens of every choice that came to its end.
+  // The generated tokens of every finished choice.
   const std::map<std::pair<uint64_t, int>, std::vector<TokenId>>& completions() const {
     return completions_;
   }
@@ -110,7 +110,7 @@ class Trace {
   }
   static TokenId Token(int64_t value) { return static_cast<TokenId>(value); }
 
-  // What a request is depends on the seed and its number only, not on what happened before.
+  // A request depends only on the seed and its number, not on earlier events.
   void Add() {
     Scheduler::Request request;
     request.id = RequestId{next_id_++};
@@ -220,7 +220,7 @@ class Trace {
     Expect(plan.rows == decode_rows + prompt_rows, "rows");
   }
 
-  // "Runs the model": reads everything before the slice, writes the slice.
+  // Stands for the model: reads everything before the slice, writes the slice.
   void Compute(const PlannedSlice& slice, std::map<BlockId, const Sequence*>& writers) {
     const Sequence& sequence = *slice.sequence;
     Expect(!live_.at(sequence.request).paused, "a paused sequence runs");
@@ -239,7 +239,7 @@ class Trace {
     }
   }
 
-  // The next token depends on the request, the choice and all tokens before, like a seeded draw.
+  // The next token depends on the request, the choice and all earlier tokens, like a seeded draw.
   void Sampled(RequestId id, Sequence& sequence) {
     Live& live = live_.at(id);
     const int64_t generated = sequence.length() - sequence.prompt_len;
@@ -295,13 +295,13 @@ TEST(S5Bookkeeping, RandomTracesKeepEveryPromise) {
       FAIL() << "seed " << seed << ": " << error.what();
     }
   }
-  // The traces are worth something only if they reach the interesting states.
+  // The traces must reach the interesting states, or they prove nothing.
   EXPECT_GT(preemptions, steps / 100);
   EXPECT_GT(hits, steps / 10);
   RecordProperty("steps", std::to_string(steps));
 }
 
-// What a request generates may depend neither on caching nor on how much memory there is.
+// Generated tokens depend neither on caching nor on the amount of memory.
 TEST(S5Bookkeeping, CachedAndUncachedTracesGenerateTheSameTokens) {
   int64_t compared = 0;
   for (uint64_t seed = 1; seed <= 150; ++seed) {
@@ -314,7 +314,7 @@ TEST(S5Bookkeeping, CachedAndUncachedTracesGenerateTheSameTokens) {
       for (const auto& [key, tokens] : cached.completions()) {
         const auto other = uncached.completions().find(key);
         if (other == uncached.completions().end()) continue;
-        // Where a cancellation struck, one of them is a beginning of the other.
+        // After a cancellation, one of the two is a prefix of the other.
         const size_t common = std::min(tokens.size(), other->second.size());
         ASSERT_TRUE(std::equal(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(common),
                                other->second.begin()))

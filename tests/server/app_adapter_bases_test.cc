@@ -1,4 +1,4 @@
-// Golden adapters served beside their base in every type that weights can be held in.
+// Golden adapters served on their base in every dtype for weights.
 
 #include <algorithm>
 #include <filesystem>
@@ -20,7 +20,7 @@ using tests::GoldenSequence;
 
 constexpr const char* kAdmin = "Authorization: Bearer root\r\n";
 
-// One golden base, held in each type, with its golden adapter and one of random values.
+// One golden base in each dtype, with its golden adapter and a random one.
 class AppAdapterBases : public AppTest, public testing::WithParamInterface<std::string> {
  protected:
   AppAdapterBases() : golden_(tests::LoadGolden(GetParam())) {
@@ -32,7 +32,7 @@ class AppAdapterBases : public AppTest, public testing::WithParamInterface<std::
     options.admin_key = "root";
     options.data_dir = scratch_.path() / "data";
     options.model_root = root;
-    options.engine.prefix_cache = false;  // every row is computed
+    options.engine.prefix_cache = false;  // so that every row is computed
     StartApp(std::move(options));
   }
 
@@ -56,7 +56,7 @@ class AppAdapterBases : public AppTest, public testing::WithParamInterface<std::
                                         {"return_tokens_as_token_ids", true},
                                         {"return_token_ids", true}})["choices"][0];
   }
-  // What the fixture says, within its tolerances.
+  // Expects the fixture's tokens and log-probabilities, within its tolerances.
   static void ExpectGolden(const Json& choice, const GoldenSequence& sequence, double tolerance) {
     EXPECT_EQ(choice["token_ids"].get<std::vector<TokenId>>(), sequence.greedy_ids);
     const Json& logprobs = choice["logprobs"]["token_logprobs"];
@@ -74,7 +74,7 @@ class AppAdapterBases : public AppTest, public testing::WithParamInterface<std::
   engine::EngineStats StatsOf(const std::string& model) {
     return app_->models().Look(model)->engine->stats();
   }
-  // All at once, a client each.
+  // All at once, one client each.
   void ExpectAllAsAlone(const std::vector<Question>& questions) {
     std::vector<std::string> answers(questions.size());
     std::vector<std::thread> clients;
@@ -100,8 +100,8 @@ TEST_P(AppAdapterBases, AnswersInAMixedBatchAreThoseOfEachAlone) {
     for (const char* adapter : {"", "-golden", "-random"}) {
       for (const GoldenSequence& sequence : golden_.sequences) {
         const Json alone = Complete(dtype + adapter, sequence);
-        // The tolerances are those of tests/golden/README.md, and golden_test's of bf16. How far
-        // blocks of integers are from the fixture, golden_test says by all logits.
+        // The tolerances are those of tests/golden/README.md, and golden_test's of bf16.
+        // golden_test compares all logits of quantised weights with the fixture.
         if (adapter == std::string("-golden") && dtype == "f32") {
           ExpectGolden(alone, sequence, 1e-3);
         }
@@ -117,7 +117,7 @@ TEST_P(AppAdapterBases, AnswersInAMixedBatchAreThoseOfEachAlone) {
     const std::vector<Question> once = questions;
     questions.insert(questions.end(), once.rbegin(), once.rend());
 
-    // Until they really met: a step that computes one sequence alone makes one token.
+    // Repeats until the requests share a step: a step of one sequence makes one token.
     bool met = false;
     for (int round = 0; round < 50 && !met; ++round) {
       const engine::EngineStats before = StatsOf(dtype);

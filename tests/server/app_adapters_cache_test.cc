@@ -1,4 +1,4 @@
-// What the prefix cache keeps of one adapter is read by that adapter alone.
+// Prefix cache entries of one adapter are read by that adapter only.
 
 #include <string>
 #include <thread>
@@ -14,7 +14,7 @@ class AppAdaptersCache : public AppAdaptersTest {
  protected:
   struct Answer {
     std::string choices;  // text and log-probabilities
-    int64_t cached = 0;   // tokens of the prompt that were not computed again
+    int64_t cached = 0;   // prompt tokens from the cache
   };
   Answer Long(const std::string& model) {
     Json body = Chat(
@@ -57,13 +57,13 @@ TEST_F(AppAdaptersCache, APrefixIsReadByTheWeightsThatMadeItAlone) {
   expect("y", two, true);
   expect("tiny", base, true);
 
-  // Other weights of the same name read nothing of what the name has left behind, …
+  // Other weights under the same name do not read the entries of the old ones, …
   tests::WriteRandomAdapter(directory_->path() / "tiny", 4, 9, directory_->path() / "nine");
   Load("x", "nine", true);
   const Answer nine = Long("x");
   EXPECT_EQ(nine.cached, 0);
   EXPECT_NE(nine.choices, one);
-  // … not even if only their scale is another: …
+  // … nor do weights that differ in their scale only, …
   const auto config = directory_->path() / "nine" / "adapter_config.json";
   Json scaled = Json::parse(engine::ReadWholeFile(config, 1 << 20));
   scaled["lora_alpha"] = 3 * scaled["lora_alpha"].get<double>();
@@ -72,7 +72,7 @@ TEST_F(AppAdaptersCache, APrefixIsReadByTheWeightsThatMadeItAlone) {
   const Answer stronger = Long("x");
   EXPECT_EQ(stronger.cached, 0);
   EXPECT_NE(stronger.choices, nine.choices);
-  // … and weights that come back find what they left, under any name.
+  // … but reloaded weights find their own entries, under any name.
   Load("x", "one", true);
   expect("x", one, true);
   Load("again", "one");
@@ -82,7 +82,7 @@ TEST_F(AppAdaptersCache, APrefixIsReadByTheWeightsThatMadeItAlone) {
   expect("y", one, true);
 }
 
-// Whoever waits for another's prefix instead of computing it is of the same adapter, too.
+// A request waits for another's prefix only within one adapter.
 TEST_F(AppAdaptersCache, RequestsOfOneMomentShareNoPrefixAcrossAdapters) {
   StartApp(WithAdmin());
   Load("one", "one");

@@ -11,7 +11,7 @@ namespace tandem::server {
 
 using Faulty = std::pair<int, std::string>;
 
-// A server whose adapters and aliases come and go while it runs.
+// A server whose adapters and aliases change while it runs.
 class AppAdaptersTest : public AppTest {
  protected:
   static constexpr const char* kAdmin = "Authorization: Bearer root\r\n";
@@ -50,7 +50,7 @@ class AppAdaptersTest : public AppTest {
     EXPECT_EQ(reply.status, 200) << reply.body;
     return Json::parse(reply.body);
   }
-  // What a greedy chat answers, its log-probabilities included: bit for bit what the model says.
+  // The reply to a greedy chat with its log-probabilities: the bits of the model's output.
   std::string Says(const std::string& model) {
     Json body = Chat("hello");
     body["model"] = model;

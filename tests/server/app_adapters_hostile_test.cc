@@ -1,4 +1,4 @@
-// Adapters that nobody should load: each is refused naming what is wrong, and nothing else notices.
+// Hostile adapters: each is refused with its fault, and other requests are unaffected.
 
 #include <sys/stat.h>
 
@@ -24,12 +24,12 @@ using engine::DType;
 
 constexpr const char* kModule = "model.layers.1.mlp.up_proj";
 
-// An adapter in memory, to be changed and written.
+// An adapter in memory; tests change it and write it.
 struct Parts {
   struct Tensor {
     DType dtype = DType::kF32;
     std::vector<int64_t> shape;
-    std::vector<float> values;  // as f32, whatever the type says: the bytes are what counts
+    std::vector<float> values;  // f32; Write stores their bytes under any dtype
   };
   Json config;
   std::map<std::string, Tensor> tensors;
@@ -82,7 +82,7 @@ struct Hostile {
 constexpr const char* kBad = "invalid_adapter";
 constexpr const char* kForeign = "unsupported_adapter";
 
-// The base is 32 wide, the adapter of rank 4.
+// The base is 32 wide; the adapter has rank 4.
 std::vector<Hostile> HostileTensors() {
   return {
       {"A too narrow",
@@ -232,7 +232,7 @@ class AppAdaptersHostile : public AppAdaptersTest {
   Json Used() {
     return Json::parse(AdminWithout("GET", "/admin/models").body)["memory"]["used_bytes"];
   }
-  // By our route and by vLLM's, where a name is taken and where it is not.
+  // Through our route and vLLM's, with a taken name and with a free one.
   void ExpectRefused(const std::string& what, const Faulty& fault,
                      const std::vector<std::string>& named) {
     SCOPED_TRACE(what);
@@ -335,7 +335,7 @@ TEST_F(AppAdaptersHostile, FilesThatAreBrokenAreNamed) {
   ExpectNothingChanged();
 }
 
-// Large, but right: a rank above the width of what it adapts.
+// Large but valid: a rank above the width of the adapted layer.
 TEST_F(AppAdaptersHostile, AHighRankThatFitsIsServed) {
   tests::WriteRandomAdapter(directory_->path() / "tiny", 257, 5, directory_->path() / "high");
 

@@ -1,4 +1,4 @@
-// Adapters and aliases that change while many streams run: every stream is of one version.
+// Adapters and aliases change while many streams run: each stream has one version.
 
 #include <algorithm>
 #include <array>
@@ -22,7 +22,7 @@ constexpr int kTokens = 200;
 struct Stream {
   int status = 0;
   std::string code;    // of a refusal
-  std::string answer;  // text and log-probabilities, joined: bit for bit what the model says
+  std::string answer;  // text and log-probabilities, joined: the bits of the model's output
   bool is_whole = false;
 };
 
@@ -93,7 +93,7 @@ class AppAdaptersUnderLoad : public AppAdaptersTest {
     EXPECT_TRUE(stream.is_whole) << model << " " << stream.status << " " << stream.code;
     return stream.answer;
   }
-  // The version whose answer this is; empty: of none, or of more than one.
+  // The version that gives this answer; empty if none does.
   std::string VersionOf(const std::string& answer) const {
     for (const auto& [version, known] : known_) {
       if (known == answer) return version;
@@ -108,14 +108,14 @@ class AppAdaptersUnderLoad : public AppAdaptersTest {
   std::map<std::string, std::string> known_;  // by version: directory of the adapter, or "tiny"
 };
 
-// What a client has seen.
+// Replies that the clients have received.
 struct Seen {
   std::mutex mutex;                                       // guards the rest
   std::map<std::string, std::set<std::string>> versions;  // by name
   std::vector<std::string> faults;
   int n_streams = 0;
-  int n_crossed = 0;  // something changed while the stream ran
-  int n_absent = 0;   // a name that was gone
+  int n_crossed = 0;  // streams during which something changed
+  int n_absent = 0;   // streams refused because the name was gone
 };
 
 TEST_F(AppAdaptersUnderLoad, EveryStreamIsOfOneVersionAndNoneFails) {
@@ -157,7 +157,7 @@ TEST_F(AppAdaptersUnderLoad, EveryStreamIsOfOneVersionAndNoneFails) {
       }
     });
   }
-  // Whoever changes something gets the new answer at once.
+  // A client that changes something gets the new answer at once.
   const auto has_seen_enough = [&] {
     const std::lock_guard lock(seen.mutex);
     return seen.versions == allowed && seen.n_streams >= 60 && seen.n_crossed >= 20 &&
@@ -200,7 +200,7 @@ TEST_F(AppAdaptersUnderLoad, AStreamEndsOnTheWeightsItBeganWith) {
   SetAlias("prod", "gone");
   const std::array<std::pair<const char*, const char*>, 3> streams = {
       {{"swap", "one"}, {"gone", "two"}, {"prod", "two"}}};
-  // Again until all still ran when everything had changed.
+  // Repeats until all streams still run after the last change.
   for (int round = 0; round < 200; ++round) {
     std::vector<std::unique_ptr<RawClient>> clients;
     for (const auto& [name, version] : streams) {

@@ -196,7 +196,7 @@ TEST_F(AppAdaptersTest, AnAliasIsSwitchedRolledBackAndThereAfterARestart) {
   EXPECT_EQ(Fault(AdminWithout("DELETE", "/admin/aliases/prod")), Faulty(404, "alias_not_found"));
 }
 
-// Every answer is of one adapter or of the other, never of both, and none fails.
+// Each answer comes from one adapter, and none fails.
 TEST_F(AppAdaptersTest, SwitchingUnderLoadMixesNoAnswersUp) {
   StartApp(WithAdmin());
   Load("a", "one");
@@ -219,7 +219,7 @@ TEST_F(AppAdaptersTest, SwitchingUnderLoadMixesNoAnswersUp) {
   for (int i = 0; i < 40; ++i) {
     EXPECT_EQ(Put("/admin/aliases/prod", {{"target", i % 2 == 0 ? "b" : "a"}}).status, 200);
     Load("extra", i % 2 == 0 ? "one" : "two", true);
-    // The alias's own target is replaced with the same content.
+    // Replaces the alias's own target with the same content.
     Load("a", "one", true);
   }
   while (n_answers < 20) std::this_thread::yield();

@@ -1,4 +1,4 @@
-// POST /admin/convert: what a job of conversion is asked to do, and what is refused at once.
+// POST /admin/convert: the spec of the conversion job, and requests that are refused at once.
 
 #include <filesystem>
 #include <fstream>
@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Plays `tandem convert --job DIR`: says at once that it is done.
+// Plays `tandem convert --job DIR`: reports success at once.
 class AppConvertTest : public AppAdaptersTest {
  protected:
   AppConvertTest() {
@@ -31,7 +31,7 @@ class AppConvertTest : public AppAdaptersTest {
   static Json Body(const Json& source, const std::string& name = "out") {
     return {{"source", source}, {"target", {{"format", "hf"}, {"name", name}}}};
   }
-  // What the process of the job reads.
+  // The spec that the job's process reads.
   Json SpecOf(const std::string& id) {
     return Json::parse(
         engine::ReadWholeFile(scratch_.path() / "data" / "jobs" / id / "spec.json", 1 << 20));
@@ -84,7 +84,7 @@ TEST_F(AppConvertTest, ModelsAndPathsAreSourcesToo) {
   EXPECT_EQ(SpecOf(Json::parse(held_reply.body)["id"])["max_kl"], 0.25) << held_reply.body;
   held.update({{"certificate", false}});
   EXPECT_EQ(Fault(Admin("/admin/convert", held)), Faulty(400, "invalid_value"));
-  // The same as a job of POST /admin/jobs.
+  // POST /admin/jobs accepts the same spec.
   EXPECT_EQ(
       Admin("/admin/jobs", {{"type", "convert"}, {"spec", Body({{"path", "deeper"}})}}).status,
       202);
@@ -115,7 +115,7 @@ TEST_F(AppConvertTest, ABaseIsALoadedModelOrAPath) {
   // An adapter is merged into its base, unless another is named.
   EXPECT_EQ(spec_of({{"model", "style"}}), pair("one", "tiny"));
   EXPECT_EQ(spec_of({{"model", "style"}, {"base", "tuned"}}), pair("one", "deeper"));
-  // Beside a path a path goes first.
+  // A base given with a path is looked up as a path first.
   EXPECT_EQ(spec_of({{"path", "two"}, {"base", "tuned"}}), pair("two", "deeper"));
   ASSERT_EQ(
       Admin("/admin/models/load", {{"path", "tiny"}, {"id", "deeper"}, {"wait", true}}).status,
@@ -185,7 +185,7 @@ TEST_F(AppConvertTest, WhatCannotBeConvertedIsRefusedAtOnce) {
     EXPECT_EQ(body["error"]["param"], each.param);
     EXPECT_NE(body["error"]["message"].get<std::string>().find(each.word), std::string::npos);
   }
-  // What is read is never replaced, nor what is no model.
+  // A conversion replaces neither its source nor a folder without a model.
   Json onto_itself = Body({{"model", "style"}}, "tiny");
   onto_itself["overwrite"] = true;
   EXPECT_EQ(Fault(Admin("/admin/convert", onto_itself)), Faulty(400, "invalid_value"));

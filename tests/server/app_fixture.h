@@ -22,7 +22,7 @@ namespace tandem::server {
 using Json = nlohmann::ordered_json;
 using namespace std::chrono_literals;
 
-// A whole server with a small random model, asked over sockets.
+// A whole server with a small random model; tests send requests over sockets.
 class AppTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -88,7 +88,7 @@ class AppTest : public testing::Test {
     return events;
   }
   engine::EngineStats Stats() { return app_->models().Find(std::nullopt)->engine->stats(); }
-  // Spins until the engine holds nothing; the test's own timeout ends it otherwise.
+  // Spins until the engine has no requests; only the test's timeout limits it.
   void WaitUntilIdle() {
     for (;;) {
       const engine::EngineStats stats = Stats();

@@ -8,8 +8,8 @@
 namespace tandem::server {
 namespace {
 
-// Plays `tandem train --job DIR`: prints two lines, copies a model and says that it is done, or
-// waits to be told to end.
+// Plays `tandem train --job DIR`: prints two lines, copies a model and reports success, or waits
+// for a signal to stop.
 class AppJobsTest : public AppTest {
  protected:
   static constexpr const char* kAdmin = "Authorization: Bearer root\r\n";
@@ -104,7 +104,7 @@ TEST_F(AppJobsTest, AFinishedAdapterJobNamesNoModel) {
   EXPECT_EQ(Get("/v1/models/bard").status, 404);
 }
 
-// One that was merged is a model as well, and is served like one.
+// A merged adapter is a model, and is served as one.
 TEST_F(AppJobsTest, AMergedAdapterJobNamesItsModel) {
   std::string script = Finishing();
   const std::string status = "\"status\":\"succeeded\"";
@@ -182,8 +182,7 @@ TEST_F(AppJobsTest, ADeletedModelLetsItsRequestsEndAndDoesNotComeBack) {
 
 TEST_F(AppJobsTest, AModelThatDoesNotFitIsKeptAndServedByTheNextServer) {
   AppOptions options = JobDefaults(Finishing());
-  options.engine.memory_bytes = 48
-                                << 20;  // one such model fits, with its 32 MiB of keys and values
+  options.engine.memory_bytes = 48 << 20;  // fits one such model with its 32 MiB of keys and values
   StartApp(options);
   const std::string id = Json::parse(Create({{"type", "train"}, {"spec", Spec()}}).body)["id"];
 

@@ -15,8 +15,8 @@
 namespace tandem::server {
 namespace {
 
-// Models that come and go while the server runs. What needs real time and real sizes is in
-// tests/e2e/models_test.py.
+// Models are loaded and unloaded while the server runs. tests/e2e/models_test.py covers real times
+// and sizes.
 class AppModelsTest : public AppTest {
  protected:
   static constexpr const char* kAdmin = "Authorization: Bearer root\r\n";
@@ -122,7 +122,7 @@ TEST_F(AppModelsTest, ForceEndsEveryRequestWithOneError) {
   chat["n"] = 16;
   chat["max_tokens"] = 200;
   chat["ignore_eos"] = true;
-  // Far more than can be done before the unload: whoever waits has produced nothing yet.
+  // Far more requests than can finish before the unload: the waiting ones have produced nothing.
   constexpr int kRequests = 32;
   std::vector<std::unique_ptr<RawClient>> clients;
   for (int i = 0; i < kRequests; ++i) {
@@ -203,7 +203,7 @@ TEST_F(AppModelsTest, NamesAreCheckedBeforeAnythingIsOpened) {
           << error.what();
     }
   }
-  // Once more the same name for the same model is none too many.
+  // A model may list one name twice.
   AppOptions options = WithAdmin();
   options.served_model_names = {"x", "y", "x"};
   StartApp(options);
@@ -340,7 +340,7 @@ TEST_F(AppModelsTest, AModelWhoseWeightsAreLostAnswers503AndGoesWhileOthersServe
   AppOptions options = WithAdmin();
   options.engine.cache_dir = directory_->path() / "lost-cache";
   StartApp(options);
-  // Another dtype than the first model's, so another packed file.
+  // Another dtype than the first model's, hence another packed file.
   const Json load = {{"path", "tiny"}, {"id", "m"}, {"dtype", "bf16"}, {"wait", true}};
   ASSERT_EQ(Admin("/admin/models/load", load).status, 200);
   ASSERT_EQ(Ask(Post("/v1/chat/completions", ChatWith("m").dump())).status, 200);
@@ -358,7 +358,7 @@ TEST_F(AppModelsTest, AModelWhoseWeightsAreLostAnswers503AndGoesWhileOthersServe
   EXPECT_EQ(Ask(Post("/v1/chat/completions", ChatWith("m").dump())).status, 200);
 }
 
-// For the thread sanitizer above all.
+// Mainly for the thread sanitizer.
 TEST_F(AppModelsTest, LoadsUnloadsAndRequestsInAnyOrder) {
   StartApp(WithAdmin());
   std::atomic<bool> stop{false};

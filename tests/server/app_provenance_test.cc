@@ -1,4 +1,4 @@
-// What models say of where they come from, in GET /v1/models and GET /admin/models.
+// The provenance of models in GET /v1/models and GET /admin/models.
 
 #include <filesystem>
 #include <fstream>
@@ -16,7 +16,7 @@ class AppProvenanceTest : public AppAdaptersTest {
  protected:
   AppProvenanceTest() { StartApp(WithAdmin()); }
 
-  // A copy of the tiny model, or of an adapter of it, with that record.
+  // Copies the tiny model, or an adapter of it, and adds that provenance record.
   fs::path Copy(const std::string& of, const std::string& name, const std::string& record) {
     const fs::path dir = directory_->path() / name;
     fs::copy(directory_->path() / of, dir, fs::copy_options::recursive);

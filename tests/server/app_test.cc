@@ -75,7 +75,7 @@ TEST_F(AppTest, StopStringsEndTheTextBeforeThem) {
   const std::string whole =
       PostJson("/v1/chat/completions", request)["choices"][0]["message"]["content"];
   ASSERT_GT(whole.size(), 8u);
-  // Cut at a character's beginning so that the stop string is text.
+  // Cut at the beginning of a character, so that the stop string is valid text.
   size_t at = whole.size() / 2;
   while ((static_cast<unsigned char>(whole[at]) & 0xc0) == 0x80) ++at;
   size_t end = at + 2;
@@ -142,7 +142,7 @@ TEST_F(AppTest, RefusalsHaveTheirStatusParamAndCode) {
       {"/v1/chat/completions", "{", 400, "", "invalid_json"},
       {"/v1/chat/completions", "{}", 400, "model", "missing_required_parameter"},
       {"/v1/chat/completions", R"({"model": 5})", 400, "model", "invalid_type"},
-      // An unknown model comes before bad messages.
+      // An unknown model is reported before bad messages.
       {"/v1/chat/completions", R"({"model": "no", "messages": 1})", 404, "model",
        "model_not_found"},
       {"/v1/chat/completions", R"({"model": "tiny", "messages": []})", 400, "messages",
@@ -182,7 +182,7 @@ TEST_F(AppTest, ClientTextNeverBecomesAControlToken) {
   for (const Json& id : chat["tokens"]) {
     if (id.get<int>() <= 2) special.push_back(id.get<int>());
   }
-  EXPECT_EQ(special, (std::vector<int>{0, 2, 2}));  // <bos>, the template's two <turn>
+  EXPECT_EQ(special, (std::vector<int>{0, 2, 2}));  // <bos>, and two <turn> of the template
 }
 
 TEST_F(AppTest, TextSurvivesTokenizeAndDetokenize) {
@@ -196,8 +196,7 @@ TEST_F(AppTest, TextSurvivesTokenizeAndDetokenize) {
             PostJson("/v1/chat/completions", chat)["usage"]["prompt_tokens"]);
 }
 
-// What the tiny model says is noise, but a bias keeps it to the marks (tokens 3 and 4) and one
-// word.
+// The tiny model's text is noise. A bias restricts it to the marks (tokens 3 and 4) and one word.
 TEST_F(AppTest, ThoughtsAreAnsweredApartWhereTheMarksAreControlTokens) {
   const tests::TemporaryDir directory;
   std::filesystem::create_directory(directory.path() / "tiny");
@@ -230,7 +229,7 @@ TEST_F(AppTest, ThoughtsAreAnsweredApartWhereTheMarksAreControlTokens) {
       for (const Json& id : body["choices"][0]["token_ids"]) {
         spelled += id == 3 ? "<think>" : id == 4 ? "</think>" : "a";
       }
-      // As far as this test goes: a thought from the very beginning that ends before the text does.
+      // Checks only texts that begin with a thought which ends before the text does.
       if (!opens && !spelled.starts_with("<think>")) continue;
       if (!opens) spelled.erase(0, 7);
       const size_t close = spelled.find("</think>");
@@ -276,7 +275,7 @@ TEST_F(AppTest, KeysOpenWhatTheyShould) {
   for (const char* good : {"Bearer k1", "bearer k2", "BEARER root"}) {
     EXPECT_EQ(Get("/v1/models", with(good)).status, 200) << good;
   }
-  EXPECT_EQ(Get("/v1/nothing").status, 404);  // routes come before keys
+  EXPECT_EQ(Get("/v1/nothing").status, 404);  // routing comes before the key check
 }
 
 TEST_F(AppTest, AKeySeesNothingOfWhatAnotherOneSentInCachedTokens) {
@@ -408,7 +407,7 @@ TEST_F(AppTest, ASlowReaderIsPausedAndLosesNothing) {
   slow.Send(Post("/v1/chat/completions", request.dump()));
   ASSERT_TRUE(slow.ReadUntil("data: "));
 
-  // A neighbour is answered meanwhile.
+  // Another client is served meanwhile.
   PostJson("/v1/chat/completions", Chat("hi"));
   const auto reply = slow.Read();
 
@@ -454,7 +453,7 @@ TEST_F(AppTest, AFullQueueAnswers503WithRetryAfter) {
   std::vector<std::unique_ptr<RawClient>> clients;
   std::optional<RawClient::Reply> refused;
 
-  // One runs, one waits; some later one must be refused.
+  // One runs and one waits, so a later one must be refused.
   for (int i = 0; i < 50 && !refused; ++i) {
     const auto reply = Ask(Post("/v1/chat/completions", [&] {
       Json quick = request;
@@ -538,7 +537,7 @@ TEST_F(AppTest, NamesAndAliasesMeanTheModel) {
   request["model"] = "tiny";
   PostJson("/v1/chat/completions", request, 404);
   EXPECT_EQ(Json::parse(Get("/v1/models").body)["data"].size(), 3u);
-  PostJson("/tokenize", {{"prompt", "a"}}, 400);  // which of the two?
+  PostJson("/tokenize", {{"prompt", "a"}}, 400);  // either model could be meant
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Who puts the begin-of-text token in front: a chat's template, and of plain prompts the tokenizer.
-// Never both, and never neither where one of them says so.
+// The template adds BOS to chats, the tokenizer to plain prompts. A prompt never has two; it
+// has one if either source asks for it.
 #include <algorithm>
 #include <fstream>
 #include <sstream>
@@ -20,7 +20,7 @@ Json ReadJson(const std::filesystem::path& path) {
 
 class BosTest : public AppTest {
  protected:
-  // What the tokenizer's files say of BOS: the flag, and the surroundings of tokenizer.json.
+  // Where the tokenizer's files ask for BOS: the flag, and tokenizer.json's post-processor.
   struct Says {
     const char* name;
     Json flag;
@@ -98,7 +98,7 @@ TEST_F(BosTest, HasOneOwnerInChatsAndOneInPlainPrompts) {
       if (expected == 1) {
         EXPECT_EQ(ids.front(), kBos);
       }
-      // What training reads of the same chat is the same, and EOS, since the template ends no turn.
+      // Training renders the same chat to the same tokens and EOS, since the template ends no turn.
       std::vector<int> trained = Rendered({{"train", true}, {"add_generation_prompt", false}});
       ASSERT_EQ(trained.size(), ids.size() + 1);
       EXPECT_EQ(trained.back(), kEos);
@@ -124,7 +124,7 @@ TEST_F(BosTest, HasOneOwnerInChatsAndOneInPlainPrompts) {
   }
 }
 
-// Templates are code: a request brings none.
+// Templates are code: a request cannot bring its own.
 TEST_F(BosTest, ARequestsOwnTemplateIsNotUsed) {
   StartWith({"flag on", true, false, true}, "model's{{ messages[0].content }}");
 

@@ -3,7 +3,7 @@
 #include "tests/server/app_fixture.h"
 #include "tests/support/gguf_writer.h"
 
-// A model of another program's file, asked over sockets.
+// Serves a model from another program's file.
 namespace tandem::server {
 namespace {
 

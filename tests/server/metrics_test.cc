@@ -36,7 +36,7 @@ class MetricsTest : public testing::Test {
     request.stop.ignore_end_tokens = true;
     tests::Run(engine, request);
   }
-  // The value of the model's line; nullopt: there is none. There may be one at most.
+  // The value on the model's line, or nullopt without one. There is at most one line.
   std::optional<double> ValueOf(const std::string& metric) {
     const std::string text = metrics_.Text({});
     const std::string begin = "\ntandem:" + metric + "{";
@@ -66,7 +66,7 @@ TEST_F(MetricsTest, CountersGoOnWithTheNextEngineOfAName) {
     auto engine = StartEngine();
     Generate(*engine, 5);
     engine.reset();
-    if (i != 2) {  // nobody need look at each
+    if (i != 2) {  // the counters need no scrape of each engine
       EXPECT_EQ(ValueOf("generation_tokens_total"), 5 * i);
     }
   }
@@ -75,7 +75,7 @@ TEST_F(MetricsTest, CountersGoOnWithTheNextEngineOfAName) {
 TEST_F(MetricsTest, AModelIsMeasuredUntilItHasEnded) {
   auto old = StartEngine();
   EXPECT_EQ(ValueOf("num_requests_running"), 0);
-  // Another has taken its place, and it still answers those it has: one line for both.
+  // A new engine replaces the old one, which still serves its requests: one line for both.
   auto fresh = StartEngine();
   EXPECT_EQ(ValueOf("num_requests_running"), 0);
 

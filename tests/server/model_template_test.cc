@@ -1,4 +1,4 @@
-// Chat templates of models that cannot be used, or not in every chat.
+// Models with a chat template that is unusable, or unusable for some chats.
 #include <filesystem>
 #include <string>
 #include <utility>

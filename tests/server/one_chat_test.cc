@@ -1,5 +1,5 @@
-// One reading of a chat: `tandem data show`, /v1/render with `train`, and the prompts that serving
-// feeds agree in text, tokens and mask.
+// A chat has one reading: `tandem data show`, /v1/render with `train`, and serving's prompts agree
+// in text, tokens and mask.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -18,13 +18,13 @@ namespace {
 
 constexpr int kChats = 500;
 
-// Writes every key of every message, so that whatever differs shows.
+// Writes every key of every message, so that every difference shows.
 constexpr const char* kWritesAll =
     "{{ bos_token }}{% for m in messages %}<turn>{{ m.role ~ '\n' }}{% for k in m %}"
     "{% if k != 'role' %}{{ k ~ '=' ~ (m[k] | tojson) ~ ';' }}{% endif %}{% endfor %}<end>{{ '\n' "
     "}}"
     "{% endfor %}{% if add_generation_prompt %}<turn>{{ 'assistant\n' }}{% endif %}";
-// The same, but an answer has its thought only as long as nothing follows.
+// Like kWritesAll, but only the last answer keeps its thought.
 constexpr const char* kRewrites =
     "{{ bos_token }}{% for m in messages %}<turn>{{ m.role ~ '\n' }}"
     "{% if m.role == 'assistant' and loop.last %}"
@@ -43,7 +43,7 @@ class ChatMaker {
  public:
   explicit ChatMaker(uint64_t seed) : random_(seed) {}
 
-  // A chat that training takes and, as all calls of tools are answered by id, serving too.
+  // A chat that training accepts. Every tool call is answered by id, so serving accepts it too.
   Json Make() {
     Json messages = Json::array();
     if (Chance(40)) messages.push_back(Plain(Chance(50) ? "system" : "developer"));
@@ -154,7 +154,7 @@ class OneChatTest : public AppTest {
     StartApp(std::move(options));
   }
 
-  // The chats as rows, opened as `tandem data show` does it.
+  // Opens the chats as rows, as `tandem data show` does.
   training::OpenedData OpenRows(const std::vector<Json>& chats) {
     const std::filesystem::path file = directory_->path() / "chats.jsonl";
     std::ofstream rows(file);
@@ -194,7 +194,7 @@ class OneChatTest : public AppTest {
     return ids;
   }
 
-  // Every trained stretch of the sample begins where a prompt that serving feeds ends.
+  // Every trained span of the sample begins at the end of one of serving's prompts.
   void ExpectPrompts(const Json& chat, const training::Sample& sample) {
     size_t n_found = 0;
     std::string others;  // prompts that are no beginning of the sample
@@ -285,7 +285,7 @@ TEST_F(OneChatTest, RenderRefusesWhatTrainingRefusesAndNamesTheField) {
 
 class ContinueTest : public OneChatTest {
  protected:
-  // The prompt of a chat whose last answer is continued.
+  // The prompt for a chat whose last answer is continued.
   std::string Opened(const Json& answer) {
     Json last = {{"role", "assistant"}};
     last.update(answer);
@@ -304,7 +304,7 @@ TEST_F(ContinueTest, ATrimmingTemplateKeepsTheWhiteSpaceAtTheEnd) {
   EXPECT_EQ(Opened({{"content", " Once upon \n"}}), "[INST] q [/INST] Once upon \n");
 }
 
-// As templates that move the thought out of the content, or drop it.
+// For templates that move the thought out of the content, or drop it.
 TEST_F(ContinueTest, AnAnswerWithAThoughtStandsAsTheModelWroteIt) {
   StartWith(
       "{% for m in messages %}<turn>{{ m.role + '\n' }}{% if m.role == 'assistant' %}"

@@ -10,7 +10,7 @@
 #include "server/app/routes.h"
 #include "server/wire/unserved_fields.h"
 
-// GET /openapi.json is written by hand, so something must notice when it and the routes part.
+// GET /openapi.json is written by hand; these tests compare it with the routes.
 
 namespace tandem::server {
 namespace {

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A server with a clock under the test's control.
+// A server whose clock the test controls.
 class OperationsTest : public testing::Test {
  protected:
   void StartApp(const std::function<void(AppOptions&)>& change = [](AppOptions&) {}) {
@@ -62,7 +62,7 @@ TEST_F(OperationsTest, ALoopWithoutAHeartbeatForTenSecondsIsUnhealthy) {
   StartApp();
   EXPECT_EQ(Get("/health").status, 200);
 
-  ahead_ = 12s;  // the loop beats every second: as if it had last done so twelve seconds ago
+  ahead_ = 12s;  // the loop beats every second: now its last beat seems twelve seconds old
   const auto stuck = Get("/health");
   EXPECT_EQ(stuck.status, 503);
   EXPECT_TRUE(stuck.headers.contains("retry-after"));
@@ -97,7 +97,7 @@ TEST_F(OperationsTest, TokensAreChargedInAdvanceAndCorrectedAfterwards) {
     options.api_keys = {"key-a"};
     options.rate_limits.tokens = 100;
   });
-  // Three of the prompt and twenty asked for.
+  // Three prompt tokens and twenty requested ones.
   const auto first = Complete(20, "key-a");
   EXPECT_EQ(first.status, 200);
   EXPECT_EQ(first.headers.at("x-ratelimit-limit-tokens"), "100");

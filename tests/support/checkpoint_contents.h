@@ -9,7 +9,8 @@
 
 namespace tandem::tests {
 
-// A checkpoint that differs from step to step. Outlives what it gives.
+// Contents of a checkpoint that differ from step to step. The object owns the memory of the
+// contents it returns.
 class SomeContents {
  public:
   explicit SomeContents(size_t floats = 4096) : values_(floats, 1.5f) {}

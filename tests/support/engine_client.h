@@ -12,7 +12,7 @@
 
 namespace tandem::tests {
 
-// Everything that came back for one request.
+// The whole answer to one request.
 struct Answer {
   struct Choice {
     std::string text;
@@ -51,7 +51,7 @@ std::shared_ptr<PendingAnswer> Start(engine::Engine& engine, engine::GenerationR
                                      int64_t max_waiting = 0);
 Answer Run(engine::Engine& engine, engine::GenerationRequest request);
 
-// Tokens, text, log-probability bits and end of every choice, in one comparable string.
+// Tokens, text, log-probability bits and finish reason of every choice, in one comparable string.
 std::string Bits(const Answer& answer);
 
 }  // namespace tandem::tests

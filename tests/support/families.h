@@ -7,7 +7,7 @@
 
 namespace tandem::tests {
 
-// The name of every family, for tests that hold each of them to the same promise.
+// The name of every family, for tests of promises that all families keep.
 inline std::vector<std::string> FamilyNames() {
   std::vector<std::string> names;
   for (const engine::FamilySpec* family : engine::Families()) names.emplace_back(family->name);

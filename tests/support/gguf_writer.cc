@@ -34,7 +34,7 @@ std::string FloatBytes(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
-// Where the f16 numbers of a block begin.
+// Offsets of the f16 numbers in a block.
 std::vector<int64_t> HalvesOf(Encoding encoding) {
   switch (encoding) {
     case Encoding::kQ4_0:
@@ -172,8 +172,8 @@ std::string Quantize(Encoding encoding, std::span<const float> values) {
 
 namespace {
 
-// Rows of q and k as the converter of Llama's family puts them: the pairs that are rotated together
-// side by side. The inverse of what is tested, written down apart from it.
+// Orders rows of q and k as Llama's converter does: rotated pairs side by side. An independent
+// inverse of the tested code.
 std::vector<float> InterleaveHeads(const std::vector<float>& w, int64_t rows, int64_t heads) {
   std::vector<float> out(w.size());
   const auto columns = static_cast<int64_t>(w.size()) / rows;
@@ -283,7 +283,7 @@ void AddConfig(const Json& config, const std::string& a, GgufWriter& writer) {
   }
 }
 
-// What the converter makes of `rope_scaling`: keys, or for Llama 3 a tensor of divisors.
+// The converter's form of `rope_scaling`: keys, or for Llama 3 a tensor of divisors.
 void AddRopeScaling(const Json& config, const std::string& a, GgufWriter& writer) {
   const auto found = config.find("rope_scaling");
   if (found == config.end() || found->is_null()) return;

@@ -12,7 +12,7 @@
 
 namespace tandem::tests {
 
-// tests/golden/README.md says what these numbers are and how close one must come.
+// tests/golden/README.md describes these numbers and their tolerances.
 struct GoldenSequence {
   std::vector<TokenId> input_ids;
   std::vector<TokenId> greedy_ids;  // continue input_ids
@@ -36,24 +36,24 @@ struct GoldenTraining {
 struct Golden {
   std::string name;
   std::filesystem::path dir;          // the model itself
-  std::filesystem::path adapter_dir;  // what it is adapted with; empty: nothing
+  std::filesystem::path adapter_dir;  // adapter of the model; empty: none
   std::vector<GoldenSequence> sequences;
   GoldenTraining training;
 };
 
-// Every model of tests/golden: adding a folder adds it to every test over them.
+// Every model of tests/golden: a new folder joins every test over them.
 std::vector<std::string> GoldenNames();
-// The adapters among them, "gemma2-tiny/lora".
+// The adapters among them, such as "gemma2-tiny/lora".
 std::vector<std::string> AdapterGoldenNames();
-// Of either.
+// `name` is a model or an adapter.
 Golden LoadGolden(std::string_view name);
-// One of its tensor files: "gradients", "adamw_3steps", "forward".
+// Opens one of its tensor files: "gradients", "adamw_3steps" or "forward".
 engine::SafetensorsFile OpenGoldenTensors(const Golden& golden, std::string_view file);
-// Any floating-point tensor as f32.
+// Any floating-point tensor, as f32.
 std::vector<float> GoldenFloats(const engine::SafetensorsFile& file, std::string_view tensor);
 
-// Data that lies beside the repository on some machines only: $TANDEM_SHARED_DIR, or ../shared.
-// Nothing when `relative` is not there; then skip, naming it.
+// Data in $TANDEM_SHARED_DIR or ../shared, which only some machines have. Returns nothing if
+// `relative` is absent; the test then skips and names it.
 std::optional<std::filesystem::path> FindSharedData(std::string_view relative);
 
 }  // namespace tandem::tests

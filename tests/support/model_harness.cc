@@ -64,8 +64,8 @@ std::vector<float> ModelHarness::Step(std::vector<Part> parts, Rows rows) {
 }
 
 void ModelHarness::Drop(Sequence& sequence) {
-  // Forwards, so that the next sequence gets its blocks in falling order: nothing may rely on
-  // neighbouring blocks being neighbours in memory.
+  // Releases forwards, so that the next sequence gets its blocks in falling order. The code must
+  // not rely on neighbouring blocks being adjacent in memory.
   for (const BlockId block : sequence.blocks) blocks_.Release(block);
   sequence = {};
 }

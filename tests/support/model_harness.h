@@ -18,8 +18,7 @@
 
 namespace tandem::tests {
 
-// A loaded model with everything it needs to run steps, and no scheduler: a test says which rows
-// are computed together.
+// A loaded model that can run steps, without a scheduler: the test chooses the rows of each step.
 class ModelHarness {
  public:
   struct Options {
@@ -33,7 +32,7 @@ class ModelHarness {
   };
   ModelHarness(const std::filesystem::path& model_dir, const Options& options);
 
-  // What was computed of one sequence. Blocks are returned by Drop.
+  // The computed part of one sequence. Drop returns its blocks.
   struct Sequence {
     int64_t length = 0;
     std::vector<BlockId> blocks = {};
@@ -50,12 +49,12 @@ class ModelHarness {
   void Drop(Sequence& sequence);
 
   std::shared_ptr<const engine::Adapter> LoadAdapter(const std::filesystem::path& dir);
-  // What the sequences of Prefill and Greedy are adapted with; null: nothing.
+  // Sets the adapter of Prefill and Greedy; null: none.
   void UseAdapter(std::shared_ptr<const engine::Adapter> adapter) { adapter_ = std::move(adapter); }
 
-  // Logits at every position of `tokens`, computed `chunk` tokens per step (0: all at once).
+  // Logits at every position of `tokens`, with `chunk` tokens per step (0: all at once).
   std::vector<float> Prefill(const std::vector<TokenId>& tokens, size_t chunk);
-  // Argmax continuations of several prompts decoded together, prefilled `chunk` tokens per step.
+  // Argmax continuations of prompts decoded together; prefill takes `chunk` tokens per step.
   std::vector<std::vector<TokenId>> Greedy(const std::vector<std::vector<TokenId>>& prompts,
                                            size_t n_tokens, size_t chunk);
 

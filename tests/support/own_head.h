@@ -10,8 +10,8 @@
 
 namespace tandem::tests {
 
-// Writes the model's weights again with an lm_head.weight beside them: a copy of the table, or the
-// table with its rows in the other order.
+// Rewrites the model's weights with an lm_head.weight: a copy of the embedding table, or its rows
+// in reverse order.
 inline void StoreHead(const std::filesystem::path& model, bool is_copy) {
   const engine::ModelDir before = engine::ModelDir::Open(model);
   std::vector<engine::NamedTensor> tensors;

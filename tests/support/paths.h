@@ -5,15 +5,15 @@
 
 namespace tandem::tests {
 
-// Where this build and its sources lie. Only paths.cc is compiled with them, so that every other
-// object is the same in every clone.
+// Paths of this build and its sources. Only paths.cc is compiled with them: every other object is
+// the same in every clone.
 std::filesystem::path SourceDir();
 std::filesystem::path ProgramPath();  // the program under test
 
-// Real data that is not part of this repository: $TANDEM_SHARED_DIR, or `shared` beside the
-// sources. Tests that need it skip where it is absent, and say so.
+// Real data outside this repository: $TANDEM_SHARED_DIR, or `shared` beside the sources. Tests that
+// need it skip with a message if it is absent.
 std::filesystem::path SharedDir();
-// Why such a test skips: what is absent, and why it is not here.
+// The message of a skipped test: the absent data and why it is not in the repository.
 std::string AbsentData(const std::filesystem::path& what);
 
 }  // namespace tandem::tests

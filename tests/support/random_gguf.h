@@ -6,9 +6,8 @@
 
 namespace tandem::tests {
 
-// Writes `name`.gguf into `dir`: a llama of two layers, width 256 and context 64 whose matrices are
-// blocks of random bytes, which only some encodings can have of real weights without their own
-// program. Returns the file.
+// Writes `name`.gguf into `dir` and returns its path: a llama of two layers, width 256 and context
+// 64. Its matrices are random blocks, since we can quantise real weights to some encodings only.
 std::filesystem::path WriteRandomGguf(engine::Encoding encoding, const std::filesystem::path& dir);
 
 }  // namespace tandem::tests

@@ -11,7 +11,7 @@ struct Include {
   bool quoted = false;
 };
 
-// Every .h, .cc and .inc file of the repository, as sorted paths relative to its root.
+// Every .h, .cc and .inc file of the repository: sorted paths relative to its root.
 std::vector<std::string> Sources();
 
 std::vector<Include> IncludesOf(const std::filesystem::path& file);

@@ -10,7 +10,7 @@
 
 namespace tandem::tests {
 
-// A fresh directory, removed with everything in it at the end of the scope.
+// A fresh directory; the destructor removes it with its contents.
 class TemporaryDir {
  public:
   TemporaryDir() {

@@ -19,9 +19,8 @@ struct TinyModelOptions {
       "%}{% if add_generation_prompt %}<turn>assistant: {% endif %}";
 };
 
-// Writes a small Llama model with random weights (the same every time) and a byte-level tokenizer
-// into `dir`. What it says is noise; that it says it
-// the same way every time is what tests need.
+// Writes a small Llama model with random weights, always the same, and a byte-level tokenizer into
+// `dir`. Its output is noise but reproducible, which is enough for tests.
 void WriteTinyModel(const std::filesystem::path& dir, const TinyModelOptions& options);
 
 }  // namespace tandem::tests

@@ -1,4 +1,4 @@
-"""Random chats in the form that templates are given."""
+"""Random chats in the form of a template's input."""
 
 TEXTS = [
     "", " ", "\n", "Hello, who are you?", "  padded  ", "\n\n text with lines\n and\tmore \n", "ok",
@@ -90,7 +90,7 @@ def content_of_user(rng):
 
 
 def messages(rng):
-    if rng.random() < 0.03:  # against every rule
+    if rng.random() < 0.03:  # breaks every rule
         return [{"role": rng.choice(["user", "assistant", "system", "tool", "critic"]),
                  "content": text(rng)} for _ in range(rng.randrange(4))]
     out = []
@@ -111,7 +111,7 @@ def messages(rng):
 
 
 def chat(rng):
-    """All that a template is rendered with, but the template."""
+    """All inputs of a template."""
     extra = {}
     if rng.random() < 0.3:
         extra["enable_thinking"] = rng.random() < 0.5

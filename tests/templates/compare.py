@@ -1,4 +1,4 @@
-"""`compare.py TEMPLATE_LINES COUNT SEED [FOLDER]...`: see README.md. Run by `run`, with Jinja2.
+"""`compare.py TEMPLATE_LINES COUNT SEED [FOLDER]...`: see README.md. `run` starts it, with Jinja2.
 
 COUNT snippets are rendered once each; the templates of the folders share COUNT random chats.
 """
@@ -29,7 +29,7 @@ def ours(program, cases):
 
 
 def verdict(mine, theirs):
-    """equal, both refuse, lenient (only Jinja refuses), too large or what differs."""
+    """equal, both refuse, lenient (only Jinja refuses), too large, or the difference."""
     if "text" in theirs and "does not fit into 64 bits" in mine.get("error", ""):
         return "too large"
     if "text" in theirs:
@@ -65,7 +65,7 @@ def compare(name, program, cases):
         theirs = reference.render(case)
         what = verdict(mine, theirs)
         counts[what] = counts.get(what, 0) + 1
-        # Of the faults that read alike, the first.
+        # Shows only the first of equal faults.
         kind = POSITION.sub("", mine.get("error", "")) or (what, counts[what])
         if what not in GOOD and kind not in shown and (mine.get("error") or counts[what] <= SHOWN):
             shown.add(kind)

@@ -1,4 +1,4 @@
-"""Jinja2 set up as transformers' apply_chat_template sets it up."""
+"""Jinja2, set up as in transformers' apply_chat_template."""
 
 import datetime
 import json
@@ -51,9 +51,9 @@ class Reference:
         return when.replace(tzinfo=None).strftime(form)
 
     def render(self, case):
-        """{"text"}, {"rejected"} by the template's own words, or {"fault"}."""
+        """{"text"}, {"rejected"} with the template's own words, or {"fault"}."""
         self.now = case["now"]
-        # What templates are given when a chat has none of it.
+        # The values of a template's inputs that a chat lacks.
         names = {"documents": None, **case["extra"]}
         names.update({name: case[name] for name in
                       ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")})
@@ -64,5 +64,5 @@ class Reference:
             return {"text": self.compiled.render(names)}
         except Rejected as fault:
             return {"rejected": str(fault)}
-        except Exception as fault:  # whatever Python or Jinja throws at a template
+        except Exception as fault:  # any exception of Python or Jinja in a template
             return {"fault": f"{type(fault).__name__}: {fault}"}

@@ -1,7 +1,7 @@
-"""Random templates: every construct of the language, in random company.
+"""Random templates: every construct of the language, in random combinations.
 
-Expressions are made by type so that most of them yield something. Left out is what
-engine/chat/README.md lists as different or refused.
+Expressions are built by type, so that most of them have a value. Differences and refusals listed in
+engine/chat/README.md are omitted.
 """
 
 STRINGS = ["''", "' '", "'\\n'", "'a'", "'b,c,,d'", "'Hello World'", "'  pad\\t'", "'äÉ中😀'", "'<|im_end|>'",
@@ -25,7 +25,7 @@ class Maker:
         return self.rng.choice(choices)
 
     def one_of(self, plain, *makers):
-        """One of the makers' expressions while the budget lasts, then something plain."""
+        """One of the makers' expressions while the budget lasts, then a plain one."""
         self.budget -= 1
         if self.budget <= 0 or self.rng.random() < 0.25:
             return self.rng.choice(plain)
@@ -274,7 +274,7 @@ class Maker:
     def macro(self, depth):
         name = self.pick("f", "g", "render")
         self.budget = 5
-        # What no parameter takes is a fault unless the macro asks for it.
+        # An extra argument is a fault unless the macro uses varargs or kwargs.
         extra, more = self.pick(("", ()), (self.show("varargs"), ("1, 2, 3, 4", "*xs")),
                                 (self.show("kwargs"), ("1, u=2", "**{'v': 3}")))
         return (self.tag(f"macro {name}(p, q={self.pick('1', 's', 'none', 'p')}, r={self.string()})")

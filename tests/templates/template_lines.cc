@@ -1,5 +1,5 @@
-// Renders chat templates for tests/templates/compare.py: a JSON object per line of standard input,
-// one per line of standard output. Not part of the program.
+// Renders chat templates for tests/templates/compare.py: one JSON object per line of standard input
+// and output. Not part of the program.
 #include <cstdio>
 #include <iostream>
 #include <memory>

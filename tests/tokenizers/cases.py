@@ -1,4 +1,4 @@
-"""The tokenizers that are compared: each is built by a library, saved to a file, and loaded by both."""
+"""The compared tokenizers: a library builds and saves each, and both sides load it."""
 
 import base64
 import functools
@@ -17,7 +17,7 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
 
 
 class Case:
-    """One tokenizer, in a file and in its library."""
+    """One tokenizer, as a file and in its library."""
 
     encode_flags = ("--special",)
     decode_flags = ("--special",)
@@ -35,7 +35,7 @@ def json_case(folder, name, tokenizer, random_ids=True, extra=(), hides_space=Fa
 
     def decode(ids):
         text = loaded.decode(ids, skip_special_tokens=False)
-        # A space that encoding puts before a text is left out by tandem.
+        # tandem omits the space that encoding adds before a text.
         return text[1:] if hides_space and text.startswith(" ") else text
 
     case = Case(path, lambda text: loaded.encode(text, add_special_tokens=False).ids, decode,
@@ -49,7 +49,7 @@ def byte_vocabulary():
 
 
 def probe(normalizer=None, pre_tokenizer=None):
-    """Its ids are the bytes of every piece, with </w> behind each: nothing stays hidden."""
+    """Its ids are the bytes of every piece and an end mark </w>, so every effect is visible."""
     tokenizer = Tokenizer(models.BPE(vocab=byte_vocabulary(), merges=[], byte_fallback=True,
                                      end_of_word_suffix="</w>"))
     if normalizer:
@@ -170,7 +170,7 @@ def model_cases():
 
         def change(spec):
             spec["model"]["byte_fallback"] = fallback
-            # The bytes are tokens of the model only.
+            # The byte tokens belong to the model only.
             spec["added_tokens"] = spec["added_tokens"][:3]
         return changed(tokenizer, change)
 
@@ -237,7 +237,7 @@ def model_cases():
         tokenizer.add_special_tokens([AddedToken("<sp>", lstrip=True), "<sp2>"])
         return tokenizer
 
-    # Spellings are lower case and ASCII: the library decodes others as normalised, or as bytes.
+    # Names are lower-case ASCII: the library decodes others in normalised form or as bytes.
     yield "added-tokens", added, {"random_ids": False, "extra": [
         "<left>", "<right>", "<both>", "Whole", "E-cole", "whole2", "WHOLE", "<left>x", "<sp>", "<sp2>", "<LEFT>"]}
 
@@ -266,7 +266,8 @@ def sentencepiece_case(folder, name, **options):
     case = Case(prefix / "tokenizer.model", processor.encode,
                 lambda ids: processor.decode([i for i in ids if i != processor.unk_id()]),
                 processor.vocab_size())
-    # Control tokens are text to the library; unknown ones, which it writes as a sign, are special here.
+    # The library reads control tokens as text. It writes unknown tokens as a sign; here they are
+    # special.
     case.encode_flags = case.decode_flags = ()
     case.random_ids = False
     case.extra = options.get("user_defined_symbols", [])

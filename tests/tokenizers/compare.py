@@ -1,4 +1,4 @@
-"""`compare.py TANDEM STRINGS SEED [NAME]...`: see README.md. Run by `run`, with the libraries."""
+"""`compare.py TANDEM STRINGS SEED [NAME]...`: see README.md. `run` starts it, with the libraries."""
 
 import json
 import pathlib
@@ -27,7 +27,7 @@ def show(what, text, ours, theirs):
 
 
 def differences(binary, case, strings, seed):
-    """How many of the strings come out differently; prints the first few."""
+    """The number of strings with different results; prints the first few."""
     wrong = 0
     ours = tandem(binary, "encode", case.path, [json.dumps(text) for text in strings],
                   *case.encode_flags)

@@ -1,4 +1,4 @@
-"""Random texts, and text to train on."""
+"""Random texts, and texts for training tokenizers."""
 
 import pathlib
 import random
@@ -44,7 +44,7 @@ def random_texts(count, seed, extra=()):
 
 
 def training_lines():
-    """Text of this repository, and words of the scripts that it lacks."""
+    """Text of this repository, and words of scripts that it lacks."""
     lines = []
     for pattern in ("README.md", "engine/**/README.md", "server/README.md", "engine/tokenizer/*.h"):
         for path in sorted(ROOT.glob(pattern)):

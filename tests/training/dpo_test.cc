@@ -81,7 +81,7 @@ class DpoTest : public testing::Test {
   }
   static constexpr int64_t kAtOnce = -2;
 
-  // Field by step, the last word of each.
+  // One field by step; the last row of a step counts.
   std::map<int64_t, double> Metric(const std::string& name, const char* field) const {
     std::map<int64_t, double> values;
     std::ifstream file(dir_ / name / "metrics.jsonl");
@@ -158,7 +158,7 @@ TEST_F(DpoTest, FiguresAreInEverySink) {
   }
 }
 
-// One pair a row, so that the same pairs make a step however they are divided.
+// One pair a row, so that every division into micro-batches has the same pairs per step.
 TEST_F(DpoTest, AccumulationIsTheBiggerBatch) {
   const std::vector<std::string> common = {"data.packing=none", "dtype=float32", "steps=6"};
   const auto run = [&](const char* name, int rows, int accumulated, int threads) {
@@ -219,7 +219,7 @@ TEST_F(DpoTest, AStoppedRunGoesOnBitwiseAndTheReferenceStays) {
   EXPECT_EQ(Bytes("parts/hf/model.safetensors"), Bytes("whole/hf/model.safetensors"));
 }
 
-// Lost or damaged, it is made of the weights of the beginning again, never of trained ones.
+// A lost or damaged reference is computed again from the initial weights, never from trained ones.
 TEST_F(DpoTest, TheReferenceIsNeverOfTrainedWeights) {
   const TrainSpec spec = Spec({"learning_rate=1e-2"});
   Run(spec, "whole");
@@ -284,7 +284,7 @@ TEST_F(DpoTest, AdaptersBesideEveryBaseBeginAtLogTwo) {
     EXPECT_LT(losses.at(24), 0.3) << name;
     EXPECT_TRUE(fs::exists(dir_ / name / "adapter" / "adapter_model.safetensors"));
   }
-  // The adapter goes on: it belongs to the reference.
+  // Continues an adapter: the reference includes it.
   Run(Spec({"steps=3", "lora.load_path=" + (dir_ / "lora-auto" / "adapter").string()}), "further");
   EXPECT_DOUBLE_EQ(Metric("further", "learning/loss").at(0), std::log(2.0));
   EXPECT_NE(Bytes("further/reference/train"), Bytes("lora-auto/reference/train"));
@@ -301,7 +301,7 @@ TEST_F(DpoTest, OnlyAnswersCountAndPairsShareARow) {
   Run(Spec({"steps=1", "data.packing=none", "per_device_batch_size=1", "data.shuffle=false"}),
       "run");
 
-  // "A dog" and "It may be a cat", each with the end of its turn.
+  // "A dog" and "It may be a cat", each with its end-of-turn token.
   EXPECT_EQ(Metric("run", "learning/total_weights").at(0), 6 + 16);
   EXPECT_EQ(Metric("run", "perf/per_device_tokens").at(0), 2 * 64);
 }

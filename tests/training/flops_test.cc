@@ -49,7 +49,8 @@ TEST(ParameterCount, OfGemma2) {
   EXPECT_EQ(Parameters(nine), 9241705984);
 }
 
-// What scaling Gemma's embedding by sqrt(2304) = 48 in bf16 and back would leave as it was.
+// The share of bf16 mantissas that survive Gemma's embedding scale, sqrt(2304) = 48, and its
+// inverse.
 TEST(Bf16, SurvivesTimes48AndBackInFiveOfSixMantissas) {
   int same = 0;
   for (engine::Bf16 mantissa = 0; mantissa < 128; ++mantissa) {

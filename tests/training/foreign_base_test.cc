@@ -1,4 +1,4 @@
-// Training from files of other programs.
+// Training on models from other programs' files.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 class ForeignBase : public testing::Test {
  protected:
-  // A golden model as GGUF, with a small vocabulary.
+  // Writes a golden model as GGUF, with a small vocabulary.
   fs::path Write(const char* golden, engine::Encoding matrices) {
     const fs::path file = dir_.path() / (std::string(golden) + ".gguf");
     tests::ConvertToGguf(tests::LoadGolden(golden).dir,
@@ -82,7 +82,7 @@ TEST_F(ForeignBase, TrainsAndLeavesADirectoryWithItsTokenizer) {
 }
 
 TEST_F(ForeignBase, InBlocksOfIntegersIsRefusedWithWhatToDo) {
-  // Of the golden models this one has rows of 32.
+  // This golden model has rows of 32, so its weights can be quantised.
   const fs::path base = Write("gemma2-tiny-query-scalar", engine::Encoding::kQ8_0);
   JobContext context;
   context.dir = dir_.path() / "job";

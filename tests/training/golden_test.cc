@@ -22,7 +22,7 @@ namespace {
 
 using tests::Golden;
 
-// The golden's padded batch as packed segments: padding is left out, as our packer would.
+// The golden's padded batch as packed segments without padding, as our packer makes them.
 MicroBatch BatchOf(const Golden& golden, int64_t* rows) {
   MicroBatch batch;
   const tests::GoldenTraining& t = golden.training;
@@ -116,7 +116,7 @@ std::vector<float> InOurLayout(const engine::SafetensorsFile& file,
   return ours;
 }
 
-// Of every trained tensor: the difference within `limit` of the golden's own size.
+// Every trained tensor differs from the golden by at most `limit` times the golden's norm.
 void ExpectGradients(const ParameterStore& parameters, const Golden& golden, double limit,
                      bool check_zeros) {
   const tests::GoldenTraining& t = golden.training;
@@ -170,7 +170,7 @@ TEST_P(TrainingGolden, ThreeAdamWStepsEndWhereTheReferenceDoes) {
           std::vector<float> ours = parameters.Master(i);
           const std::vector<float> theirs = InOurLayout(after, spec);
           if (spec.name.ends_with("attn.c_attn.bias")) {
-            // The same noise in the middle third, the bias of the keys.
+            // The middle third is the bias of the keys: its gradient is rounding noise, too.
             const size_t third = ours.size() / 3;
             std::copy_n(theirs.begin() + static_cast<ptrdiff_t>(third), third,
                         ours.begin() + static_cast<ptrdiff_t>(third));
@@ -180,7 +180,7 @@ TEST_P(TrainingGolden, ThreeAdamWStepsEndWhereTheReferenceDoes) {
       });
 }
 
-// Stated for f32; bf16 is held to what 2^-8 steps in every product make of a gradient.
+// Stated for f32. In bf16 every product rounds at 2^-8, so bounds are wider.
 TEST_P(TrainingGolden, InBf16LossAndGradientsPointWhereTheReferenceDoes) {
   ForEachTable(engine::DType::kBF16,
                [](Trainer& trainer, const Golden& golden, const MicroBatch& batch) {

@@ -1,4 +1,4 @@
-// Which layers get an adapter, and going on from one that is there.
+// Selection of layers for adapters, and resuming from an existing adapter.
 
 #include "training/lora/lora.h"
 
@@ -64,8 +64,8 @@ engine::ModelConfig TutorialConfig() {
   return config;
 }
 
-// The tutorial's regular expression is of whole paths there, so its ".*mha" reaches none of mha's
-// layers: rank 16 then has 65,536 parameters, and 196,608 where a part of the path is enough.
+// The tutorial matches whole paths, so its ".*mha" reaches no layer of mha. Rank 16 then has 65,536
+// parameters, and 196,608 with matches on a part of the path.
 TEST(LoraTargets, OfTheTutorialsMiniGptAreCountedAsThere) {
   const engine::ModelConfig config = TutorialConfig();
   const std::string tutorial = kTutorial;
@@ -110,8 +110,8 @@ TEST(LoraTargets, ThatMatchNothingAreAnErrorWithTheNearestNames) {
       << embedding;
 }
 
-// The preset has the tutorial's numbers, its expression among them, and says that what this matches
-// not is noted.
+// The preset has the tutorial's numbers and expression, and only notes alternatives without a
+// match.
 TEST(LoraTargets, OfTheTutorialsPresetAreTheTutorials) {
   const TrainSpec spec =
       LoadTrainSpec(tests::SourceDir() / "config/presets/minigpt-shakespeare-lora.yaml", {});
@@ -142,7 +142,7 @@ TEST(LoraTargets, AnAlternativeThatMatchesNothingIsAnErrorUnlessItIsToBeNoted) {
         "lora.unmatched: note"}) {
     EXPECT_NE(tutorial.find(part), std::string::npos) << tutorial;
   }
-  // What the message says to write does it.
+  // The pattern that the message proposes works.
   EXPECT_EQ(Choose("minigpt", TutorialConfig(), ".*mha.*|.*linear1|.*linear2", true).size(), 24u);
 
   const engine::ModelConfig llama = engine::TinyLlamaConfig();
@@ -150,10 +150,11 @@ TEST(LoraTargets, AnAlternativeThatMatchesNothingIsAnErrorUnlessItIsToBeNoted) {
   EXPECT_NE(typo.find("\"w\" matches no linear layer; the nearest are called"), std::string::npos)
       << typo;
   EXPECT_EQ(Choose("llama", llama, "(q|k|w|o)_proj", false, Unmatched::kNote).size(), 6u);
-  // The names of one model in two ways of writing; the embedding, of which something else is said.
+  // Names of one model in two notations. embed_tokens is not a linear layer, and another note
+  // covers it.
   EXPECT_EQ(Choose("llama", llama, "up_proj|wi_0").size(), 4u);
   EXPECT_EQ(Choose("llama", llama, "up_proj|embed_tokens").size(), 2u);
-  // Nothing at all is an error whatever is to be noted.
+  // No match at all is an error even with unmatched: note.
   ErrorOf([&] { Choose("llama", llama, "mha|linear1", false, Unmatched::kNote); });
 }
 
@@ -178,7 +179,7 @@ TEST(PatternBranches, AreTheAlternativesOnEveryLevel) {
   EXPECT_EQ(alone("[|(]|\\||b"), (Texts{"[|(]", "\\|", "b"}));
   EXPECT_EQ(alone("[\\]|]|b"), (Texts{"[\\]|]", "b"}));
   EXPECT_EQ(alone("a||b"), (Texts{"a", "", "b"}));
-  // Of which nothing can be said.
+  // These expressions cannot be split into alternatives.
   EXPECT_EQ(alone("(a|b)*(c|(d|e)){2}(?!f|g)"), Texts{});
   EXPECT_EQ(alone("(a|b)\\1"), Texts{});
   EXPECT_EQ(alone("(a|b"), Texts{});

@@ -1,4 +1,4 @@
-// Runs of adapters that leave a merged model.
+// Adapter runs that export a merged model.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -51,7 +51,7 @@ class MergedRunTest : public testing::Test {
                        context);
   }
 
-  // The largest difference of logits of a few tokens, and the largest logit.
+  // The largest difference of logits over a few tokens, and the largest logit.
   std::pair<float, float> Differ(const fs::path& merged, const fs::path& adapter) {
     const std::vector<TokenId> ids = {5, 17, 200, 31, 8, 99, 120};
     tests::ModelHarness beside(dir_ / "base", {.dtype = engine::DType::kBF16});
@@ -88,14 +88,14 @@ TEST_F(MergedRunTest, LeavesAdapterAndModelThatServeTheSame) {
   }
   EXPECT_NE(said_.find("merged model exported to"), std::string::npos);
 
-  // A second run's takes its place.
+  // The export of a second run replaces it.
   Run({"checkpoint.resume=false", "train.learning_rate=1e-2"});
   const auto again = Differ(outcome.model_dir, outcome.adapter_dir);
   EXPECT_LE(again.first, engine::MergeBound(engine::DType::kBF16) * again.second);
   EXPECT_FALSE(fs::exists(dir_ / "job" / ".old-hf"));
 }
 
-// What was trained beside integers is merged into the weights that these were rounded from.
+// An adapter trained on a quantised base is merged into the original weights.
 TEST_F(MergedRunTest, ABaseHeldInIntegersIsMergedAsItsFileHasIt) {
   const TrainOutcome outcome = Run({"lora.base_dtype=int4"});
 
@@ -122,7 +122,7 @@ TEST_F(MergedRunTest, AFullDiskIsTheRunsErrorAndTheAdapterStays) {
   signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
   getrlimit(RLIMIT_FSIZE, &old);
-  // Enough for adapter and checkpoints, not for the model.
+  // Enough space for the adapter and checkpoints, not for the model.
   const auto model = fs::file_size(dir_ / "base" / "model.safetensors");
   const rlimit small{model - 1, old.rlim_max};
   setrlimit(RLIMIT_FSIZE, &small);

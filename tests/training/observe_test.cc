@@ -1,4 +1,4 @@
-// What a run leaves for those who watch it, and what `tandem eval` makes of its model.
+// The output files of a run, and `tandem eval` of its model.
 
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ TEST_F(ObservedRun, EveryStepHasItsFigures) {
   EXPECT_FALSE(Rows("checkpoint/seconds").empty());
 }
 
-// What is not in the list would be in metrics.jsonl alone.
+// A name missing from the list would be only in metrics.jsonl.
 TEST_F(ObservedRun, EveryFigureOfARunHasItsColumn) {
   Run(Spec());
   const std::set<std::string> known(kMetricNames.begin(), kMetricNames.end());
@@ -82,8 +82,7 @@ TEST_F(ObservedRun, EveryFigureOfARunHasItsColumn) {
   }
 }
 
-// With a learning rate of zero a step's tokens are looked at by the same weights as an
-// evaluation's.
+// With a learning rate of zero, a step and an evaluation use the same weights.
 TEST_F(ObservedRun, AccuracyOfAStepIsThatOfAnEvaluationOfItsTokens) {
   Run(Spec({"steps=1", "data.shuffle=false", "gradient_accumulation_steps=2", "eval_steps=2",
             "eval_interval=1", "train.schedule.warmup_steps=1"}));
@@ -196,7 +195,7 @@ TEST_F(ObservedRun, AProfileMeasuresEveryValueOfASweep) {
     EXPECT_NEAR(row.tokens_per_second * row.step_seconds, word.back() == '1' ? 64 : 256, 1e-6);
     EXPECT_GT(row.predicted_bytes, 0);
   }
-  // A roof that is given is the one.
+  // A given roof is used.
   const ProfileRow row = ProfileSpec(Spec(), {.warmup = 0, .steps = 1, .roof_flops = 1e9}, {});
   EXPECT_EQ(row.roof_flops, 1e9);
   EXPECT_NEAR(row.mfu, row.tflops * 1e3, 1e-9 * row.mfu);

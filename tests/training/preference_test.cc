@@ -1,4 +1,4 @@
-// The arithmetic of direct preference optimisation, alone and as the gradient of whole models.
+// The arithmetic of direct preference optimisation: its formulas, and gradients of whole models.
 
 #include "training/step/preference.h"
 
@@ -84,8 +84,8 @@ TEST(PreferenceFigures, AreMeansOverPairs) {
   EXPECT_EQ(mean.accuracy, 0.5);
 }
 
-// Pairs of the golden's tokens: prompts of three, answers of unlike lengths, a reference that
-// differs from the model.
+// Pairs of the golden's tokens: prompts of three tokens, answers of different lengths, and a
+// reference that differs from the model.
 MicroBatch Pairs(int64_t vocab, int64_t* rows) {
   MicroBatch batch;
   uint32_t state = 99;
@@ -121,8 +121,8 @@ MicroBatch Pairs(int64_t vocab, int64_t* rows) {
 
 class PreferenceGradient : public testing::TestWithParam<std::string> {};
 
-// Along the gradient itself the loss must rise by its norm: every weight takes part. Two step
-// sizes, extrapolated, so that the curve of the loss does not count.
+// Along the gradient, the loss rises by the gradient's norm: every weight takes part. Extrapolation
+// over two step sizes removes the curvature.
 TEST_P(PreferenceGradient, IsWhatFiniteDifferencesSay) {
   const tests::Golden golden = tests::LoadGolden(GetParam());
   const engine::ModelDir dir = engine::ModelDir::Open(golden.dir);
@@ -169,7 +169,7 @@ TEST_P(PreferenceGradient, IsWhatFiniteDifferencesSay) {
       trainer.MastersChanged();
       return trainer.Evaluate({&batch, 1}).loss;
     };
-    const double h = std::min(2e-3, 0.01 / norm);  // steep models are bent as well
+    const double h = std::min(2e-3, 0.01 / norm);  // steep models are also strongly curved
     const double wide = (loss_at(2 * h) - loss_at(-2 * h)) / (4 * h);
     const double narrow = (loss_at(h) - loss_at(-h)) / (2 * h);
     EXPECT_NEAR((4 * narrow - wide) / 3, norm, 2e-3 * norm);

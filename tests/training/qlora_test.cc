@@ -1,4 +1,4 @@
-// Adapters beside a base in blocks of integers: gradients, memory, files in blocks, dropout.
+// Adapters on a quantised base: gradients, memory, quantised files, dropout.
 
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 using engine::BlockFormat;
 using engine::DType;
 
-// Two segments whose tokens each predict the next one.
+// Two segments in which each token predicts the next one.
 MicroBatch Batch(int64_t vocab, int64_t rows) {
   MicroBatch batch;
   uint32_t state = 7;
@@ -50,7 +50,7 @@ MicroBatch Batch(int64_t vocab, int64_t rows) {
   return batch;
 }
 
-// An adapter of every linear layer, with values large enough to matter in A and B.
+// An adapter of every linear layer, with large values in A and B.
 class AdapterOf {
  public:
   AdapterOf(std::shared_ptr<const engine::Model> base, engine::OpsContext& ops, int64_t rows,
@@ -61,7 +61,7 @@ class AdapterOf {
     TrainerOptions options;
     options.row_length = rows;
     options.max_segments = 2;
-    options.dropout = dropout > 0;  // the model's own draws other masks in other programs
+    options.dropout = dropout > 0;  // the model's own dropout draws other masks in other programs
     options.lora_dropout = dropout;
     options.dropout_seed = dropout_seed;
     options.schedule = {
@@ -72,7 +72,7 @@ class AdapterOf {
     for (size_t i = 0; i < parameters.size(); ++i) {
       engine::WeightSpec spec = parameters.specs()[i];
       const bool is_b = spec.name.ends_with(".lora_B.weight");
-      if (is_b) spec.name += "-as-a";  // B of zeros would hide the gradients of A
+      if (is_b) spec.name += "-as-a";  // a B of zeros would hide the gradients of A
       std::vector<float> values = InitialLora(spec, LoraInit::kKaimingUniform, 3);
       if (is_b) {
         for (float& value : values) value *= 0.3f;
@@ -97,7 +97,7 @@ class AdapterOf {
   std::unique_ptr<Trainer> trainer;
 };
 
-// The same directory with the values that `model`'s weights have after rounding to blocks.
+// Writes the model with its weights' values after quantisation.
 void WriteUnpacked(const engine::Model& model, const fs::path& from, const fs::path& to) {
   fs::create_directories(to);
   fs::copy_file(from / "config.json", to / "config.json");
@@ -139,11 +139,12 @@ double RelativeDifference(const std::vector<float>& a, const std::vector<float>&
   return Norm(difference) / (Norm(b) + 1e-30);
 }
 
-// dX of one product is held to f64 sums in engine/ops; here the whole model is, to the f32 program
-// on the values of the blocks, whose own gradients are held to an f64 reference (golden_test). What
-// is between the two: bf16, and activations rounded to integers. In models this small that comes to
-// a tenth for most weights and to 0.3 for some of the Gemmas'; a gradient through anything else
-// would differ by 1 and more.
+// Compares the whole model with the f32 program on the decoded values; golden_test compares that
+// one with an f64 reference. engine/ops compares dX of one product with f64 sums.
+//
+// Differences come from bf16 and from activations rounded to integers. In models this small they
+// reach 0.1 for most weights and 0.3 for some of Gemma's. A wrong gradient would differ by 1 or
+// more.
 TEST(QloraGradients, AreThoseOfTheValuesOfTheBlocks) {
   for (const std::string& name : tests::GoldenNames()) {
     for (const BlockFormat block : {BlockFormat::kInt8, BlockFormat::kInt4}) {
@@ -170,8 +171,8 @@ TEST(QloraGradients, AreThoseOfTheValuesOfTheBlocks) {
   }
 }
 
-// What a trainer beside int4 weights takes: the base in its blocks, four states of A and B, and the
-// arena. A copy of the base in bf16 would take 3.5 times as much again.
+// Memory of a trainer on int4 weights: the base in blocks, four states of A and B, and the arena. A
+// bf16 copy of the base would add 3.5 times as much.
 TEST(QloraMemory, HoldsTheBaseInItsBlocksAndNothingOfItInBf16) {
   engine::RandomModelSpec model;
   model.config = engine::TinyLlamaConfig();
@@ -199,7 +200,7 @@ TEST(QloraMemory, HoldsTheBaseInItsBlocksAndNothingOfItInBf16) {
   EXPECT_LT(base->weight_bytes(), in_bf16 * 3 / 10);
   const int64_t ours = base->weight_bytes() + adapter.trainer->parameters().bytes() +
                        adapter.trainer->program().arena_bytes;
-  // Ropes, scratch of the ops and the head's tile.
+  // Ropes, scratch memory of the ops, and the head's tile.
   const int64_t rest = base->rope_bytes() + (8 << 20);
   ASSERT_LT(rest, in_bf16 / 2) << "the test could not tell";
   EXPECT_LT(heap() - before, ours + rest);
@@ -207,8 +208,8 @@ TEST(QloraMemory, HoldsTheBaseInItsBlocksAndNothingOfItInBf16) {
 
 class QloraFiles : public testing::TestWithParam<engine::Encoding> {};
 
-// A file's own blocks are what lora.base_dtype=auto takes; what is trained beside them is served
-// beside them with the same bits.
+// lora.base_dtype=auto keeps the blocks of a file. An adapter trained on them is served on them
+// with the same bits.
 TEST_P(QloraFiles, BlocksOfAFileStayAsTheyAreAndTrainEqualsServe) {
   const tests::TemporaryDir dir;
   const fs::path file = tests::WriteRandomGguf(GetParam(), dir.path());
@@ -306,9 +307,8 @@ class LoraDropout : public testing::Test {
   engine::OpsContext ops_;
 };
 
-// Along the gradient, and along directions that know nothing of it, the loss with these very masks
-// changes as the gradients say: also through the adapters of the layers above, whose inputs carry
-// the gradient on.
+// Under fixed masks, the loss changes as the gradients predict, along the gradient and along
+// independent directions. The gradient also flows through the inputs of adapters in layers above.
 TEST_F(LoraDropout, GradientsAgreeWithFiniteDifferencesUnderTheSameMasks) {
   const auto base = Base(DType::kF32);
   const MicroBatch batch = Batch(base->config().vocab_size, 32);
@@ -359,7 +359,7 @@ TEST_F(LoraDropout, IsOffInEvaluationAndDrawsFromItsSeedAlone) {
   }
 }
 
-// No part of the batch but its own sample decides what is dropped in a row.
+// The dropout of a row depends only on its own sample, not on the rest of the batch.
 TEST_F(LoraDropout, DoesNotDependOnTheBatch) {
   const auto base = Base(DType::kBF16);
   const MicroBatch whole = Batch(base->config().vocab_size, 48);

@@ -1,5 +1,5 @@
-// Runs that meet numbers that are none, spikes, full disks and earlier checkpoints; accumulation;
-// optimisers other than AdamW of floats.
+// Runs with NaN, spikes, full disks and earlier checkpoints; accumulation; optimisers other than
+// f32 AdamW.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr TokenId kPoison = '~';  // of the byte tokenizer; its embedding is not a number
+constexpr TokenId kPoison = '~';  // of the byte tokenizer; its embedding is NaN
 
 class RunGuardsTest : public TinyRunTest {
  protected:
@@ -27,7 +27,7 @@ class RunGuardsTest : public TinyRunTest {
     return model;
   }
 
-  // Samples in order; these hold the poison.
+  // Writes samples in order; these contain the poison.
   void WriteText(const std::string& name, const std::vector<int>& poisoned) const {
     std::ofstream text(dir_.path() / name);
     for (int i = 0; i < 60; ++i) {
@@ -37,7 +37,7 @@ class RunGuardsTest : public TinyRunTest {
     }
   }
 
-  // The base with an embedding of the poison that spoils all that it meets.
+  // A copy of the base in which the poison's embedding is NaN.
   std::string Poisoned() {
     const fs::path dir = dir_.path() / "poisoned";
     fs::copy(dir_.path() / "base", dir);
@@ -61,14 +61,14 @@ class RunGuardsTest : public TinyRunTest {
     return "load_parameters_path=" + dir.string();
   }
 
-  // Each row is one sample, and a step takes two of them.
+  // Each row is one sample; a step takes two rows.
   TrainSpec Spec(const std::vector<std::string>& overrides = {}) const {
     std::vector<std::string> words = {
         "load_parameters_path=" + (dir_.path() / "base").string(),
         "data.train=" + (dir_.path() / "train.txt").string(),
     };
     words.insert(words.end(), overrides.begin(), overrides.end());
-    // The last word of a key counts.
+    // The last word for a key counts.
     std::map<std::string, std::string> last;
     for (const std::string& word : words) last[word.substr(0, word.find('='))] = word;
     words.clear();
@@ -102,7 +102,7 @@ TEST_F(RunGuardsTest, ANumberThatIsNoneCanBeLeftOut) {
   EXPECT_EQ(CountEvents("warning", "the step is left out"), 2);
   const auto losses = Losses("run");
   EXPECT_EQ(losses.size(), 10u);
-  // What is left out has a row all the same, which every reader of JSON and CSV can read.
+  // A skipped step still has a row, which every reader of JSON and CSV accepts.
   for (const auto& line : Metrics("run")) {
     if (!line.contains("learning/loss") || (line["step"] != 5 && line["step"] != 8)) continue;
     EXPECT_EQ(line["learning/skipped"], true);
@@ -122,7 +122,7 @@ TEST_F(RunGuardsTest, ARollbackGoesToTheLastCheckpointAndBehindTheData) {
 
   EXPECT_EQ(outcome.step, 12);
   EXPECT_EQ(CountEvents("warning", "rollback 1 of at most 3 to step 4"), 1);
-  // Step 4 is taken twice: with samples 8 and 9, and with those behind the bad one, 12 and 13.
+  // Step 4 runs twice: with samples 8 and 9, then with 12 and 13, which follow the bad one.
   std::vector<double> of_step_4;
   for (const auto& line : Metrics("run")) {
     if (line.contains("learning/loss") && line["step"] == 4) {
@@ -162,7 +162,7 @@ TEST_F(RunGuardsTest, ARunStoppedAfterARollbackGoesOnBitwise) {
                    [&](const ProgressEvent& event) {
                      rolled_back =
                          rolled_back || event.message.find("rollback") != std::string::npos;
-                     // As if it were killed: nothing is saved.
+                     // As if killed: nothing is saved.
                      if (rolled_back && event.kind == "step") throw std::runtime_error("killed");
                    }),
                std::runtime_error);
@@ -177,7 +177,7 @@ TEST_F(RunGuardsTest, ARunStoppedAfterARollbackGoesOnBitwise) {
 }
 
 TEST_F(RunGuardsTest, SpikesAreLeftOutAndTheirWindowIsResumed) {
-  // Nearly everything is a spike when no deviation is allowed.
+  // With no allowed deviation, nearly every step is a spike.
   const TrainSpec spec = Spec({"skip_step_on_spikes=true", "skip_step_interval=6",
                                "skip_step_scaling_factor=0.1", "steps=20"});
   Run(spec, "whole");
@@ -231,7 +231,7 @@ TEST_F(RunGuardsTest, SavesBesideTrainingAreThoseThatItWaitsFor) {
   }
 }
 
-// Two micro-batches of two rows are one of four.
+// Two micro-batches of two rows equal one of four.
 TEST_F(RunGuardsTest, AccumulationIsTheLargerBatch) {
   for (const char* packing : {"none", "best_fit"}) {
     const std::string pack = std::string("data.packing=") + packing;
@@ -245,7 +245,7 @@ TEST_F(RunGuardsTest, AccumulationIsTheLargerBatch) {
     const auto whole = run("4", "1");
     for (const auto& parts : {run("2", "2"), run("1", "4")}) {
       for (size_t i = 0; i < 6; ++i) {
-        // The same samples, so the same number of trained tokens …
+        // Equal samples have equal numbers of trained tokens …
         EXPECT_EQ(parts[i]["learning/total_weights"], whole[i]["learning/total_weights"]) << i;
         const double loss = whole[i]["learning/loss"];
         EXPECT_NEAR(parts[i]["learning/loss"].get<double>(), loss, 1e-6 * loss) << i;

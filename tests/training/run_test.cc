@@ -131,7 +131,7 @@ TEST_F(RunTrainingTest, DataThatChangedIsAnErrorUnlessItIsAllowed) {
   const fs::path data = dir_.path() / "train.txt";
   const std::string text = engine::ReadWholeFile(data, 1 << 20);
   RunUntil(Spec(), "run", 4);
-  std::string changed = text;  // as many samples, of the same size
+  std::string changed = text;  // as many samples of the same size
   changed.replace(changed.find("dog"), 3, "cow");
   std::ofstream(data) << changed;
   try {
@@ -175,7 +175,7 @@ TEST_F(RunTrainingTest, AFullDiskDoesNotEndTheRun) {
 
   for (const std::string async : {"true", "false"}) {
     events_.clear();
-    // Full from the first checkpoint on, until that is complained of.
+    // The disk is full from the first checkpoint on, until the run reports it.
     const TrainOutcome outcome =
         Run(Spec({"checkpoint_period=4", "checkpoint.async=" + async}), "run-" + async,
             [&](const ProgressEvent& event) {
@@ -213,7 +213,7 @@ TEST_F(RunTrainingTest, ResumingWithOtherSettingsSaysSo) {
 
 TEST_F(RunTrainingTest, EarlyStoppingExportsTheBestEvaluation) {
   const std::string eval = "data.eval=" + (dir_.path() / "train.txt").string();
-  // A rate this high is sure to get worse after a while.
+  // A rate this high makes the loss worse after a while.
   const TrainOutcome outcome = Run(
       Spec({eval, "steps=200", "eval_interval=4", "train.early_stopping_patience=3",
             "learning_rate=0.5", "train.schedule.type=constant", "gradient_clipping_threshold=0"}),
@@ -226,14 +226,14 @@ TEST_F(RunTrainingTest, EarlyStoppingExportsTheBestEvaluation) {
             engine::ReadWholeFile(dir_.path() / "run" / "best" / "model.safetensors", 1 << 28));
 }
 
-// What an earlier run of the same name has left in best/ belongs to another configuration.
+// best/ of an earlier run with this name belongs to another configuration.
 TEST_F(RunTrainingTest, ABestModelOfAnEarlierRunIsNotExported) {
   const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
   const std::string eval = "data.eval=" + (dir_.path() / "train.txt").string();
   Run(Spec({from, eval, "steps=4", "eval_interval=2", "lora.rank=4"}), "run");
   ASSERT_TRUE(fs::exists(dir_.path() / "run" / "best"));
 
-  // Nothing is learned: the first evaluation stays the best, and is not kept.
+  // No learning: the first evaluation stays the best, and is not kept.
   const TrainOutcome outcome =
       Run(Spec({from, eval, "steps=4", "eval_interval=2", "lora.rank=5", "learning_rate=0",
                 "checkpoint.resume=false", "checkpoint.export_best=false"}),
@@ -265,7 +265,7 @@ TEST_F(RunTrainingTest, TheDataEndsTheRunAfterItsEpochs) {
   EXPECT_EQ(CountEvents("message", "all epochs are done"), 1);
 }
 
-// 40 samples of text in rows of their own: ten a step, an epoch of four steps.
+// 40 text samples, one per row: ten a step, four steps an epoch.
 class ExportsTest : public RunTrainingTest {
  protected:
   TrainSpec Epochs(const std::vector<std::string>& more = {}) const {
@@ -296,7 +296,7 @@ class ExportsTest : public RunTrainingTest {
 TEST_F(ExportsTest, EveryEpochLeavesAModelAndItsEvaluation) {
   Run(Epochs({"checkpoint.period=2", "checkpoint.keep=1"}), "run");
 
-  // The last step's export is hf/.
+  // The export of the last step is hf/.
   EXPECT_EQ(Names("run", "exports"), (std::set<std::string>{"step-4", "step-8"}));
   EXPECT_EQ(CountEvents("export", ""), 2);
   std::vector<int64_t> evaluated;
@@ -319,7 +319,7 @@ TEST_F(ExportsTest, TheyComeAfterSoManyStepsToo) {
 TEST_F(ExportsTest, ARunThatGoesOnHasThemAllWithTheSameBits) {
   Run(Epochs(), "whole");
   for (const int64_t step : {2, 3, 4, 5}) RunUntil(Epochs(), "parts", step);
-  // As if it had been killed after the export and before any state was saved behind it.
+  // As if killed after the export and before the next checkpoint.
   fs::remove_all(dir_.path() / "killed");
   RunUntil(Epochs(), "killed", 2);
   fs::create_directories(dir_.path() / "killed" / "exports");

@@ -1,4 +1,4 @@
-// Supervised fine-tuning from rows, whole runs of a tiny model.
+// Supervised fine-tuning from rows: whole runs of a tiny model.
 
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ class SftTest : public testing::Test {
     return RunTraining(spec, context);
   }
 
-  // Field by step, the last word of each.
+  // One field by step; the last row of a step counts.
   std::map<int64_t, double> Metric(const std::string& name, const char* field) const {
     std::map<int64_t, double> values;
     std::ifstream file(dir_ / name / "metrics.jsonl");
@@ -103,7 +103,7 @@ class SftTest : public testing::Test {
     return "";
   }
 
-  // The shown sample of a spec, as `tandem data show` prints it.
+  // A sample of a spec as `tandem data show` prints it.
   static std::string Shown(const TrainSpec& spec, int64_t i) {
     ThreadPool pool(1);
     const ModelFiles files = LoadModelFiles(spec);
@@ -154,7 +154,7 @@ TEST_F(SftTest, OnlyAnswersCount) {
             "sft_train_on_completion_only=false"}),
       "everything");
 
-  // "A cat." and "Yes, a cat.", each with the end of its turn.
+  // "A cat." and "Yes, a cat.", each with its end-of-turn token.
   EXPECT_EQ(Metric("answers", "learning/total_weights").at(0), 7 + 12);
   EXPECT_GT(Metric("everything", "learning/total_weights").at(0), 60);
 }
@@ -219,7 +219,7 @@ TEST_F(SftTest, RowsAreCheckedOnceAsLongAsNothingChanges) {
       << "\n";
   EXPECT_FALSE(heard_after({"steps=4", "max_target_length=64", "checkpoint.resume=false"}));
   EXPECT_TRUE(Heard("31 samples of 31 rows"));
-  // A record that is none is no record.
+  // A broken record is ignored.
   std::ofstream(dir_ / "run/checked-rows.json") << "{\"key\": 1";
   EXPECT_FALSE(heard_after({"steps=5", "max_target_length=64"}));
   EXPECT_TRUE(heard_after({"steps=6", "max_target_length=64"}));

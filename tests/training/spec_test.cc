@@ -135,7 +135,7 @@ TEST(TrainSpec, KeysOfMaxTextsBackendAreNotedAndIgnored) {
   EXPECT_EQ(Parse(kMinimal + "jax_cache_dir: x\nmesh_axes: [data, fsdp]\n").notes.size(), 2u);
 }
 
-// Passing over these would give the user something else than was asked for.
+// Ignoring these keys would silently give the user another run.
 TEST(TrainSpec, KeysThatCannotBeFollowedAreRefusedUnlessTheyAreOff) {
   EXPECT_EQ(Parse(kMinimal + "enable_wandb: false\nz_loss_multiplier: 0\n").notes.size(), 2u);
   EXPECT_NE(FaultsOf(kMinimal + "enable_wandb: true\n").find("metrics.tensorboard"),
@@ -144,7 +144,7 @@ TEST(TrainSpec, KeysThatCannotBeFollowedAreRefusedUnlessTheyAreOff) {
             std::string::npos);
 }
 
-// The words of the seed that name its back end, its mesh of one and its token.
+// Keys of MaxText's own command: back end, mesh of one, token.
 TEST(TrainSpec, SeedBsCommandIsAcceptedAsWritten) {
   const TrainSpec spec = LoadTrainSpec(
       "kind=train.sft",
@@ -168,7 +168,7 @@ TEST(TrainSpec, ATokenIsNeverShown) {
   EXPECT_EQ(shown.find("hf_secret"), std::string::npos) << shown;
   EXPECT_EQ(FaultsOf(kMinimal, {"hf_access_token=[hf_secret"}).find("hf_secret"),
             std::string::npos);
-  // Requests and pipelines are recorded.
+  // Requests and pipelines are recorded, so a spec must not contain a token.
   const std::string faults = FaultsOf(kMinimal + "hf_access_token: hf_secret\n");
   EXPECT_NE(faults.find("HF_TOKEN"), std::string::npos) << faults;
   EXPECT_EQ(faults.find("hf_secret"), std::string::npos) << faults;
@@ -235,7 +235,7 @@ TEST(TrainSpec, EveryPresetIsASpec) {
   int n_presets = 0;
   for (const auto& file :
        std::filesystem::directory_iterator(tests::SourceDir() / "config/presets")) {
-    if (file.path().extension() != ".yaml") continue;  // what a preset trains on
+    if (file.path().extension() != ".yaml") continue;  // data that a preset trains on
     SCOPED_TRACE(file.path().string());
     EXPECT_NO_THROW(LoadTrainSpec(file.path().string(),
                                   std::vector<std::string>{"dataset_path=d", "tokenizer_path=t"}));
@@ -365,7 +365,7 @@ TEST(DataSets, AHubsDataSetIsBothTrainingAndEvaluation) {
   EXPECT_EQ(both.data.eval, "sets/chat");
   EXPECT_EQ(both.data.eval_split, "test_sft");
   EXPECT_EQ(both.origins.at("data.eval"), "spec:3");
-  // What is named by itself counts.
+  // An explicit key wins.
   EXPECT_EQ(Parse(set, {"data.train=rows.tok"}).data.train, "rows.tok");
   EXPECT_NE(FaultsOf(kMinimal + "eval_split: test\n").find("data.eval: must name the directory"),
             std::string::npos);
@@ -388,7 +388,7 @@ TEST(SpecKeys, NamesAreUnique) {
   }
 }
 
-// What is shown can be written: reading it back gives the same spec.
+// Every shown value can be set: reading it back gives the same spec.
 TEST(SpecKeys, WhatIsShownCanBeWritten) {
   const TrainSpec spec = Parse(kMinimal, {"model.trainable=[a, b]", "adam_b1=0.5"});
   std::vector<std::string> words;
@@ -409,7 +409,7 @@ TEST(SpecKeys, NoKeyIsAlsoAForeignOne) {
   }
 }
 
-// Every number has its limits, and what is beyond them is said with the key's name.
+// Every number has limits; the fault for a number beyond them names the key.
 TEST(SpecKeys, NumbersOutOfRangeAreFaults) {
   int n_keys = 0;
   for (const SpecKey& key : SpecKeys()) {

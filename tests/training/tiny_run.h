@@ -18,8 +18,8 @@
 
 namespace tandem::training {
 
-// Whole runs of a tiny model in a temporary directory, a second or so each: base/ is a model,
-// train.txt a text, and every run has a folder beside them.
+// Whole runs of a tiny model in a temporary directory, about a second each. base/ has the model,
+// train.txt has the text, and each run has its own folder.
 class TinyRunTest : public testing::Test {
  protected:
   explicit TinyRunTest(engine::RandomModelSpec model = TinyLlama()) {
@@ -51,7 +51,7 @@ class TinyRunTest : public testing::Test {
     return RunTraining(spec, context);
   }
 
-  // As if it were told to stop during this step, and could be started again.
+  // Stops the run during this step, so that it can be resumed.
   TrainOutcome RunUntil(const TrainSpec& spec, const std::string& name, int64_t step) {
     const TrainOutcome outcome = Run(spec, name, [&](const ProgressEvent& event) {
       if (event.kind == std::string("step") && event.step == step) stop_.request_stop();
@@ -67,7 +67,7 @@ class TinyRunTest : public testing::Test {
     return lines;
   }
 
-  // The last recorded loss of each step that has one.
+  // The last recorded loss of each step.
   std::map<int64_t, double> Losses(const std::string& name = "run") const {
     std::map<int64_t, double> losses;
     for (const auto& line : Metrics(name)) {

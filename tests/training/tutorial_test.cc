@@ -1,5 +1,5 @@
-// Both halves of the JAX tutorial, by its presets and small: a miniGPT learns one text, an adapter
-// makes it write like another.
+// Both halves of the JAX tutorial with its presets, at a small size: a miniGPT learns one text, an
+// adapter makes it write like another.
 
 #include <gtest/gtest.h>
 

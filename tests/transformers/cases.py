@@ -5,7 +5,7 @@ import math
 import torch
 import transformers as tf
 
-# Sizes that are no multiple of a vector, a block or 16, and a context longer than every window.
+# Sizes that are not multiples of a vector, a block or 16; the context is longer than every window.
 ODD = {"vocab_size": 1003, "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2,
        "pad_token_id": None}
 LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
@@ -75,7 +75,7 @@ CASES = {
 
 
 def build(config, seed):
-    """A model of weights large enough that every part of it shows in the logits."""
+    """A model whose weights are large enough that every part affects the logits."""
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
     kind = tf.Gemma3ForConditionalGeneration if config.model_type == "gemma3" else tf.AutoModelForCausalLM
@@ -91,14 +91,14 @@ def build(config, seed):
             elif "embed" in name or "wte" in name or "wpe" in name:
                 weight.copy_(0.3 * torch.randn_like(weight))
             else:
-                # GPT-2 keeps [in, out].
+                # GPT-2 stores [in, out].
                 inputs = weight.shape[0] if config.model_type == "gpt2" else weight.shape[1]
                 weight.copy_(torch.randn_like(weight) * 1.3 / math.sqrt(inputs))
     return model.eval()
 
 
 def older(config):
-    """config.json as transformers 4 wrote it, with the keys that published models have."""
+    """config.json as transformers 4 writes it, with the keys of published models."""
     out = dict(config)
     if "text_config" in out:
         out["text_config"] = older(out["text_config"])

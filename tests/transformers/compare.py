@@ -1,4 +1,4 @@
-"""`compare.py TANDEM SEED [NAME]...`: see README.md. Run by `run`, with torch and transformers."""
+"""`compare.py TANDEM SEED [NAME]...`: see README.md. `run` starts it, with torch and transformers."""
 
 import http.client
 import json
@@ -14,13 +14,13 @@ from transformers.utils import logging
 
 import cases
 
-TOLERANCE = 1e-4  # of a log-probability; f32 on both sides, sums in other orders
+TOLERANCE = 1e-4  # of a log-probability; f32 on both sides, with other orders of sums
 PROMPT_TOKENS = 60
 TOP = 20
 
 
 def ask(binary, folder, prompts):
-    """What the served model answers to each prompt of ids."""
+    """The served model's reply to each prompt of ids."""
     scratch = folder / "server"
     scratch.mkdir(exist_ok=True)
     with open(scratch / "log", "wb") as log:
@@ -49,7 +49,7 @@ def ask(binary, folder, prompts):
 
 
 def differences(answers, prompts, model):
-    """(largest difference of a log-probability, positions at which another token is likeliest)"""
+    """(largest difference of a log-probability, positions with another likeliest token)"""
     worst, wrong = 0.0, 0
     for prompt, positions in zip(prompts, answers):
         with torch.no_grad():
@@ -77,7 +77,7 @@ def main():
         with tempfile.TemporaryDirectory() as scratch:
             folder = pathlib.Path(scratch)
             model = cases.build(make(), seed + index)
-            # Every other one in several files.
+            # Every second model has several weight files.
             model.save_pretrained(folder / "model", max_shard_size="200KB" if index % 2 else "1GB")
             path = folder / "model" / "config.json"
             current = json.loads(path.read_text())

@@ -1,4 +1,6 @@
-"""`exports.py TANDEM SEED [NAME]...`: see README.md. Run by `run --exports`, with torch and transformers."""
+"""`exports.py TANDEM SEED [NAME]...`: see README.md. `run --exports` starts it, with torch and
+transformers.
+"""
 
 import json
 import pathlib
@@ -15,7 +17,7 @@ import cases
 
 PROMPT_TOKENS = 60
 MAXTEXT = ("llama", "qwen3", "gemma2", "gemma3_text")
-# A chain of conversions, the last one into a Hugging Face directory; every value comes back.
+# Chains of conversions that end in a Hugging Face directory; every value survives.
 CHAINS = {
     "hf": [["--to", "hf"]],
     "native-params": [["--to", "native-params"]],
@@ -23,10 +25,10 @@ CHAINS = {
     "maxtext scanned, hf": [["--to", "maxtext", "--scan", "--dtype", "f32"], ["--to", "hf"]],
     "maxtext unrolled, hf": [["--to", "maxtext", "--unroll", "--dtype", "f32"], ["--to", "hf"]],
 }
-# By way of a file of this type; what comes back is the original with its matrices rounded to that by torch
-# or by the blocks' definition, logits bit for bit.
+# Through a GGUF file of this type. The result equals the original with matrices rounded to this
+# type, by torch or by the blocks' definition; logits agree bit for bit.
 GGUF_TYPES = ("f32", "f16", "bf16", "q8_0")
-# What MaxText's tree, and what readers of GGUF, cannot hold is refused, in these words.
+# Messages for models that MaxText's tree or GGUF's readers cannot hold.
 REFUSALS = {
     ("maxtext", "gemma-3 text, full layers first, scaled rope"): "in MaxText's order of layers it is the other way",
     ("maxtext", "llama tied, 5:1 heads of 14, biases"): "its tree has no place for",
@@ -56,7 +58,7 @@ def convert(binary, source, folder, chain):
 
 
 def in_blocks(rows):
-    """Q8_0 of rows of whole blocks: a scale in f16 and 32 integers, halves rounded away from zero."""
+    """Q8_0 of rows of whole blocks: an f16 scale and 32 integers, halves rounded away from zero."""
     blocks = rows.reshape(-1, BLOCK)
     scale = blocks.abs().amax(dim=1, keepdim=True) / 127
     inverse = torch.where(scale == 0, torch.zeros_like(scale), 1 / scale)
@@ -66,12 +68,14 @@ def in_blocks(rows):
 
 
 def as_stored(name, weight, gguf_type, is_conv1d, is_gemma):
-    """What a GGUF file has of a weight: norms, biases, positions, and rows that are not whole blocks stay as they are."""
+    """A weight as a GGUF file stores it; norms, biases, positions and rows of partial blocks are
+    not rounded.
+    """
     if is_gemma and name.endswith("norm.weight"):
-        return (weight + 1) - 1  # files have it with 1 added
+        return (weight + 1) - 1  # the file stores it plus 1
     if weight.dim() < 2 or "wpe" in name or gguf_type == "f32":
         return weight
-    rows = weight.T.contiguous() if is_conv1d else weight  # a row is what makes one output
+    rows = weight.T.contiguous() if is_conv1d else weight  # a row has the inputs of one output
     if gguf_type == "q8_0":
         stored = in_blocks(rows) if rows.shape[1] % BLOCK == 0 else rows
     else:
@@ -80,7 +84,7 @@ def as_stored(name, weight, gguf_type, is_conv1d, is_gemma):
 
 
 def rounded(model, gguf_type):
-    """The values of all weights as the file has them."""
+    """The values of all weights in the file."""
     state = {}
     is_gemma = model.config.model_type.startswith("gemma")
     for name, weight in model.state_dict().items():
@@ -90,7 +94,7 @@ def rounded(model, gguf_type):
 
 
 def logits(folder, prompts, kind):
-    """As transformers computes them, having loaded every weight of the directory and no other."""
+    """The logits of transformers, which must load every weight of the directory and no other."""
     model, report = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
                                          output_loading_info=True)
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
@@ -113,7 +117,7 @@ def main():
         with tempfile.TemporaryDirectory() as scratch:
             folder = pathlib.Path(scratch)
             source = folder / "model"
-            # Every other one in several files.
+            # Every second model has several weight files.
             model.save_pretrained(source, max_shard_size="200KB" if index % 2 else "1GB")
             config = json.loads((source / "config.json").read_text())
             vocab_size = (config.get("text_config") or config)["vocab_size"]
@@ -124,7 +128,7 @@ def main():
                 if "maxtext" in chain_name and config["model_type"] not in MAXTEXT:
                     continue
                 if "gguf" in chain_name and config["model_type"] == "gemma3":
-                    continue  # a file has the text alone
+                    continue  # a file has only the text
                 expected = original
                 if "gguf" in chain_name:
                     model.load_state_dict(rounded(kind.from_pretrained(source, dtype=torch.float32),

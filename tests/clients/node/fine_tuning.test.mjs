@@ -1,4 +1,4 @@
-// Files and fine-tuning as OpenAI's guide tells it, with nothing changed but `baseURL`.
+// Files and fine-tuning as in OpenAI's guide, with only `baseURL` changed.
 
 import assert from 'node:assert/strict';
 import { Blob } from 'node:buffer';
@@ -16,7 +16,7 @@ import { apiKey, model, pause, tuningUrl } from './support.mjs';
 
 const animals = ['dog', 'cat', 'bird', 'frog', 'fox', 'hen', 'cow', 'pig', 'ant', 'bee', 'owl', 'bat'];
 const ended = ['succeeded', 'failed', 'cancelled'];
-// Jobs run when nothing else wants the processor, which on a busy machine takes its time.
+// Jobs run in the idle class, so they are slow on a busy machine.
 const patienceMs = 200_000;
 
 const client = (options = {}) =>
@@ -117,7 +117,7 @@ describe('fine-tuning', () => {
   const files = [];
   const marks = [];
 
-  // A job of this suite, and the mark that it is found by.
+  // Starts a job of this suite; its metadata identifies it.
   async function start(more = {}) {
     const file = await upload(sdk);
     files.push(file.id);
@@ -167,7 +167,7 @@ describe('fine-tuning', () => {
     await assert.rejects(client({ maxRetries: 3 }).files.delete(file.id),
       (error) => error instanceof OpenAI.ConflictError && error.code === 'in_use');
 
-    // The types have no call for a stream of events; the guide's curl has one.
+    // The types have no call for a stream of events; the guide uses curl.
     const streamed = await collect(await sdk.get(`/fine_tuning/jobs/${job.id}/events`,
       { query: { stream: true }, stream: true }));
     const losses = streamed.filter((event) => event.data?.train_loss !== undefined)

@@ -368,9 +368,8 @@ describe('errors', () => {
       () => chat(client({ base: busyUrl }), { messages: [{ role: 'user', content }] }));
   });
 
-  // Node reads no answer before it has sent everything: it only sees this one if the server goes on
-  // taking what it does not want, and the server stops after the first MiB. The tries tell luck
-  // from design.
+  // Node reads no reply before it has sent everything. It sees this one only if the server keeps
+  // reading the refused body, but the server stops after the first MiB. Five tries rule out luck.
   it('a body beyond the limit', { todo: 'the server closes before Node has sent it all' }, async () => {
     for (let i = 0; i < 5; i += 1) {
       await fails(OpenAI.APIError, { status: 413, code: 'request_too_large', param: null },
@@ -486,7 +485,7 @@ describe('retries', () => {
     });
     const running = await client({ base: busyUrl }).completions.create({ ...long, stream: true });
     await running[Symbol.asyncIterator]().next();
-    // One runs, one more may wait: one of two is refused.
+    // One runs and one may wait, so one of two is refused.
     const calls = [chat(sdk, { max_tokens: 2 }), chat(sdk, { max_tokens: 2 })];
     while (refused === 0) await pause(10);
     running.controller.abort();

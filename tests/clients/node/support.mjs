@@ -1,4 +1,4 @@
-// What the Node suites share: addresses, the work to leave, and questions about the server's state.
+// Shared by the Node suites: addresses, long requests, and queries of the server's state.
 
 import { randomUUID } from 'node:crypto';
 
@@ -10,10 +10,10 @@ export const apiKey = process.env.TANDEM_TEST_API_KEY;
 export const adminKey = process.env.TANDEM_TEST_ADMIN_KEY;
 export const model = 'tandem-stories';
 export const messages = [{ role: 'user', content: 'Tell me a story about a dog.' }];
-// About a minute of work: 128 sequences that only end at the limit.
+// About a minute of work: 128 sequences that end only at the limit.
 export const long = { model, prompt: 'Once upon a time', max_tokens: 900, n: 128, ignore_eos: true };
 export const longChat = { model, messages, max_tokens: 900, n: 128, ignore_eos: true };
-// Cancelled work is gone at once; this is for slow machines, and far less than `long` takes.
+// Cancelled work disappears at once. The limit is for slow machines, and far below `long`'s time.
 const limitMs = 20_000;
 
 export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -23,7 +23,7 @@ export async function ask(path, { base = url, key = apiKey } = {}) {
   return { status: answer.status, body: await answer.json() };
 }
 
-// Sequences that run or wait.
+// The number of running or waiting sequences.
 export async function work(base = url) {
   const { body } = await ask('/admin/models', { base, key: adminKey });
   return body.data.reduce((sum, entry) => sum + entry.running + entry.waiting, 0);
@@ -41,7 +41,7 @@ async function workBecomes(condition, base) {
 export const becomesIdle = (base = url) => workBecomes((n) => n === 0, base);
 export const becomesBusy = (base = url) => workBecomes((n) => n > 0, base);
 
-// Headers that make the stub refuse, and the times at which requests with them came.
+// Headers that make the stub refuse, and the arrival times of requests with them.
 export function refusals(fail, { retryAfter, shouldRetry } = {}) {
   const id = randomUUID();
   const headers = { 'x-stub-fail': fail, 'x-stub-id': id };

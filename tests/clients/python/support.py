@@ -1,4 +1,4 @@
-"""What the Python suites share: addresses, clients, and questions about the server's state."""
+"""Shared by the Python suites: addresses, clients, and queries of the server's state."""
 
 import http.client
 import json
@@ -19,25 +19,25 @@ API_KEY = os.environ["TANDEM_TEST_API_KEY"]
 ADMIN_KEY = os.environ["TANDEM_TEST_ADMIN_KEY"]
 MODEL = "tandem-stories"
 MESSAGES = [{"role": "user", "content": "Tell me a story about a dog."}]
-# About a minute of work: 128 sequences that only end at the limit.
+# About a minute of work: 128 sequences that end only at the limit.
 LONG = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 900, "n": 128,
         "extra_body": {"ignore_eos": True}}
-# Cancelled work is gone at once; this is for slow machines, and far less than LONG takes.
+# Cancelled work disappears at once. The limit is for slow machines, and far below LONG's time.
 IDLE_LIMIT_S = 20
 
 
 def client(url=URL, kind=openai.OpenAI, strict=True, **options):
-    """The SDK as users set it up, except that a strict one refuses answers unlike its types.
+    """The SDK as users set it up; a strict one refuses replies that do not match its types.
 
-    Not for streams of completions: their type has a `finish_reason` that is never null, but the
-    type's own author, like everybody else, sends null in all chunks except the last.
+    Not for streams of completions: in their type `finish_reason` is never null. The type's own
+    author, like everyone, sends null in all chunks except the last.
     """
     options = {"max_retries": 0, "timeout": 120, "api_key": API_KEY, **options}
     return kind(base_url=url + "/v1", _strict_response_validation=strict, **options)
 
 
 def ask(url, path, key=API_KEY):
-    """(status, text) of a GET, past every SDK."""
+    """(status, text) of a GET without any SDK."""
     address = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
     connection.request("GET", path, headers={"Authorization": f"Bearer {key}"})
@@ -48,7 +48,7 @@ def ask(url, path, key=API_KEY):
 
 
 def work(url=URL):
-    """Sequences that run or wait."""
+    """The number of running or waiting sequences."""
     status, text = ask(url, "/admin/models", ADMIN_KEY)
     assert status == 200, text
     return sum(model["running"] + model["waiting"] for model in json.loads(text)["data"])
@@ -64,7 +64,7 @@ def becomes_idle(url=URL):
 
 
 def stubbed(fail, retry_after=None, should_retry=None, **options):
-    """A client whose requests meet the stub's refusals first, and the id to ask the stub about."""
+    """A client whose requests first meet the stub's refusals, and the id for queries of the stub."""
     stub_id = uuid.uuid4().hex
     headers = {"x-stub-fail": fail, "x-stub-id": stub_id}
     if retry_after is not None:

@@ -1,4 +1,4 @@
-"""Files and fine-tuning as OpenAI's guide tells it, with nothing changed but `base_url`."""
+"""Files and fine-tuning as in OpenAI's guide, with only `base_url` changed."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from support import MODEL, TUNING_URL
 
 ANIMALS = ("dog", "cat", "bird", "frog", "fox", "hen", "cow", "pig", "ant", "bee", "owl", "bat")
 ENDED = {"succeeded", "failed", "cancelled"}
-# Jobs run when nothing else wants the processor, which on a busy machine takes its time.
+# Jobs run in the idle class, so they are slow on a busy machine.
 PATIENCE_S = 200
 
 
@@ -48,7 +48,7 @@ def supervised(**hyperparameters):
 
 
 class Files(unittest.TestCase):
-    """Every way to give a file and to ask for one."""
+    """Every way to upload and to download a file."""
 
     def setUp(self):
         self.sdk = client()
@@ -122,7 +122,7 @@ class Files(unittest.TestCase):
 class JobsCase(unittest.TestCase):
     def setUp(self):
         self.sdk = client()
-        # `paused` is a status that the SDK's types do not know.
+        # The SDK's types lack the status `paused`.
         self.loose = client(strict=False)
         self.mark = {"test": uuid.uuid4().hex}
         self.addCleanup(self.clean_up)
@@ -131,7 +131,7 @@ class JobsCase(unittest.TestCase):
     def clean_up(self):
         for job in self.loose.fine_tuning.jobs.list(metadata=self.mark):
             if job.status not in ENDED:
-                # One that a test has cancelled may end between the two.
+                # A job that the test has cancelled may end between the two calls.
                 with contextlib.suppress(openai.BadRequestError):
                     self.loose.fine_tuning.jobs.cancel(job.id)
                 self.wait(job.id, ENDED)
@@ -170,7 +170,7 @@ class Jobs(JobsCase):
             self.sdk.with_options(max_retries=3).files.delete(self.file)
         self.assertEqual(caught.exception.code, "in_use")
 
-        # The types have no call for a stream of events; the guide's curl has one.
+        # The types have no call for a stream of events; the guide uses curl.
         stream = self.sdk.get(f"/fine_tuning/jobs/{job.id}/events",
                               options={"params": {"stream": True}}, cast_to=FineTuningJobEvent,
                               stream=True, stream_cls=openai.Stream[FineTuningJobEvent])

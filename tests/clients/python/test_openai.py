@@ -179,7 +179,7 @@ class Completions(unittest.TestCase):
         self.assertEqual(chunks[-1].usage.completion_tokens, plain.usage.completion_tokens)
 
     def test_several_prompts_n_echo_and_logprobs(self):
-        # The first token of a prompt has no log-probability: null, which the type does not know.
+        # The first token of a prompt has no log-probability; the type does not allow this null.
         answer = client(strict=False).completions.create(
             model=MODEL, prompt=["A cat", "A dog"], n=2, seed=1, max_tokens=5, echo=True,
             logprobs=2)
@@ -420,8 +420,9 @@ class Retries(unittest.TestCase):
         self.assertEqual(len(arrivals(stub_id)), 1)
 
     def crowd(self, max_retries):
-        """Two requests beside one that runs on a server with room for one more: what became of
-        them, the first having been refused before the long one leaves."""
+        """Sends two requests to a server with one running request and room for one more. Returns
+        their outcomes. The long request leaves after the first refusal.
+        """
         refused = threading.Event()
 
         def note(response):

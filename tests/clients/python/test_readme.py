@@ -1,4 +1,4 @@
-"""The Python examples of README.md, as they stand there but for the server's address and key."""
+"""The Python examples of README.md; only the server's address and key are changed."""
 
 import contextlib
 import io
@@ -11,9 +11,9 @@ from support import API_KEY, TUNING_URL, client
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-# What a chat of config/data/pirate-stories.jsonl begins and ends with.
+# The first and last words of each chat in config/data/pirate-stories.jsonl.
 BEGINNING, END = "Ahoy!", "Yo ho ho!"
-# None of them is the subject of a chat that was trained on.
+# Subjects that no training chat has.
 SUBJECTS = ("a cat and a ball", "a train", "a mouse", "a lost toy", "a lion in the forest",
             "a little car")
 
@@ -22,13 +22,13 @@ def words(text):
     return re.findall(r"[a-z]+", text.lower())
 
 
-# Of stories that the base tells, and of those that were trained on.
+# Words of the base's stories and of the training stories.
 ENGLISH = set(words((ROOT / "config" / "models" / "tandem-stories" / "samples.md").read_text()
                     + (ROOT / "config" / "data" / "pirate-stories.jsonl").read_text()))
 
 
 def run(example):
-    """(what it prints, its variables)"""
+    """(its output, its variables)"""
     code = example.replace("http://127.0.0.1:8080/v1", TUNING_URL + "/v1").replace(
         'api_key="none"', f"api_key={API_KEY!r}")
     printed = io.StringIO()
@@ -75,7 +75,7 @@ class Examples(unittest.TestCase):
         drawn = stories(name, 0.7)
         self.assertGreaterEqual(sum(text.startswith(BEGINNING) for text in drawn), 5, drawn)
         self.assertGreaterEqual(sum(text.endswith(END) for text in drawn), 4, drawn)
-        # It is still English, and the base itself tells no such story.
+        # It is English, and the base tells no such story.
         said = words(" ".join(drawn))
         self.assertGreater(sum(word in ENGLISH for word in said) / len(said), 0.8, drawn)
         self.assertGreater(len(said) / len(drawn), 25)

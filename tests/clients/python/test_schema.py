@@ -1,8 +1,8 @@
-"""Answers as the official types describe them: every member there, no other kinds, nothing extra.
+"""Replies against the official types: every required member, no other types, no extra members.
 
-The SDK's pydantic models come from the official OpenAPI document. They cannot tell a member that
-may be absent from one that must be present but may be null; REQUIRED_NULLABLE says which is which.
-EXTENSIONS are the members that the program adds; anything else unknown is a mistake.
+The SDK's pydantic models come from the official OpenAPI document. They cannot distinguish an absent
+member from a required one that may be null; REQUIRED_NULLABLE lists the latter. EXTENSIONS are the
+program's own members; any other unknown member is a fault.
 """
 
 import json
@@ -26,7 +26,7 @@ REQUIRED_NULLABLE = {
     ChatCompletionTokenLogprob: {"bytes"},
     CompletionChoice: {"logprobs"},
     Logprobs: {"tokens", "token_logprobs", "top_logprobs", "text_offset"},
-    # Optional in the document, promised by the program.
+    # Optional in the document; the program promises them.
     ChatCompletion: {"usage", "system_fingerprint"},
     ChatCompletionChunk: {"system_fingerprint"},
     Completion: {"usage", "system_fingerprint"},
@@ -38,21 +38,21 @@ EXTENSIONS = {
     CompletionChoice: {"stop_reason"},
     Model: {"max_model_len", "root", "parent", "capabilities", "provenance"},
 }
-# The document's own mistakes: what its author sends all the same.
+# Faults of the document: its author sends null here.
 NULL_IN_SPITE_OF_THE_TYPE = {
     (CompletionChoice, "finish_reason"): "in every chunk of a stream except the last",
 }
 
 
 def members_of(kind):
-    """The pydantic models somewhere in a type such as Optional[List[Choice]]."""
+    """The pydantic models inside a type such as Optional[List[Choice]]."""
     if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
         return [kind]
     return [model for part in typing.get_args(kind) for model in members_of(part)]
 
 
 def faults(kind, value, path="$"):
-    """What is missing or too much, by path, at every depth."""
+    """Missing and extra members by path, at every depth."""
     out = []
     fields = {field.alias or name: (name, field) for name, field in kind.model_fields.items()}
     for wire_name, (_, field) in fields.items():
@@ -76,7 +76,8 @@ class Schema(unittest.TestCase):
         self.assertEqual(faults(kind, value), [])
         tolerated = set()
         try:
-            # Strict: "5" is no integer, 1 is no boolean, and every Literal is one of its values.
+            # Strict: "5" is not an integer, 1 is not a boolean, and a Literal has one of its
+            # values.
             kind.model_validate_json(json.dumps(value), strict=True)
         except pydantic.ValidationError as error:
             for fault in error.errors():
@@ -88,7 +89,7 @@ class Schema(unittest.TestCase):
         return tolerated
 
     def post(self, path, body):
-        """The parsed answer, or the parsed events of a stream."""
+        """The parsed reply, or the parsed events of a stream."""
         request = urllib.request.Request(
             URL + path, json.dumps({"model": MODEL, **body}).encode(),
             {"Authorization": f"Bearer {API_KEY}", "Content-Type": "application/json"})
@@ -139,7 +140,7 @@ class Schema(unittest.TestCase):
         for more in ({}, {"logprobs": 2}, {"stream_options": {"include_usage": True}}):
             for chunk in self.post("/v1/completions", {"prompt": "Once", "max_tokens": 20,
                                                        "stream": True, **more}):
-                # The usage of a chunk is optional, and so is null where usage was asked for.
+                # The usage of a chunk is optional; if it was requested, null is allowed too.
                 if chunk.get("usage") is None:
                     chunk.setdefault("usage", None)
                 tolerated = self.check(Completion, chunk)

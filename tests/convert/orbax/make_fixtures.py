@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes the checkpoints of `tests/convert/orbax/fixtures`: `make_fixtures.py DIR`.
 
-Run with an interpreter that has orbax-checkpoint, jax, optax and tensorstore; those that stand there were
-made with 0.12.8, 0.10.2, 0.2.8 and 0.1.86. Every directory is one checkpoint; `expected.json` holds dtype, shape and SHA-256 of the bytes of every leaf.
+Needs orbax-checkpoint, jax, optax and tensorstore; the committed fixtures are from 0.12.8, 0.10.2,
+0.2.8 and 0.1.86. Every directory is one checkpoint. `expected.json` has dtype, shape and SHA-256 of
+the bytes of every leaf.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ import tensorstore as ts
 
 
 def tree():
-    """As MaxText keeps it: parameters, AdamW's state, a step; and whatever else a tree may hold."""
+    """MaxText's tree (parameters, AdamW's state, a step) and other kinds of leaves."""
     rng = np.random.default_rng(1)
 
     def normal(*shape, dtype=np.float32):
@@ -69,7 +70,7 @@ def orbax_variants(root):
 
 
 def managed(root):
-    """Steps of a CheckpointManager, as a training run leaves them."""
+    """Steps of a CheckpointManager, as in a training run."""
     values = tree()
     with ocp.CheckpointManager(root / "steps", item_names=("items",)) as manager:
         for step in (0, 10):
@@ -79,7 +80,7 @@ def managed(root):
 
 
 def deep(root):
-    """A database with inner nodes and values of their own, arrays cut into shards and chunks."""
+    """A database with inner nodes that have values; arrays cut into shards and chunks."""
     path = root / "deep"
     ts.KvStore.open({"driver": "ocdbt", "base": f"file://{path}/",
                      "config": {"max_decoded_node_bytes": 300, "max_inline_value_bytes": 40}}).result()
@@ -109,7 +110,7 @@ def main():
     root.mkdir(parents=True)
     expected = {**orbax_variants(root), **managed(root), **deep(root)}
     for marker in root.rglob("commit_success.txt"):
-        marker.unlink()  # says where it was made
+        marker.unlink()  # contains the path of this machine
     (root / "expected.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
 
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Our reader and writer of checkpoints beside Orbax itself: `oracle.py TANDEM`.
+"""Compares our reader and writer of checkpoints with Orbax: `oracle.py TANDEM`.
 
-Needs orbax-checkpoint, tensorstore, flax, jax, optax and safetensors (`tests/convert/orbax/requirements.txt`); where they cannot be
-imported it says so and ends with 77. What Orbax and TensorStore write, `tandem checkpoint ls --sha256` must tell byte for byte, and what
-`tandem convert --to maxtext` writes, Orbax must restore byte for byte.
+Needs orbax-checkpoint, tensorstore, flax, jax, optax and safetensors
+(`tests/convert/orbax/requirements.txt`). Without them it says so and exits with 77. `tandem
+checkpoint ls --sha256` must read checkpoints of Orbax and TensorStore byte for byte. Orbax must
+restore checkpoints of `tandem convert --to maxtext` byte for byte.
 """
 
 import hashlib
@@ -161,7 +162,7 @@ PAIRS = [("gemma2-tiny", "gemma2-tiny.maxtext-gemma2-2b.scanned", []), ("gemma2-
 
 
 def restored(path):
-    """As programs do: the whole tree, an abstract one, and a step of a manager."""
+    """Restores like other programs: the whole tree, an abstract tree, and a step of a manager."""
     items = path / "0/items"
     tree = ocp.PyTreeCheckpointer().restore(items)
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.asarray(leaf).dtype), tree["params"])
@@ -174,7 +175,7 @@ def restored(path):
         custom = manager.metadata(0).custom_metadata
     wanted = digests_of(tree["params"])
     assert digests_of(again["params"]) == wanted and digests_of(third["params"]) == wanted
-    # As MaxText does: arrays of JAX, on the devices of a mesh.
+    # Like MaxText: JAX arrays on the devices of a mesh.
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     arguments = jax.tree.map(lambda _: ocp.ArrayRestoreArgs(sharding=sharding), tree)
@@ -203,7 +204,7 @@ def ours_is_restored(root):
 
 
 def theirs_is_converted(root):
-    """What Orbax writes of MaxText's parameters is the model that they were made of."""
+    """A checkpoint that Orbax wrote from MaxText's parameters converts back to their model."""
     for (ocdbt, zarr), (model, name, flags) in itertools.product(VARIANTS, PAIRS):
         path, out = root / f"trained-{name}-{ocdbt}-{zarr}", root / f"hf-{name}-{ocdbt}-{zarr}"
         params = tree_of(golden(name))["params"]

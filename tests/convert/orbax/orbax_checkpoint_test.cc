@@ -38,7 +38,7 @@ std::string DigestOf(const OrbaxCheckpoint& checkpoint, const OrbaxCheckpoint::L
   return engine::ToHex(engine::Sha256Of(bytes));
 }
 
-// What Orbax and TensorStore wrote (make_fixtures.py), byte for byte.
+// Files that Orbax and TensorStore wrote (make_fixtures.py), byte for byte.
 class Fixture : public testing::TestWithParam<const char*> {};
 
 TEST_P(Fixture, HasEveryLeafAndEveryByte) {
@@ -85,12 +85,12 @@ TEST(OrbaxCheckpoint, WhatIsNoneIsRefused) {
   EXPECT_THROW(OrbaxCheckpoint::Open(dir.path() / "absent"), Error);
 }
 
-// Everything is read, or refused with kDataLoss or kUnsupported; nothing else may happen.
+// Reads everything, or fails with kDataLoss or kUnsupported; any other outcome is a failure.
 void OpenAndRead(const fs::path& path, int* refused) {
   try {
     const auto checkpoint = OrbaxCheckpoint::Open(path);
     for (const auto& leaf : checkpoint.leaves()) {
-      // A damaged shape may be a large one.
+      // A damaged shape may be huge.
       if (leaf.array && leaf.array->bytes() < 1 << 20) DigestOf(checkpoint, leaf);
     }
   } catch (const Error& error) {
@@ -121,14 +121,14 @@ TEST(OrbaxCheckpoint, DamagedFilesAreRefusedOrHarmless) {
       OpenAndRead(copy, &refused);
     }
     WriteText(copy / relative, text);
-    // Objects with a checksum are never taken damaged.
+    // Checksums detect damage in every object that has one.
     if (relative == "manifest.ocdbt") {
       EXPECT_GE(refused, static_cast<int>(2 * text.size() / step));
     }
   }
 }
 
-// A copy of a fixture whose array `name` has other metadata.
+// Changes the metadata of the array `name` in a copy of a fixture.
 void ChangeArray(const fs::path& checkpoint, const std::string& name,
                  const std::function<void(Json& metadata)>& change) {
   Json metadata = Json::parse(ReadText(checkpoint / name / "zarr.json"));
@@ -244,7 +244,7 @@ TEST(TreeMetadata, OfAnotherShapeIsRefused) {
   }
 }
 
-// Objects of OCDBT as TensorStore would not write them.
+// OCDBT objects that TensorStore would not write.
 class Ocdbt : public testing::Test {
  protected:
   static std::string Varint(uint64_t value) {
@@ -262,7 +262,7 @@ class Ocdbt : public testing::Test {
         magic + Little(magic.size() + 8 + 2 + body.size() + 4, 8) + '\0' + '\0' + body;
     return out + Little(engine::Crc32c(0, std::as_bytes(std::span(out))), 4);
   }
-  // One version, whose root is of this height at the beginning of the file of this name.
+  // A manifest of one version: its root has this height and is at the beginning of this file.
   static std::string Manifest(const std::string& file, uint64_t height, uint64_t bytes) {
     const std::string config = std::string(17, '\0') + Varint(100) + Varint(1000) + '\4' + '\0';
     const std::string files = Varint(1) + Varint(file.size()) + Varint(0) + file;
@@ -272,7 +272,7 @@ class Ocdbt : public testing::Test {
     return Object("\x0c\xdb\x3a\x2a", config + files + version + Varint(0));
   }
   static std::string Node(const std::string& body) { return Object("\x0c\xdb\x20\xde", body); }
-  // Values that stand in the node.
+  // A leaf whose values are inside the node.
   static std::string Leaf(const std::vector<std::string>& keys, const std::string& value) {
     std::string body = std::string(1, '\0') + Varint(0) + Varint(keys.size());
     for (size_t i = 1; i < keys.size(); ++i) body += Varint(0);
@@ -348,7 +348,7 @@ TEST_F(Ocdbt, TreesThatCannotBeAreRefused) {
   ExpectFault(Manifest("d/x", 0, none.size()), none, "is empty");
 }
 
-// A node that is its own child would be walked for ever; its height says that it cannot be.
+// A node that is its own child would make an endless walk; its height rules that out.
 TEST_F(Ocdbt, ANodeIsNotItsOwnChild) {
   std::string body;
   for (int pass = 0; pass < 2; ++pass) {

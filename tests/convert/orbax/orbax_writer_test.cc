@@ -1,5 +1,5 @@
-// What is written is read back, in every variant; the reader is held to Orbax by fixtures, the
-// writer by oracle.py.
+// The reader returns what the writer wrote, in every variant. Fixtures compare the reader with
+// Orbax; oracle.py compares the writer.
 
 #include "convert/orbax/orbax_writer.h"
 
@@ -108,7 +108,7 @@ TEST(OrbaxWriter, EveryVariantIsReadBack) {
   }
 }
 
-// Nodes of a few entries: leaves, and inner nodes above inner nodes; many data files.
+// Nodes of a few entries: leaves, several levels of inner nodes, and many data files.
 TEST(OrbaxWriter, ADatabaseOfManyNodesAndFilesIsReadBack) {
   for (const size_t node_bytes : {size_t{1}, size_t{700}, size_t{4000}}) {
     for (const size_t inline_bytes : {size_t{0}, size_t{30}, size_t{5000}}) {
@@ -162,7 +162,7 @@ void Finish(OrbaxItemWriter& writer) {
   writer.Finish();
 }
 
-// Forms of storage with many chunks, data files and values within nodes.
+// Storage variants with many chunks, data files and inline values.
 std::vector<OrbaxStorage> Storages() {
   std::vector<OrbaxStorage> storages;
   for (const bool ocdbt : {false, true}) {
@@ -178,8 +178,8 @@ std::vector<OrbaxStorage> Storages() {
   return storages;
 }
 
-// Of a writer that was killed behind its first arrays, in the middle of the next, and once when all
-// was finished.
+// Resumes a writer that was killed after its first arrays, in the middle of the next, or after the
+// last.
 TEST(OrbaxWriter, AnotherGoesOnAndWritesTheSameBytes) {
   std::vector<Array> arrays = Arrays();
   arrays.pop_back();  // the one of a thousand chunks
@@ -271,7 +271,7 @@ TEST(OrbaxWriter, KeysThatWouldBeOtherPathsAreRefused) {
   }
 }
 
-// A byte of a chunk that changes shows: frames have checksums.
+// A changed byte of a chunk is detected: frames have checksums.
 TEST(OrbaxWriter, DamagedChunksAreRefused) {
   const tests::TemporaryDir dir;
   const std::vector<Array> arrays = {Random({"a"}, DType::kF32, {64, 32})};

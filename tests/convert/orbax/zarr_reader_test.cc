@@ -15,7 +15,7 @@
 namespace tandem::convert {
 namespace {
 
-// As many threads as there are tasks at most, each of which takes the next.
+// Starts at most one thread per task; each thread takes the next task.
 ParallelFor OnThreads(int n_threads) {
   return [n_threads](int64_t n, const std::function<void(int64_t)>& task) {
     std::atomic<int64_t> next{0};
@@ -43,7 +43,7 @@ class InMemory : public KeyValues {
   std::map<std::string, std::vector<std::byte>> values;
 };
 
-// [64, 8] of f32 in 32 chunks of two rows, and how it is read.
+// An f32 array [64, 8] in 32 chunks of two rows, and ways to read it.
 class ZarrReaderTest : public testing::Test {
  protected:
   ZarrReaderTest() : numbers_(64 * 8), store_(std::make_shared<InMemory>()) {
@@ -77,7 +77,7 @@ class ZarrReaderTest : public testing::Test {
     ZarrReader(store_).ReadRuns("x", array_, put, parallel_for);
     return out;
   }
-  // Of every way to read, with any number of threads, again and again.
+  // Expects the fault from every way to read, for several thread counts, repeatedly.
   void ExpectFault(const std::string& words) const {
     for (const int n_threads : {1, 2, 3, 8}) {
       for (int round = 0; round < 20; ++round) {
@@ -131,7 +131,7 @@ TEST_F(ZarrReaderTest, ChunksOfAnotherLengthAreRefused) {
     ExpectFault("'x/9.0': zstd: ");
   }
   Chunk(9) = whole;
-  Chunk(9).insert(Chunk(9).end(), whole.begin(), whole.end());  // two frames, twice as much
+  Chunk(9).insert(Chunk(9).end(), whole.begin(), whole.end());  // two frames, twice the size
   ExpectFault("'x/9.0': zstd: ");
   for (size_t bytes = 0; bytes < whole.size(); bytes += 5) {
     Chunk(9).assign(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(bytes));
@@ -166,7 +166,7 @@ TEST_F(ZarrReaderTest, WhatIsToStopIsCancelled) {
   }
 }
 
-// Ten rows in chunks of four: the last one has two that are not there.
+// Ten rows in chunks of four: two rows of the last chunk are beyond the end.
 TEST_F(ZarrReaderTest, AChunkMayReachBeyondTheEnd) {
   numbers_.resize(12 * 8);
   ZarrArray whole = array_;
@@ -196,7 +196,7 @@ TEST_F(ZarrReaderTest, ChunksOfSomeColumnsArePutWhereTheyBelong) {
   EXPECT_EQ(Read(OnThreads(3)), numbers_);
 }
 
-// What comes in pieces is what comes at once, whatever the room.
+// Decoding in pieces gives the same bytes as decoding at once, for any piece size.
 TEST(ZstdDecoder, PiecesAreTheWhole) {
   std::vector<std::byte> bytes(100'000);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * i >> 7);
@@ -213,7 +213,7 @@ TEST(ZstdDecoder, PiecesAreTheWhole) {
   }
 }
 
-// A frame whose window is 256 MiB, more than decoding in pieces would keep, and that has few bytes.
+// A small frame that declares a window of 256 MiB, above the limit for decoding in pieces.
 TEST(ZstdDecoder, AWindowThatIsTooLargeIsDecodedAtOnce) {
   const std::string frame(
       "\x28\xb5\x2f\xfd\x00\x90\x19\x00\x00"

@@ -18,7 +18,7 @@
 
 namespace tandem::convert {
 
-// Conversions in processes of their own, which are killed.
+// Conversions in child processes that the test kills.
 class KilledConversionTest : public ConversionTest {
  protected:
   static std::filesystem::path Part(const ConvertSpec& spec) {
@@ -26,7 +26,7 @@ class KilledConversionTest : public ConversionTest {
     return part += ".part";
   }
 
-  // In a process of its own, which `meanwhile` may end.
+  // Runs the conversion in a child process, which `meanwhile` may kill.
   static int RunInChild(const ConvertSpec& spec, const std::function<void(pid_t child)>& meanwhile,
                         const std::function<void(const ProgressEvent&)>& report = {}) {
     const pid_t child = fork();
@@ -50,8 +50,8 @@ class KilledConversionTest : public ConversionTest {
     return status;
   }
 
-  // In a process that the system lets write no file longer than `bytes`, as on a full disk: it must
-  // end with kIo, which names all of these.
+  // Runs the conversion in a child that cannot write a file longer than `bytes`, like on a full
+  // disk. It must end with kIo, and the message must contain all `names`.
   static void ExpectFullDisk(const ConvertSpec& spec, rlim_t bytes,
                              const std::vector<std::string>& names) {
     const pid_t child = fork();
@@ -78,7 +78,7 @@ class KilledConversionTest : public ConversionTest {
     EXPECT_EQ(WEXITSTATUS(status), 0) << "1: written, 2: another error, 3: it does not name them";
   }
 
-  // Until the journal, which follows what is written, has so many lines.
+  // Waits until the journal has so many lines; it follows the writes.
   static void WaitForLines(const ConvertSpec& spec, int64_t lines) {
     for (int i = 0; i < 500; ++i) {
       std::ifstream journal(Part(spec) / "journal");
@@ -89,7 +89,7 @@ class KilledConversionTest : public ConversionTest {
     }
   }
 
-  // Killed when it is so far, by percent, and the journal has so many lines.
+  // Kills the child at `percent` of progress, once the journal has so many lines.
   static void RunUntil(const ConvertSpec& spec, int64_t percent, int64_t lines) {
     const int status = RunInChild(
         spec, [](pid_t) {},

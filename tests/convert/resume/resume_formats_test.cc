@@ -1,5 +1,5 @@
-// Conversions to GGUF and MaxText that are killed: they end with the bytes and the report of one
-// that was not, and do nothing again that was done.
+// Killed conversions to GGUF and MaxText. The restarted ones end with the bytes and report of an
+// undisturbed one, and repeat no finished work.
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -47,7 +47,7 @@ struct Variant {
   int zarr = 3;
 };
 
-// In f32 the model has corrections in `exact/`, in bf16 parameters that stay in f32.
+// In f32 the model has corrections in `exact/`; in bf16 some parameters stay in f32.
 std::vector<Variant> Variants() {
   return {
       {.name = "q8_0", .format = "gguf", .dtype = "q8_0"},
@@ -112,7 +112,7 @@ class ResumeFormatsTest : public KilledConversionTest {
   static fs::path Unfinished(const ConvertSpec& spec) { return Part(spec) / WorkDir::kOut; }
   static fs::path JournalOf(const ConvertSpec& spec) { return Part(spec) / WorkDir::kJournalFile; }
 
-  // The bytes of all that was made, and what the record says of it.
+  // The bytes of all output files, and the record.
   static Files Made(const ConvertSpec& spec) {
     Files files;
     fs::path record = spec.target / "convert.json";
@@ -134,8 +134,8 @@ class ResumeFormatsTest : public KilledConversionTest {
     fs::remove(spec.target.string() + ".convert.json");
   }
 
-  // What a conversion makes that is not killed. Of MaxText others that begin with Stamp make the
-  // same.
+  // The output of an undisturbed conversion. For MaxText, conversions that begin with Stamp give
+  // the same bytes.
   Files Whole(const Variant& variant) {
     const ConvertSpec whole = SpecOf(variant, "whole");
     if (variant.format == "maxtext") {
@@ -152,26 +152,27 @@ class ResumeFormatsTest : public KilledConversionTest {
     Remove(whole);
     return files;
   }
-  // What a conversion leaves that was killed before it had written anything.
+  // Leaves what a conversion killed before its first write leaves: the journal's first line.
   void Stamp(const ConvertSpec& spec) const {
     if (spec.format != "maxtext") return;
     RunUntil(spec, 1, 1);
     fs::remove_all(Unfinished(spec));
     std::ofstream(JournalOf(spec)) << stamps_ << "\n";
   }
-  // Killed at its end, it begins anew, with other stamps.
+  // A conversion killed at its end is already published; the next one begins anew, with other
+  // stamps.
   static bool IsPublished(const ConvertSpec& spec) {
     const fs::path identity = Part(spec) / "conversion.json";
     return fs::exists(identity) && Text(identity) == "published\n";
   }
 
-  // With most of it written, and the journal saying so of many of 46 tensors.
+  // Kills when most data is written and the journal lists many of the 46 tensors.
   void RunUntilWritten(const Variant& variant, const ConvertSpec& spec) {
     RunUntil(spec, 45, variant.format == "maxtext" && variant.layout.empty() ? 8 : 25);
   }
 
   std::string stamps_;                             // the journal's line
-  std::chrono::steady_clock::duration took_ = {};  // the whole, the last time
+  std::chrono::steady_clock::duration took_ = {};  // duration of the last Whole
 };
 
 TEST(Journal, HasNotesAndDropsWhatComesBehind) {
@@ -226,13 +227,13 @@ TEST_F(ResumeFormatsTest, KilledAtAnyMomentItEndsAsIfItHadNotBeen) {
 
       ExpectSameContents(Made(spec), whole);
       Remove(spec);
-      fs::remove_all(Part(spec));  // of one that was killed behind its end
+      fs::remove_all(Part(spec));  // left by a conversion killed after publishing
     }
   }
   EXPECT_GT(gone_on, 0);
 }
 
-// Everything of the file is overwritten; what the journal has is not written again.
+// The test overwrites the whole file; tensors in the journal are not written again.
 TEST_F(ResumeFormatsTest, TensorsOfGgufAreNotWrittenAgain) {
   const Variant variant = Variants()[0];
   const Files whole = Whole(variant);
@@ -294,7 +295,8 @@ TEST_F(ResumeFormatsTest, FilesOfMaxTextAreNotWrittenAgain) {
     if (entry.is_regular_file() && before.contains(status.st_ino)) ++n_kept;
   }
   EXPECT_GE(n_leaves, 24);
-  EXPECT_GE(n_kept, 2 * n_leaves);  // a description and a chunk each, all above have just one
+  // A description and a chunk each; every array above has one chunk.
+  EXPECT_GE(n_kept, 2 * n_leaves);
 }
 
 TEST_F(ResumeFormatsTest, TheDatabaseOfMaxTextIsNotWrittenAgain) {
@@ -324,7 +326,7 @@ TEST_F(ResumeFormatsTest, TheDatabaseOfMaxTextIsNotWrittenAgain) {
   EXPECT_EQ(made.at("report"), whole.at("report"));
 }
 
-// Lines that are cut, changed or somebody's own, in all that they may say.
+// Truncated, changed and foreign lines in every field of the journal.
 TEST_F(ResumeFormatsTest, WhateverTheJournalSaysTheModelIsWhole) {
   std::mt19937 random(std::random_device{}());
   struct Note {
@@ -445,7 +447,7 @@ TEST_F(ResumeFormatsTest, AStoppedOneLeavesNothing) {
   }
 }
 
-// The disk has no room for so large a file: what is there when it is full stays.
+// The disk is too small for the file: data written before the failure stays.
 TEST_F(ResumeFormatsTest, AFullDiskIsNamedAndGoneOnWith) {
   const Variant variant = Variants()[2];
   const Files whole = Whole(variant);

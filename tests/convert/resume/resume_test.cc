@@ -1,4 +1,4 @@
-// Conversions that are killed, and those for which there is no room.
+// Killed conversions, and conversions without enough disk space.
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 class ResumeTest : public KilledConversionTest {
  protected:
   static constexpr int kLayers = 12;
-  static constexpr int64_t kElements = 1 << 16;  // of a tensor
+  static constexpr int64_t kElements = 1 << 16;  // per tensor
 
   ResumeTest() : model_(dir_.path() / "model") {
     fs::create_directory(model_);
@@ -46,14 +46,14 @@ class ResumeTest : public KilledConversionTest {
     engine::WriteSafetensors(model_ / "model.safetensors", tensors, {{"format", "pt"}});
   }
 
-  // The file of weights that a killed conversion left.
+  // The weight file that a killed conversion left.
   fs::path Unfinished(const ConvertSpec& spec) const {
     return Part(spec) / WorkDir::kOut / "model-00001-of-00001.safetensors";
   }
 
-  // Killed when all is written and the journal says so.
+  // Kills the conversion when all is written and recorded in the journal.
   void RunUntilWritten(const ConvertSpec& spec) { RunUntil(spec, 45, 2 * kLayers); }
-  // A job's, asked to end when all is written and the journal says so.
+  // Stops a job when all is written and recorded in the journal.
   void StopWhenWritten(const ConvertSpec& spec) {
     std::stop_source stop;
     JobContext context;
@@ -66,7 +66,7 @@ class ResumeTest : public KilledConversionTest {
     };
     EXPECT_EQ(Fault(spec, context)->code(), ErrorCode::kCancelled);
   }
-  // One bit in the middle of the tensors.
+  // Flips one bit in the middle of the tensors.
   static void Flip(const fs::path& file) {
     std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
     const auto at = static_cast<std::streamoff>(fs::file_size(file) / 2);
@@ -86,7 +86,7 @@ TEST_F(ResumeTest, WhatIsWrittenIsNotWrittenAgain) {
   RunUntilWritten(spec);
   Flip(Unfinished(spec));
 
-  // A bit that somebody flips meanwhile is seen by comparing, and only so.
+  // Only the comparison detects a bit that is flipped meanwhile.
   spec.verify = false;
   Run(spec);
 
@@ -122,7 +122,7 @@ TEST_F(ResumeTest, AJobThatWasStoppedGoesOnAsAfterAKill) {
     ExpectSameContents(Contents(spec.target), Contents(whole.target));
     EXPECT_FALSE(fs::exists(Part(spec)));
   }
-  // Nothing that the journal names is written again.
+  // Tensors in the journal are not written again.
   ConvertSpec spec = Spec(model_, "native", "flipped");
   spec.verify = false;
   StopWhenWritten(spec);
@@ -178,7 +178,7 @@ TEST_F(ResumeTest, AnotherSourceOrSpecStartsAnew) {
   Run(whole_cast);
   expect_new(cast, whole_cast.target);
 
-  // A file of the target that is gone, or shorter, is made again whatever the journal says.
+  // A missing or truncated target file is written again, whatever the journal says.
   RunUntilWritten(spec);
   Flip(Unfinished(spec));
   fs::resize_file(Unfinished(spec), 1000);
@@ -228,7 +228,7 @@ TEST_F(ResumeTest, OneConversionOfATargetAtATime) {
 
   close(lock);
   Run(spec);
-  // And what has that name without being a conversion is left alone.
+  // A folder with that name that is not a conversion is left alone.
   const ConvertSpec beside = Spec(model_, "native", "beside");
   fs::create_directory(Part(beside));
   std::ofstream(Part(beside) / "thesis.txt") << "years of work";

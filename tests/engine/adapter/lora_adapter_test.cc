@@ -1,5 +1,5 @@
-// Adapters as PEFT writes them: what is read, and that whatever lies about itself, or asks for
-// arithmetic that we do not have, is refused by one line naming file and field or tensor.
+// PEFT adapters: valid ones load. Inconsistent or unsupported ones are refused with one line that
+// names the file and the field or tensor.
 
 #include "engine/adapter/lora_adapter.h"
 

@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-// On both sides of the size from which a buffer is a mapping of its own.
+// On both sides of 4 MiB, from which a buffer is a mapping of its own.
 constexpr size_t kSizes[] = {1, 63, 64, 65, 4096, (4u << 20) - 1, 4u << 20, (4u << 20) + 1};
 
 TEST(AlignedBuffer, BeginsAtAMultipleOf64AndIsZero) {

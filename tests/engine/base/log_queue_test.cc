@@ -67,7 +67,7 @@ TEST_F(LogQueueTest, LinesArriveWholeAndInOrder) {
   EXPECT_EQ(ReadToEnd(), expected);
 }
 
-// The pipe holds 64 KiB: with a log that waits for its reader this test would not end.
+// The pipe holds 64 KiB: a log that waits for its reader would block this test forever.
 TEST_F(LogQueueTest, APipeThatNobodyReadsDelaysNeitherTheLogNorTheEnd) {
   LogQueue& queue = Start(1 << 16, std::chrono::milliseconds(1));
 

@@ -43,7 +43,7 @@ TEST(Mailbox, WaitForGivesUpWhenNothingComes) {
   EXPECT_TRUE(mailbox.TakeAll().empty());
 }
 
-// A lost wake-up would leave the reader in a wait of an hour: the test would time out.
+// A lost wake-up would make the reader wait for an hour, and the test would time out.
 TEST(Mailbox, LosesNothingOfManyWritersAndKeepsEachWritersOrder) {
   constexpr int kWriters = 3;
   constexpr int kMessages = 2000;

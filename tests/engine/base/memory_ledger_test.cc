@@ -84,7 +84,7 @@ TEST(MemoryLedger, AReservationMovesAndMayOutliveTheLedger) {
   EXPECT_EQ(ledger->used_bytes(), 10) << "what b held before is released";
   EXPECT_EQ(b.claim().weights, 10);
   a = MemoryReservation();
-  a.GrowKv(10, 1);  // of nothing
+  a.GrowKv(10, 1);  // a claim on nothing
   EXPECT_EQ(ledger->used_bytes(), 10);
   ledger.reset();
   b.Release();

@@ -37,7 +37,7 @@ TEST(ThreadName, WorkersOfAPoolAreNumberedAndTheCallerKeepsItsName) {
   ThreadPool pool(2);
   std::array<std::string, 2> names;
 
-  // A round is over before the second worker wakes, more often than not.
+  // A round often ends before the second worker wakes.
   while (names[1].empty()) {
     pool.ParallelFor(
         64, [&](int64_t, int worker) { names[static_cast<size_t>(worker)] = NameOfThisThread(); });

@@ -12,8 +12,8 @@
 namespace tandem {
 namespace {
 
-// Runs a round and returns how often each task ran. Deliberately not atomic: a task that ran twice
-// at once, or a round that ended before its tasks, is a race that ThreadSanitizer sees.
+// Runs a round and returns how often each task ran. The counters are not atomic on purpose.
+// ThreadSanitizer reports a task that runs twice at once, or a round that ends before its tasks.
 std::vector<int> CountRuns(ThreadPool& pool, int64_t n_tasks) {
   std::vector<int> runs(static_cast<size_t>(n_tasks), 0);
   pool.ParallelFor(n_tasks, [&](int64_t index, int) { ++runs[static_cast<size_t>(index)]; });
@@ -24,8 +24,8 @@ bool AllOnce(const std::vector<int>& runs) {
   return std::all_of(runs.begin(), runs.end(), [](int n) { return n == 1; });
 }
 
-// Lets workers run out of work. With times around the 20 us for which they spin they are caught
-// awake, asleep, and in between.
+// Lets workers run out of work. Workers spin for 20 us, so times around that find them awake,
+// asleep and in between.
 void BeIdle(std::chrono::microseconds time) {
   const auto until = std::chrono::steady_clock::now() + time;
   while (std::chrono::steady_clock::now() < until) {
@@ -62,7 +62,7 @@ TEST(ThreadPool, WhatOneRoundWroteTheNextOneReads) {
   for (int round = 0; round < 2000; ++round) {
     pool.ParallelFor(kTasks, [&](int64_t index, int) {
       const auto own = static_cast<size_t>(index);
-      after[own] = before[(own + 1) % kTasks] + 1;  // the neighbour's, so another worker's
+      after[own] = before[(own + 1) % kTasks] + 1;  // the neighbour's value, from another worker
     });
     before.swap(after);
   }
@@ -90,7 +90,7 @@ TEST(ThreadPool, WorkersTakePartHoweverLongTheyWereIdle) {
     BeIdle(std::chrono::microseconds(round % 80));
     std::atomic<bool> worker_came{false};
 
-    // The caller's task ends only once the worker runs one: a missed wake-up would hang here.
+    // The caller's task ends only after a worker has run one: a missed wake-up would hang here.
     pool.ParallelFor(2, [&](int64_t, int worker) {
       if (worker != 0) worker_came = true;
       while (!worker_came) std::this_thread::yield();
@@ -128,7 +128,7 @@ TEST(ThreadPool, EndsWhetherItsWorkersSpinOrSleepOrNeverRan) {
   }
 }
 
-// One pool may change hands between threads as long as they take turns.
+// Several threads may use one pool in turn.
 TEST(ThreadPool, ServesOneCallerAfterAnother) {
   ThreadPool pool(3);
   for (int turn = 0; turn < 50; ++turn) {

@@ -12,7 +12,7 @@
 
 namespace tandem::engine {
 
-// For readable failures: client text in «».
+// For readable failures: text from a client is in «».
 void PrintTo(const RenderedPiece& piece, std::ostream* out) {
   *out << (piece.from_client ? "«" : "") << piece.text << (piece.from_client ? "»" : "");
 }
@@ -221,7 +221,7 @@ TEST(ChatTemplate, MentionsLooksIntoTheSource) {
 
 // ---- whole templates
 
-// The prompt of the embedded model: three content words of the last user message.
+// The prompt of the bundled model: three content words of the last user message.
 constexpr const char* kStoryTemplate = R"({%- set stop_words = [
     'tell', 'me', 'a', 'an', 'the', 'story', 'stories', 'about', 'please', 'write', 'and', 'of',
     'with', 'to', 'in', 'who', 'is', 'can', 'you', 'i', 'want'] -%}

@@ -1,5 +1,5 @@
-// Templates and messages that want to crash, hang or fill the memory. Each must end in text or in
-// an Error; the sanitizer builds give these tests their teeth.
+// Templates and messages that try to crash, hang or fill the memory. Each must end in text or an
+// Error; sanitizer builds check the memory accesses.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -59,7 +59,8 @@ TEST(JinjaHostile, WideButShallowTemplatesRender) {
   EXPECT_EQ(Render("{{ 1" + Repeated(" ~ 1", 20000) + " }}").size(), 20001u);
   EXPECT_EQ(Render("{% if 0 %}a" + Repeated("{% elif 0 %}b", 20000) + "{% else %}c{% endif %}"),
             "c");
-  // One line of 49,932 tags: looking back for its begin at each would take minutes.
+  // One line of 49,932 tags: searching backwards from each tag to the start of its line would take
+  // minutes.
   EXPECT_EQ(Render(Repeated("{% if 1 %}{% endif %}", 49932)), "");
 }
 
@@ -135,7 +136,7 @@ TEST(JinjaHostile, OddButLegalTemplatesRender) {
   EXPECT_EQ(Render("{{ '' * 9223372036854775807 }}"), "");
 }
 
-// Cycles through namespaces and macros must not leak (LeakSanitizer watches) nor recurse.
+// Cycles through namespaces and macros must neither leak (LeakSanitizer checks) nor recurse.
 TEST(JinjaHostile, CyclesAreTakenApart) {
   EXPECT_EQ(Render("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns.me.me.me == ns }}"),
             "True");
@@ -150,7 +151,7 @@ TEST(JinjaHostile, CyclesAreTakenApart) {
             "x");
 }
 
-// 600 nodes deep must fit into the stack of any thread that renders, sanitized or not.
+// Recursion 600 nodes deep must fit into any rendering thread's stack, with sanitizers too.
 TEST(JinjaHostile, DeepestRecursionFitsAThreadsStack) {
   std::string fault;
   std::thread renderer([&fault] {
@@ -163,7 +164,7 @@ TEST(JinjaHostile, DeepestRecursionFitsAThreadsStack) {
   EXPECT_NE(fault.find("nests or recurses too deeply"), std::string::npos) << fault;
 }
 
-// What is known to lead out of Jinja's sandbox in Python leads nowhere here.
+// Known escapes from Jinja's sandbox in Python have no effect here.
 TEST(JinjaHostile, AttributesOfTheHostDoNotExist) {
   for (const char* path : {"''.__class__",
                            "''['__class__']",
@@ -224,7 +225,7 @@ TEST(JinjaHostile, NulBytesAreOrdinaryInTextAndStrings) {
   EXPECT_NE(FaultOf(std::string("{{ \0 }}", 7)), "");
 }
 
-// Random damage to templates that use most of the language: any outcome but a crash.
+// Random damage to templates that use most of the language: nothing may crash.
 TEST(JinjaHostile, DamagedTemplatesNeverCrash) {
   const std::vector<std::string> seeds = {
       "{%- macro r(x, d=0) -%}{%- if x is mapping -%}{%- for k, v in x.items() -%}{{ k ~ r(v, d + "
@@ -275,7 +276,7 @@ TEST(JinjaHostile, DamagedTemplatesNeverCrash) {
     if (FaultOf(source, messages).empty()) ++rendered;
   }
 
-  // Both outcomes are frequent, or the damage is not what it should be.
+  // Both outcomes must be frequent, or the damage is too strong or too weak.
   EXPECT_GT(rendered, 200);
   EXPECT_LT(rendered, 3800);
 }

@@ -1,5 +1,5 @@
-// What the template language means, feature by feature. The expectations are Python Jinja2's, with
-// trim_blocks and lstrip_blocks on.
+// The template language, feature by feature. Expectations come from Python's Jinja2 with
+// trim_blocks and lstrip_blocks.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -17,7 +17,7 @@ const Json kMessages = Json::parse(R"([
   {"role": "assistant", "content": "a,b", "tool_calls": [{"function": {"name": "f"}}]}
 ])");
 
-// {{ expression }} -> text
+// {{ expression }} -> text.
 void ExpectValues(const Cases& cases) {
   for (const auto& [expression, expected] : cases) {
     SCOPED_TRACE(expression);
@@ -94,7 +94,7 @@ TEST(JinjaLanguage, TruthIsPythons) {
       {"not undefined_name", "True"},
       {"not 1 == 2", "True"},
       {"'yes' if [0] else 'no'", "yes"},
-      // Lazy filters are true even when nothing comes out of them.
+      // Lazy filters are true even if they produce nothing.
       {"(messages | selectattr('role', 'equalto', 'nobody')) and 'lazy'", "lazy"},
   });
 }
@@ -229,7 +229,7 @@ TEST(JinjaLanguage, DictAndListMethods) {
       {"{'a': 1}.keys() | list", "['a']"},
       {"{'a': 1}.values() | list", "[1]"},
       {"{'a': 1}.get('b') ~ {'a': 1}.get('b', 2) ~ {'a': 1}.get('a')", "None21"},
-      {"{'items': 7}['items']", "7"},  // the item first, with brackets
+      {"{'items': 7}['items']", "7"},  // brackets look up the item first
       {"[1, 2, 1].count(1)", "2"},
       {"[1, 2].index(2)", "1"},
       {"dict([('a', 1)], b=2)", "{'a': 1, 'b': 2}"},
@@ -458,7 +458,7 @@ TEST(JinjaLanguage, WhiteSpaceControl) {
       {"a\n  {# c #}\nb", "a\nb"},
       {"a {# c #}\nb", "a b"},
       {"x{#- c -#} y", "xy"},
-      {"x\n\n", "x\n"},  // one line break at the very end is dropped
+      {"x\n\n", "x\n"},  // drops one line break at the very end
       {"x\r\ny\r", "x\ny"},
       {"{{ '{{' }}{{ {'a': {'b': 1}}['a']['b'] }}{{ {'a': {}}}}", "{{1{'a': {}}"},
       {"{ {x} { % }", "{ {x} { % }"},

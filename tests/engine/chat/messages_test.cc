@@ -102,7 +102,7 @@ TEST(NormalizeMessages, OtherNamesOfAThoughtGiveReasoningContent) {
     EXPECT_EQ(normalized[0]["reasoning_content"], "hm") << name;
     EXPECT_EQ(normalized[0][name], "hm") << "a template may read this name";
   }
-  // As this server's own answers have it.
+  // The form of this server's own answers.
   EXPECT_EQ(Normalized(R"([{"role": "assistant", "content": "a", "reasoning_content": "hm",
                             "reasoning": "hm"}])")[0]["reasoning_content"],
             "hm");
@@ -182,7 +182,7 @@ TEST(NormalizeMessages, NamesThePathOfEveryFault) {
   }
 }
 
-// The search for an equal key at every insertion would take hours here.
+// A search for an equal key at every insertion would take hours here.
 TEST(NormalizeMessages, MessagesAndArgumentsOfManyKeysTakeLinearTime) {
   constexpr int kKeys = 300000;
   std::string arguments = "{";

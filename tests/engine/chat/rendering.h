@@ -33,7 +33,7 @@ inline std::string Render(std::string_view source, const Json& messages = Json::
   return JoinPieces(RenderPieces(source, messages, extra, tools));
 }
 
-// The fault's text, or "" if there was none.
+// The text of the fault, or "" without one.
 inline std::string FaultOf(std::string_view source, const Json& messages = Json::array()) {
   try {
     Render(source, messages);

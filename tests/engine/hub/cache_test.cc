@@ -129,7 +129,7 @@ TEST(HubSpace, TheSumIsInTheError) {
 
 // ---- PartialBlob
 
-// sha256 and git's hash of "hello world"
+// SHA-256 and git's hash of "hello world".
 constexpr const char* kSha256 = "b94d27b9934d3e08a52e52d7da7dabfac484efe37a5380ee9088f7ace2efcde9";
 constexpr const char* kGitSha1 = "95d09f2b10159347eece71399a7e2e907ea3df4f";
 

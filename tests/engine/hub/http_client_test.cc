@@ -32,7 +32,7 @@ std::string Body(HttpClient& client, const std::string& url) {
   return client.ReadWholeBody(1 << 20);
 }
 
-// What a server is to say, changed by the test's thread.
+// The server's reply; the test's thread may change it.
 class Said {
  public:
   void operator=(const std::string& text) {
@@ -148,7 +148,7 @@ TEST(HttpClient, AProxyThatWantsAPasswordIsNamed) {
   EXPECT_EQ(what.find("secret"), std::string::npos) << what;
 }
 
-// ---- Never from the internet into a private network
+// ---- A public endpoint must not redirect into a private network
 
 TEST(HttpClient, APublicEndpointMayNotSendUsHome) {
   HubServer server([&](const HubRequest& request) {
@@ -194,7 +194,7 @@ TEST(HttpClient, NorMayOneBehindAProxy) {
     EXPECT_EQ(request.target, "http://hub.example/");
   }
 
-  // A name that is private says so of itself.
+  // A hub with a private name may redirect into the private network.
   home = server.url() + "/home";
   options.endpoint = "http://hub.localhost";
   HttpShared shared(options, {});

@@ -26,11 +26,11 @@ struct HubRequest {
   std::map<std::string, std::string> fields;  // names in lower case
 };
 
-// The bytes to send back; with `cut`, the connection ends after them.
+// The bytes to send. With `cut`, the connection ends after them.
 struct HubReply {
   std::string bytes;
   bool cut = false;
-  size_t piece_bytes = 0;  // sent in such pieces with a pause between them; 0: at once
+  size_t piece_bytes = 0;  // sends pieces of this size with pauses; 0: all at once
 };
 
 inline std::string Reply(int status, const std::string& fields, const std::string& body,
@@ -39,7 +39,7 @@ inline std::string Reply(int status, const std::string& fields, const std::strin
          "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + (is_head ? "" : body);
 }
 
-// An answer that does not say how long it is.
+// A reply of unannounced length.
 inline std::string ChunkedReply(int status, const std::string& fields, const std::string& body) {
   std::string bytes = "HTTP/1.1 " + std::to_string(status) + " Status\r\n" + fields +
                       "Transfer-Encoding: chunked\r\n\r\n";
@@ -53,7 +53,7 @@ inline std::string ChunkedReply(int status, const std::string& fields, const std
   return bytes + "0\r\n\r\n";
 }
 
-// A server on a free port of 127.0.0.1 that answers as it is told, and remembers what it was asked.
+// A server on a free port of 127.0.0.1 that replies through its handler and records requests.
 class HubServer {
  public:
   using Handler = std::function<HubReply(const HubRequest&)>;
@@ -81,7 +81,7 @@ class HubServer {
   HubServer(const HubServer&) = delete;
   HubServer& operator=(const HubServer&) = delete;
 
-  // Two names of this machine are two hosts.
+  // Two names of this machine count as two hosts.
   std::string url(const std::string& host = "127.0.0.1") const {
     return "http://" + host + ":" + std::to_string(port_);
   }

@@ -26,7 +26,7 @@
 #include "tests/engine/hub/hub_server.h"
 #include "tests/support/temporary_dir.h"
 
-// What the tests of pulling share: a hub that answers as each of them says.
+// Shared by the tests of pulling: a hub whose replies each test defines.
 namespace tandem::engine {
 
 namespace fs = std::filesystem;
@@ -53,7 +53,7 @@ inline std::string Random(size_t n_bytes, uint32_t seed) {
   return bytes;
 }
 
-// The part of `text` that a Range field asks for, as a whole answer.
+// The reply to a Range request: that part of `text`; without Range, all of it.
 inline std::string RangeReply(const HubRequest& request, const std::string& text) {
   const auto it = request.fields.find("range");
   if (it == request.fields.end()) return Reply(200, "ETag: \"cdn\"\r\n", text);
@@ -67,7 +67,7 @@ inline std::string RangeReply(const HubRequest& request, const std::string& text
                text.substr(first, last - first + 1));
 }
 
-// A hub with one model whose large file lies on another host: the same server by another name.
+// A hub with one model. Its large file is on another host: the same server under another name.
 class PullTest : public testing::Test {
  protected:
   PullTest() {
@@ -136,11 +136,11 @@ class PullTest : public testing::Test {
     return json.dump();
   }
 
-  // Tests change what the server says between pulls, while nobody asks it. ThreadSanitizer does not
-  // see that the requests come between; this it sees.
+  // Tests change the replies between pulls. ThreadSanitizer does not see the order of requests, so
+  // this lock makes it visible.
   void Meet() { const std::lock_guard lock(meeting_); }
 
-  // A client that gave up may have left a request behind that is still being answered.
+  // An abandoned request of a client may still be in progress.
   void AnswerAsUsual() {
     const std::lock_guard lock(meeting_);
     on_request_ = nullptr;
@@ -170,7 +170,7 @@ class PullTest : public testing::Test {
     return {};
   }
 
-  // Bytes of the large file that are on disk.
+  // Bytes of the large file on disk.
   uint64_t Arrived() const {
     const HubCache cache(dir_.path(), "org/name");
     std::error_code absent;
@@ -179,7 +179,7 @@ class PullTest : public testing::Test {
     return absent ? 0 : size;
   }
 
-  // As an earlier pull would have left it.
+  // Leaves a partial file, as an interrupted pull does.
   void LeavePartial(const std::string& bytes) {
     const HubCache cache(dir_.path(), "org/name");
     cache.CreateFolders();
@@ -187,7 +187,7 @@ class PullTest : public testing::Test {
         << bytes;
   }
 
-  // Every request for the large file with these fields; "" where there is none.
+  // This field of every request for the large file; "" where it is missing.
   std::vector<std::string> FieldsAtTheCdn(const std::string& name) const {
     std::vector<std::string> values;
     for (const HubRequest& request : server_->requests()) {
@@ -205,7 +205,7 @@ class PullTest : public testing::Test {
     }
   }
 
-  std::mutex meeting_;  // of on_request_ while the server runs; else guards nothing
+  std::mutex meeting_;  // guards on_request_ while the server runs
   tests::TemporaryDir dir_;
   std::map<std::string, std::string> files_;
   std::function<std::optional<HubReply>(const HubRequest&)> on_request_;
@@ -214,7 +214,7 @@ class PullTest : public testing::Test {
   HubReference model_{"org/name", "main", ""};
   PullStatus status_;  // last reported
 
-  // What the server says, and where.
+  // The replies of the server.
   std::string prefix_;
   std::string commit_ = kCommit;
   bool has_hashes_ = true;

@@ -6,7 +6,7 @@
 #include "engine/hub/api.h"
 #include "tests/engine/hub/pull_fixture.h"
 
-// What is refused, and in which words.
+// Refused pulls, and their messages.
 namespace tandem::engine {
 namespace {
 
@@ -116,7 +116,7 @@ TEST_F(PullTest, ContradictionsOfTheHubAreRefused) {
           std::string(field).starts_with("X-Linked-E") ? "X-Linked-Etag: \"" + other + "\"" : field;
       return HubReply{Reply(302, "Location: /cdn/x\r\nETag: \"x\"\r\n" + etag + "\r\n", "")};
     };
-    // A redirect on the hub's own host is followed, so the answer behind it says the same.
+    // The client follows a redirect within the hub's own host, so its target needs a reply, too.
     const auto inner = on_request_;
     on_request_ = [&, inner](const HubRequest& request) -> std::optional<HubReply> {
       if (request.target == "/cdn/x") return HubReply{Reply(200, "", "", true)};

@@ -7,13 +7,13 @@
 
 #include "tests/engine/hub/pull_fixture.h"
 
-// What goes on where it ended: connections that break, places that move, hubs that are busy.
+// Pulls that resume: broken connections, moved files, busy hubs.
 namespace tandem::engine {
 namespace {
 
 TEST_F(PullTest, CutConnectionsGoOnFromWhereTheyEnded) {
   std::mutex mutex;
-  std::set<std::string> met;  // ends of ranges: of every part the first answer is cut
+  std::set<std::string> met;  // ends of ranges; the first answer to each is cut
   on_request_ = [&](const HubRequest& request) -> std::optional<HubReply> {
     if (!request.target.starts_with("/cdn/")) return std::nullopt;
     const std::string range = request.fields.at("range");
@@ -85,7 +85,7 @@ TEST_F(PullTest, AWholeFileOfUnknownLengthIsDoubtedOnce) {
   EXPECT_EQ(FieldsAtTheCdn("range"),
             (std::vector<std::string>{"bytes=1000000-1048575", "bytes=1000000-1048575"}));
 
-  // A server that insists may be right.
+  // A server that repeats its claim may be right.
   fs::remove_all(dir_ / "models--org--name");
   LeavePartial(files_["model.safetensors"].substr(0, 1000000));
   n_asked = 0;
@@ -139,8 +139,8 @@ TEST_F(PullTest, WithoutAHashThePartsMustBeOfOneETag) {
 }
 
 TEST_F(PullTest, TheETagOfAPlaceThatWasLeftIsForgotten) {
-  // Two parts are asked for at the old place. One finds it expired and goes on at the new place;
-  // only then does the other one get its answer, with the old place's ETag.
+  // Two parts are requested at the old location. One finds it expired and moves to the new one.
+  // Only then does the other get its answer, with the old location's ETag.
   has_hashes_ = false;
   options_.connections = 2;
   std::mutex mutex;
@@ -228,7 +228,7 @@ TEST_F(PullTest, AStopKeepsWhatHasArrived) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     stop.request_stop();
-    return HubReply{"HTTP/1.1 206 Partial Content\r\n"};  // and no more
+    return HubReply{"HTTP/1.1 206 Partial Content\r\n"};  // the reply ends here
   };
   Start();
   try {

@@ -7,7 +7,7 @@
 #include "engine/hub/api.h"
 #include "tests/engine/hub/pull_fixture.h"
 
-// What is pulled, from where, and when nothing need be.
+// Files that a pull downloads, their sources, and pulls without downloads.
 namespace tandem::engine {
 namespace {
 
@@ -45,7 +45,7 @@ TEST_F(PullTest, TheTokenStaysAtTheHub) {
 }
 
 TEST_F(PullTest, ATokenThatHasLeftDoesNotComeBack) {
-  // hub -> elsewhere -> hub: what the other host makes us ask of the hub is not our question.
+  // hub -> elsewhere -> hub: a request that the other host causes must carry no token.
   on_request_ = [&](const HubRequest& request) -> std::optional<HubReply> {
     if (request.target.starts_with("/cdn/") && !request.target.ends_with("back")) {
       return HubReply{
@@ -105,7 +105,7 @@ TEST_F(PullTest, AnEndpointMayHaveAPath) {
 TEST_F(PullTest, AModelThatIsWholeNeedsNothingWritten) {
   Start();
   const fs::path path = Pull();
-  // A file where a folder would be made: even root makes none there.
+  // A file at the folder's path: not even root can create the folder.
   fs::remove_all(dir_ / ".locks");
   std::ofstream(dir_ / ".locks") << "";
   EXPECT_EQ(Pull(), path);
@@ -158,7 +158,7 @@ TEST_F(PullTest, AnOldModelIsNotTakenForTheNewOne) {
   };
   Refusal(ErrorCode::kUnavailable);
 
-  // Nor is a hub unreachable that says no.
+  // A hub that refuses is not unreachable.
   on_request_ = [](const HubRequest&) { return HubReply{Reply(451, "", "")}; };
   Refusal(ErrorCode::kPermissionDenied);
 
@@ -181,7 +181,7 @@ TEST(RepoInfo, FindsEveryFileAndNoOther) {
 TEST_F(PullTest, TheIndexSaysWhichWeightsAreTheModels) {
   files_.erase("model.safetensors");
   files_["a.safetensors"] = Random(1000, 3);
-  files_["b.safetensors"] = Random(1000, 3);  // the same bytes are one blob
+  files_["b.safetensors"] = Random(1000, 3);  // equal contents are one blob
   files_["model.safetensors.index.json"] =
       R"({"weight_map":{"x":"a.safetensors","y":"b.safetensors"}})";
   Start();

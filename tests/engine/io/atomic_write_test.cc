@@ -31,7 +31,7 @@ TEST(WriteFileAtomically, WritesAndReplacesAndLeavesNothingElse) {
 
 TEST(WriteFileAtomically, LeavesTheOldFileAndNoTemporaryWhenItFails) {
   const TemporaryDir dir;
-  fs::create_directory(dir / "a");  // a name that a file cannot take by rename
+  fs::create_directory(dir / "a");  // rename cannot replace a directory by a file
   WriteFile(dir / "a" / "inside", "old");
 
   ExpectError(ErrorCode::kIo, {(dir / "a").string()}, [&] { WriteFileAtomically(dir / "a", "x"); });
@@ -47,7 +47,7 @@ TEST(WriteFileAtomically, NamesADirectoryThatIsNotThere) {
               [&] { WriteFileAtomically(dir / "none" / "a", "x"); });
 }
 
-// Readers beside a writer see one whole text or another, never a mixture.
+// Concurrent readers see one whole text or the other, never a mixture.
 TEST(WriteFileAtomically, ReadersNeverSeeHalfAFile) {
   const TemporaryDir dir;
   WriteFileAtomically(dir / "a", std::string(100000, 'a'));
@@ -93,7 +93,7 @@ TEST(PublishDirectory, RefusesANameThatIsTakenBeforeAndAfterFilling) {
 
   ExpectError(ErrorCode::kAlreadyExists, {(dir / "taken").string()},
               [&] { PublishDirectory(dir / "taken", [](const fs::path&) { FAIL(); }); });
-  // Someone else is faster; a plain rename would replace their empty directory.
+  // Another process is faster; a plain rename would replace its empty directory.
   ExpectError(ErrorCode::kAlreadyExists, {(dir / "late").string()}, [&] {
     PublishDirectory(dir / "late", [&](const fs::path&) { fs::create_directory(dir / "late"); });
   });
@@ -231,8 +231,8 @@ TEST(ReadWholeFile, ReadsFilesThatDoNotSayHowLongTheyAre) {
 
 class FullDisk : public testing::Test {
  protected:
-  // Runs `prepare` and then `action` in a child process, because what `prepare` does holds for a
-  // whole process. Returns the error of `action`, or why `prepare` failed.
+  // Runs `prepare` and then `action` in a child process, because `prepare` affects a whole process.
+  // Returns the error of `action`, or why `prepare` failed.
   static std::string InChild(const std::function<std::string()>& prepare,
                              const std::function<void()>& action) {
     std::array<int, 2> channel{};
@@ -263,8 +263,8 @@ class FullDisk : public testing::Test {
     return report;
   }
 
-  // No file may grow beyond `bytes`: a write fails in the middle of a file just as on a full disk,
-  // only with another errno. Needs no rights.
+  // Limits files to `bytes`: a write fails in the middle of a file as on a full disk, with another
+  // errno. Needs no privileges.
   static std::string InChildWithLimit(rlim_t bytes, const std::function<void()>& action) {
     return InChild(
         [bytes]() -> std::string {
@@ -276,7 +276,7 @@ class FullDisk : public testing::Test {
   }
 };
 
-// A real full disk: a tmpfs of 64 KiB in a mount namespace of the child's own.
+// A real full disk: a tmpfs of 64 KiB in the child's own mount namespace.
 TEST_F(FullDisk, SaysNoSpaceLeftOnDeviceAndKeepsTheOldFile) {
   const TemporaryDir dir;
   const auto mount_small_disk = [&]() -> std::string {

@@ -59,7 +59,7 @@ TEST(BlockWriter, NamesTheFileOfAFullDisk) {
   EXPECT_EXIT(write_past_the_limit(), testing::ExitedWithCode(0), "");
 }
 
-// Only then can the kernel map huge pages of its cache as such.
+// Required for the kernel to map its cache with huge pages.
 TEST(MappedFile, OfAHugePageAndMoreBeginsOnTheBorderOfOne) {
   const TemporaryDir dir;
   for (const size_t size : {kHugePageBytes, kHugePageBytes + 1, 3 * kHugePageBytes - 4096}) {

@@ -1,4 +1,4 @@
-// What keys of a GGUF become in config.json, where the models of tests/golden do not show it.
+// config.json from GGUF keys, for cases that the models of tests/golden do not cover.
 
 #include <cmath>
 #include <functional>
@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 using tests::GgufWriter;
 using Change = std::function<void(GgufWriter&)>;
 
-// Four heads of 16.
+// Four heads of 16 columns.
 GgufWriter Base(const std::string& architecture, uint32_t layers = 2) {
   GgufWriter writer;
   writer.Add("general.architecture", architecture);
@@ -145,7 +145,7 @@ TEST(GgufConfig, ScalingsThatAreNotSupportedAreNamed) {
          }));
   refuse(ErrorCode::kDataLoss, {"rope_freqs.weight", "9 numbers", "8 frequencies"},
          Llama([](GgufWriter& w) { AddDivisors(w, std::vector<float>(9, 2)); }));
-  // A vector in blocks has no rows to decode.
+  // A quantised vector has no rows to decode.
   refuse(ErrorCode::kUnsupported, {"rope_freqs.weight", "Q8_0"}, Llama([](GgufWriter& w) {
            w.AddTensor("rope_freqs.weight", tests::kGgufQ8_0, {32}, std::string(34, 'x'));
          }));
@@ -158,7 +158,7 @@ TEST(GgufConfig, AnEpsilonIsRequired) {
               [] { ConfigOf(Base("gpt2")); });
 }
 
-// Files do not say it: the largest models are known by their layers.
+// Files do not contain it: the largest models are recognised by their number of layers.
 TEST(GgufConfig, QueryScalarOfGemma) {
   struct Case {
     const char* architecture;
@@ -200,7 +200,7 @@ TEST(GgufConfig, WindowsOfGemma3) {
   EXPECT_EQ(silent["sliding_window"], 512);
 }
 
-// Their tensors are of shapes and types that nothing here tells; the reason is named first.
+// Expert tensors have unknown shapes and types; the message names the experts first.
 TEST(GgufConfig, ExpertsAreNamedAndTheVocabularyIsReadAllTheSame) {
   const GgufWriter writer = Llama([](GgufWriter& w) {
     w.Add("llama.expert_count", uint32_t{8});

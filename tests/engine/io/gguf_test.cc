@@ -61,7 +61,7 @@ TEST(Gguf, AKeyOfAnotherKindIsAnError) {
   ExpectError(ErrorCode::kDataLoss, {"'count'", "array"}, [&] { file.Strings("count"); });
 }
 
-// Files carry whole tokenizers of other programs under keys that nobody here asks for.
+// Files contain other programs' whole tokenizers under keys that we never read.
 TEST(Gguf, WhatNobodyAsksForIsOnlyPassedOver) {
   const std::string one = tests::U32(4) + tests::U64(1) + tests::U32(7);
   tests::GgufWriter writer;
@@ -120,7 +120,7 @@ TEST(ModelDirOfAFile, HasTheContentHashOfTheFile) {
             ToHex(Sha256Of(std::as_bytes(std::span(bytes)))));
 }
 
-// A model in parts: the keys in the first, a tensor in each of the others.
+// A split model: the keys in the first part, a tensor in each of the others.
 class SplitModel : public ::testing::Test {
  protected:
   static constexpr const char* kNames[] = {"m-00001-of-00003.gguf", "m-00002-of-00003.gguf",
@@ -319,7 +319,7 @@ TEST(Llama2c, ATokenBeyondEveryVocabularyIsRefused) {
               [&] { model.ReadText("tokenizer.model"); });
 }
 
-// A file of a few hundred KB would otherwise become millions of names.
+// Otherwise a file of a few hundred KB would become millions of names.
 TEST(Llama2c, MoreLayersThanAnyModelHasAreRefused) {
   const Llama2cSizes most{.dim = 2, .hidden = 1, .layers = 1024, .heads = 1, .vocab = 1};
   Llama2cSizes more = most;

@@ -1,7 +1,6 @@
-// GGUF files that lie about themselves, by the classes of what such files have done to other
-// readers: each must be refused with one line that names file and key or tensor, whatever it
-// declares, without a crash and without memory to match its claims. Run in the dev preset,
-// AddressSanitizer watches every read.
+// Hostile GGUF files, grouped by published faults of other readers. Each is refused with one line
+// that names the file and the key or tensor. Whatever sizes a file claims, the reader neither
+// crashes nor allocates for them. In the dev preset, AddressSanitizer checks every read.
 
 #include <limits>
 #include <random>
@@ -21,9 +20,9 @@ using tests::U64;
 
 constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 
-// Reads everything that opens, to its last byte and through every text.
+// Reads an accepted file to its last byte, and every text.
 void Parse(const std::string& bytes) {
-  // A heap copy of exactly these bytes, so that a read beyond them is one the sanitizer sees.
+  // A heap copy of exactly these bytes, so that a sanitizer sees reads beyond them.
   const std::vector<std::byte> exact(
       reinterpret_cast<const std::byte*>(bytes.data()),
       reinterpret_cast<const std::byte*>(bytes.data()) + bytes.size());
@@ -47,7 +46,7 @@ std::string Header(uint32_t version, uint64_t tensors, uint64_t keys) {
 struct HostileCase {
   const char* what;
   std::string bytes;
-  std::vector<std::string> message;  // parts that must be named
+  std::vector<std::string> message;  // parts of the message
   ErrorCode code = ErrorCode::kDataLoss;
 };
 
@@ -85,9 +84,8 @@ TEST(HostileGguf, FilesThatAreNone) {
   });
 }
 
-// CVE-2024-21836, CVE-2024-23605, CVE-2025-53630, CVE-2026-27940: counts whose product with the
-// size of an item wraps where memory is taken for them; GHSA-p5mv-gjc5-mwqv; ollama#17042: memory
-// taken because a count says so.
+// CVE-2024-21836, CVE-2024-23605, CVE-2025-53630, CVE-2026-27940: count times item size wraps
+// before an allocation. GHSA-p5mv-gjc5-mwqv, ollama#17042: an allocation trusts a count.
 TEST(HostileGguf, CountsBeyondTheFileTakeNoMemory) {
   const std::string key = GgufString("k");
   ExpectRefused({
@@ -156,7 +154,7 @@ TEST(HostileGguf, TypesOfValues) {
   });
 }
 
-// CVE-2025-0317: an alignment of 0 divides; oss-security 2026-05-15: padding by it wraps.
+// CVE-2025-0317: division by an alignment of 0; oss-security 2026-05-15: padding wraps.
 TEST(HostileGguf, Alignment) {
   for (const uint32_t alignment : {0u, 1u, 4u, 24u, 8192u, 0x80000000u, ~0u}) {
     ExpectRefused({{"alignment",
@@ -167,8 +165,7 @@ TEST(HostileGguf, Alignment) {
                  {"negative", OneKey("general.alignment", 5, U32(~31u)), {"got -32"}}});
 }
 
-// CVE-2024-21825, oss-security 2026-05-15: n_dims; CVE-2026-33298: sizes whose bytes wrap;
-// CVE-2024-41130.
+// CVE-2024-21825, oss-security 2026-05-15: n_dims; CVE-2026-33298: byte sizes wrap; CVE-2024-41130.
 TEST(HostileGguf, ShapesOfTensors) {
   constexpr uint64_t kBig = uint64_t{1} << 62;
   ExpectRefused({
@@ -217,7 +214,7 @@ TEST(HostileGguf, TypesOfTensors) {
 }
 
 // CVE-2026-7482 ("Bleeding Llama"), CVE-2024-39720, CVE-2024-12055, CVE-2025-0312, CVE-2025-0315:
-// places and sizes beyond the file.
+// offsets and sizes beyond the file.
 TEST(HostileGguf, PlacesOfTensors) {
   GgufWriter overlap;
   overlap.AddTensorRaw("a", 0, {16}, 0, std::string(64, 'a'));
@@ -249,8 +246,8 @@ TEST(HostileGguf, PartsOfASplitModel) {
       {{"split", writer.Bytes(), {"split.count", "is 3", "files"}, ErrorCode::kUnsupported}});
 }
 
-// CVE-2024-8063: numbers that a model divides by. Those that only families read (a block_count of
-// 0), families refuse: hostile configs of engine/model.
+// CVE-2024-8063: numbers that a model divides by. Families check numbers that only they read, such
+// as a block_count of 0; engine/model has tests for those.
 TEST(HostileGguf, NumbersOfAModel) {
   const auto with = [](const char* key, uint32_t value) {
     GgufWriter writer;
@@ -311,7 +308,7 @@ struct Vocabulary {
 };
 
 // CVE-2025-49847, CVE-2025-52566: counts and lengths of tokens in narrow types; llama.cpp#25969:
-// `<0x-1>` as an index. What holds for pieces themselves, engine/tokenizer checks.
+// `<0x-1>` as an index. engine/tokenizer checks the pieces themselves.
 TEST(HostileGguf, Vocabularies) {
   Vocabulary few_scores, few_types, no_scores, odd_type, negative_type, odd_model, odd_pre;
   few_scores.scores.pop_back();

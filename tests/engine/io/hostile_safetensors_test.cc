@@ -1,6 +1,6 @@
-// Files that lie about themselves: each must be refused with one line that names file and field,
-// whatever it declares, without a crash and without memory to match its claims. Run in the dev
-// preset, AddressSanitizer watches every read.
+// Hostile files: each is refused with one line that names the file and the field. Whatever sizes a
+// file claims, the reader neither crashes nor allocates for them. In the dev preset,
+// AddressSanitizer checks every read.
 
 #include <random>
 
@@ -21,12 +21,12 @@ std::string FileOf(const std::string& header, const std::string& data) {
 }
 
 void Parse(const std::string& bytes) {
-  // A heap copy of exactly these bytes, so that a read beyond them is one the sanitizer sees.
+  // A heap copy of exactly these bytes, so that a sanitizer sees reads beyond them.
   const std::vector<std::byte> exact(
       reinterpret_cast<const std::byte*>(bytes.data()),
       reinterpret_cast<const std::byte*>(bytes.data()) + bytes.size());
   const SafetensorsFile file = SafetensorsFile::FromBytes(exact, "test.safetensors");
-  // Whatever opens must be readable to its last byte.
+  // An accepted file is readable to its last byte.
   volatile unsigned sum = 0;
   for (const std::string& name : file.names()) {
     const ConstTensorView& view = *file.Find(name);
@@ -37,7 +37,7 @@ void Parse(const std::string& bytes) {
 struct HostileCase {
   const char* what;
   std::string bytes;
-  std::vector<std::string> message;  // parts that must be named
+  std::vector<std::string> message;  // parts of the message
   ErrorCode code = ErrorCode::kDataLoss;
 };
 
@@ -51,7 +51,7 @@ std::string Offsets(const std::string& offsets) {
   return Tensor(R"("dtype":"U8","shape":[4],"data_offsets":)" + offsets);
 }
 
-// Two tensors of U8 with these ranges over 8 bytes of data.
+// Two U8 tensors with these ranges of 8 bytes of data.
 std::string Pair(int begin_a, int end_a, int begin_b, int end_b) {
   const auto entry = [](const char* name, int begin, int end) {
     return "\"" + std::string(name) + "\":{\"dtype\":\"U8\",\"shape\":[" +
@@ -195,7 +195,7 @@ TEST(HostileSafetensors, EachIsRefusedFromDiskNamingThePath) {
   }
 }
 
-// A valid file with a little of everything: metadata, three tensors, an empty one, padding.
+// A valid file with every feature: metadata, three tensors, an empty one, padding.
 std::string SmallValidFile() {
   return FileOf(R"({"__metadata__":{"format":"pt"},"a.weight":{"dtype":"F32","shape":[2,3],)"
                 R"("data_offsets":[0,24]},"b":{"dtype":"BF16","shape":[],"data_offsets":[24,26]},)"
@@ -250,7 +250,7 @@ TEST(HostileSafetensors, FlippedBytesOpenOrThrowError) {
   EXPECT_GT(opened, 0) << "flips in the data alone must not matter";
 }
 
-// Digits are where sizes live: flipping bits in them gives the most plausible lies.
+// Sizes consist of digits: flipping bits in them gives the most plausible wrong files.
 TEST(HostileSafetensors, ChangedDigitsOpenOrThrowError) {
   const std::string whole = SmallValidFile();
   std::vector<size_t> digits;

@@ -58,7 +58,7 @@ TEST(UntrustedJson, RefusesBrokenTextWithThePositionInBytes) {
 TEST(UntrustedJson, RefusesTrailingText) {
   ExpectRefused("{} {}", {"at byte 4"});
   ExpectRefused("1 x", {"at byte 3"});
-  // The parser below takes NUL for the end of the text and would let the rest pass unread.
+  // nlohmann's parser stops at NUL and would ignore the rest.
   ExpectRefused(std::string_view("{}\0{}", 5), {"control character", "at byte 3"});
 }
 
@@ -74,7 +74,7 @@ TEST(UntrustedJson, RefusesInvalidUtf8) {
   ExpectRefused("\"\xc0\xaf\"", {"ill-formed UTF-8"});          // overlong '/'
   ExpectRefused("\"\xed\xa0\x80\"", {"ill-formed UTF-8"});      // a lone surrogate, encoded
   ExpectRefused("\"\xf4\x90\x80\x80\"", {"ill-formed UTF-8"});  // beyond U+10FFFF
-  ExpectRefused("\"\xe2\x82", {"test.json"});                   // cut in a character
+  ExpectRefused("\"\xe2\x82", {"test.json"});                   // truncated in a character
   ExpectRefused(R"("\ud800")", {"surrogate"});
   ExpectRefused("\"a\nb\"", {"control character", "at byte 3"});
 }
@@ -101,8 +101,7 @@ TEST(UntrustedJson, RefusesAMillionLevelsBeforeBuildingAnything) {
   ExpectRefused(objects, {"nesting deeper than 64 levels"});
 }
 
-// A linear search at each insertion would need 10^10 comparisons here and run into the test's
-// time limit.
+// A linear search at each insertion would need 10^10 comparisons and exceed the time limit.
 TEST(UntrustedJson, ReadsAnObjectOfManyNames) {
   std::string text = "{";
   for (int i = 0; i < 150000; ++i) text += "\"name" + std::to_string(i) + "\":" + "0,";

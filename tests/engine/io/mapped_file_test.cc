@@ -49,7 +49,7 @@ TEST(MappedFile, KeepsItsBytesWhenTheNameIsReplacedOrRemoved) {
   ExpectError(ErrorCode::kNotFound, {(dir / "a").string()}, [&] { file->CurrentIdentity(); });
 }
 
-// Kilobytes of mapped files that are in this process's memory.
+// Kilobytes of mapped files that are resident in this process.
 int64_t ResidentFileKilobytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -68,7 +68,7 @@ TEST(MappedFile, WhatIsLetGoLeavesMemoryAndCanBeReadAgain) {
 
   file->LetGo(file->bytes().subspan(kBytes / 2));
   const int64_t after = ResidentFileKilobytes();
-  file->LetGo({file->bytes().data() + kBytes, 1});  // not of this file
+  file->LetGo({file->bytes().data() + kBytes, 1});  // outside this file
 
   EXPECT_LT(after, before - (int64_t{30} << 10));
   EXPECT_EQ(TextOf(*file), std::string(kBytes, 'x'));
@@ -83,7 +83,7 @@ TEST(MappedFile, NamesWhatItCannotOpen) {
               [&] { MappedFile::Open(dir.path()); });
 }
 
-// Opening a pipe that nobody writes to would wait for ever.
+// Opening a pipe without a writer would block forever.
 TEST(MappedFile, RefusesAPipeWithoutWaiting) {
   const TemporaryDir dir;
   ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-// A model of one float per named tensor in one shard file.
+// Writes a shard with one float per named tensor.
 void WriteShard(const fs::path& path, const std::vector<std::string>& names) {
   static const float kValue = 1.5f;
   std::vector<NamedTensor> tensors;
@@ -36,7 +36,7 @@ void WriteTwoShards(const TemporaryDir& dir) {
                           R"("a":"one.safetensors","b":"one.safetensors"}})");
 }
 
-// Time stamps far enough in the past for a memo to be trusted.
+// Sets a time stamp that is old enough for a memo to be trusted.
 void Age(const fs::path& path, std::chrono::seconds age = std::chrono::hours(1)) {
   fs::last_write_time(path, fs::file_time_type::clock::now() - age);
 }
@@ -196,7 +196,7 @@ TEST(ModelDir, FromMemoryIsTheSameModelAsFromDisk) {
               [&] { ModelDir::FromMemory("embedded", files); });
 }
 
-// Files that other programs wrote: models of many families with their real headers.
+// Other programs' files: models of many families with their real headers.
 TEST(ModelDir, OpensModelsWrittenByOthers) {
   const fs::path golden = tests::SourceDir() / "tests/golden";
   int opened = 0;
@@ -236,7 +236,7 @@ TEST(ContentHash, BelievesWhatIsKnownOfAFile) {
   }
   EXPECT_EQ(model.ContentHash(""), ToHex(Sha256Of(std::as_bytes(std::span(digests)))));
 
-  // Only one who does not read the file can answer with this.
+  // Only a reader of the digests, not of the file, can return this.
   digests[1].fill(7);
   EXPECT_EQ(model.ContentHash("", {}, {{"two.safetensors", digests[1]}, {"x", digests[0]}}),
             ToHex(Sha256Of(std::as_bytes(std::span(digests)))));
@@ -260,7 +260,7 @@ TEST_F(ContentHashMemo, IsWrittenOnceAndThenBelieved) {
   const std::string hash = Hash();
   ASSERT_EQ(NamesIn(memo_dir_).size(), 1u);
 
-  // Only one who reads the memo instead of the weights can answer with this.
+  // Only a reader of the memo, not of the weights, can return this.
   std::string memo = FileText(Memo());
   const std::string planted(64, 'f');
   memo.replace(memo.find(hash), hash.size(), planted);

@@ -148,7 +148,7 @@ TEST(SafetensorsWriter, AlignsTheDataAndEveryTensorWhereSizesAllowIt) {
   EXPECT_EQ(offset(file.names()[0]) % 64, 0u);
 }
 
-// Whose bytes are asked for one tensor after the other, into one buffer.
+// The writer requests the bytes of each tensor in turn, into one buffer.
 TEST(SafetensorsWriter, StreamsTheSameFile) {
   const TemporaryDir dir;
   const auto bytes = Bytes(640, 0);

@@ -15,8 +15,8 @@ struct Decoded {
   Encoding encoding;
   const char* sha256;
 };
-// Of 64 blocks of tests::RandomBlocks as gguf-py 0.17 (numpy 2.4) dequantises them, zeros without a
-// sign.
+// Hashes of 64 blocks of tests::RandomBlocks, decoded by gguf-py 0.17 (numpy 2.4); zeros are
+// unsigned.
 constexpr Decoded kDecoded[] = {
     {Encoding::kQ4_0, "5dc6ad1c1b17ebf02e2ec97181ed3c96685dc83e6bc44dcd79791143c19c8bcd"},
     {Encoding::kQ4_1, "f01fed0bf0a6411811416a146738dd4334c221095d9d31ed53ae82c4c3364945"},
@@ -48,7 +48,7 @@ TEST(StoredTensor, EveryBlockDecodesToTheBitsOfItsOwnLibrary) {
 }
 
 TEST(StoredTensor, RowsInPairsComeOutAsHalves) {
-  // Two heads of four rows: in the file 0a 0b 1a 1b of each.
+  // Two heads of four rows; the file stores each head as 0a 0b 1a 1b.
   const std::vector<float> rows = {0, 2, 1, 3, 4, 6, 5, 7};
   const StoredTensor tensor{
       .view = {reinterpret_cast<const std::byte*>(rows.data()), DType::kF32, {8, 1}},

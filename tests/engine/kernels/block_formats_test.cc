@@ -53,7 +53,7 @@ TEST(BlockFormats, APanelIsWholeCacheLines) {
   EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt8, 64), 2 * (512 + 32));
   EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt8, 65), 3 * (512 + 32) + 32);
   EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt4, 2048), 64 * (256 + 32));
-  EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt6, 2048), 64 * (384 + 32));  // 6.5 bits a weight
+  EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt6, 2048), 64 * (384 + 32));  // 6.5 bits per weight
 }
 
 TEST(BlockFormats, StoredBytesFollowTheLayout) {
@@ -86,8 +86,8 @@ TEST(BlockFormats, SixBitsLieAsNibblesAndPairsOfHighBits) {
   EXPECT_EQ(static_cast<int>(bytes[2 * 384 + 32 + 2 * 3]), 0x34);
 }
 
-// The block types of GGUF: an f16 scale, then 32 bytes, or 16 bytes of which low nibbles are the
-// first half. The value is scale * q, or scale * (nibble - 8).
+// GGUF block types: an f16 scale, then 32 bytes, or 16 bytes whose low nibbles are the first half.
+// The value is scale * q, or scale * (nibble - 8).
 TEST(BlockFormats, BlocksOfGgufTypesMoveInExactly) {
   std::mt19937 rng(2);
   for (int round = 0; round < 200; ++round) {
@@ -111,8 +111,8 @@ TEST(BlockFormats, BlocksOfGgufTypesMoveInExactly) {
   }
 }
 
-// GGUF's Q4_K in its own words: with the twelve bytes of scales as three 32-bit words, the eight
-// scales are the bytes of two words put together from them, the minimums those of two others.
+// Q4_K as GGUF's code decodes it. The twelve scale bytes are three 32-bit words. Two combined words
+// give the eight scales, two others the eight minimums.
 std::vector<float> DequantizeQ4K(const std::byte* block) {
   uint16_t d[2];
   std::memcpy(d, block, 4);
@@ -140,7 +140,7 @@ TEST(BlockFormats, SuperBlocksOfQ4KKeepTheirValuesBitByBit) {
   std::vector<std::byte> panel(static_cast<size_t>(BlockPanelBytes(BlockFormat::kInt4K, kK)));
   for (int round = 0; round < 20; ++round) {
     std::vector<std::byte> source(16 * 3 * kQ4KBytes);
-    for (std::byte& byte : source) byte = static_cast<std::byte>(rng());  // any f16 too
+    for (std::byte& byte : source) byte = static_cast<std::byte>(rng());  // any f16, too
     for (int64_t i = 0; i < 16 * 3; ++i) {
       PutQ4K(panel.data(), kK, i % 3, i / 3, source.data() + i * kQ4KBytes);
     }
@@ -186,7 +186,7 @@ TEST(BlockFormats, ASuperBlockLiesWhereTheLayoutSays) {
   EXPECT_EQ(at(numbers + 64 + 1 * 32 + 16 + 3), 7);
   EXPECT_EQ(at(numbers + 64 + 5 * 32 + 3), 2 * 16 + 9);
   EXPECT_EQ(at(numbers + 64 + 5 * 32 + 16 + 3), 3 * 16 + 10);
-  // Element 6 is the third of the high nibbles of the first eight.
+  // Element 6 is the third high nibble of the first eight elements.
   EXPECT_EQ(at((8 + 4) * 256 + 3 * 4 + 2), 5 << 4);
   EXPECT_EQ(at((8 + 5) * 256 + 3 * 4 + 2), 11 << 4);
 }
@@ -211,7 +211,7 @@ TEST(QuantizeGroup, Int8IsWithinHalfAStepOfEveryValue) {
   std::mt19937 rng(3);
   for (int round = 0; round < 500; ++round) {
     float values[kGroupSize];
-    // From far below what f16 scales express to near their limit.
+    // From far below the range of f16 scales to near their limit.
     const float size = std::ldexp(1.0f, round % 40 - 20);
     for (float& v : values) v = std::normal_distribution<float>(0, size)(rng);
     const BlockGroup group = QuantizeGroup(BlockFormat::kInt8, values);
@@ -259,14 +259,15 @@ TEST(QuantizeGroup, Int6IsWithinAStepOfEveryValueAndNearerOnTheWhole) {
     const BlockGroup group = QuantizeGroup(BlockFormat::kInt6, values);
     const double step = std::abs(F16ToFloat(group.scale));
     for (int i = 0; i < kGroupSize; ++i) {
-      // Half a step, but at the ends of the range the scale that fits best may cut off a little.
+      // Half a step; at the ends of the range the best scale may clip slightly more.
       EXPECT_LE(std::abs(F16ToFloat(group.scale) * static_cast<float>(group.q[i]) - values[i]),
                 1.2 * step);
       power += double{values[i]} * values[i];
     }
     squared += SquaredError(group, values);
   }
-  // Measured for normal values, root mean square: 1.99 %; from the largest alone 2.13 %.
+  // Measured for normal values, root mean square: 1.99 %; a scale from the largest value alone
+  // gives 2.13 %.
   EXPECT_LT(std::sqrt(squared / power), 0.0205);
 }
 

@@ -12,15 +12,15 @@
 #include "engine/base/aligned_buffer.h"
 #include "engine/kernels/kernels.h"
 
-// Products with weights in blocks, every table: against double arithmetic over the same integers
-// and scales, and bitwise against the reference table, which is the promise of BlockMatMulArgs.
+// Products with quantised weights on every table. They are compared with f64 arithmetic on the same
+// integers and scales. BlockMatMulArgs promises the bits of the reference table.
 
 namespace tandem::engine {
 namespace {
 
 constexpr BlockFormat kFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4, BlockFormat::kInt4K,
                                     BlockFormat::kInt6};
-// Those whose groups can be given one by one.
+// Formats whose groups can be set one at a time.
 constexpr BlockFormat kPlainFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4,
                                          BlockFormat::kInt6};
 
@@ -78,7 +78,7 @@ struct Quantized {
   std::vector<float> sums;
 };
 
-// A super-block of Q4_K of any six-bit numbers and nibbles.
+// A Q4_K super-block of arbitrary six-bit numbers and nibbles.
 std::array<std::byte, kQ4KBytes> MakeQ4K(float d, float dmin,
                                          const std::function<uint32_t()>& byte) {
   std::array<std::byte, kQ4KBytes> block;
@@ -88,7 +88,7 @@ std::array<std::byte, kQ4KBytes> MakeQ4K(float d, float dmin,
   return block;
 }
 
-// A weight of given groups, or super-blocks.
+// A weight with given groups or super-blocks.
 struct Blocks {
   Blocks(BlockFormat format_in, int64_t n_in, int64_t k_in)
       : format(format_in),
@@ -139,7 +139,7 @@ struct Blocks {
     return panels.data() + row / kLanes * BlockPanelBytes(format, k);
   }
   const std::byte* Panel(int64_t row) const { return const_cast<Blocks*>(this)->Panel(row); }
-  // Group g of a row of x against that of a row of the weight.
+  // The product of group g of a row of x and of a row of the weight.
   struct Term {
     double value;
     double magnitude;
@@ -177,7 +177,7 @@ struct ProductOptions {
   int64_t rows = -1;
 };
 
-// y is [m][n] and holds what accumulation starts from.
+// y is [m][n] and holds the initial values of the sums.
 void Multiply(const KernelTable& table, const Quantized& x, int64_t m, const Blocks& w,
               const ProductOptions& options, std::vector<float>& y) {
   const int64_t first = options.first_row;
@@ -260,7 +260,7 @@ TEST_P(BlockMatMulTest, ARoundedValueIsWithinHalfAStep) {
 }
 
 TEST_P(BlockMatMulTest, TiesGoToEven) {
-  // absmax 127: the step is 1 and halves are ties.
+  // absmax is 127: the step is 1 and halves are ties.
   const Activations a(1, 32, [](int64_t, int64_t c) {
     constexpr float kValues[] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 3.25f};
     return c < 8 ? kValues[c] : 0.0f;
@@ -335,7 +335,7 @@ TEST_P(BlockMatMulTest, EveryTableGivesTheBitsOfTheReferenceForAnyNumberOfRows) 
   }
 }
 
-// The largest sums that a group can have: 32 * 127 * 128 in magnitude, every sign.
+// The largest sums of a group: 32 * 127 * 128 in magnitude, with every sign.
 TEST_P(BlockMatMulTest, ExtremesNeverSaturate) {
   constexpr int64_t kK = 64;
   for (const BlockFormat format : kPlainFormats) {
@@ -381,7 +381,7 @@ TEST_P(BlockMatMulTest, ExtremesOfQ4KAreExact) {
 
 TEST_P(BlockMatMulTest, TinyScalesAndHugeNeighboursAreExact) {
   for (const BlockFormat format : kPlainFormats) {
-    // Row 0 tiny, row 1 one huge value, row 2 zeros, row 3 below what a scale expresses.
+    // Row 0 tiny, row 1 with one huge value, row 2 zeros, row 3 below the range of scales.
     const Activations a(4, 64, [](int64_t r, int64_t c) {
       if (r == 0) return 0x1p-118f;
       if (r == 1) return c == 40 ? 3e38f : 1.0f;
@@ -400,7 +400,7 @@ TEST_P(BlockMatMulTest, TinyScalesAndHugeNeighboursAreExact) {
     EXPECT_FLOAT_EQ(y[1], 64 * 0.5f * 0x1p-118f);
     EXPECT_NEAR(y[0], 64 * 0x1p-24 * 0x1p-118, 64 * 127 * 0x1p-149);  // its products are subnormal
     const float huge = Bf16ToFloat(FloatToBf16(3e38f));
-    EXPECT_FLOAT_EQ(y[16 + 1], 0.5f * huge);  // beside it the ones vanish
+    EXPECT_FLOAT_EQ(y[16 + 1], 0.5f * huge);  // ones in its group round to 0
     EXPECT_FLOAT_EQ(y[16], 0x1p-24f * huge);
     for (size_t i = 32; i < 64; ++i) EXPECT_EQ(y[i], 0.0f);
   }

@@ -21,7 +21,7 @@ TEST(Dispatch, TablesHaveKeysOfTheirOwnAndTheReferenceComesFirst) {
   }
 }
 
-// The choice is made once a process, so each case runs in a child.
+// A process chooses its table once, so each case runs in a child.
 int ForcedIsaStatus(const char* isa) {
   setenv("TANDEM_FORCE_ISA", isa, 1);
   try {

@@ -1,5 +1,5 @@
-// The elementary functions of math.inc, included as any group of kernels is (engine/kernels/
-// README.md), against double arithmetic.
+// The elementary functions of math.inc, included like any group of kernels
+// (engine/kernels/README.md), compared with f64 arithmetic.
 #include <gtest/gtest.h>
 #include <immintrin.h>
 
@@ -14,14 +14,14 @@
 #include "engine/kernels/cpu_features.h"
 #include "engine/kernels/kernels.h"
 
-// The intrinsics headers of g++ 12 raise these two by mistake.
+// False alarms of g++ 12 in its intrinsics headers.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
 namespace tandem::engine {
 namespace {
 
-// Sixteen values in place.
+// Functions of sixteen values, in place.
 struct MathFunctions {
   std::string name;
   void (*exp)(float*);
@@ -77,7 +77,7 @@ std::vector<MathFunctions> Runnable() {
 class MathTest : public testing::TestWithParam<MathFunctions> {};
 INSTANTIATE_TEST_SUITE_P(Tables, MathTest, testing::ValuesIn(Runnable()),
                          [](const auto& test_case) { return test_case.param.name; });
-// A CPU without AVX2 has nothing to test.
+// A CPU without AVX2 has no table to test.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MathTest);
 
 // Distance in units of the last place of the exact value (subnormals: of the smallest).
@@ -88,7 +88,7 @@ double Ulps(float got, double exact) {
   return std::abs(double{got} - exact) / ulp;
 }
 
-// The worst error over all floats of [lo, hi] of one sign, `step` bit patterns apart.
+// The worst error over floats of one sign in [lo, hi], `step` bit patterns apart.
 double WorstUlps(void (*f)(float*), double (*exact)(double), float lo, float hi, uint32_t step) {
   double worst = 0;
   float lanes[16];

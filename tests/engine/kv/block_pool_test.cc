@@ -77,7 +77,7 @@ TEST(BlockPool, MisuseIsReportedAsOurBug) {
   EXPECT_THROW(BlockPool(-1), Error);
 }
 
-// The same contract in the plainest words: two lists.
+// The oracle: the same contract with two lists.
 struct SimplePool {
   std::vector<int32_t> references;
   std::vector<bool> cached;
@@ -148,7 +148,7 @@ TEST(BlockPoolProperty, BehavesLikeTwoListsOnRandomTraces) {
           break;
         }
       }
-      // Conservation: every block is either free or referenced, and nobody is counted twice.
+      // Conservation: every block is either free or referenced, and counted once.
       int64_t used = 0;
       for (uint32_t i = 0; i < n; ++i) {
         ASSERT_EQ(pool.references(BlockId{i}), simple.references[i]);

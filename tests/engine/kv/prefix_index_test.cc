@@ -99,8 +99,8 @@ TEST(PrefixIndex, ReusingAnIndexedBlockWithoutForgettingIsOurBug) {
   EXPECT_THROW(index.Insert(Tokens(15), Blocks({1}), ""), Error) << "a block that is not full";
 }
 
-// Pool and index together, as the scheduler uses them: sequences over a tiny alphabet share
-// prefixes; what each block really holds is tracked on the side, and a match must always be true.
+// Pool and index together, as the scheduler uses them; sequences over a tiny alphabet share
+// prefixes. The test tracks the real contents of each block, and every match must agree.
 TEST(PrefixIndexProperty, MatchesHoldExactlyTheTokensTheyPromise) {
   constexpr size_t kLength = kTokensPerBlock;
   int64_t matched_blocks = 0;

@@ -43,7 +43,7 @@ TEST(LoopStatusTest, AClientsBoundAndTheQueuesAreHeldTogether) {
   EXPECT_EQ(enter(kClient, 0), LoopStatus::Entry::kTaken);
   EXPECT_EQ(enter(8, 1), LoopStatus::Entry::kQueueFull);
 
-  // Both were taken from the inbox; one has the place now.
+  // Both requests have left the inbox; one now has the slot.
   status.Publish(Stats(1, 1), {}, 1, 2, std::array{kClient});
   EXPECT_EQ(enter(kClient, 1), LoopStatus::Entry::kClientFull);
   EXPECT_EQ(enter(8, 1), LoopStatus::Entry::kTaken);

@@ -9,7 +9,7 @@
 namespace tandem::engine {
 namespace {
 
-// Every token is the string it was made with; the last one is special.
+// Token i is the i-th string; the last one is special.
 class WordTokenizer : public Tokenizer {
  public:
   explicit WordTokenizer(std::vector<std::string> words) : words_(std::move(words)) {}
@@ -187,7 +187,7 @@ TEST(ChoiceOutput, HalfACharacterWaitsWithItsToken) {
   EXPECT_EQ(outcome.delta_tokens[0], (std::vector<TokenId>{0, 1}));
 }
 
-// Log-probabilities go with tokens, and must belong to the text beside them.
+// Log-probabilities belong to tokens and must arrive with those tokens' text.
 TEST(ChoiceOutput, ATokenIsShownWithAllOfItsText) {
   const WordTokenizer words({"playST", "x", "\xE2\x82", "\xAC ST", "OP", "</s>"});
   ChoiceOutput::Options options = Base(&words);
@@ -223,8 +223,8 @@ TEST(ChoiceOutput, WithoutTokenizerTokensComeWithoutText) {
   EXPECT_EQ(outcome.end->stop_token, 9);
 }
 
-// The same bytes, cut into tokens differently, give the same text; and it is what a search in the
-// whole text would give.
+// The text does not depend on how its bytes are cut into tokens. It equals the result of a search
+// in the whole text.
 TEST(StopMatcher, FindsTheMatchThatEndsFirstHoweverTheTextIsCut) {
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     std::mt19937_64 random(seed);

@@ -1,5 +1,5 @@
-// An adapter beside its base: what belongs to which weight, what does not fit, and that rows which
-// go through it leave the others alone.
+// Adapters on a base: their weights, adapters that do not fit, and rows with an adapter that leave
+// other rows unchanged.
 
 #include "engine/model/adapter.h"
 
@@ -26,7 +26,7 @@ namespace {
 
 using tests::ModelHarness;
 
-// Rewrites one tensor of an adapter: its name, shape or values.
+// Rewrites the name, shape or values of one tensor of an adapter.
 void Change(const std::filesystem::path& dir, const std::string& tensor, const std::string& name,
             const std::vector<int64_t>& shape, float value = 0,
             const std::map<std::string, std::string>& metadata = {}) {
@@ -150,7 +150,7 @@ TEST_F(AdapterTest, RefusesModulesThatTheBaseDoesNotHaveOrThatAreNoLinearLayers)
   }
 }
 
-// Files that lost their tensors of one kind would run, and say something else.
+// An adapter without its tensors of one kind would run with other outputs.
 TEST_F(AdapterTest, RefusesTargetsOfTheBaseThatHaveNoTensor) {
   const auto with_target = [&](const nlohmann::json& target, const nlohmann::json& excluded) {
     std::filesystem::remove_all(adapter_dir());
@@ -165,14 +165,14 @@ TEST_F(AdapterTest, RefusesTargetsOfTheBaseThatHaveNoTensor) {
     with_target(target, nullptr);
     ExpectRefused({"target_modules", "'" + std::string(target) + "'", "there is no tensor"});
   }
-  // Lists that fit many models name layers that this one does not have.
+  // Lists that fit many models name layers that this one lacks.
   with_target("query_key_value", nullptr);
   EXPECT_EQ(harness_->LoadAdapter(adapter_dir())->rank(), 4);
   with_target("lm_head", "lm_head");
   EXPECT_EQ(harness_->LoadAdapter(adapter_dir())->rank(), 4);
 }
 
-// Of every model of the goldens, so that families with fused or reversed layers take part.
+// Every golden model, so that families with fused or reversed layers take part.
 class AdapterRows : public testing::TestWithParam<std::string> {};
 
 TEST_P(AdapterRows, DependOnTheirOwnAdapterAloneWhateverTheBatch) {
@@ -204,7 +204,7 @@ TEST_P(AdapterRows, DependOnTheirOwnAdapterAloneWhateverTheBatch) {
       EXPECT_NE(alone[0], alone[1]);
       EXPECT_NE(alone[1], alone[2]);
 
-      // Twice each, in an order that splits every adapter's rows, in two chunks.
+      // Two sequences of each, in an order that separates an adapter's rows, in two chunks.
       const std::vector<size_t> order = {1, 0, 2, 1, 2, 0};
       std::vector<ModelHarness::Sequence> sequences;
       for (const size_t who : order) sequences.push_back({.adapter = adapters[who].get()});

@@ -20,7 +20,7 @@ ModelConfig Parse(const Json& json) {
   return FindFamily(json, "config.json").parse_config(json, "config.json");
 }
 
-// The message of the Error that parsing throws; empty when it does not.
+// The message of the Error from parsing; empty without an error.
 std::string Fault(const Json& json, ErrorCode expected) {
   try {
     Parse(json);
@@ -152,7 +152,7 @@ TEST(LlamaConfig, LinearScalingSlowsEveryWave) {
   }
 }
 
-// The frequencies are those of transformers' _compute_yarn_parameters for these keys.
+// The frequencies of transformers' _compute_yarn_parameters for these keys.
 TEST(LlamaConfig, YarnKeepsFastWavesSlowsSlowOnesAndStretchesTheContext) {
   Json json = With(LlamaJson(), "head_dim", 16);
   json["rope_theta"] = 10000.0;
@@ -291,7 +291,7 @@ TEST(MiniGptConfig, ThePresetOfTheTutorialHasItsParameterCount) {
 
 Json OfType(const char* model_type) { return Json{{"model_type", model_type}}; }
 
-// The defaults of transformers' classes: what real files leave out.
+// Defaults of transformers' classes, for keys that real files omit.
 TEST(MistralConfig, AbsentKeysHaveTheDefaultsOfTransformers) {
   const ModelConfig c = Parse(OfType("mistral"));
 
@@ -378,7 +378,7 @@ TEST(GemmaConfig, GeluMeansItsTanhFormWhereTheFirstFilesSaySo) {
   EXPECT_EQ(Parse(json).activation, Activation::kGeluTanh);
   json["hidden_activation"] = nullptr;
   EXPECT_EQ(Parse(json).activation, Activation::kGeluTanh);
-  json["hidden_activation"] = "gelu";  // said on purpose: the exact form, which we lack
+  json["hidden_activation"] = "gelu";  // explicitly the exact form, which we lack
   EXPECT_NE(Fault(json, ErrorCode::kUnsupported).find("hidden_activation"), std::string::npos);
 }
 
@@ -443,7 +443,7 @@ TEST(LayerTypes, WhatTheyMayNotBeIsRefused) {
   EXPECT_NE(Fault(json, ErrorCode::kDataLoss).find("sliding_window"), std::string::npos);
 }
 
-// A fuzzer put a line break into the name of a layer type.
+// A fuzzer found a line break in the name of a layer type.
 TEST(Faults, AreOneLineWhateverTheFileSays) {
   Json layers = With(OfType("gemma2"), "num_hidden_layers", 1);
   layers["layer_types"] = {"full_att\ntion"};

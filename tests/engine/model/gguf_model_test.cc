@@ -1,4 +1,4 @@
-// Models from files of other programs: the same model, whatever it is written in.
+// Models from other programs' files: the same model in every container.
 
 #include <gtest/gtest.h>
 
@@ -79,7 +79,7 @@ TEST(GgufModel, OtherMetadataPackNothingAgainAndOtherTensorsDo) {
   EXPECT_EQ(first->packed_path(), second->packed_path());
   EXPECT_EQ(n_packed(), 1);
 
-  // One byte of the last tensor.
+  // Changes one byte of the last tensor.
   std::string bytes = ReadWholeFile(dir.path() / "a.gguf", 1 << 26);
   const std::string tail = bytes.substr(bytes.size() - 256);
   const size_t at = bytes.size() - 256 + tail.find_last_not_of('\0');
@@ -119,7 +119,7 @@ class GgufBlocks : public ::testing::Test {
   tests::TemporaryDir dir_;
 };
 
-// Bit for bit: every scale and every integer in its block is the one of the file.
+// Expects every scale and integer of the file in the model's blocks, bit for bit.
 void ExpectTheFilesOwnNumbers(const fs::path& path, Encoding encoding, BlockFormat block) {
   ThreadPool pool(1);
   OpsContext ops(Kernels(), pool);
@@ -147,7 +147,7 @@ void ExpectTheFilesOwnNumbers(const fs::path& path, Encoding encoding, BlockForm
         in_file += EncodedBlockBytes(encoding);
       }
     }
-    // And so, every value is the one that decoding gives.
+    // Hence every value equals the decoded one.
     std::vector<float> unpacked(static_cast<size_t>(weight.spec->n * weight.spec->k));
     UnpackPanels(weight.panels, unpacked.data());
     EXPECT_TRUE(SameBits(unpacked, DecodeTensor(stored))) << weight.spec->name;
@@ -157,7 +157,7 @@ void ExpectTheFilesOwnNumbers(const fs::path& path, Encoding encoding, BlockForm
 
 TEST_F(GgufBlocks, Q8_0IsServedWithItsOwnIntegersAndScales) {
   ExpectTheFilesOwnNumbers(Write(Encoding::kQ8_0), Encoding::kQ8_0, BlockFormat::kInt8);
-  // -128 too, which we never round to.
+  // -128 too, which our rounding never produces.
   ExpectTheFilesOwnNumbers(WriteRandom(Encoding::kQ8_0), Encoding::kQ8_0, BlockFormat::kInt8);
 }
 
@@ -195,7 +195,7 @@ TEST_F(GgufBlocks, Q4_KIsServedAsItIsWhateverTheBatch) {
       }
     }
   }
-  // Near what the same numbers give in bf16.
+  // Close to the bf16 model on the same numbers.
   tests::ModelHarness bf16(path, {.dtype = DType::kBF16}), own(path, {});
   const std::vector<float> a = bf16.Prefill(tokens, 0), b = own.Prefill(tokens, 0);
   double error = 0, norm = 0;
@@ -232,7 +232,7 @@ TEST_F(GgufBlocks, OtherBlocksAreServedAsRoundedToInt8AndAsDecodedInF32) {
         error += std::pow(static_cast<double>(got[e]) - want[e], 2);
         norm += std::pow(static_cast<double>(want[e]), 2);
       }
-      // A step of int8 is 1/127 of a group's largest; random blocks fill their range.
+      // A step of int8 is 1/127 of a group's largest value; random blocks use their range.
       EXPECT_LT(std::sqrt(error / norm), 0.01) << weight.spec->name;
     }
   }
@@ -254,7 +254,7 @@ TEST_F(GgufBlocks, ATypeThatIsAskedForIsRoundedToAnew) {
   EXPECT_EQ(bf16->weights_type(), "bf16");
   EXPECT_NE(own->fingerprint(), anew->fingerprint());
   EXPECT_NE(own->fingerprint(), bf16->fingerprint());
-  // Each has a packed file of its own, and the embedding is finer only where --dtype decides.
+  // Each has its own packed file. The embedding has a finer format only if --dtype decides.
   EXPECT_EQ(std::distance(fs::directory_iterator(cache / "packed"), {}), 3);
   EXPECT_EQ(own->weights()[0].panels.block, BlockFormat::kInt4);
   EXPECT_EQ(anew->weights()[0].panels.block, BlockFormat::kInt6);
@@ -273,7 +273,7 @@ TEST_F(GgufBlocks, ThePackedFileIsMadeOnceAndMapped) {
   EXPECT_TRUE(SameBits(logits, in_memory.Prefill(tokens, 0)));
 }
 
-// A packed file of other decoders must not be taken for one of these.
+// A packed file made by another decoder version must not be reused.
 TEST_F(GgufBlocks, ThePackedFileSaysHowTheFilesNumbersWereDecoded) {
   const auto header_of = [&](const fs::path& model, const char* cache) {
     tests::ModelHarness harness(model, {.cache_dir = dir_.path() / cache});
@@ -298,8 +298,8 @@ TEST_F(GgufBlocks, ComeCloseToTheModelTheyWereMadeFrom) {
     error += std::pow(static_cast<double>(got[i]) - want[i], 2);
     norm += std::pow(static_cast<double>(want[i]), 2);
   }
-  // Int8 weights and activations over two layers; a wrong permutation or transpose gives 1 and
-  // more.
+  // Int8 weights and activations over two layers. A wrong permutation or transpose would give at
+  // least 1.
   EXPECT_LT(std::sqrt(error / norm), 0.05);
 }
 
@@ -335,7 +335,7 @@ TEST(GgufModel, AMissingTensorIsNamedAsFamiliesCallIt) {
   }
 }
 
-// What Model::Load says; empty: nothing.
+// The error of Model::Load; empty without an error.
 std::string FaultOf(const tests::GgufWriter& writer) {
   const tests::TemporaryDir dir;
   writer.Write(dir.path() / "m.gguf");
@@ -351,7 +351,7 @@ std::string FaultOf(const tests::GgufWriter& writer) {
 
 std::string Zeros(int64_t floats) { return std::string(static_cast<size_t>(floats) * 4, '\0'); }
 
-// Ignoring them would compute another model's answers.
+// Ignoring them would compute another model's outputs.
 TEST(GgufModel, TensorsOfABlockThatNoWeightUsesAreRefused) {
   for (const auto& [golden, tensor, named] :
        std::vector<std::tuple<const char*, const char*, const char*>>{
@@ -376,7 +376,7 @@ TEST(GgufModel, TensorsThatOldConvertersWroteBesidesAreNot) {
     writer.AddTensor("blk.0.attn_rot_embd.weight", tests::kGgufF32, {4}, Zeros(4));
     writer.AddTensor("cls.weight", tests::kGgufF32, {4}, Zeros(4));
     EXPECT_EQ(FaultOf(writer), "");
-    // A tied head that is written out.
+    // Skips tied heads that the file stores.
     const std::string bytes = writer.Bytes();
     const ModelDir model = ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes)));
     if (model.FindStored("lm_head.weight") != nullptr) continue;
@@ -401,7 +401,7 @@ TEST(GgufModel, FaultsOfTheConfigNameTheFileThatIsThere) {
       << FaultOf(writer);
 }
 
-// One trained model in all of its containers, and what two other programs compute with it.
+// One trained model in all its containers, compared with the outputs of two other programs.
 class StoriesContainers : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -12,8 +12,8 @@
 #include "tests/support/model_harness.h"
 #include "tests/support/paths.h"
 
-// Families against tests/golden (its README states the tolerances and why), for both compute
-// dtypes on every table this CPU can run.
+// Families against tests/golden, for both compute dtypes on every table that this CPU supports. The
+// README of tests/golden gives the tolerances and their reasons.
 
 namespace tandem::engine {
 namespace {
@@ -102,7 +102,7 @@ TEST_P(GoldenModel, GreedyIdsMatchAloneInAnyChunkingAndTogether) {
 }
 
 TEST_P(GoldenModel, LogProbabilitiesOfTheGreedyPathMatch) {
-  // Stated for f32; bf16 is held to what its 2^-8 steps make of logits around 10.
+  // Stated for f32. In bf16, steps of 2^-8 change logits around 10 by up to 0.25.
   const double tolerance = GetParam().dtype == DType::kF32 ? 1e-3 : 0.25;
   for (const GoldenSequence& sequence : golden_.sequences) {
     std::vector<TokenId> tokens = sequence.input_ids;
@@ -119,7 +119,7 @@ TEST_P(GoldenModel, LogProbabilitiesOfTheGreedyPathMatch) {
   }
 }
 
-// Models, and adapters beside their bases.
+// Models, and adapters on their bases.
 std::vector<std::string> AllGoldens() {
   std::vector<std::string> names = tests::GoldenNames();
   for (const std::string& adapter : tests::AdapterGoldenNames()) names.push_back(adapter);
@@ -148,7 +148,8 @@ std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, GoldenModel, ::testing::ValuesIn(AllCases()), CaseName);
 
-// The mean over positions of KL(reference || ours), in nats.
+// The mean over positions of KL(reference
+// ours), in nats.
 double MeanKl(const std::vector<float>& reference, const std::vector<float>& ours, size_t vocab) {
   double sum = 0;
   for (size_t at = 0; at < reference.size(); at += vocab) {
@@ -163,9 +164,9 @@ double MeanKl(const std::vector<float>& reference, const std::vector<float>& our
   return sum * static_cast<double>(vocab) / static_cast<double>(reference.size());
 }
 
-// Weights in blocks move the logits of these tiny random models, whose logits are around 10 and so
-// amplify every error, by so much: measured 0.0087 (Llama 2) and 0.571 (Qwen 3) at most. A trained
-// model follows below.
+// Quantised weights move logits of these tiny random models: their logits are around 10 and amplify
+// every error. Measured: at most 0.0087 (Llama 2) and 0.571 (Qwen 3). A trained model follows
+// below.
 class GoldenModelInBlocks : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenModelInBlocks, LogitsStayNearTheReference) {
@@ -197,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, GoldenModelInBlocks, ::testing::ValuesIn(AllGol
                            return name;
                          });
 
-// The model that ships with the program, along 300 tokens of its own text, against bf16.
+// The bundled model over 300 tokens of its own text, compared with bf16.
 TEST(TandemStories, WeightsInBlocksHardlyChangeWhatItSays) {
   const auto dir = tests::SourceDir() / "config/models/tandem-stories";
   ModelHarness bf16(dir, {.dtype = DType::kBF16});
@@ -207,7 +208,7 @@ TEST(TandemStories, WeightsInBlocksHardlyChangeWhatItSays) {
   const std::vector<float> reference = bf16.Prefill(tokens, 0);
   const auto vocab = static_cast<size_t>(bf16.vocab_size());
 
-  // Measured: KL 0.00034 and 0.0179 nats, the same first choice in 99.7 % and 95.0 %.
+  // Measured: KL 0.00034 and 0.0179 nats; the same first choice in 99.7 % and 95.0 %.
   for (const auto& [block, limit, least_agreement] :
        {std::tuple{BlockFormat::kInt8, 0.001, 0.99}, {BlockFormat::kInt4, 0.03, 0.92}}) {
     ModelHarness harness(dir, {.block = block});
@@ -223,7 +224,7 @@ TEST(TandemStories, WeightsInBlocksHardlyChangeWhatItSays) {
   }
 }
 
-// A model that someone really trained. Its golden logits come from a float64 forward pass.
+// A trained model; its golden logits come from an f64 forward pass.
 TEST(Stories260K, LogitsAndGreedyIdsMatchItsGolden) {
   const auto dir = tests::FindSharedData("data/models/stories260K");
   if (!dir) GTEST_SKIP() << tests::AbsentData("data/models/stories260K");
@@ -248,7 +249,7 @@ TEST(Stories260K, LogitsAndGreedyIdsMatchItsGolden) {
         const std::vector<float> last(logits.end() - static_cast<ptrdiff_t>(vocab), logits.end());
         EXPECT_LE(MaxAbsDifference(last, expected), 2e-3);  // the golden prints 7 digits of ~18
       }
-      // Below a gap of 0.01 between the best two a float32 engine may branch.
+      // Below a gap of 0.01 between the two best tokens, an f32 engine may choose the other.
       if (each.at("min_top1_top2_gap").get<double>() >= 0.01) {
         EXPECT_EQ(harness.Greedy({prompt}, greedy.size(), 0)[0], greedy);
       }

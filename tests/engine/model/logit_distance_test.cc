@@ -91,7 +91,7 @@ TEST_F(LogitDistanceTest, FewerBitsAreFarther) {
   EXPECT_LE(far.same_first_choice, near.same_first_choice);
 }
 
-// One after the other is the same as both at a time, bit for bit.
+// A comparison with recorded logits gives the same bits as one with the loaded model.
 TEST_F(LogitDistanceTest, ARecordStandsForItsModel) {
   const auto bf16 = Load({.dtype = DType::kBF16});
   const auto int8 = Load({.block = BlockFormat::kInt8});

@@ -1,4 +1,4 @@
-// Adapters merged into their base.
+// Merges of adapters into their base.
 
 #include "engine/tools/merge_adapter.h"
 
@@ -62,7 +62,7 @@ class MergeAdapterTest : public testing::Test {
     return std::nullopt;
   }
 
-  // A tiny Llama and an adapter of all its layers.
+  // Makes a tiny Llama and an adapter of all its layers.
   void MakeLlama(DType stored = DType::kBF16) {
     RandomModelSpec model;
     model.config = TinyLlamaConfig();
@@ -79,8 +79,8 @@ class MergeAdapterTest : public testing::Test {
   OpsContext ops_;
 };
 
-// Every element is the f64 sum to within what f32 sums and one rounding lose; what has no adapter
-// is the base's, byte for byte.
+// Every element is the f64 sum, within the error of f32 sums and one rounding. Tensors without an
+// adapter keep the base's bytes.
 TEST_F(MergeAdapterTest, WeightsAreTheSumsRoundedOnceAndAllOthersStayAsTheyAre) {
   for (const std::string& name : tests::GoldenNames()) {
     SCOPED_TRACE(name);
@@ -146,7 +146,7 @@ TEST_F(MergeAdapterTest, TheMergedModelServesWhatBaseAndAdapterServe) {
 
     EXPECT_GT(report.max_abs_difference, 0);
     EXPECT_LE(report.max_abs_difference, report.bound);
-    // An adapter that was not merged, or merged the wrong way round, would be far outside.
+    // A missing or transposed adapter would be far outside.
     EXPECT_GT(report.moved_by_adapter, 4 * report.max_abs_difference);
     tests::ModelHarness beside(golden.dir, {.dtype = DType::kF32});
     beside.UseAdapter(beside.LoadAdapter(adapter_));
@@ -223,8 +223,8 @@ TEST_F(MergeAdapterTest, AFullDiskIsSaidAndLeavesNothing) {
   EXPECT_EQ(FilesIn(dir_.path()), before);
 }
 
-// An adapter whose two ranks all but cancel: beside its base it computes with what bf16 leaves of
-// them, merged in f32 with their difference.
+// The two ranks of this adapter nearly cancel. Beside its base it computes with their bf16
+// remainder; merged in f32, with their exact difference.
 TEST_F(MergeAdapterTest, LogitsThatDifferTooMuchAreAnErrorAndNothingIsKept) {
   MakeLlama();
   tests::WriteRandomAdapter(base_, 2, 7, dir_.path() / "cancels");
@@ -262,8 +262,8 @@ TEST_F(MergeAdapterTest, LogitsThatDifferTooMuchAreAnErrorAndNothingIsKept) {
   EXPECT_EQ(FilesIn(dir_.path()), before);
 }
 
-// With packed weights in a cache, which are mapped, a model is merged in memory for a few of its
-// weights: two thirds of the model would not fit below this limit.
+// Packed weights in a cache are mapped, so a merge needs memory for a few weights only. Two thirds
+// of the model would exceed this limit.
 TEST_F(MergeAdapterTest, OneWeightAfterTheOtherIsInMemory) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer's own memory does not live within such a limit";
@@ -284,7 +284,7 @@ TEST_F(MergeAdapterTest, OneWeightAfterTheOtherIsInMemory) {
     return 0LL;
   };
   const auto bytes = static_cast<int64_t>(fs::file_size(base_ / "model.safetensors"));
-  const int64_t room = 24 << 20;  // two weights in f32, heap of threads, the model's runner
+  const int64_t room = 24 << 20;  // two f32 weights, the threads' heap, the model's runner
   ASSERT_LT(room, bytes * 2 / 3) << "the test could not tell";
   rlimit old{};
   getrlimit(RLIMIT_DATA, &old);

@@ -11,8 +11,7 @@
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
 
-// Load invariance (DESIGN promise 2): the logits of a sequence are bitwise the same however its
-// rows were computed.
+// Load invariance: the logits of a sequence do not depend on how its rows are batched, bit for bit.
 
 namespace tandem::engine {
 namespace {
@@ -79,7 +78,7 @@ TEST_P(LoadInvariance, NeighboursInTheBatchChangeNothing) {
     const std::vector<float> alone = harness.Prefill(mine, 0);
     const auto vocab = static_cast<size_t>(harness.vocab_size());
 
-    // Mine is prefilled between two others, then decoded token by token amid their prefill.
+    // `me` is prefilled between two others, then decoded token by token during their prefill.
     ModelHarness::Sequence a, me, b;
     std::vector<float> logits = harness.Step({{&a, RandomTokens(2, 33, harness.vocab_size())},
                                               {&me, first_part},

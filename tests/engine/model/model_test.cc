@@ -180,7 +180,7 @@ TEST_F(ModelLoad, PackedWeightsHoldTheNumbersOfTheCheckpoint) {
 }
 
 TEST_F(ModelLoad, AMissingTensorIsNamed) {
-  // Three layers are asked of a checkpoint of two.
+  // config.json asks for three layers; the checkpoint has two.
   const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
   Edit(model, [](auto& json) { json["num_hidden_layers"] = 3; });
 
@@ -249,7 +249,7 @@ TEST_F(ModelLoad, ContextCanBeLoweredButNotRaised) {
 
 TEST_F(ModelLoad, ProgressRisesToOne) {
   const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
-  double last = 0;  // stays 0 while the checkpoint is hashed
+  double last = 0;  // starts at 0, while the checkpoint is hashed
 
   Load(model, {.progress = [&](double fraction) {
          EXPECT_GE(fraction, last);
@@ -306,7 +306,7 @@ TEST_F(ModelLoad, DTypesAndCheckpointsHaveFilesOfTheirOwn) {
   EXPECT_EQ(PackedFiles().size(), 5u);
 }
 
-// As when a release rounds the head of int4 to another format than the one before it did.
+// For instance a release that quantises the head of int4 models to another format.
 TEST_F(ModelLoad, AFileWhoseHeadIsInAnotherFormatIsNotTaken) {
   const fs::path dir = WriteTiny("m", {.config = TinyLlamaConfig()});
   const LoadOptions options{.block = BlockFormat::kInt4, .cache_dir = path("cache")};
@@ -320,7 +320,7 @@ TEST_F(ModelLoad, AFileWhoseHeadIsInAnotherFormatIsNotTaken) {
   EXPECT_NE(now.key, then.key);
   EXPECT_LT(now.file_bytes, then.file_bytes);
 
-  // Even in the place of ours it would be made again, since its header is not the one expected.
+  // Even under our name it is rebuilt, since its header differs from the expected one.
   Load(dir, options);
   const fs::path packed = PackedFiles().at(0);
   const std::string good = ReadWholeFile(packed, 1 << 24);
@@ -481,7 +481,7 @@ TEST_F(ModelLoad, TheCacheKeepsItsLimitAndDropsTheLeastRecentlyUsed) {
   }
   const int64_t one = Load(models[0], {.cache_dir = path("cache")})->weight_bytes();
   const LoadOptions options{.cache_dir = path("cache"), .cache_limit_bytes = 2 * one + 1000};
-  // Give each use a time of its own, without waiting for the clock.
+  // Gives each use its own time without waiting for the clock.
   const auto use = [&](size_t which, int minute) {
     std::vector<fs::path> before = PackedFiles();
     const auto model = Load(models[which], options);
@@ -499,7 +499,7 @@ TEST_F(ModelLoad, TheCacheKeepsItsLimitAndDropsTheLeastRecentlyUsed) {
   const std::string first = PackedFiles().at(0);
   use(1, 2);
   use(0, 3);
-  use(2, 4);  // drops model 1, which was used before model 0 was used again
+  use(2, 4);  // evicts model 1, the least recently used
 
   const std::vector<fs::path> left = PackedFiles();
 
@@ -510,8 +510,8 @@ TEST_F(ModelLoad, TheCacheKeepsItsLimitAndDropsTheLeastRecentlyUsed) {
       << "larger than the whole cache";
 }
 
-// S3, the sharing half: pages of the packed file appear as shared, clean file pages in both
-// processes rather than as memory of their own.
+// S3, sharing: pages of the packed file are shared clean file pages in both processes, not private
+// memory.
 TEST_F(ModelLoad, TwoProcessesShareThePagesOfOnePackedFile) {
   ModelConfig config = TinyLlamaConfig();
   config.vocab_size = 20000;

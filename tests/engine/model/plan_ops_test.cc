@@ -20,7 +20,7 @@ ForwardPlan Plan(const ModelConfig& config, DType dtype) {
 
 struct Interval {
   int64_t begin, end;         // bytes per row
-  int32_t first_op, last_op;  // inclusive: inputs and output of an op live together
+  int32_t first_op, last_op;  // inclusive: inputs and output of an op live at the same time
 };
 
 std::vector<Interval> Intervals(const ForwardPlan& plan) {
@@ -65,7 +65,7 @@ TEST(PlanForward, TheArenaDoesNotGrowWithTheNumberOfLayers) {
 }
 
 TEST(PlanForward, CountsTheFlopsOfTheLinearLayers) {
-  const ModelConfig c = TinyLlamaConfig();  // width 48, 4 heads of 12, 2 kv heads, ffn 80
+  const ModelConfig c = TinyLlamaConfig();  // width 48, 4 heads of 12, 2 KV heads, ffn 80
 
   const ForwardPlan plan = Plan(c, DType::kBF16);
 
@@ -76,7 +76,7 @@ TEST(PlanForward, CountsTheFlopsOfTheLinearLayers) {
 
 TEST(PlanForward, AnInputOfThreeMatricesIsRoundedOnce) {
   const ForwardPlan plan = Plan(TinyMiniGptConfig(), DType::kBF16);
-  // Ops 0..2 are the embeddings and their sum; q, k and v read it through one copy.
+  // Ops 0..2 are the embeddings and their sum; q, k and v share one rounded copy of it.
   const ForwardPlan::Activation& x = plan.activations[2];
 
   EXPECT_EQ(x.rounded_first_op, 3);

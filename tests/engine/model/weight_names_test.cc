@@ -14,15 +14,15 @@
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
 
-// One model, the names that its files have in the wild.
+// One model under all weight names that are in use.
 
 namespace tandem::engine {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Rename = std::function<std::optional<std::string>(const std::string&)>;  // none: left out
+using Rename = std::function<std::optional<std::string>(const std::string&)>;  // nullopt: omit
 
-// A copy of a golden model under other names.
+// Copies a golden model with other names.
 void WriteRenamed(const tests::Golden& golden, const Rename& rename, const Json& config,
                   const std::filesystem::path& dir) {
   const ModelDir source = ModelDir::Open(golden.dir);

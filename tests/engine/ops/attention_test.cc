@@ -13,7 +13,7 @@ namespace {
 using AttentionTest = TableTest;
 INSTANTIATE_TEST_SUITE_P(Tables, AttentionTest, testing::ValuesIn(AllTables()), TableName);
 
-// A sequence's queries, keys and values, all positions.
+// Queries, keys and values of a sequence at all positions.
 struct Sequence {
   Sequence(DType dtype, const AttentionSpec& spec, int64_t length, uint32_t seed)
       : n(length),
@@ -27,8 +27,8 @@ struct Sequence {
   TestMatrix q, k, v;
 };
 
-// Blocks on the heap, exactly as many as asked for, every byte 0xff (NaN in both dtypes): what was
-// never written, or is masked, must not be used.
+// Heap blocks, exactly as many as requested, filled with 0xff (NaN in both dtypes). Unwritten and
+// masked positions must not be read.
 class TestCache {
  public:
   TestCache(DType dtype, const AttentionSpec& spec, int64_t n_blocks)
@@ -279,7 +279,7 @@ TEST_P(AttentionTest, LaterKeysAreNeverTouched) {
     TestOps ops(table(), 2);
     RunInChunks(ops, spec, s, blocks, cache.view(), {s.n}, whole);
 
-    // Rows 40..90 now hold infinities; the rows before must come out as they did.
+    // Rows 40..90 now hold infinities; earlier rows must not change.
     Sequence poisoned(dtype, spec, 90, 7);
     for (int64_t r = 40; r < s.n; ++r) {
       for (int64_t c = 0; c < spec.n_kv_heads * spec.head_dim; ++c) {
@@ -310,7 +310,7 @@ TEST_P(AttentionTest, KeysBeforeTheWindowMayBeGone) {
   TestOps ops(table(), 2);
   RunInChunks(ops, spec, s, blocks, cache.view(), {s.n}, whole);
 
-  // Row 199 sees positions 167..199: blocks 0..9 may be anything, even no block at all.
+  // Row 199 sees positions 167..199: blocks 0..9 may have any value, even an invalid id.
   for (size_t b = 0; b < 10; ++b) blocks[b] = {0xffffffffu};
   const AttentionSlice slice = {0, 1, 199, blocks};
   Result last(DType::kBF16, spec, 1);

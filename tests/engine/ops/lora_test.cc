@@ -37,7 +37,7 @@ TEST_P(LoraTest, AddsTheLowRankProductToWhatIsThere) {
           double sum = 0;
           for (int64_t i = 0; i < k; ++i) sum += double{x.At(row, i)} * pair.a.At(r, i);
           sum *= double{0.3f};
-          // bf16 holds h to 2^-9; the sum may fall to either side of a tie.
+          // bf16 stores h to 2^-9; the sum may round to either side of a tie.
           const double step = dtype == DType::kF32 ? 1e-5 : 0x1p-8;
           ASSERT_NEAR(hidden.At(row, r), sum, step * std::abs(sum) + 1e-4) << rank;
           h[static_cast<size_t>(r)] = hidden.At(row, r);
@@ -60,7 +60,7 @@ TEST_P(LoraTest, RowHasTheSameBitsAloneAmidOtherAdaptersAndWithAnyThreads) {
     const TestMatrix x(dtype, m, k, RandomFloats(m * k, 1));
     const Pair first(dtype, n, k, 16, 2, 2), second(dtype, n, k, 5, 0.7f, 8);
     const std::vector<float> before = RandomFloats(m * n, 4);
-    // Rows [0, 3) and [90, 95) stay the base's own.
+    // Rows [0, 3) and [90, 95) have no adapter.
     const std::vector<LoraRows> parts = {
         {&first.lora, 3, 1}, {&second.lora, 4, 86}, {&first.lora, 95, 105}};
     std::vector<float> alone = before;

@@ -13,7 +13,7 @@ namespace {
 using MatMulTest = TableTest;
 INSTANTIATE_TEST_SUITE_P(Tables, MatMulTest, testing::ValuesIn(AllTables()), TableName);
 
-// Sums of n terms in f32, in any order, stay within n half-ulps of the sum of magnitudes.
+// An f32 sum of n terms, in any order, is within n half-ulps of the sum of magnitudes.
 struct Sum {
   double value = 0;
   double magnitude = 0;
@@ -106,7 +106,7 @@ TEST_P(MatMulTest, WeightsInBlocksGiveEachRowTheSameBitsInEverySplitAndWithAnyTh
             << BlockFormatName(block) << " rows " << rows << " threads " << threads;
       }
     }
-    // Other tables too: integers and the order of the rest are the same everywhere.
+    // On other tables too: integers and the order of the rest are the same everywhere.
     std::vector<float> y(whole.size());
     TestOps reference(*RunnableKernelTables().front());
     MatMul(reference, x, w.matrix(), bias.data(), y.data(), s.n);
@@ -125,8 +125,8 @@ TEST_P(MatMulTest, WeightsInBlocksComeNearTheProductOfTheirValues) {
 
       MatMul(ops, x, w.matrix(), nullptr, y.data(), s.n);
 
-      // Only the rows of x are rounded between here and there: by at most half a 127th of a group's
-      // largest value, and these are below 6.
+      // The rows of x are rounded: the error is at most half a 127th of a group's largest value,
+      // here below 6.
       for (int64_t m = 0; m < s.m; ++m) {
         for (int64_t n = 0; n < s.n; ++n) {
           Sum sum;
@@ -177,7 +177,7 @@ TEST_P(MatMulTest, InputGradThroughBlocksIsThatOfTheirValuesInBf16) {
   }
 }
 
-// The panels that a task makes are those of the weight in bf16, so nothing else can differ.
+// A task decodes exactly the panels of the bf16 weight, so all bits are equal.
 TEST_P(MatMulTest, InputGradThroughBlocksHasTheBitsOfTheWeightWidenedToBf16) {
   for (const BlockFormat block : kBlockFormats) {
     const Shape s{37, 701, Fitting(block, 326)};
@@ -337,7 +337,7 @@ TEST_P(MatMulTest, WeightGradOfNoRowsIsZero) {
   EXPECT_EQ(dw, (std::vector<float>{0, 0, 0, 0}));
 }
 
-// The tables with one source of each type.
+// One source of each dtype.
 struct Source {
   DType dtype;
   std::vector<std::byte> bytes;
@@ -496,7 +496,7 @@ TEST(Panels, OfQ4KHoldTheValuesOfTheirSuperBlocksWithAnyThreads) {
                 F16ToFloat(d[0]) * static_cast<float>(scale) * static_cast<float>(q) - least)
           << i;
     }
-    // Rows beyond the weight are zero, numbers included.
+    // Rows beyond the weight are all zero bits, scales included.
     const std::byte* last =
         panels.data() + (n - 1) / kLanes * BlockPanelBytes(BlockFormat::kInt4K, k);
     for (int64_t lane = n % kLanes; lane < kLanes; ++lane) {

@@ -18,7 +18,7 @@
 
 namespace tandem::engine {
 
-// One case per kernel table that runs here.
+// One case per kernel table that this CPU supports.
 class TableTest : public testing::TestWithParam<const KernelTable*> {
  protected:
   const KernelTable& table() const { return *GetParam(); }
@@ -39,7 +39,7 @@ inline std::string TableName(const testing::TestParamInfo<const KernelTable*>& i
 
 inline const DType kComputeTypes[] = {DType::kF32, DType::kBF16};
 
-// An op's surroundings for a test: a table and a pool of its own.
+// The context of an op: a table and a pool of its own.
 struct TestOps {
   explicit TestOps(const KernelTable& table, int n_threads = 1)
       : pool(n_threads), context(table, pool) {}
@@ -56,8 +56,8 @@ inline std::vector<float> RandomFloats(int64_t count, uint32_t seed) {
   return values;
 }
 
-// A compute-dtype activation on the heap, exactly as large as the face asks: the address sanitizer
-// sees every step beyond it.
+// A compute-dtype activation on the heap of exactly the required size: AddressSanitizer sees every
+// access beyond it.
 class TestMatrix {
  public:
   TestMatrix(DType dtype, int64_t rows, int64_t cols)
@@ -78,7 +78,7 @@ class TestMatrix {
   const Matrix& matrix() const { return matrix_; }
   operator ConstMatrix() const { return matrix_; }  // NOLINT(google-explicit-constructor)
 
-  // Rows [first, first + count) of it.
+  // Rows [first, first + count).
   Matrix Rows(int64_t first, int64_t count) const {
     Matrix part = matrix_;
     part.rows = count;
@@ -99,7 +99,7 @@ class TestMatrix {
       bf16_[at] = FloatToBf16(value);
     }
   }
-  // Every byte, padding included.
+  // Compares every byte, padding included.
   bool operator==(const TestMatrix& other) const {
     return f32_.size() == other.f32_.size() && bf16_ == other.bf16_ &&
            std::equal(f32_.begin(), f32_.end(), other.f32_.begin(), [](float a, float b) {
@@ -113,7 +113,7 @@ class TestMatrix {
   std::vector<Bf16> bf16_;
 };
 
-// A weight in panels, and the values they hold after rounding.
+// A weight in panels, and its values after rounding.
 class TestWeight {
  public:
   TestWeight(DType dtype, int64_t n, int64_t k, uint32_t seed)
@@ -140,7 +140,7 @@ class TestWeight {
 
 inline const BlockFormat kBlockFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4,
                                             BlockFormat::kInt4K, BlockFormat::kInt6};
-// Those that weights can be rounded to.
+// Formats to which weights can be quantised.
 inline const BlockFormat kRoundedFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4,
                                               BlockFormat::kInt6};
 
@@ -149,7 +149,7 @@ inline int64_t Fitting(BlockFormat block, int64_t k) {
   return FitsBlocks(block, k) ? k : RoundUp(k, kSuperSize);
 }
 
-// Any super-blocks of Q4_K whose values are below about 1.
+// Arbitrary Q4_K super-blocks with values below about 1.
 inline std::vector<std::byte> RandomQ4K(int64_t n, int64_t k, uint32_t seed) {
   std::mt19937 rng(seed);
   std::vector<std::byte> blocks(static_cast<size_t>(n * k / kSuperSize * kQ4KBytes));
@@ -162,7 +162,7 @@ inline std::vector<std::byte> RandomQ4K(int64_t n, int64_t k, uint32_t seed) {
   return blocks;
 }
 
-// A weight in blocks, and the values they hold.
+// A quantised weight, and its decoded values.
 class TestBlockWeight {
  public:
   TestBlockWeight(BlockFormat block, int64_t n, int64_t k, uint32_t seed)

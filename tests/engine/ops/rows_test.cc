@@ -19,7 +19,7 @@ INSTANTIATE_TEST_SUITE_P(Tables, RowsTest, testing::ValuesIn(AllTables()), Table
 
 constexpr int64_t kCols[] = {1, 2, 7, 15, 16, 17, 48, 63, 200, 2304};
 
-// f32 arithmetic of a few dozen roundings; bf16 has one more, of 2^-8 relative.
+// A few dozen f32 roundings; bf16 has one more, of 2^-8 relative.
 double Tolerance(DType dtype, double value, double scale) {
   const double f32 = 3e-6 * scale;
   return dtype == DType::kF32 ? f32 : f32 + std::abs(value) * 0x1p-8;
@@ -133,7 +133,7 @@ TEST_P(RowsTest, LayerNormAgreesWithDouble) {
         }
         const double rstd = 1 / std::sqrt(variance / static_cast<double>(cols) + 1e-5);
         EXPECT_NEAR(stats[static_cast<size_t>(2 * r)], mean, 1e-6 * 3);
-        if (cols == 1) continue;  // x - mean is all rounding
+        if (cols == 1) continue;  // x - mean is rounding noise
         EXPECT_NEAR(stats[static_cast<size_t>(2 * r + 1)], rstd, 1e-4 * rstd);
         for (int64_t c = 0; c < cols; ++c) {
           const double want =
@@ -318,7 +318,7 @@ TEST_P(RowsTest, RoundingToBf16IsToNearestEvenWithNanKept) {
   }
 }
 
-// One row in the middle of a batch, at 16 addresses, alone and among others, gives equal bits.
+// A row at 16 addresses, alone and inside a batch, gives equal bits.
 TEST_P(RowsTest, ReductionsDependOnTheRowAlone) {
   for (const int64_t cols : {5, 16, 100, 771}) {
     const std::vector<float> row = RandomFloats(cols, 11);
@@ -351,7 +351,7 @@ TEST_P(RowsTest, ReductionsDependOnTheRowAlone) {
   }
 }
 
-// Pointwise kernels may see a value in a full vector or in a tail: the same bits either way.
+// Pointwise kernels process a value in a full vector or in a tail, with the same bits.
 TEST_P(RowsTest, PointwiseValuesDoNotDependOnTheirLane) {
   const std::vector<float> x = RandomFloats(40, 15);
   for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {

@@ -26,8 +26,9 @@ std::vector<float> RandomLogits(std::mt19937_64& random, size_t n, float spread)
   return logits;
 }
 
-// CONTRACT 8.1, word for word: sort everything, keep beginnings. Gives the probabilities of what
-// may be drawn. `sharp` is false when a border is too close to tell in single precision.
+// The rules of engine/sampling/README.md, naively: sort everything, keep prefixes. `probabilities`
+// has every token that may be drawn. `sharp` is false if a border is too close for single
+// precision.
 struct Naive {
   std::map<TokenId, double> probabilities;
   bool sharp = true;
@@ -106,7 +107,8 @@ Naive NaiveDistribution(std::vector<float> row, const SamplingParams& params,
   return naive;
 }
 
-// The token whose interval of the inverse distribution, in order of id, holds u; -1 at a border.
+// The token whose interval of the inverse distribution, in order of ids, contains u; -1 at a
+// border.
 TokenId NaiveDraw(const Naive& naive, double u) {
   double low = 0;
   for (const auto& [id, probability] : naive.probabilities) {
@@ -210,8 +212,8 @@ TEST(Sampler, DrawDependsOnSeedChoiceAndPositionOnly) {
   EXPECT_LT(equal, 20);
 }
 
-// Pearson's chi-square of 40,000 draws against the softmax, for the plain, top-k and top-p paths.
-// 19 degrees of freedom: 43.8 is the 0.1 % point. The seed is fixed: this cannot fail by chance.
+// Pearson's chi-square of 40,000 draws against the softmax, for plain, top-k and top-p. At 19
+// degrees of freedom, 43.8 is the 0.1 % point. The fixed seed makes the result reproducible.
 TEST(Sampler, DrawsFollowTheDistribution) {
   std::mt19937_64 random(3);
   const std::vector<float> logits = RandomLogits(random, 20, 1);

@@ -21,7 +21,7 @@ std::vector<TokenId> Prompt(int64_t length, TokenId first = 0) {
   return tokens;
 }
 
-// A scheduler whose steps "compute" at once and sample token 7 for whoever is due.
+// A scheduler whose steps "compute" at once and sample token 7 for every due sequence.
 class World {
  public:
   World(const SchedulerOptions& options, int64_t blocks)
@@ -86,7 +86,7 @@ TEST(Scheduler, SequencesOfDifferentAdaptersShareNoPrefix) {
   add(3, "one");
   add(4, "two");
 
-  // The second of adapter one waits for the first; nobody else does.
+  // Only the second request of adapter one waits: for the first.
   const BatchPlan together = world.Step();
   EXPECT_EQ(World::Rows(together, 1), 65);
   EXPECT_EQ(World::Rows(together, 2), 65);
@@ -234,9 +234,9 @@ TEST(Scheduler, FollowerGoesOnAloneWhenItsLeaderIsCancelled) {
   EXPECT_EQ(world.Choice(2).cached_len, 32);
 }
 
-// How a leader goes away before it has computed what its follower waits for.
+// How a leader leaves before it has computed the blocks that its follower waits for.
 enum class Departure { kCancelled, kPaused };
-// The base model's cached blocks of the same text, and how the leader goes.
+// The base model's cached blocks of the same text, and how the leader leaves.
 using LeaderLeaves = std::tuple<int64_t, Departure>;
 class SchedulerLeaderLeaves : public testing::TestWithParam<LeaderLeaves> {};
 
@@ -273,8 +273,8 @@ INSTANTIATE_TEST_SUITE_P(All, SchedulerLeaderLeaves,
                                                           Departure::kPaused)));
 
 TEST(Scheduler, AFollowerOfAPreemptedLeaderTakesBlocksOfItsOwnAdapterAlone) {
-  // Twelve choices of the base grow in step and need a block each in the same step; there is one
-  // block less than that, so the leader, the last that holds any, gives up its own.
+  // Twelve choices of the base need a block each in the same step, and one block is missing. The
+  // leader, the last holder of blocks, gives up its own.
   World world(Options(16, 4, 112), 29);
   world.Add(1, Prompt(36), 12);
   while (world.scheduler.num_running() < 12) world.Step();
@@ -394,7 +394,7 @@ TEST(Scheduler, NewcomerTakesThePausedOnesBlocks) {
 
 TEST(Scheduler, CancelReleasesEverythingInEveryPhase) {
   World world(Options(2, 16), 64);
-  world.Add(1, Prompt(40), 3);    // prefill, with choices awaiting the fork
+  world.Add(1, Prompt(40), 3);    // in prefill, with choices awaiting the fork
   world.Add(2, Prompt(10, 500));  // decoding soon
   world.Add(3, Prompt(10, 600));  // queued
   world.Step();

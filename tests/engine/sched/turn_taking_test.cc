@@ -17,7 +17,7 @@
 namespace tandem::engine {
 namespace {
 
-// A queue whose entries are numbered in the order of arrival.
+// A queue whose entries are numbered in order of arrival.
 struct Numbered {
   uint64_t Add(uint64_t client, int priority = 0, int n = 1) {
     const uint64_t id = entries.size();
@@ -129,7 +129,7 @@ TEST(TurnTaking, ClientsAreForgottenWhenNobodyWaits) {
   }
 }
 
-// ---- The scheduler as a whole: random traffic of several clients, seeds printed on failure.
+// ---- The whole scheduler: random traffic of several clients; failures print the seed.
 
 struct Traffic {
   struct Sent {
@@ -166,7 +166,7 @@ struct Traffic {
     return id;
   }
 
-  // Calls `on_start(id)` for each request that gets its first place, in the order of the line.
+  // Calls `on_start(id)` for each request that gets its first slot, in queue order.
   template <class OnStart>
   void Step(const OnStart& on_start) {
     const BatchPlan& plan = scheduler->Plan();
@@ -237,8 +237,8 @@ TEST(Fairness, WithinAKeyAndPriorityFirstComeIsFirstServed) {
   }
 }
 
-// While a request of key B waits, key A starts at most as many as it had before the line could
-// turn: however long its backlog is, and however often it adds to it.
+// While a request of another key waits, at most one request of key 1 starts. The length and growth
+// of key 1's backlog do not matter.
 TEST(Fairness, NoBacklogOfOneKeyDelaysAnotherByMoreThanItsTurn) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(seed);
@@ -247,7 +247,7 @@ TEST(Fairness, NoBacklogOfOneKeyDelaysAnotherByMoreThanItsTurn) {
     const int64_t warm_up = traffic.Pick(0, 10);
     for (int64_t i = 0; i < warm_up; ++i) traffic.Step([](RequestId) {});
 
-    std::map<uint64_t, int64_t> overtaken;  // by requests of key 1, per waiting one of others
+    std::map<uint64_t, int64_t> overtaken;  // by requests of key 1, per waiting request of others
     const uint64_t other_clients = static_cast<uint64_t>(traffic.Pick(1, 3));
     for (uint64_t client = 2; client < 2 + other_clients; ++client) {
       overtaken[traffic.Add(client, 0, 1)] = 0;
@@ -277,7 +277,7 @@ TEST(Fairness, KeysThatAlwaysWaitGetEqualShares) {
     std::map<uint64_t, int64_t> started;
     for (int step = 0; step < 400; ++step) {
       for (uint64_t client = 1; client <= 3; ++client) {
-        // Different eagerness, but never nothing in the queue.
+        // Clients refill at different rates, but never have an empty queue.
         while (waiting[client] < static_cast<int64_t>(client * client)) {
           traffic.Add(client, 0, 1);
           ++waiting[client];
@@ -290,7 +290,7 @@ TEST(Fairness, KeysThatAlwaysWaitGetEqualShares) {
       });
     }
     EXPECT_GT(started[1], 10);
-    // Places are given several at a time, while the queue is filled between steps only.
+    // Several slots are given at a time, but queues are filled between steps only.
     EXPECT_NEAR(static_cast<double>(started[1]), static_cast<double>(started[3]),
                 0.25 * static_cast<double>(started[3]) + 4);
     EXPECT_NEAR(static_cast<double>(started[2]), static_cast<double>(started[3]),
@@ -298,7 +298,7 @@ TEST(Fairness, KeysThatAlwaysWaitGetEqualShares) {
   }
 }
 
-// Key 1 asks for the most urgent priority again and again; key 2 asks for the least urgent.
+// Key 1 always asks for the most urgent priority, key 2 for the least urgent.
 TEST(Fairness, NoPriorityOfOneKeyDelaysAnotherByMoreThanItsTurn) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(seed);

@@ -24,8 +24,8 @@ TEST(Bf16, EveryValueSurvivesTheWayToFloatAndBack) {
 }
 
 TEST(Bf16, TiesGoToTheEvenNeighbour) {
-  EXPECT_EQ(FloatToBf16(FromBits(0x3f808000)), 0x3f80);  // below an odd one: down
-  EXPECT_EQ(FloatToBf16(FromBits(0x3f818000)), 0x3f82);  // above an odd one: up
+  EXPECT_EQ(FloatToBf16(FromBits(0x3f808000)), 0x3f80);  // below an odd number: down
+  EXPECT_EQ(FloatToBf16(FromBits(0x3f818000)), 0x3f82);  // above an odd number: up
   EXPECT_EQ(FloatToBf16(FromBits(0xbf808000)), 0xbf80);
   EXPECT_EQ(FloatToBf16(FromBits(0xbf818000)), 0xbf82);
 }
@@ -82,10 +82,10 @@ TEST(Bf16, SubnormalsAndSignedZeroesRoundLikeAllOthers) {
   EXPECT_EQ(FloatToBf16(FromBits(0x00000001)), 0x0000);
   EXPECT_EQ(FloatToBf16(FromBits(0x00008000)), 0x0000);  // a tie with zero, which is even
   EXPECT_EQ(FloatToBf16(FromBits(0x00008001)), 0x0001);
-  EXPECT_EQ(FloatToBf16(FromBits(0x007fffff)), 0x0080);  // up into the normals
+  EXPECT_EQ(FloatToBf16(FromBits(0x007fffff)), 0x0080);  // up to a normal number
 }
 
-// The definition of IEEE half, in double arithmetic.
+// The definition of IEEE half precision, in f64 arithmetic.
 double HalfByDefinition(uint16_t bits) {
   const int exponent = (bits >> 10) & 0x1f;
   const int mantissa = bits & 0x3ff;
@@ -123,7 +123,7 @@ TEST(Float16, RoundsToNearestAndTiesToEven) {
   for (uint32_t bits = 0; bits < 0x7bff; ++bits) {
     const float low = F16ToFloat(static_cast<uint16_t>(bits));
     const float high = F16ToFloat(static_cast<uint16_t>(bits + 1));
-    const float middle = low + (high - low) / 2;  // exact: a half has 11 digits
+    const float middle = low + (high - low) / 2;  // exact: a half has 11 bits
     EXPECT_EQ(FloatToF16(middle), bits + bits % 2);
     EXPECT_EQ(FloatToF16(std::nextafter(middle, low)), bits);
     EXPECT_EQ(FloatToF16(std::nextafter(middle, high)), bits + 1);

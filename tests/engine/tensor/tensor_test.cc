@@ -43,7 +43,7 @@ TEST(ElementCounts, RefuseNegativeDimsAndOverflow) {
   EXPECT_THROW(ElementCount(huge), Error);
 }
 
-// Stores `values` at an odd address, as a file may, and widens them.
+// Stores `values` at an odd address, as in a file, and widens them.
 template <class T>
 std::vector<float> Widen(DType dtype, const std::vector<T>& values) {
   std::vector<std::byte> bytes(values.size() * sizeof(T) + 1);

@@ -7,7 +7,7 @@
 namespace tandem::engine {
 namespace {
 
-// Renders a cut: ordinary text as is, tokens as {id}.
+// Renders a split: ordinary text as is, tokens as {id}.
 std::string Cut(const std::vector<AddedToken>& tokens, std::string_view text,
                 const std::vector<TextRange>& client = {}) {
   std::string out;
@@ -70,7 +70,7 @@ TEST(AddedTokens, ControlTokensAreFoundOnlyWhereNoByteIsAClients) {
                                           {.content = "  ", .id = 3}};
 
   EXPECT_EQ(Cut(tokens, "<a><b>"), "{1}");
-  // The longest token ends in a client's text, a shorter one does not.
+  // The longest token ends in a client's text; a shorter one does not.
   EXPECT_EQ(Cut(tokens, "<a><b>", {{3, 6}}), "{0}(<b>)");
   EXPECT_EQ(Cut(tokens, "<b><b><b>", {{3, 6}}), "{2}(<b>){2}");
   EXPECT_EQ(Cut(tokens, "<b>", {{2, 3}}), "(<b>)");

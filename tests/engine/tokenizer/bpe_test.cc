@@ -11,7 +11,7 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 
-// A vocabulary over the bytes 'a'..'d' with random merges, and the rules to apply them by hand.
+// A vocabulary over the bytes 'a'..'d' with random merges, and rules to apply them naively.
 struct Toy {
   std::vector<std::string> strings;
   std::map<std::pair<TokenId, TokenId>, std::pair<uint32_t, TokenId>> rules;
@@ -92,7 +92,7 @@ TEST(Bpe, EveryLengthMergesAsByHand) {
   }
 }
 
-// a, aa, aaaa, ... : every symbol of a run of one letter can merge, again and again.
+// a, aa, aaaa, ...: every symbol of a run of one letter can merge repeatedly.
 BpeModel Doubling(int levels) {
   TokenTable tokens(static_cast<size_t>(levels), levels);
   PairTable merges(static_cast<size_t>(levels));
@@ -115,7 +115,7 @@ TEST(Bpe, WorkPerByteOfOneEndlessWordIsBounded) {
     model.Encode(std::string(length, 'a'), scratch, ids);
 
     EXPECT_EQ(ids.size(), length / 32);
-    // Each symbol is placed once; at most three heap entries come of it.
+    // Each symbol is placed once and causes at most three heap entries.
     EXPECT_LE(scratch.steps, static_cast<int64_t>(4 * length));
   }
 }

@@ -22,7 +22,7 @@ std::string Spelling(const std::string& bytes) {
   return spelling;
 }
 
-// The definition, with all pairs counted afresh for every merge.
+// The definition: counts all pairs again for every merge.
 std::vector<std::string> MergesByHand(const std::string& corpus, size_t merges, int64_t min_count) {
   std::map<std::vector<std::string>, int64_t> words;
   ForEachGpt2Piece(corpus, [&](std::string_view piece) {
@@ -72,7 +72,7 @@ TEST(BpeTrainer, LearnsTheMergesThatTheDefinitionGives) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     std::string corpus;
-    // Few letters, so that ties, overlaps ("aaa") and the same token by two ways are common.
+    // Few letters, so that ties, overlaps ("aaa") and two ways to one token are common.
     for (int i = 0; i < 300; ++i) corpus += " aaabbc"[random() % 7];
 
     const Json file = Json::parse(

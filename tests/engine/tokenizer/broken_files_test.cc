@@ -6,8 +6,8 @@
 #include "engine/base/error.h"
 #include "tests/engine/tokenizer/tokenizer_test_support.h"
 
-// Files that are broken, hostile, or ask for what is not supported: always one Error, one line,
-// that names the file and the field.
+// Broken, hostile or unsupported files: each gives one Error with one line that names the file and
+// the field.
 namespace tandem::engine {
 namespace {
 
@@ -24,7 +24,7 @@ Json TinyFile() { return Json::parse(TinyTokenizerJson()); }
 
 Json Added(Json id, Json content) { return {{"id", id}, {"content", content}}; }
 
-// `n` times a token with `ids` ids, in front of a text.
+// A token with `ids` ids, `n` times, before a text.
 Json LongTemplate(size_t n, size_t ids) {
   Json single = Json::array();
   for (size_t i = 0; i < n; ++i) single.push_back({{"SpecialToken", {{"id", "x"}}}});
@@ -327,7 +327,7 @@ TEST(BrokenFiles, ConfigIsCheckedFieldByField) {
   }
 }
 
-// Loads, and uses what loaded. Anything but an Error about the input is a bug.
+// Loads and uses the tokenizer. Anything but an Error about the input is a bug.
 void Survives(const TokenizerTexts& texts) {
   try {
     const auto files = LoadTokenizer(texts);
@@ -353,7 +353,7 @@ TEST(BrokenFiles, TruncatedAnywhereOrWithBytesChangedNothingCrashes) {
       text.resize(random() % text.size());
     } else {
       for (uint64_t i = 0; i <= random() % 4; ++i) {
-        // Characters with a meaning in JSON find more than random bytes do.
+        // Characters with a meaning in JSON find more faults than random bytes.
         text[random() % text.size()] = "{}[]\",:0123456789-e \\nult\xFF"[random() % 26];
       }
     }

@@ -57,7 +57,7 @@ TEST(TextRule, HowTheTextIsCutChangesNothing) {
   }
 }
 
-// A vocabulary of pieces that every decoder has something to do with.
+// A vocabulary with pieces for every decoder.
 TokenizerFiles WithDecoder(const Json& decoder) {
   Json vocab = Json::object();
   for (const char* piece :
@@ -114,7 +114,7 @@ TEST(Decoders, WhatIsGivenOutIsNeverTakenBack) {
           const std::string part = detokenizer.Push(ids[i]);
           EXPECT_EQ(ValidUtf8Prefix(part), part.size());
           text += part;
-          // Whatever follows, the whole text begins with what was given out.
+          // The emitted text is a prefix of the final text.
           const Ids so_far(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(i) + 1);
           EXPECT_TRUE(Decode(*files.tokenizer, so_far, skip_special).starts_with(text));
         }
@@ -125,7 +125,7 @@ TEST(Decoders, WhatIsGivenOutIsNeverTakenBack) {
   }
 }
 
-// "<0x-1>" once was an index before a table, elsewhere.
+// Another program once used "<0x-1>" as an index before its table.
 TEST(Decoders, WhatOnlyLooksLikeAByteIsText) {
   Json vocab = {{"<unk>", 0}};
   const std::vector<std::string> spellings = {"<0x-1>", "<0x+1>",  "<0x1G>", "<0x 1>",

@@ -31,7 +31,8 @@ std::string PushAll(IncrementalDetokenizer detokenizer, const Ids& ids) {
 }
 
 TEST(Detokenizer, ReplacesAsTheUnicodeStandardsTableDoes) {
-  // Table 3-8 of the standard, and its neighbours for overlong forms and surrogates.
+  // Table 3-8 of the Unicode standard, and the neighbouring tables for overlong forms and
+  // surrogates.
   const std::string r = "\uFFFD";
   const auto decode = [](std::string_view bytes) {
     return Decode(Tiny(), OneTokenPerByte(bytes), false);
@@ -70,7 +71,7 @@ TEST(Detokenizer, PushedPartsOfRandomIdsJoinToTheDecodedText) {
     std::mt19937_64 random(seed);
     Ids ids;
     for (int i = 0; i < 50; ++i) {
-      // Includes ids that do not exist.
+      // Includes invalid ids.
       ids.push_back(
           static_cast<TokenId>(random() % static_cast<uint64_t>(Tiny().vocab_size() + 4)) - 2);
     }

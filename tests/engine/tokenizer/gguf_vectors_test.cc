@@ -12,8 +12,8 @@
 #include "tests/engine/tokenizer/tokenizer_test_support.h"
 #include "tests/support/gguf_writer.h"
 
-// Vocabularies of GGUF files against ids recorded from the tokenizers that they were made from, in
-// data that stands beside the repository.
+// Vocabularies of GGUF files, compared with ids recorded from their original tokenizers. The data
+// is outside the repository.
 namespace tandem::engine {
 namespace {
 
@@ -24,7 +24,7 @@ TokenizerFiles Load(const ModelDir& model) {
   return *LoadTokenizer(
       model.name(),
       [&](std::string_view file) -> std::optional<std::string> {
-        // The files hold nothing but a vocabulary.
+        // The files contain only a vocabulary.
         return file == "config.json" ? std::nullopt : model.ReadText(file);
       },
       [&](std::string_view file) { return model.Describe(file); });
@@ -67,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(SharedData, GgufVectors, ::testing::Values("gpt-2", "ll
                            return name;
                          });
 
-// Of Qwen 2 the texts and ids are there, but no vocabulary: it is made of the model's own files.
+// Qwen 2 has texts and ids but no vocabulary file: the test makes one from the model's files.
 TEST(GgufVectorsOfQwen2, EncodeAsRecorded) {
   const std::filesystem::path dir = SharedData() / "tokenizers" / "qwen2.5";
   const auto vocab = ReadIfThere(dir / "vocab.json"), merges = ReadIfThere(dir / "merges.txt");
@@ -148,8 +148,7 @@ TEST(GgufVocabulary, OfBytesKeepsControlTokensOutOfPlainText) {
   EXPECT_EQ(Decode(*files.tokenizer, Ids{2, 4, 0}, false), "ab  a");
 }
 
-// As converters write Gemma's runs of spaces: pieces that the user defined have spaces where all
-// others have U+2581.
+// Gemma's converters write user-defined pieces with spaces; all other pieces have U+2581.
 TEST(GgufVocabulary, PiecesThatTheUserDefinedAreFoundWhereTheyHoldSpaces) {
   const std::string mark = "\xE2\x96\x81";
   tests::GgufWriter writer;
@@ -186,7 +185,7 @@ TokenizerFiles LoadBytes(const std::string& bytes) {
   return Load(ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes))));
 }
 
-// What the program logs meanwhile.
+// Returns the log output of `action`.
 template <class Action>
 std::string LogOf(const Action& action) {
   ::testing::internal::CaptureStderr();
@@ -277,7 +276,7 @@ TEST(GgufVocabulary, AnEndBehindEveryTextIsNotPutThereUnsaid) {
   EXPECT_NE(log.find("m.gguf: key 'tokenizer.ggml.add_eos_token'"), std::string::npos) << log;
 }
 
-// Where each name's patterns cut; the bytes of pieces are not spelled yet.
+// Where each name's patterns cut, before pieces are spelled in bytes.
 TEST(GgufVocabulary, PatternsCutWhereTheProgramsDo) {
   using Pieces = std::vector<std::string>;
   struct Case {

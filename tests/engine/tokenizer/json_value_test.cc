@@ -7,7 +7,7 @@
 namespace tandem::engine {
 namespace {
 
-// transformers writes 10^30 where no longest text is known.
+// transformers writes 10^30 as the maximum length if none is known.
 TEST(JsonDocument, IntegersOfMoreThan64BitsAreTheDoublesTheyMean) {
   const JsonDocument document = JsonDocument::Parse(
       R"({"model_max_length": 1000000000000000019884624838656, "least": -100000000000000000000,)"

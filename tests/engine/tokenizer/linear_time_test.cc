@@ -6,8 +6,8 @@
 #include "engine/tokenizer/incremental_detokenizer.h"
 #include "tests/engine/tokenizer/tokenizer_test_support.h"
 
-// Texts that punish whoever looks at a character twice: a megabyte of one character, of spaces, of
-// marks, of what almost matches. Where work is quadratic these take hours.
+// Megabytes of one character, of spaces, of marks, and of near matches. An algorithm of quadratic
+// time would take hours.
 namespace tandem::engine {
 namespace {
 
@@ -45,7 +45,7 @@ const std::vector<std::string>& HardTexts() {
   return texts;
 }
 
-// Powers of two of a letter and of other runs: each can merge with itself, again and again.
+// Runs of 2^n equal characters: each can merge with itself repeatedly.
 std::vector<std::string> Runs() {
   std::vector<std::string> runs;
   for (const char* unit : {"a", "b", "\u2581", " ", ".", "\u00e9", "1"}) {

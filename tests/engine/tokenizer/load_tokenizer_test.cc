@@ -16,7 +16,7 @@ using Ids = std::vector<TokenId>;
 constexpr auto kParse = SpecialTokens::kParseSpecial;
 constexpr auto kPlain = SpecialTokens::kPlainText;
 
-// The tiny tokenizer's file, changed.
+// Loads the tiny tokenizer's file with a change.
 TokenizerFiles LoadChanged(const std::function<void(Json&)>& change) {
   Json file = Json::parse(TinyTokenizerJson());
   change(file);
@@ -165,8 +165,8 @@ TEST(LoadTokenizer, Llama3StyleSplitsIgnoresMergesAndAddsBos) {
            {"invert", false}},
           {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
     file["model"]["ignore_merges"] = true;
-    file["model"]["vocab"]["1234"] = 420;  // four digits: the pattern keeps it out of reach
-    file["model"]["vocab"]["789"] = 421;   // no merge makes it
+    file["model"]["vocab"]["1234"] = 420;  // four digits: the pattern never keeps them together
+    file["model"]["vocab"]["789"] = 421;   // no merge creates it
     file["post_processor"] = {
         {"type", "Sequence"},
         {"processors",
@@ -216,7 +216,8 @@ TEST(LoadTokenizer, WithoutByteFallbackUnknownCharactersFuse) {
 }
 
 TEST(LoadTokenizer, CuttingAtMetaspacesChangesNothing) {
-  // A token with a metaspace behind a letter forbids the cut; unreachable here, so ids are equal.
+  // A token with a metaspace after a letter forbids the cut. It is unreachable here, so ids are
+  // equal.
   Json uncut = LlamaStyle(true);
   uncut["model"]["vocab"]["b\u2581b"] = 400;
   const TokenizerFiles with_cut = LoadJson(LlamaStyle(true).dump()),

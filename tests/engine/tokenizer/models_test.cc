@@ -9,7 +9,7 @@
 #include "engine/tokenizer/models/piece_trie.h"
 #include "tests/engine/tokenizer/tokenizer_test_support.h"
 
-// Whole tokenizers of every kind of model against plain definitions.
+// Whole tokenizers of every model type, compared with plain definitions.
 namespace tandem::engine {
 namespace {
 
@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 using Ids = std::vector<TokenId>;
 constexpr auto kPlain = SpecialTokens::kPlainText;
 
-// Random words over few letters, so that many ways lead through a text.
+// Random words over few letters, so that a text has many segmentations.
 std::vector<std::string> RandomPieces(std::mt19937_64& random, size_t count) {
   std::vector<std::string> pieces = {"a", "b", "c", "\u00e9"};
   while (pieces.size() < count) {
@@ -56,7 +56,7 @@ TEST(PieceTrie, FindsEveryPrefixShortestFirst) {
   }
 }
 
-// Unigram, by trying every way through the text.
+// Unigram, by trying every segmentation.
 struct BestPath {
   const std::map<std::string, std::pair<TokenId, double>>& pieces;
   double unk_score;
@@ -101,7 +101,7 @@ TEST(Unigram, FindsTheBestOfAllWays) {
     const TokenizerFiles files = LoadJson(file.dump());
     for (int i = 0; i < 20; ++i) {
       const std::string text = RandomWord(random, 1 + random() % 14, "z");
-      // Several ways may have the same tokens in another order, so sums are compared.
+      // Several segmentations may have the same tokens in another order, so sums are compared.
       double sum = 0;
       for (const TokenId id : files.tokenizer->Encode(text, kPlain)) {
         if (id != 0) sum += scores[static_cast<size_t>(id)];
@@ -132,7 +132,7 @@ TEST(WordPiece, TakesTheLongestTokenEachTime) {
     std::mt19937_64 random(seed);
     std::vector<std::string> pieces = RandomPieces(random, 20);
     for (const std::string& piece : RandomPieces(random, 20)) pieces.push_back("##" + piece);
-    pieces.erase(pieces.begin() + 1);  // words with b are unknown unless a longer piece has it
+    pieces.erase(pieces.begin() + 1);  // b is unknown unless a longer piece contains it
     const TokenizerFiles files = LoadJson(WordPieceFile(pieces).dump());
     for (int i = 0; i < 20; ++i) {
       const size_t characters = 1 + random() % 14;
@@ -176,7 +176,7 @@ TEST(WordLevel, WordsAreTokensOrUnknown) {
   const TokenizerFiles files = LoadJson(file.dump());
 
   EXPECT_EQ(files.tokenizer->Encode("the dog. cat", kPlain), (Ids{1, 2, 3, 0}));
-  // Without a decoder, tokens stand side by side.
+  // Without a decoder, tokens are joined by spaces.
   EXPECT_EQ(Decode(*files.tokenizer, Ids{1, 2, 3}, false), "the dog .");
 }
 

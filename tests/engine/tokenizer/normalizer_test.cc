@@ -61,7 +61,7 @@ TEST(Normalizer, TextThatWouldBlowUpIsRefused) {
   EXPECT_EQ(grows.Apply("c", true).text, "c");
 }
 
-// Applies a step to a text whose client parts stand in brackets; the result marks them likewise.
+// Applies a step to a text with client parts in brackets; the result has the same marks.
 std::string ApplyMarked(Normalizer::Step step, std::string_view marked) {
   std::string text;
   std::vector<TextRange> client;
@@ -95,7 +95,7 @@ TEST(Normalizer, ClientsTextIsFollowedThroughEveryStep) {
   EXPECT_EQ(ApplyMarked(NmtStep(), "a\x01[\x01 b]"), "a[ b]");
   EXPECT_EQ(ApplyMarked(ByteLevelStep(), "a [ b]"), "a\u0120[\u0120b]");
   EXPECT_EQ(ApplyMarked(UnicodeStep(NormalForm::kNfd), "\u00e9[\u00e9]x"), "e\u0301[e\u0301]x");
-  // A client's accent does not join the template's letter.
+  // A client's accent does not combine with the template's letter.
   EXPECT_EQ(ApplyMarked(UnicodeStep(NormalForm::kNfc), "xe[\u0301ye\u0301]e"),
             "xe[\u0301y\u00e9]e");
   EXPECT_EQ(ApplyMarked(BertStep({}), "A[\u4e2d]\u00c9"), "a[ \u4e2d ]e");

@@ -24,7 +24,7 @@ ErrorCode CompileError(std::string_view pattern, std::string* message = nullptr)
 TEST(Pattern, SpaceIsWhiteSpaceInsideAndOutsideClasses) {
   EXPECT_EQ(TranslatePattern(R"([^\s\p{L}]\s\S\\s[\S])", ""),
             R"([^\p{White_Space}\p{L}]\p{White_Space}\P{White_Space}\\s[\P{White_Space}])");
-  // U+180E is a space to PCRE2's own \s, U+0085 not to everyone's.
+  // PCRE2's own \s includes U+180E; not every definition includes U+0085.
   EXPECT_FALSE(Pattern::Compile(R"(\s)", "").Find("\u180E", 0));
   EXPECT_TRUE(Pattern::Compile(R"(\s)", "").Find("\u0085", 0));
 }
@@ -93,7 +93,7 @@ TEST(Pattern, MegabytesOfOneClassStayWithinTheLimits) {
   }
 }
 
-// The scanner for GPT-2's pattern asks ICU, patterns ask PCRE2; their Unicode versions differ.
+// The scanner for GPT-2's pattern uses ICU, patterns use PCRE2; their Unicode versions differ.
 TEST(Pattern, ClassesAgreeWithIcuOnEveryAssignedCharacter) {
   std::string all;
   for (uint32_t c = 0; c <= 0x10FFFF; ++c) {

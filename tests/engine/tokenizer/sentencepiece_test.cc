@@ -100,7 +100,7 @@ TEST(SentencePiece, MergesPassThroughCharactersThatAreNoPieces) {
   const TokenizerFiles files = Load(Model({}));
   const Tokenizer& tokenizer = *files.tokenizer;
 
-  // é is no piece: with b it becomes one, alone it falls back to its bytes.
+  // é is not a piece: éb is one, and a single é falls back to its bytes.
   EXPECT_EQ(
       tokenizer.Encode("a\u00e9b", kPlain),
       (Ids{*tokenizer.FindToken(" "), *tokenizer.FindToken("a"), *tokenizer.FindToken("\u00e9b")}));
@@ -134,7 +134,7 @@ TEST(SentencePiece, UnigramTakesTheBestSum) {
   const TokenizerFiles files = Load(Model({.model = kUnigram, .dummy_prefix = false}));
   const Tokenizer& tokenizer = *files.tokenizer;
 
-  // ab (-1) and ab (-1) against _ab (-2) and so on.
+  // Compares ab (-1) + ab (-1) with _ab (-2) and so on.
   EXPECT_EQ(tokenizer.Encode("abab ab", kPlain),
             (Ids{*tokenizer.FindToken("ab"), *tokenizer.FindToken("ab"),
                  *tokenizer.FindToken("\u2581ab")}));
@@ -160,14 +160,14 @@ TEST(SentencePiece, WhatTheUserDefinedIsNeverMergedOrRewritten) {
     EXPECT_EQ(tokenizer.Encode("abab", kPlain),
               (Ids{*tokenizer.FindToken(" "), *tokenizer.FindToken("a"), bab}));
     EXPECT_EQ(Decode(tokenizer, Ids{bab, bab}, true), "babbab");
-    // Markup is not for plain text, as everywhere.
+    // Plain text contains no markup, as everywhere.
     const Ids plain = tokenizer.Encode("<b>", kPlain), parsed = tokenizer.Encode("<b>", kParse);
     EXPECT_EQ(std::count(plain.begin(), plain.end(), *tokenizer.FindToken("<b>")), 0);
     EXPECT_EQ(std::count(parsed.begin(), parsed.end(), *tokenizer.FindToken("<b>")), 1);
   }
 }
 
-// One rule: "x" becomes "ab". Units as charsmap.cc describes them.
+// One rule: "x" becomes "ab". charsmap.cc describes the units.
 std::string OneRule() {
   std::vector<uint32_t> units(512, 0x80000000u);
   constexpr uint32_t kRoot = 0, kBase = 256;
@@ -195,7 +195,7 @@ TEST(SentencePiece, AnyTextRoundTrips) {
     for (uint64_t seed = 0; seed < 500; ++seed) {
       std::mt19937_64 random(seed);
       std::string text = RandomText(random, 40, /*with_invalid=*/true);
-      // The metaspace is a space to these vocabularies.
+      // The metaspace is a space in these vocabularies.
       for (size_t at; (at = text.find("\u2581")) != std::string::npos;) text.replace(at, 3, "_");
       for (const SpecialTokens special : {kPlain, kParse}) {
         std::string bytes;
@@ -203,7 +203,7 @@ TEST(SentencePiece, AnyTextRoundTrips) {
           EXPECT_FALSE(special == kPlain && files.tokenizer->IsSpecial(id));
           bytes += files.tokenizer->TokenBytes(id);
         }
-        // One space was put before a text that begins with a character.
+        // The tokenizer adds one space before a text that begins with a character.
         ASSERT_TRUE(bytes == text || bytes == " " + text) << "seed " << seed;
       }
     }

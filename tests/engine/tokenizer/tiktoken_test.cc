@@ -29,7 +29,7 @@ std::string Encode64(std::string_view bytes) {
   return out;
 }
 
-// The bytes at their own ranks, then "ab", "bc", "abc" and digits.
+// All bytes at their own ranks, then "ab", "bc", "abc" and digits.
 std::string Ranks() {
   std::string lines;
   int rank = 0;
@@ -64,13 +64,13 @@ TEST(Tiktoken, MergesTheLowestRankAndCutsAsTheFamilyDoes) {
   const auto llama = LoadTokenizer(Texts(Ranks(), R"({"model_type": "llama"})"));
   const auto qwen = LoadTokenizer(Texts(Ranks(), R"({"model_type": "qwen"})"));
 
-  // A whole piece that is a token needs no merges; elsewhere bc (256) goes before ab (257).
+  // A piece that is a token needs no merges; elsewhere bc (256) merges before ab (257).
   EXPECT_EQ(llama->tokenizer->Encode("abc", kPlain), Ids{258});
   EXPECT_EQ(llama->tokenizer->Encode("xabc", kPlain), (Ids{'x', 258}));
   EXPECT_EQ(llama->tokenizer->Encode("xabcab", kPlain), (Ids{'x', 258, 257}));
   EXPECT_EQ(llama->tokenizer->Encode("1234", kPlain), (Ids{260, '4'}));
   EXPECT_EQ(qwen->tokenizer->Encode("1234", kPlain), (Ids{'1', '2', '3', '4'}));
-  // Qwen composes its text.
+  // Qwen composes its text (NFC).
   EXPECT_EQ(qwen->tokenizer->Encode("e\u0301", kPlain), (Ids{0xC3, 0xA9}));
   EXPECT_EQ(llama->tokenizer->Encode("e\u0301", kPlain), (Ids{'e', 0xCC, 0x81}));
 }

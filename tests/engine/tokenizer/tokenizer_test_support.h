@@ -19,7 +19,7 @@
 
 namespace tandem::engine {
 
-// Data that is not part of this repository; tests that need it skip, saying what is absent.
+// Data outside this repository; tests that need it skip and name it.
 inline std::filesystem::path SharedData() { return tests::SharedDir() / "data"; }
 
 inline std::optional<std::string> ReadIfThere(const std::filesystem::path& path) {
@@ -57,7 +57,7 @@ inline const std::string& TinyTokenizerJson() {
   return json;
 }
 
-// A string of characters of every kind the patterns care about, with invalid bytes on request.
+// Random characters of every kind in the patterns, with invalid bytes on request.
 inline std::string RandomText(std::mt19937_64& random, size_t characters, bool with_invalid) {
   static const std::vector<std::string> kInteresting = {
       " ",        " ",          "  ",     "\t",         "\n",     "\r\n",   "'s",
@@ -74,7 +74,7 @@ inline std::string RandomText(std::mt19937_64& random, size_t characters, bool w
     if (dice < 80) {
       text += kInteresting[random() % kInteresting.size()];
     } else if (dice < 90) {
-      // Ranges that no recent version of Unicode has added letters to: ICU and PCRE2 differ in age.
+      // Ranges without letters of recent Unicode versions: ICU and PCRE2 have different versions.
       uint32_t c = static_cast<uint32_t>(random() % 0x10000);
       if (random() % 4 == 0) c = 0x1F300 + c % 0x300;
       if (random() % 8 == 0) c = 0x20000 + c % 0xA000;

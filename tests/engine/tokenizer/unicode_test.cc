@@ -14,7 +14,7 @@ std::string Repeat(std::string_view text, int times) {
 }
 
 TEST(Unicode, InvalidBytesAreCutAtMaximalSubparts) {
-  // Overlong, surrogate, beyond U+10FFFF: the first byte alone is already hopeless.
+  // Overlong, surrogate, beyond U+10FFFF: the first byte is already invalid.
   for (const char* bytes : {"\xC0\xAF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80",
                             "\xF5\x80\x80\x80", "\x80", "\xFF"}) {
     const Utf8Unit unit = NextUtf8(bytes);
@@ -80,7 +80,7 @@ TEST(Unicode, NormalFormsComposeAndDecompose) {
 }
 
 TEST(Unicode, LongRunsOfMarksEndInCanonicalOrder) {
-  // U+0316 (class 220) sorts before U+0301 (230). Quadratic work would not finish on the last size.
+  // U+0316 (class 220) sorts before U+0301 (230). Quadratic work would not finish at the last size.
   for (const int count : {1, 31, 32, 33, 100, 300'000}) {
     const std::string text = std::string("x") + Repeat("\u0301\u0316", count) + "y";
 

@@ -8,7 +8,7 @@
 #include "engine/tokenizer/incremental_detokenizer.h"
 #include "tests/engine/tokenizer/tokenizer_test_support.h"
 
-// Whole tokenizers against ids recorded from the tokenizers library, in data that stands beside the
+// Whole tokenizers, compared with ids recorded from the tokenizers library. The data is outside the
 // repository.
 namespace tandem::engine {
 namespace {
@@ -68,13 +68,13 @@ TEST_P(Vectors, EncodeAndDecodeAsRecorded) {
   const Json recorded = Json::parse(*vectors);
   for (const Json& item : recorded.at("cases")) {
     const std::string name = item.at("name"), text = item.at("text");
-    // The two bare files of Qwen know fewer added tokens.
+    // Qwen's two bare files have fewer added tokens.
     if (!GetParam().json && (name.starts_with("special_fim") || name.starts_with("special_vis") ||
                              name.starts_with("special_tool"))) {
       continue;
     }
     SCOPED_TRACE(name);
-    // SentencePiece itself reads no control tokens.
+    // SentencePiece does not parse control tokens.
     const Ids ids =
         tokenizer.Encode(text, is_spm ? SpecialTokens::kPlainText : SpecialTokens::kParseSpecial);
     EXPECT_EQ(ids, item.at("ids").get<Ids>());
@@ -82,7 +82,7 @@ TEST_P(Vectors, EncodeAndDecodeAsRecorded) {
       EXPECT_EQ(tokenizer.Encode(text, SpecialTokens::kPlainText),
                 item.at("ids_special_as_text").get<Ids>());
     }
-    // U+2581 is the space of Llama-style vocabularies, so it does not survive.
+    // U+2581 is the space of Llama-style vocabularies, so it is not preserved.
     if (text.find("\u2581") == std::string::npos) {
       EXPECT_EQ(Decode(tokenizer, ids, false), item.value("decoded", text));
     }
@@ -134,7 +134,7 @@ TEST(Vectors, WholeFilesHashAsRecorded) {
   }
 }
 
-// Texts and ids as another program recorded them, for vocabularies that are here in a form of ours.
+// Texts and ids that another program recorded, for vocabularies that we have in another format.
 class RecordedLines : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(RecordedLines, EncodeAlike) {

@@ -160,7 +160,7 @@ TEST_F(FileStoreTest, FilesComeBackWhenTheDatabaseOfTheirBackupDoes) {
   EXPECT_FALSE(store_->Find(id));
   store_.reset();
 
-  // The restore of server/README.md.
+  // The restore procedure of server/README.md.
   std::filesystem::rename(backup, dir_.path() / "tandem.db");
   std::filesystem::rename(Files() / "unknown" / id, Files() / id);
   Open();
@@ -293,7 +293,7 @@ TEST(SafeFileName, IsOneHarmlessComponent) {
     EXPECT_EQ(SafeFileName(bad), std::nullopt) << bad;
   }
   EXPECT_EQ(SafeFileName(std::string(300, 'x')), std::string(255, 'x'));
-  // Cut between characters: 84 of three bytes are 252.
+  // Cut between characters: 84 characters of three bytes are 252 bytes.
   std::string euros;
   for (int i = 0; i < 90; ++i) euros += "\xe2\x82\xac";
   EXPECT_EQ(SafeFileName("xx" + euros)->size(), 2u + 84 * 3);

@@ -29,7 +29,7 @@ class FormUploadTest : public testing::Test {
   static std::string Part(const std::string& params, const std::string& bytes) {
     return "--abc\r\nContent-Disposition: form-data; " + params + "\r\n\r\n" + bytes + "\r\n";
   }
-  // What the upload comes to: "stored", or the reason and param of its fault.
+  // Finishes the upload: "stored", or the reason and param of its fault.
   static std::string Finish(FormUpload& upload, UploadedForm* form_out = nullptr) {
     std::promise<std::string> end;
     upload.Finish(
@@ -126,7 +126,7 @@ TEST_F(FormUploadTest, AnUploadThatIsLeftInTheMiddleLeavesNothing) {
 }
 
 TEST_F(FormUploadTest, HasEnoughWhileItsThreadsAreBusyAndSaysWhenThereIsRoom) {
-  // Not semaphores: libstdc++ 12 may forget one of two that wait for the same.
+  // Not semaphores: libstdc++ 12 may lose the wake-up of one of two waiters.
   std::promise<void> go;
   const std::shared_future<void> may_go = go.get_future().share();
   std::array<std::promise<void>, 2> busy;
@@ -154,7 +154,7 @@ TEST_F(FormUploadTest, HasEnoughWhileItsThreadsAreBusyAndSaysWhenThereIsRoom) {
   EXPECT_TRUE(upload->Write(piece));
 }
 
-// Files may not grow beyond a limit: the kernel then says no as a full disk does.
+// A file size limit makes the kernel refuse writes as a full disk does.
 TEST_F(FormUploadTest, AFullDiskIsToldAndLeavesNothing) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -1,4 +1,4 @@
-// What the API makes of the files of a fine-tuning job: its object, its events, its checkpoints.
+// The API's view of the files of a fine-tuning job: its object, events and checkpoints.
 
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ class FineTuningJobTest : public testing::Test {
   void Append(const char* file, const Json& line) {
     std::ofstream(job_.dir / file, std::ios::app) << line.dump() << "\n";
   }
-  // `step` from 1, as the API counts.
+  // `step` counts from 1, as in the API.
   void Step(int64_t step, double loss = 0.5) {
     Append("metrics.jsonl", {{"step", step - 1},
                              {"unix_seconds", 1000.5 + static_cast<double>(step)},
@@ -216,7 +216,7 @@ TEST_F(FineTuningJobTest, EventsHaveEveryRequiredKeyOfItsType) {
     const std::string level = event.at("level");
     EXPECT_TRUE(level == "info" || level == "warn" || level == "error");
     const std::string type = event.at("type");
-    // OpenAI's description has an object here, and no null.
+    // OpenAI's specification requires an object here, not null.
     ASSERT_TRUE(event.at("data").is_object());
     EXPECT_EQ(event.at("data").empty(), type == "message");
     EXPECT_EQ(event.at("message").get<std::string>().find("/data"), std::string::npos);
@@ -270,7 +270,7 @@ TEST_F(FineTuningJobTest, OfMoreStepsSomeAreToldAndNothingElseIsLost) {
             26);
 }
 
-// A run may end before the steps that were planned.
+// A run may end before its planned number of steps.
 TEST_F(FineTuningJobTest, TheLastStepDoneIsToldWhicheverItIs) {
   for (int64_t step = 1; step <= 1234; ++step) Step(step);
   EXPECT_EQ(Steps(Events(5000), "train_loss").back(), 1230) << "while it runs";
@@ -337,7 +337,7 @@ TEST_F(FineTuningJobTest, CheckpointsAreTheExportsAndTheResult) {
   const Json last = FineTuningCheckpointJson(job_, found[2], figures);
   EXPECT_FALSE(last["metrics"].contains("valid_loss")) << last;
 
-  // Deleted, they are not there, whatever is still on the disk.
+  // A deleted job lists no checkpoints, even if their files remain.
   WriteJobFile(job_.dir / kModelDeletedFile, "");
   EXPECT_TRUE(FineTuningCheckpointsOf(job_).empty());
 }

@@ -43,7 +43,7 @@ FineTuningPlan Plan(const FineTuningRequest& request, const TrainingData& data =
 Json SpecOf(const FineTuningRequest& request, const TrainingData& data = Data(12),
             const TrainingBase& base = Base(), const TrainingFiles& files = {"/data/train", {}}) {
   const Json spec = TrainSpecOf(Plan(request, data, base), base, files);
-  // Whatever is written must be a spec.
+  // Every written spec must parse.
   EXPECT_NO_THROW(training::ParseTrainSpec(spec.dump(), "spec", {})) << spec;
   return spec;
 }
@@ -100,7 +100,7 @@ TEST(FineTuningSpec, PiecesOfWhatIsSplitCountAsExamples) {
 TEST(FineTuningSpec, RowsAreAsLongAsTheLongestExample) {
   EXPECT_EQ(Plan(Request()).row_tokens, 112);
   EXPECT_EQ(Plan(Request(), Data(12, 5000)).row_tokens, 2048);
-  EXPECT_EQ(Plan(Request(), Data(12, 0)).row_tokens, 2048);  // not known
+  EXPECT_EQ(Plan(Request(), Data(12, 0)).row_tokens, 2048);  // unknown number of tokens
   TrainingBase small = Base();
   small.max_model_len = 256;
   EXPECT_EQ(Plan(Request(), Data(12, 5000), small).row_tokens, 256);
@@ -162,7 +162,7 @@ TEST(FineTuningSpec, ByItselfTheStateIsSavedEveryEpoch) {
   const Json spec = SpecOf(Request(), Data(12));
   EXPECT_EQ(spec["checkpoint"]["period"], 12);
   EXPECT_FALSE(spec["checkpoint"].contains("export_every"));
-  EXPECT_FALSE(spec["lora"].contains("module_path"));  // every linear layer
+  EXPECT_FALSE(spec["lora"].contains("module_path"));  // default: every linear layer
   FineTuningRequest full = Request();
   full.hyperparameters.lora.reset();
   EXPECT_FALSE(SpecOf(full).contains("lora"));

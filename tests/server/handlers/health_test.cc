@@ -38,9 +38,9 @@ TEST(Ready, SaysWhichStateItIsInAndAsksToComeBack) {
   EXPECT_EQ(no_model.body, R"({"status":"no_model"})");
   EXPECT_EQ(draining.body, R"({"status":"draining"})");
   for (const Response* response : {&loading, &no_model, &draining}) {
-    EXPECT_EQ(response->status, 503);  // which the connection gives a retry-after
+    EXPECT_EQ(response->status, 503);  // the connection adds retry-after
   }
-  // A server without models is alive all the same.
+  // A server without models is alive.
   EXPECT_EQ(AnswerOf(Health, context).status, 200);
 }
 

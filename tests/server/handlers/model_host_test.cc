@@ -23,12 +23,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::chrono::seconds kPatience{60};  // until a test is called failed; never waited out
+constexpr std::chrono::seconds kPatience{60};  // a test that waits this long has failed
 
-// Where one thread waits until the test lets it go on.
+// One thread waits here until the test opens the gate.
 class Gate {
  public:
-  // `ask` is called while it waits; what that throws ends the waiting.
+  // Calls `ask` while it waits; an exception from `ask` ends the waiting.
   void Pass(const std::function<void()>& ask = [] {}) {
     std::unique_lock lock(mutex_);
     is_reached_ = true;
@@ -57,7 +57,7 @@ class Gate {
   bool is_open_ = false;
 };
 
-// The job that a load or unload ends with.
+// The job with which a load or unload ends.
 class Ended {
  public:
   ModelHost::OnEnd callback() const {
@@ -71,7 +71,7 @@ class Ended {
   }
 
  private:
-  // Shared: who sets it may not have returned yet when the test goes on.
+  // Shared: the setter may still be in set_value when the test resumes.
   std::shared_ptr<std::promise<Job>> promise_ = std::make_shared<std::promise<Job>>();
 };
 
@@ -84,10 +84,10 @@ bool WaitFor(const std::function<bool()>& condition) {
   return true;
 }
 
-// Models are real and tiny, and made when the test lets them.
+// Models are real and tiny; the test decides when they are made.
 class ModelHostTest : public testing::Test {
  protected:
-  static constexpr int64_t kBytes = 1000;  // of a model, as far as the ledger knows
+  static constexpr int64_t kBytes = 1000;  // the size of a model in the ledger
 
   ModelHostTest() {
     tests::WriteTinyModel(dir_.path(), {});
@@ -129,13 +129,13 @@ class ModelHostTest : public testing::Test {
     model->engine = std::make_shared<engine::Engine>(loaded_, options_);
     return model;
   }
-  // Holds up the making of models of this name.
+  // Makes the loading of models with this name wait at the gate.
   void Hold(const std::string& id, Gate& gate) {
     on_make_ = [&gate, id](const ModelLoadSpec& spec, const std::function<void(double)>& progress) {
       if (spec.id == id) gate.Pass([&] { progress(0.5); });
     };
   }
-  // As a job's success does.
+  // Publishes a tuned model as a successful job does.
   void PublishTuned(const std::string& id, const std::vector<std::string>& aliases = {}) {
     std::shared_ptr<ServedModel> model = Named(id);
     model->owned_by = "user";
@@ -179,7 +179,7 @@ class ModelHostTest : public testing::Test {
   tests::TemporaryDir dir_;
   engine::EngineOptions options_;
   engine::LoadedModel loaded_;
-  // Set while the host does nothing.
+  // Set only while the host is idle.
   std::function<void(const ModelLoadSpec&)> on_plan_;
   std::function<void(const ModelLoadSpec&, const std::function<void(double)>&)> on_make_;
 
@@ -299,7 +299,7 @@ TEST_F(ModelHostTest, ANameBelongsToWhoeverAskedFirst) {
   WaitForEnd(load);
   EXPECT_NE(Refusal([&] { Load("a"); }).find("is served already"), std::string::npos);
 
-  // And the other way round, before anything is planned.
+  // The reverse order, before anything is planned.
   bool is_planned = false;
   on_plan_ = [&](const ModelLoadSpec&) { is_planned = true; };
   const auto claim = registry_->TryClaimTuned("b");
@@ -371,7 +371,7 @@ TEST_F(ModelHostTest, TheModelThatIsServedLeavesNotTheOneThatIsLeaving) {
 }
 
 TEST_F(ModelHostTest, EveryUnloadEndsWhoeverDeletesTheModelMeanwhile) {
-  // The moment is short, between an unload's look and its taking: tried until it is met.
+  // The window between an unload's check and its removal is short: repeat until a try hits it.
   int n_meetings = 0;
   for (int i = 0; i < 1000 && n_meetings < 3; ++i) {
     PublishTuned("a");
@@ -411,7 +411,7 @@ TEST_F(ModelHostTest, AListingNeverLacksAModelThatIsThere) {
       const ModelHost::Listing listing = host_->List();
       for (const auto& entry : listing.served) n += entry.name == "a" ? 1 : 0;
       for (const auto& other : listing.others) n += other.id == "a" ? 1 : 0;
-      // Both before and after: then it was there in between.
+      // Listed before and after, so it was listed throughout.
       if (was_there && is_there) {
         EXPECT_EQ(n, 1);
       }
@@ -428,7 +428,7 @@ TEST_F(ModelHostTest, AListingNeverLacksAModelThatIsThere) {
     const int seen = n_listings;
     EXPECT_TRUE(WaitFor([&] { return n_listings > seen + 1; }));
     is_there = false;
-    // A listing that began before this does not count as having seen it in between.
+    // Waits for two more listings: one that began earlier does not count.
     EXPECT_TRUE(WaitFor([&, now = n_listings.load()] { return n_listings > now + 1; }));
     request.reset();
     WaitForEnd(unload);

@@ -300,7 +300,7 @@ TEST(ModelRegistry, AnAdapterReplacesAnAdapterAndNothingElse) {
     const NameClaim claim = registry.ClaimForAdapter("style");
     EXPECT_THROW(registry.ClaimForAdapter("style"), Error) << "two at a time";
   }
-  // The base leaves while an adapter is in the making.
+  // The base leaves while an adapter of it is being made.
   auto late = adapter("late");
   registry.Remove(*registry.Look("base"), nullptr, "it was unloaded");
   EXPECT_THROW(publish(late), Error);
@@ -322,7 +322,7 @@ TEST(ModelRegistry, NamesThatNoModelHasMayBeLoaded) {
   EXPECT_TRUE(asked.empty());
   EXPECT_EQ(registry.Find("late-1")->id, "late-1");
   EXPECT_EQ(registry.Look("late-2")->id, "late-2");
-  EXPECT_EQ(registry.Find("late-1")->id, "late-1");  // is there by now
+  EXPECT_EQ(registry.Find("late-1")->id, "late-1");  // already published
   registry.SetAlias("short", "late-3");
   EXPECT_EQ(registry.Find("short")->id, "late-3");
   registry.SetAlias("early", "late-4", true);

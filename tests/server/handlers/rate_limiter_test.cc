@@ -54,7 +54,7 @@ TEST(RateLimiter, UnusedTokensComeBackButNeverMoreThanAMinutesWorth) {
 TEST(RateLimiter, MoreThanAMinutesWorthIsTakenFromAFullBucketOnly) {
   RateLimiter limiter({.tokens = 60});
   EXPECT_FALSE(limiter.TakeTokens(1, 90, At(0ms)));
-  // Thirty behind zero: ninety seconds until it is full again.
+  // Thirty tokens below zero: ninety seconds until it is full.
   EXPECT_NEAR(*limiter.TakeTokens(1, 90, At(0ms)), 90, 1e-6);
   EXPECT_TRUE(limiter.TakeTokens(1, 1, At(30s)));
   EXPECT_FALSE(limiter.TakeTokens(1, 1, At(31s)));

@@ -84,7 +84,7 @@ TEST(ListenHost, WhatIsNoAddressIsNamedAsSuch) {
   EXPECT_FALSE(ParseListenHost("0.0.0.0").is_loopback);
 }
 
-// ---- through a server
+// ---- over a connection
 
 TEST_F(HttpServerTest, AForeignHostReachesNoHandlerWhateverTheMethod) {
   StartServer();

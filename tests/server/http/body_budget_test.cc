@@ -81,7 +81,7 @@ class BodyBudgetServerTest : public HttpServerTest {
     options.body_memory_bytes = 100'000;
     StartServer(options);
   }
-  // Asks until the answer has this status: another connection's bytes are on their way.
+  // Repeats until the reply has this status: another connection's bytes are still arriving.
   RawClient::Reply AskUntil(int status, const std::string& bytes) {
     for (;;) {
       RawClient::Reply reply = Ask(bytes);

@@ -12,7 +12,7 @@
 namespace tandem::server {
 namespace {
 
-// What has become of the bodies that a test sends.
+// Shared by a test and its sink: the received bytes, and the sink's events.
 struct Taken {
   std::mutex mutex;  // guards the next four
   std::string bytes;
@@ -142,7 +142,7 @@ TEST_F(BodySinkTest, ReadsNoMoreUntilThereIsRoom) {
   std::thread sender([&] { client.Send(Head("/upload", body.size()) + body); });
   ASSERT_TRUE(taken_.full.try_acquire_for(10s));
 
-  // Each call lets one piece through, whatever the socket holds.
+  // Each call accepts one piece, regardless of how much the socket holds.
   for (size_t n_calls = 0;; ++n_calls) {
     size_t before = 0;
     std::function<void()> has_room;

@@ -2,7 +2,7 @@
 
 #include "tests/server/http/http_server_fixture.h"
 
-// Answers of a known length that are sent piece by piece.
+// Responses of a known length, sent piece by piece.
 
 namespace tandem::server {
 namespace {
@@ -69,7 +69,7 @@ TEST_F(BodyStreamTest, SilenceIsNotBrokenByPings) {
   const BodyStream body = body_.get_future().get();
   body.Send("abc");
   ASSERT_TRUE(client.ReadUntil("abc"));
-  std::this_thread::sleep_for(30ms);  // no assertion on time: pings would have come by now
+  std::this_thread::sleep_for(30ms);  // time for pings to arrive; no assertion depends on it
   body.Send("def");
 
   EXPECT_EQ(client.Read().body, "abcdef");

@@ -83,7 +83,7 @@ TEST_F(HttpServerTest, NoticesAClientThatLeavesBehindMoreRequestsThanAreRead) {
   RawClient client(server_->port());
   client.Send("GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const ResponseWriter writer = held_.get_future().get();
-  // More than is kept, and more than is read at once.
+  // More bytes than the connection buffers, and more than one read.
   std::string bytes;
   for (int i = 0; i < 2000; ++i) bytes += "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
   client.Send(bytes);
@@ -107,7 +107,7 @@ TEST_F(HttpServerTest, WaitsWithoutATimeoutForRequestsThatItDoesNotRead) {
   for (int i = 0; i < 2; ++i) bytes += "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
   client.Send(bytes + "GET /health HTTP/1.1\r\nHo");
-  EXPECT_FALSE(left_.try_acquire_for(60ms));  // a handful of timeouts
+  EXPECT_FALSE(left_.try_acquire_for(60ms));  // several timeouts long
   writer.Json(200, "{}");
   client.Send("st: localhost\r\n\r\n");
 
@@ -141,7 +141,7 @@ TEST_F(HttpServerTest, ARunningRequestIsNotIdle) {
   client.Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EventStream stream = stream_.get_future().get();
 
-  EXPECT_FALSE(left_.try_acquire_for(60ms));  // a handful of timeouts
+  EXPECT_FALSE(left_.try_acquire_for(60ms));  // several timeouts long
   stream.Close();
 
   EXPECT_TRUE(client.Read().complete);
@@ -191,7 +191,7 @@ TEST_F(HttpServerTest, RequestsBehindARunningOneAreRefusedWhileDraining) {
   RawClient client(server_->port());
   client.Send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EventStream stream = stream_.get_future().get();
-  // The bytes of the second are there before the drain begins: health has answered behind them.
+  // The second request has arrived before the drain begins: /health was answered after it was sent.
   client.Send("GET /v1/models/m HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(Ask("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
 

@@ -46,7 +46,7 @@ inline HttpPolicy TestPolicy() {
   return policy;
 }
 
-// A server whose handlers are under the test's control.
+// A server whose handlers the test controls.
 class HttpServerTest : public testing::Test {
  protected:
   void StartServer(HttpOptions options = {}) {
@@ -96,7 +96,7 @@ class HttpServerTest : public testing::Test {
     return client.Read(bytes.starts_with("HEAD"));
   }
 
-  // Waits until the client's leaving has been reported.
+  // Waits until the client's disconnect is reported.
   bool Left() { return left_.try_acquire_for(10s); }
 
   std::promise<ResponseWriter> held_;

@@ -321,8 +321,8 @@ TEST_F(HttpServerTest, HealthAnswersWhileAnAnswerIsBeingShaped) {
   EXPECT_EQ(busy.Read().status, 200);
 }
 
-// The task goes while the exception is on its way, and the last writer with it: that is no request
-// that nobody answers.
+// The task, and the last writer with it, is destroyed while the exception propagates. The request
+// must still get the exception's answer, not "no answer".
 TEST_F(HttpServerTest, WhatATaskWithTheLastWriterThrowsIsTheAnswer) {
   HttpOptions options;
   options.port = 0;
@@ -345,7 +345,7 @@ TEST_F(HttpServerTest, WhatATaskWithTheLastWriterThrowsIsTheAnswer) {
   later.Send("GET /later HTTP/1.1\r\nHost: localhost\r\n\r\n");
   RawClient next(server.port());
   next.Send("GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  EXPECT_EQ(next.Read().status, 200);  // the handler's own writer has gone
+  EXPECT_EQ(next.Read().status, 200);  // the handler's own writer is destroyed
 
   release.count_down();
 

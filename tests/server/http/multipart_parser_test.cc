@@ -52,7 +52,7 @@ Reading Read(std::string_view body, std::string_view boundary = "abc") {
   return reader.End();
 }
 
-// Two pieces, for every place between them, and byte by byte.
+// Cuts the body in two at every place, and byte by byte.
 void ExpectSameHoweverCut(const std::string& body, const Reading& expected) {
   for (size_t cut = 0; cut <= body.size(); ++cut) {
     Reader reader("abc");
@@ -189,7 +189,7 @@ TEST(MultipartParser, BoundariesOfContentTypes) {
   EXPECT_FALSE(ParseFormType("").is_form_data);
 }
 
-// Whatever the bytes, cutting them differently changes nothing.
+// Cutting random bytes differently changes nothing.
 TEST(MultipartParser, RandomDamageIsReadTheSameHoweverCut) {
   std::mt19937 random(7);
   const std::string form = "--abc\r\n" + Head("name=a; filename=b") + "1\r\n--ab\r\n--abc\r\n" +

@@ -26,7 +26,7 @@ struct Ended {
   std::string error_code = {};
 };
 
-// What passes through HttpPolicy::admit and on_end.
+// Records the calls of HttpPolicy::admit and on_end.
 class PolicyHooksTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -121,7 +121,7 @@ class PolicyHooksTest : public testing::Test {
   std::vector<Ended> ended_;
   int n_released_ = 0;
   std::shared_ptr<ResponseWriter> held_;
-  std::unique_ptr<HttpServer> server_;  // first to go
+  std::unique_ptr<HttpServer> server_;  // destroyed first
 };
 
 TEST_F(PolicyHooksTest, EveryRequestIsReportedOnceWithItsRouteAndNotes) {

@@ -14,8 +14,8 @@
 
 namespace tandem::server {
 
-// A client that sends exactly the bytes it is told to. Reads wait for at most ten seconds; a test
-// that gets there has failed.
+// A client that sends exactly the given bytes. A read waits at most ten seconds; a test that
+// reaches this limit has failed.
 class RawClient {
  public:
   struct Reply {
@@ -45,7 +45,7 @@ class RawClient {
   void Send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t n = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (n <= 0) return;  // the server has closed; the reply tells the rest
+      if (n <= 0) return;  // closed by the server; the reply shows why
       bytes.remove_prefix(static_cast<size_t>(n));
     }
   }
@@ -55,7 +55,7 @@ class RawClient {
     fd_ = -1;
   }
 
-  // The next reply. `complete` is false when the server closed before its end.
+  // Returns the next reply; `complete` is false if the server closed before its end.
   Reply Read(bool is_head = false) {
     Reply reply;
     size_t head_end = 0;
@@ -86,7 +86,7 @@ class RawClient {
     return reply;
   }
 
-  // Reads until `text` has arrived (in raw form); false when the server closed before.
+  // Reads until `text` has arrived, undecoded; false if the server closed before.
   bool ReadUntil(std::string_view text) {
     while (input_.find(text) == std::string::npos) {
       if (!Fill()) return false;
@@ -95,11 +95,11 @@ class RawClient {
   }
   const std::string& input() const { return input_; }
 
-  // For what is no HTTP: whatever comes next; false when the server has closed.
+  // For bytes that are not HTTP: reads any bytes; false if the server has closed.
   bool ReadSome() { return Fill(); }
   std::string TakeInput() { return std::exchange(input_, {}); }
 
-  // True when the server closes within the time a read waits, and sends nothing more.
+  // True if the server closes within the limit of a read and sends nothing more.
   bool IsClosedByServer() {
     while (Fill()) {
     }

@@ -9,7 +9,7 @@
 namespace tandem::server {
 namespace {
 
-// What a parser makes of bytes that arrive in the given pieces, as text.
+// The parser's result, as text, for bytes that arrive in random pieces.
 std::string Outcome(const std::string& bytes, std::mt19937& random, size_t max_piece) {
   RequestParser parser{HttpOptions()};
   std::string out;
@@ -48,7 +48,7 @@ TEST(RequestParser, GivesTheSameRequestsHoweverTheBytesAreCut) {
   }
 }
 
-// RFC 9110 8.6 leaves it to us; CONTRACT §1 refuses only lengths that differ.
+// RFC 9110 8.6 allows either; we refuse only lengths that differ.
 TEST(RequestParser, TheSameLengthTwiceIsOneLength) {
   std::mt19937 random(1);
   const std::string head = "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: ";

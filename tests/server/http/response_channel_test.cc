@@ -9,7 +9,7 @@
 namespace tandem::server {
 namespace {
 
-// What is sent while a producer is being told to pause must not overtake that.
+// Output must not overtake a pause that is being reported to its producer.
 TEST(ResponseChannel, AProducerHearsOfPausesInTheirOrder) {
   const auto channel = std::make_shared<ResponseChannel>(
       10, [] {}, [](const std::shared_ptr<ResponseChannel>&) {});

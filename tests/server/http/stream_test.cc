@@ -111,7 +111,7 @@ TEST_F(HttpServerTest, ResetsAReaderThatMakesNoProgress) {
   std::atomic<bool> paused{false};
   stream.OnBackpressure([&](bool is_paused) { paused = is_paused; });
 
-  // The kernel's own buffers take megabytes before anything stalls.
+  // The kernel's buffers hold megabytes before anything stalls.
   const std::string line(8000, 'x');
   while (!left_.try_acquire()) {
     if (paused) {

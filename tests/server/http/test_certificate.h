@@ -17,7 +17,7 @@ inline std::string TextOf(BIO* bio) {
   return std::string(data, static_cast<size_t>(n));
 }
 
-// A fresh key and a certificate for `name` that it has signed itself.
+// A fresh key and a self-signed certificate for `name`.
 inline TlsPair MakeCertificate(const std::string& name) {
   const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(EVP_EC_gen("P-256"), EVP_PKEY_free);
   const std::unique_ptr<X509, decltype(&X509_free)> certificate(X509_new(), X509_free);

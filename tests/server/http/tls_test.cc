@@ -18,12 +18,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The client's side of a session, in memory. Trusts whoever answers.
+// The client's side of a session, in memory. Trusts every certificate.
 class TlsClient {
  public:
   explicit TlsClient(int max_version = 0, std::string protocols = "")
       : context_(SSL_CTX_new(TLS_client_method()), SSL_CTX_free) {
-    SSL_CTX_set_security_level(context_.get(), 0);  // so that old versions may be offered at all
+    SSL_CTX_set_security_level(context_.get(), 0);  // otherwise old versions cannot be offered
     if (max_version != 0) {
       SSL_CTX_set_min_proto_version(context_.get(), max_version);
       SSL_CTX_set_max_proto_version(context_.get(), max_version);
@@ -40,7 +40,7 @@ class TlsClient {
     SSL_set_connect_state(session_.get());
   }
 
-  // Takes what the server has said; true once the handshake is over.
+  // Processes bytes from the server; true once the handshake is over.
   bool Shake(const std::string& bytes) {
     BIO_write(in_, bytes.data(), static_cast<int>(bytes.size()));
     return SSL_do_handshake(session_.get()) == 1;
@@ -54,7 +54,7 @@ class TlsClient {
     SSL_write(session_.get(), plain.data(), static_cast<int>(plain.size()));
   }
   void End() { SSL_shutdown(session_.get()); }
-  // What the bytes mean; sets has_end() at the server's goodbye.
+  // Decrypts the bytes; sets has_end() at the server's close_notify.
   std::string Read(const std::string& bytes) {
     BIO_write(in_, bytes.data(), static_cast<int>(bytes.size()));
     std::string plain;
@@ -88,7 +88,7 @@ class TlsClient {
   bool has_end_ = false;
 };
 
-// Hands messages back and forth, `piece` bytes at a time, until both are content or one fails.
+// Exchanges messages, `piece` bytes at a time, until both are done or one fails.
 bool Handshake(TlsClient& client, TlsSession& server, size_t piece = 1 << 20) {
   std::string plain;
   bool client_done = client.Shake("");
@@ -159,7 +159,7 @@ TEST(TlsSession, NoticesHttpWithoutTlsAndGarbage) {
     std::mt19937 random(seed);
     std::string bytes(600, '\0');
     for (char& c : bytes) c = static_cast<char>(random());
-    // Half of them begin as a handshake record does.
+    // Half of them begin like a handshake record.
     if (seed % 2 == 0) bytes.replace(0, 5, std::string("\x16\x03\x01\x01\x00", 5));
     TlsSession garbage(context);
     EXPECT_EQ(garbage.Receive(bytes, plain), TlsSession::State::kFailed) << "seed " << seed;
@@ -206,7 +206,7 @@ TEST(TlsContext, RefusesPairsThatCannotServe) {
   EXPECT_NO_THROW(TlsContext{good});
 }
 
-// A connection with TLS is the same connection.
+// Connections behave the same with TLS.
 class TlsServerTest : public testing::Test {
  protected:
   void StartServer(HttpOptions options = {}) {
@@ -225,7 +225,7 @@ class TlsServerTest : public testing::Test {
     server_->Start();
   }
 
-  // Connects, and shows the name of the certificate.
+  // Connects and returns the name in the certificate.
   std::string ServerName() {
     RawClient raw(server_->port());
     TlsClient client;

@@ -1,4 +1,4 @@
-// Handlers that take minutes: where they run, and when they end.
+// Handlers that take minutes: the threads that run them, and when they end.
 
 #include <latch>
 
@@ -9,7 +9,7 @@ namespace {
 
 class WorkerTest : public testing::Test {
  protected:
-  // `/long` works until its answer is over.
+  // `/long` works until its request is over.
   void Start() {
     HttpOptions options;
     options.port = 0;

@@ -109,7 +109,7 @@ TEST_F(JobSupervisorTest, ChildInheritsNeitherDescriptorsNorKeys) {
 }
 
 TEST_F(JobSupervisorTest, ChildStartsWithDefaultSignalHandling) {
-  // No shell script: shells block and unblock signals on their own account.
+  // Not a shell script: shells change the signal mask.
   WriteFile(dir_ / "script", R"(#!/usr/bin/awk -f
 BEGIN {
   while ((getline line < "/proc/self/status") > 0)
@@ -131,7 +131,7 @@ BEGIN {
   ::pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
   ::signal(SIGPIPE, old_handler);
 
-  // "SigBlk:\t<hex>\nSigIgn:\t<hex>\n"; signals above 31 are the C library's own business.
+  // "SigBlk:\t<hex>\nSigIgn:\t<hex>\n"; signals above 31 belong to the C library.
   const std::string signals = FileText(job.dir / "signals");
   for (const char* name : {"SigBlk:\t", "SigIgn:\t"}) {
     const size_t at = signals.find(name);

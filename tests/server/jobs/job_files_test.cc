@@ -214,7 +214,7 @@ TEST(JobFiles, WhatIsUnfinishedGoesAndNothingElse) {
   EXPECT_TRUE(std::filesystem::exists(dir / "elsewhere/a.tmp-ef"));
 }
 
-// A power loss has taken the end of the file, and the run that goes on appends to what is left.
+// A power loss has cut the end of the file; the resumed run appends to the rest.
 TEST(JobEvents, AFileShorterThanWhatWasReadIsReadAgain) {
   const TemporaryDir dir;
   const std::string line = "{\"kind\":\"step\",\"step\":1}\n";

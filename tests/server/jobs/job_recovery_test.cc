@@ -86,7 +86,7 @@ TEST_F(JobSupervisorTest, LivingChildIsFoundByItsLockWhereNoPidWasRecorded) {
   supervisor_->Stop(StopMode::kLeaveJobs);
   supervisor_.reset();
   {
-    // As if the server had been killed between starting the child and writing down its pid.
+    // As if the server was killed between starting the child and recording its pid.
     JobStore store = JobStore::Open(data_dir());
     JobRecord record = store.Find(job.id).value();
     record.process.reset();
@@ -163,7 +163,7 @@ TEST_F(JobSupervisorTest, JobThatDiedWithoutAServerIsResumed) {
   EXPECT_EQ(Runs(job), 2u);
 }
 
-// The real thing: a server process of its own, killed with SIGKILL; its children go to init.
+// A real server process, killed with SIGKILL; its children become init's.
 TEST_F(JobSupervisorTest, KilledServersJobIsFoundAgainByTheNextServer) {
   Script({kCountRuns, kStopOnTerm, kWaitForGo, kSucceed});
   const std::string script = dir_ / "script";

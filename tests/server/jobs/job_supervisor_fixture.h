@@ -15,8 +15,8 @@
 #include "server/jobs/job_supervisor.h"
 #include "tests/engine/io/file_helpers.h"
 
-// Jobs are shell scripts here, called as `script train --job DIR`. A job that must go on until the
-// test has looked at it waits for the file DIR/go.
+// Jobs are shell scripts here, called as `script train --job DIR`. A job that must keep running
+// until the test has checked it waits for the file DIR/go.
 
 namespace tandem::server {
 
@@ -30,7 +30,7 @@ using StopMode = JobSupervisor::StopMode;
 inline constexpr std::chrono::seconds kPatience{
     60};  // until a test is called failed; never waited out
 
-// A result is there whole or not at all, as the trainer's.
+// The rename publishes the whole result at once, as the trainer does.
 inline constexpr const char* kSucceed =
     R"(printf '{"status":"succeeded","model_dir":"artifact"}' > "$3/result.tmp")"
     R"( && mv "$3/result.tmp" "$3/result.json"; exit 0)";
@@ -38,7 +38,7 @@ inline constexpr const char* kWaitForGo = R"(while [ ! -e "$3/go" ]; do sleep 0.
 inline constexpr const char* kCountRuns = R"(echo run >> "$3/runs")";
 inline constexpr const char* kStopOnTerm = R"(trap 'exit 75' TERM)";
 
-// For conditions outside the supervisor; those inside have a subscription.
+// For conditions outside the supervisor; its own conditions have a subscription.
 inline bool WaitFor(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (!condition()) {
@@ -67,7 +67,7 @@ inline JobSupervisorOptions FastOptions(const std::filesystem::path& program) {
 
 class JobSupervisorTest : public testing::Test {
  protected:
-  // Replaced by the next call, so that a restarted job may behave differently.
+  // The next call replaces the script, so that a restarted job may behave differently.
   void Script(const std::vector<std::string>& lines) { WriteScript(dir_ / "script", lines); }
 
   void StartSupervisor(const std::function<void(JobSupervisorOptions&)>& change = {}) {
@@ -85,7 +85,7 @@ class JobSupervisorTest : public testing::Test {
 
   Job Submit(const std::string& spec = "{}") { return supervisor_->Submit(JobType::kTrain, spec); }
 
-  // Waits for `condition`, looked at whenever the supervisor says that something changed.
+  // Waits for `condition`; checks it at every change that the supervisor reports.
   Job WaitForJob(const std::string& id, const std::function<bool(const Job&)>& condition) {
     std::mutex mutex;
     std::condition_variable changed;
@@ -117,12 +117,12 @@ class JobSupervisorTest : public testing::Test {
         << (ended.error ? ended.error->message : std::string());
     return ended;
   }
-  // Until the script has got as far as writing DIR/`name`.
+  // Waits until the script has written DIR/`name`.
   void WaitForFile(const Job& job, const std::string& name) {
     EXPECT_TRUE(WaitFor([&] { return std::filesystem::exists(job.dir / name); })) << name;
   }
 
-  // Until the script has counted itself: the file exists a moment before its line does.
+  // Waits until the script has counted its run: the file appears before its line does.
   static void WaitForFirstRun(const Job& job) {
     EXPECT_TRUE(WaitFor([&] { return Runs(job) == 1; }));
   }

@@ -220,11 +220,11 @@ TEST_F(JobSupervisorTest, PausedJobMakesRoomAndGoesOnInItsOldPlace) {
   const Job paused =
       WaitForJob(first.id, [](const Job& job) { return job.status == JobStatus::kPaused; });
 
-  WaitForFirstRun(second);  // the place is free
+  WaitForFirstRun(second);  // the slot is free
   ExpectError(ErrorCode::kFailedPrecondition, {first.id, "paused"},
               [&] { supervisor_->Pause(first.id); });
   const Job third = Submit();
-  EXPECT_EQ(NameOf(supervisor_->Pause(third.id).status), "paused");  // it has not begun
+  EXPECT_EQ(NameOf(supervisor_->Pause(third.id).status), "paused");  // it has not started
   EXPECT_EQ(NameOf(supervisor_->Resume(first.id).status), "queued");
   EXPECT_EQ(NameOf(supervisor_->Resume(third.id).status), "queued");
   ExpectError(ErrorCode::kFailedPrecondition, {first.id, "queued"},
@@ -236,7 +236,7 @@ TEST_F(JobSupervisorTest, PausedJobMakesRoomAndGoesOnInItsOldPlace) {
   EXPECT_EQ(Runs(first), 2u);
   Go(third);
   WaitForEndOf(third, JobStatus::kSucceeded);
-  // Being paused is no restart, of which there are only three.
+  // A pause is not one of the three allowed restarts.
   EXPECT_EQ(FileText(paused.dir / "log.txt").find("restart"), std::string::npos);
   ExpectError(ErrorCode::kFailedPrecondition, {first.id, "succeeded"},
               [&] { supervisor_->Pause(first.id); });
@@ -274,7 +274,7 @@ TEST_F(JobSupervisorTest, WhatACancelledJobHasLeftIsTakenAwayBeforeItsEndIsRead)
   const Job paused = Submit();
   WaitForFirstRun(running);
 
-  supervisor_->Cancel(queued.id);  // it has not begun, and left nothing
+  supervisor_->Cancel(queued.id);  // it has not started and has no output
   supervisor_->Cancel(running.id);
   WaitForEndOf(running, JobStatus::kCancelled);
   WaitForFirstRun(paused);
@@ -332,7 +332,7 @@ TEST_F(JobSupervisorTest, CancelWinsOverPauseAndSoDoesTheEnd) {
   WaitForEndOf(ends, JobStatus::kSucceeded);
 }
 
-// A server that is killed while a job is asked to pause leaves the wish to the next one.
+// If a server is killed while a job is being paused, the next server finishes the pause.
 TEST_F(JobSupervisorTest, JobThatStoppedToBePausedWhileNoServerRanIsPaused) {
   Script({kCountRuns, R"(trap 'touch "$3/asked"' TERM)", kWaitForGo, "exit 75"});
   StartSupervisor([](JobSupervisorOptions& options) { options.poll_interval = milliseconds(5); });

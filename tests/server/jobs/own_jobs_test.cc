@@ -10,7 +10,7 @@
 namespace tandem::server {
 namespace {
 
-// Jobs that the server's own process does: their life is in the store, whoever lives it.
+// Jobs that run in the server's own process: the store records them like those of children.
 
 TEST_F(JobSupervisorTest, OwnWorkIsListedLoggedAndFollowedAsTheChildrens) {
   Script({kSucceed});
@@ -23,7 +23,7 @@ TEST_F(JobSupervisorTest, OwnWorkIsListedLoggedAndFollowedAsTheChildrens) {
   const Job half = WaitForJob(job.id, [](const Job& now) { return now.progress == 0.5; });
   EXPECT_EQ(half.status, JobStatus::kRunning);
   EXPECT_TRUE(half.started_at);
-  // Children go their own way meanwhile.
+  // Children run on independently.
   WaitForEndOf(Submit(), JobStatus::kSucceeded);
   const Job ended = supervisor_->EndOwn(job.id, {JobStatus::kSucceeded, {}, R"({"model":"a"})"});
 

@@ -7,7 +7,7 @@
 
 namespace tandem::server {
 
-// Does to a database what no store would: damages it, or makes it refuse.
+// Changes a database as no store would: damages it, or makes it refuse statements.
 inline void RunSql(const std::filesystem::path& path, const char* sql) {
   sqlite3* handle = nullptr;
   ASSERT_EQ(sqlite3_open(path.c_str(), &handle), SQLITE_OK);

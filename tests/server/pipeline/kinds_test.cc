@@ -1,4 +1,4 @@
-// Jobs of pipelines as their processes read them.
+// The specs of pipeline jobs as the jobs' processes read them.
 
 #include "server/pipeline/kinds.h"
 

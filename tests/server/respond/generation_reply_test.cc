@@ -21,7 +21,7 @@ using engine::RequestFinished;
 using engine::TextDelta;
 using engine::TokenLogprob;
 
-// Token i spells the i-th of these; 0 is the end token, 4 and 5 are halves of "é".
+// Token i spells the i-th of these; 0 is the end token; 4 and 5 are halves of "é".
 class TinyTokenizer : public engine::Tokenizer {
  public:
   std::vector<TokenId> EncodeMixed(std::string_view,
@@ -47,7 +47,7 @@ TokenLogprob Scored(TokenId id) {
   return out;
 }
 
-// Plays the connection: runs posted tasks and collects what is answered.
+// Plays the connection: runs posted tasks and collects the replies.
 class GenerationReplyTest : public testing::Test {
  protected:
   void Begin(ReplyShape shape) {
@@ -95,7 +95,7 @@ class GenerationReplyTest : public testing::Test {
     EXPECT_TRUE(out.finished);
     return out.head.value_or(Response{});
   }
-  // The data of each event; [DONE] must be the last and is removed.
+  // Returns the data of each event, without the final [DONE], which must be last.
   std::vector<Json> TakeChunks() {
     RunTasks();
     const ResponseChannel::Output out = channel_->Take();
@@ -272,7 +272,7 @@ TEST_F(GenerationReplyTest, EchoScoresThePromptWithArraysOfEqualLength) {
   EXPECT_EQ(choice["logprobs"]["top_logprobs"][2], (Json{{"Hi", -0.25}, {"!", -3.5}}));
 }
 
-// 4 and 5 are halves of "é"; a half alone is U+FFFD in the text.
+// 4 and 5 are halves of "é"; a single half is U+FFFD in the text.
 TEST_F(GenerationReplyTest, OffsetsCountTheCharactersThatAreAnswered) {
   ReplyShape shape;
   shape.kind = ReplyShape::Kind::kCompletion;
@@ -293,7 +293,7 @@ TEST_F(GenerationReplyTest, OffsetsCountTheCharactersThatAreAnswered) {
   EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 2, 3, 4, 5, 5, 6, 7}));
 }
 
-// The first space of a text is the tokenizer's own, unless the text goes on with another.
+// The first space is the tokenizer's own, unless the text continues another text.
 TEST_F(GenerationReplyTest, OffsetsKnowWhetherTheFirstSpaceIsText) {
   for (const bool continues : {false, true}) {
     ReplyShape shape;

@@ -10,7 +10,7 @@ namespace {
 
 using State = ReasoningSplitter::State;
 
-// "reasoning|content", whatever the pieces in which the text arrives.
+// Returns "reasoning|content"; expects the same for every way to cut the text.
 std::string Split(State state, const std::string& text) {
   std::string whole;
   for (uint64_t seed = 0; seed < 20; ++seed) {

@@ -153,7 +153,7 @@ TEST(FineTuningRequest, WhatIsOutOfRangeIsRefusedByItsName) {
       {R"("learning_rate_multiplier": 0)", "learning_rate_multiplier"},
       {R"("learning_rate_multiplier": -1)", "learning_rate_multiplier"},
       {R"("learning_rate_multiplier": 1000.5)", "learning_rate_multiplier"},
-      {R"("beta": 0.1)", "beta"},  // of dpo alone
+      {R"("beta": 0.1)", "beta"},  // allowed for dpo only
       {R"("max_steps": 0)", "max_steps"},
       {R"("seq_len": 15)", "seq_len"},
       {R"("lora": 8)", "lora", "invalid_type"},

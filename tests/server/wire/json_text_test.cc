@@ -54,7 +54,7 @@ TEST(JsonText, EveryCharacterReadsBackAsItself) {
   EXPECT_EQ(quoted.find('\n'), std::string::npos);  // an event is one line
 }
 
-// The same as the reference library, whatever the bytes.
+// Any bytes give the same text as the reference library.
 TEST(JsonText, AnyBytesGiveTheSameTextAsTheLibrary) {
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     std::mt19937_64 random(seed);
@@ -102,7 +102,7 @@ TEST(JsonText, IntegersOfAllWidths) {
   EXPECT_EQ(out, "-9223372036854775808 18446744073709551615 [0,-1,262143][][0,255]");
 }
 
-// Without a tokenizer every token has a name of its own; keys must differ in any case.
+// Without a tokenizer every token gets a name of its own, since keys must differ.
 TEST(CompletionLogprobs, TheChosenTokenIsAmongItsAlternativesOnce) {
   CompletionLogprobs logprobs({}, 2);
   engine::TokenLogprob token;

@@ -22,7 +22,7 @@ struct BadBody {
   const char* code;
 };
 
-// Each bad body must give exactly this status, param and code.
+// Each bad body gives exactly this status, param and code.
 void ExpectRefusal(const std::function<void()>& parse, const BadBody& bad) {
   SCOPED_TRACE(bad.fields);
   try {
@@ -232,7 +232,7 @@ TEST(ChatRequest, AnAssistantWithCallsAloneHasEmptyText) {
   EXPECT_FALSE(messages[2].contains("tool_calls"));
 }
 
-// Of two faults the one further up in the contract's table is reported.
+// The parser reports the first fault in the order of the fields below, not of the body.
 TEST(Requests, ReportTheFirstFaultInTheOrderOfTheTable) {
   const std::pair<const char*, const char*> chat_fields[] = {
       {"max_completion_tokens", "0"},
@@ -272,7 +272,7 @@ TEST(Requests, ReportTheFirstFaultInTheOrderOfTheTable) {
       {"functions", "1"},
   };
   for (size_t first = 0; first < std::size(chat_fields); ++first) {
-    // The later faults stand before it in the body.
+    // In the body, later faults come first.
     std::string text = "{";
     for (size_t i = std::size(chat_fields); i-- > first;) {
       text += "\"" + std::string(chat_fields[i].first) + "\": " + chat_fields[i].second + ", ";
@@ -307,7 +307,7 @@ TEST(FieldReader, MessagesNameFieldRangeAndShortenedValue) {
             "min_tokens must be an integer in [0, 3], got 4");
   const std::string long_value = message("\"n\": \"" + std::string(100000, 'x') + "\"");
   EXPECT_LT(long_value.size(), 200u);
-  // Shortened between characters.
+  // Cut between characters.
   EXPECT_EQ(ShortForm(std::string(59, 'x') + "éé"), "\"" + std::string(59, 'x') + "\"…");
 }
 
@@ -381,7 +381,7 @@ TEST(ErrorBody, AlwaysHasItsFourKeysAndHidesOurOwnFaults) {
   EXPECT_EQ(body(MakeErrorReply(Error(ErrorCode::kUnavailable, "x"), "r"))["code"],
             "server_overloaded");
   EXPECT_LE(MakeErrorReply(400, "c", std::string(100000, 'x')).body.size(), 4096u);
-  // A byte may take six in JSON.
+  // One byte may take six in JSON.
   EXPECT_LE(MakeErrorReply(400, "c", std::string(5000, '\1'), std::string(500, '\1')).body.size(),
             4096u);
 }
@@ -397,7 +397,7 @@ TEST(TokenizeRequest, TakesPromptOrMessages) {
   EXPECT_TRUE(tokenize(R"({"messages": [{"role": "user", "content": "a"}]})").chat);
   EXPECT_THROW(tokenize("{}"), Error);
   EXPECT_THROW(tokenize(R"({"prompt": "a", "messages": []})"), Error);
-  // There is nothing to continue.
+  // No message to continue.
   EXPECT_THROW(tokenize(R"({"messages": [{"role": "user", "content": "a"}],
                             "continue_final_message": true})"),
                Error);

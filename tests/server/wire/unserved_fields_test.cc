@@ -43,7 +43,7 @@ void ExpectUnsupported(const std::string& name, const std::function<void()>& par
   }
 }
 
-// Written out, so that a row cannot leave the table unnoticed.
+// Written out, so that no row can leave the table unnoticed.
 const char* const kNamesOfOtherServers[] = {"structured_outputs",
                                             "guided_json",
                                             "guided_regex",

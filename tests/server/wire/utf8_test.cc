@@ -20,7 +20,7 @@ TEST(Utf8, KnowsWhatIsValid) {
   }
 }
 
-// The offsets of pieces in the text that they make together.
+// The offset of each piece in the joined text.
 std::vector<int64_t> Offsets(const std::vector<std::string>& pieces) {
   CharacterCounter counter;
   std::vector<int64_t> out;

@@ -74,7 +74,7 @@ TEST_F(CheckpointGarbage, TheNewestSoundStepAndTheBestStay) {
   EXPECT_EQ(There(), (Names{Step(10), Step(20), Step(40)}));
   EXPECT_EQ(result.kept,
             (std::vector<fs::path>{Dir() / Step(40), Dir() / Step(20), Dir() / Step(10)}));
-  // Where none is sound, nothing that is kept is trusted, and the newest stay all the same.
+  // Without a sound checkpoint no kept one is trusted; the newest stay nevertheless.
   Spoil(20);
   Spoil(10);
   CollectGarbage(Dir(), {.keep = 2});

@@ -133,7 +133,7 @@ TEST_F(Checkpoints, WithoutRoomNothingIsWritten) {
   CheckpointStore store(Dir(), 3, [&] { return free; });
   free = 2000;
   store.Save(Contents(10));
-  free = 1000;  // the tensor alone has 1,024 bytes
+  free = 1000;  // the tensor has 1,024 bytes
   try {
     store.Save(Contents(20));
     ADD_FAILURE() << "was saved";
@@ -163,7 +163,7 @@ TEST_F(Checkpoints, WhatIsSetAsideIsNeitherFoundNorDeleted) {
 TEST_F(Checkpoints, AFullDiskLeavesTheOldOnesAndNoLitter) {
   CheckpointStore store(Dir(), 3);
   store.Save(Contents(10));
-  // A file-size limit fails a write like a full disk does.
+  // A file-size limit makes a write fail as on a full disk.
   signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
   getrlimit(RLIMIT_FSIZE, &old);

@@ -37,7 +37,7 @@ class CheckpointWriterTest : public testing::Test {
 };
 
 TEST_F(CheckpointWriterTest, WhatIsSavedIsTheStateWhenItWasTaken) {
-  // The disk is asked for room in the writer's thread: there it waits until the run has gone on.
+  // The writer's thread asks for the free space; it waits there until the run has continued.
   std::promise<void> gone_on;
   CheckpointStore store(dir_.path() / "c", 3, [&] {
     gone_on.get_future().wait();

@@ -10,8 +10,8 @@
 
 namespace tandem::tests {
 
-// Bytes as tokens 0 to 255 (by GPT-2's characters, in their order), "\n\n" as 256, and the control
-// tokens <|im_start|> 257, <|im_end|> 258, <|end|> 259.
+// Bytes are tokens 0 to 255 (GPT-2's characters in their order), "\n\n" is 256. Control tokens:
+// <|im_start|> 257, <|im_end|> 258, <|end|> 259.
 inline std::unique_ptr<engine::Tokenizer> ChatTokenizer() {
   using Json = nlohmann::ordered_json;
   const auto character = [](int byte) {
@@ -63,8 +63,8 @@ inline constexpr const char* kChatMl =
     "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-// As kChatMl, but only the last answer keeps its thought, which may be empty: earlier turns are
-// rewritten when another follows.
+// Like kChatMl, but only the last answer keeps its thought, which may be empty. Earlier turns
+// change when another follows.
 inline constexpr const char* kDropsThoughts =
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
     "{% if m.role == 'assistant' and loop.last %}"
@@ -74,13 +74,13 @@ inline constexpr const char* kDropsThoughts =
     "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-// As kChatMl, but the generation prompt opens a thought, and written answers have none.
+// Like kChatMl, but the generation prompt opens a thought, and written answers have none.
 inline constexpr const char* kOpensThought =
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
     "{{ m.content.split('</think>')[-1].lstrip('\n') + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}";
 
-// As kChatMl, but what is no prompt ends with <|end|>, so a turn's end moves when another follows.
+// Like kChatMl, but a whole chat ends with <|end|>: the end of a turn moves when another follows.
 inline constexpr const char* kEndsWhole =
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
     "{% endfor %}{{ '<|im_start|>assistant\n' if add_generation_prompt else '<|end|>' }}";

@@ -47,7 +47,7 @@ TEST(TextCorpus, RefusesWhatIsNoText) {
   EXPECT_NE(fault("").find("no text to train on"), std::string::npos);
   EXPECT_NE(fault("<|e|>\n \n<|e|>\n").find("no text to train on"), std::string::npos);
   EXPECT_NE(fault(std::string("a\0b", 3)).find("binary"), std::string::npos);
-  // A hole in the file: a text of zeros, behind what is looked at.
+  // A hole in the file reads as zeros, beyond the checked beginning.
   std::ofstream(dir / "f") << std::string(5000, 'x');
   std::filesystem::resize_file(dir / "f", TextCorpus::kMaxSampleBytes + 6000);
   try {
@@ -83,7 +83,7 @@ TEST(Permute, DependsOnTheSeedAndMovesAlmostEverything) {
   EXPECT_LT(same_as_other_seed, 20);
 }
 
-// Grain's own golden of five records in two epochs, seed 32, and what its order gives elsewhere.
+// Grain's own golden of five records in two epochs with seed 32, and other orders from Grain.
 TEST(GrainPermute, GivesGrainsOrder) {
   const auto order = [](uint32_t seed, int64_t n) {
     std::vector<int64_t> images;
@@ -206,7 +206,7 @@ TEST(Packer, TruncatesDropsOrRefusesWhatIsTooLong) {
   options.overflow = Overflow::kTruncate;
   Packer truncating = MakePacker(options);
   AllRows(truncating);
-  EXPECT_EQ(truncating.truncated(), 4);  // 30 and 22 tokens, twice; 17 take 16 places
+  EXPECT_EQ(truncating.truncated(), 4);  // cut 30 and 22 tokens, twice; 17 tokens take 16 positions
   options.overflow = Overflow::kDrop;
   Packer dropping = MakePacker(options);
   for (const PackedRow& row : AllRows(dropping)) CheckRow(row, 16);
@@ -236,7 +236,7 @@ TEST(Packer, TruncatingAtTheLeftKeepsTheEnds) {
   EXPECT_EQ(std::count(row.targets.begin(), row.targets.end(), -1), 6);
   EXPECT_FALSE(packer.Next(&row));
 
-  // What is learned only in the part that is cut off leaves nothing.
+  // Truncation that removes all trained tokens drops the sample.
   sample.trained.assign(30, 0);
   sample.trained[5] = 1;
   Packer nothing(options, [&](int64_t) { return sample; });

@@ -1,4 +1,4 @@
-// Pairs of answers: how rows say them, and how they become samples and rows of tokens.
+// Preference pairs: their forms in rows, as samples, and as rows of tokens.
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ std::string FaultOf(const std::string& row, RowFormat format = RowFormat::kPrefe
   return Fault([&] { Parse(row, format); });
 }
 
-// "role:text" of all messages; of learned ones in capitals.
+// "role:text" of every message; trained messages in capitals.
 std::string Said(const Conversation& chat) {
   std::string text;
   for (size_t i = 0; i < chat.messages->size(); ++i) {
@@ -210,7 +210,8 @@ TEST(JoinPair, RefusesAnswersThatAreTheSameTokens) {
       std::string::npos);
 }
 
-// Pair i: answers of 3 + i % 5 and 2 + i % 7 tokens after a prompt of 4, numbered apart.
+// Pair i: a prompt of 4 tokens and answers of 3 + i % 5 and 2 + i % 7 tokens, all with different
+// numbers.
 Sample NumberedPair(int64_t i) {
   const auto answer = [i](TokenId first, int64_t n) {
     std::vector<TokenId> tokens;
@@ -288,7 +289,7 @@ TEST(PackerOfPairs, GoesOnFromEverySavedState) {
 TEST(PackerOfPairs, CutsOrDropsAPairAsOne) {
   PackerOptions options;
   options.row_length = 16;
-  options.max_sequence = 8;  // pair 4: 7 + 4 - 1 places; pair 6: 4 + 8 - 1
+  options.max_sequence = 8;  // pair 4: 7 + 4 - 1 positions; pair 6: 4 + 8 - 1
   options.n_samples = 20;
   options.n_epochs = 1;
   options.overflow = Overflow::kDrop;

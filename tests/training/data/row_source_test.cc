@@ -1,4 +1,4 @@
-// Rows as numbered samples, and the prepared file made of them.
+// Rows as numbered samples, and the tokenised file prepared from them.
 
 #include "training/data/row_source.h"
 
@@ -175,7 +175,7 @@ TEST_F(RowSourceTest, RowsThatTheTemplateDoesNotRewriteStayWhole) {
   }
 }
 
-// Public chats with public templates, where this machine has them.
+// Public chats with public templates, on machines that have them.
 TEST_F(RowSourceTest, RealChatsAreLearnedWithTemplatesThatRewriteEarlierTurns) {
   const fs::path data = tests::SharedDir() / "data";
   if (!fs::exists(data / "chat_templates")) GTEST_SKIP() << data << " is not there";

@@ -1,4 +1,4 @@
-// Files of rows: what is read, and what is refused with which words.
+// Files of rows: readable ones, and the messages of refusals.
 
 #include <gtest/gtest.h>
 

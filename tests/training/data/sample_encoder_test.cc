@@ -28,7 +28,7 @@ class SampleEncoderTest : public testing::Test {
     return example;
   }
 
-  // The text with what is trained in brackets.
+  // The text with trained parts in brackets.
   std::string Marked(const Sample& sample) const {
     std::string text;
     bool open = false;
@@ -213,7 +213,7 @@ TEST_F(SampleEncoderTest, OfPlainExamplesTheCompletionIsTrained) {
   EXPECT_NE(Fault(encoder, Chat(kTwoTurns)).find("no chat template"), std::string::npos);
 }
 
-// The clock of a template must not change what a resumed run sees.
+// A template's clock is fixed, so that a resumed run sees the same text.
 TEST_F(SampleEncoderTest, ATemplatesClockStandsStill) {
   EncoderOptions options;
   options.now_unix_s = 1721952000;

@@ -117,7 +117,7 @@ TEST(Shards, AListKeepsItsOrder) {
   EXPECT_EQ(Names(ListShards(list)), (Strs{"b.jsonl", "a-1.jsonl", "a-2.jsonl"}));
   FaultText(ErrorCode::kNotFound, [&] { ListShards(list + ";" + (dir / "c.jsonl").string()); });
 
-  // A file's own name wins.
+  // An existing file with that exact name takes precedence.
   Write(dir / "x;*.jsonl", "");
   EXPECT_FALSE(MeansShards(dir / "x;*.jsonl"));
   EXPECT_EQ(Names(ListShards(dir / "x;*.jsonl")), Strs{"x;*.jsonl"});

@@ -12,7 +12,7 @@ TEST(EventFile, TheChecksumIsCastagnolis) {
   EXPECT_EQ(Crc32c("123456789"), 0xe3069283u);
 }
 
-// Bytes as protocol buffers are specified, put down by hand: tag, wire type, value.
+// Bytes of the protocol buffer encoding, written by hand: tag, wire type, value.
 TEST(EventFile, AnEventIsTheMessageOfTensorBoard) {
   const std::string expected(
       "\x09\x00\x00\x00\x00\x00\x00\xf8\x3f"  // 1, fixed64: 1.5

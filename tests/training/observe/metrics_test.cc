@@ -34,7 +34,8 @@ MetricsRow EvalRow(int64_t steps_done, double loss) {
 
 class Metrics : public testing::Test {
  protected:
-  // Six steps with an evaluation after each third; killed, and gone on after `first_step` of them.
+  // Six steps with an evaluation after each third step; a second process resumes after
+  // `first_step`.
   template <class Make>
   void WriteInTwoProcesses(const Make& make, int64_t first_step) {
     {
@@ -151,14 +152,14 @@ TEST_F(Metrics, EventFilesHaveEveryEventOnceAfterARestart) {
 
 TEST_F(Metrics, TheHistoryIsOfTheStepsThatCount) {
   const fs::path path = dir_.path() / "metrics.jsonl";
-  std::ofstream(path) << "{\"step\": 0, \"learning/lo";  // half a line
+  std::ofstream(path) << "{\"step\": 0, \"learning/lo";  // a truncated line
   WriteInTwoProcesses([&](int64_t) { return MakeJsonLines(path); }, 4);
 
   const MetricsHistory history = ReadHistory(path, 7);
   EXPECT_EQ(history.losses.size(), 7u);
   EXPECT_EQ(history.losses.at(6), 4);
   EXPECT_EQ(history.eval_losses.size(), 2u);
-  EXPECT_EQ(history.productive_seconds, 3.5);  // steps 4 and 5 were done twice and count once
+  EXPECT_EQ(history.productive_seconds, 3.5);  // steps 4 and 5 ran twice and count once
   EXPECT_EQ(history.started_unix, 999.5);
   EXPECT_EQ(ReadHistory(dir_.path() / "none", 7).started_unix, 0);
 }

@@ -111,7 +111,7 @@ void ExpectGradients(const AttentionCase& c) {
     EXPECT_LT(RelativeError(f32.dk, want_dk), 1e-5);
     EXPECT_LT(RelativeError(f32.dv, want_dv), 1e-5);
 
-    // bf16 has 8 bits: 2^-9 per rounding, a few roundings deep.
+    // bf16 has 8 bits: 2^-9 per rounding, over a few roundings.
     const Gradients bf16 = Backward(ops, c, engine::DType::kBF16);
     EXPECT_LT(RelativeError(bf16.dq, want_dq), 2e-2);
     EXPECT_LT(RelativeError(bf16.dk, want_dk), 2e-2);
@@ -129,7 +129,7 @@ TEST(AttentionBackward, Window) { ExpectGradients(AttentionCase(2, 1, 8, {13}, 4
 TEST(AttentionBackward, SoftCap) { ExpectGradients(AttentionCase(2, 1, 8, {10}, 0, 2.0f)); }
 
 // Longer than a query block and a key chunk, with ragged ends: every path of the blocking. Too
-// large for finite differences; f32 tables must agree with each other.
+// large for finite differences, so f32 tables are compared with each other.
 TEST(AttentionBackward, LongSegmentsAgreeBetweenTables) {
   const AttentionCase c(2, 1, 20, {300, 131, 128});
   std::vector<Gradients> results;

@@ -1,4 +1,4 @@
-// The head over tiles of rows: sizes, memory, what is left out.
+// The output head over tiles of rows: sizes, memory, skipped rows.
 
 #include <algorithm>
 
@@ -85,7 +85,7 @@ TEST(CrossEntropyTiles, TheirSizeMovesNoBitOfLossesAndOfWhatFlowsOn) {
   });
 }
 
-// Targets are made the likeliest ones for some rows, of two equal ones the first or the second.
+// Every second row has its likeliest token as the target.
 TEST(CrossEntropyTiles, TrainingCountsTheHitsThatEvaluationCounts) {
   OnEveryTable([](engine::OpsContext& ops) {
     for (const int64_t vocab : {1, 5, 255, 257, 1000}) {
@@ -133,8 +133,8 @@ TEST(CrossEntropyTiles, AFrozenHeadGetsNoGradientAndTheOthersStayAsTheyWere) {
   });
 }
 
-// Gemma's vocabulary: whole logits of these rows would take 560 MiB and as much again for their
-// gradient.
+// Gemma's vocabulary: the whole logits of these rows would take 560 MiB, and their gradient as much
+// again.
 TEST(CrossEntropyTiles, AVocabularyOf256kStaysWithin256MiB) {
   ThreadPool pool(2);
   engine::OpsContext ops(engine::Kernels(), pool);
@@ -150,8 +150,8 @@ TEST(CrossEntropyTiles, AVocabularyOf256kStaysWithin256MiB) {
   }
 }
 
-// Rows that are not trained are left out before the product: with one trained row the workspace is
-// that of one row.
+// Untrained rows are removed before the product: with one trained row the workspace is that of one
+// row.
 TEST(CrossEntropyTiles, UntrainedRowsTakeNoPartInTheProduct) {
   ThreadPool pool(1);
   engine::OpsContext ops(engine::Kernels(), pool);

@@ -26,7 +26,7 @@ inline Floats RandomFloats(int64_t n, uint64_t seed, float scale = 1) {
 
 inline Doubles Widen(const Floats& x) { return {x.begin(), x.end()}; }
 
-// The gradient of `loss` at x by central differences in f64: the oracle of every backward.
+// The gradient of `loss` at x by central differences in f64: the oracle of every backward pass.
 inline Doubles NumericGradient(const std::function<double(const Doubles&)>& loss, Doubles x) {
   constexpr double kStep = 1e-5;
   Doubles gradient(x.size());
@@ -42,7 +42,7 @@ inline Doubles NumericGradient(const std::function<double(const Doubles&)>& loss
   return gradient;
 }
 
-// L2 of the difference relative to the L2 of the expectation.
+// The L2 norm of the difference over the L2 norm of the expectation.
 inline double RelativeError(const Floats& got, const Doubles& want) {
   double difference = 0;
   double size = 1e-30;
@@ -53,7 +53,7 @@ inline double RelativeError(const Floats& got, const Doubles& want) {
   return std::sqrt(difference / size);
 }
 
-// Runs a test body on every table that this CPU runs, with two workers.
+// Runs a test body with every table that this CPU supports, on two workers.
 inline void OnEveryTable(const std::function<void(engine::OpsContext&)>& body) {
   ThreadPool pool(2);
   for (const engine::KernelTable* table : engine::RunnableKernelTables()) {

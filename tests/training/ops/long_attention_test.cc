@@ -1,4 +1,4 @@
-// Attention over one sample of 8,192 tokens: gradients against the plain formula in f64.
+// Attention over one sample of 8,192 tokens: gradients compared with the plain formula in f64.
 
 #include "engine/ops/rows.h"
 #include "tests/training/ops/gradient_check.h"
@@ -51,7 +51,7 @@ double Dot(const float* a, const float* b) {
   return sum;
 }
 
-// One row of the square at a time.
+// The plain formula, one row of the score matrix at a time.
 struct NaiveGradients {
   Doubles dq, dk, dv;
 
@@ -95,7 +95,7 @@ TEST(LongAttention, GradientsOf8192TokensAreThoseOfTheWholeSquare) {
   EXPECT_LT(RelativeError(got.dv, want.dv), 1e-5);
 }
 
-// Keys before every window of a block of queries are left out, in whole chunks.
+// Chunks of keys before every window of a block of queries are skipped whole.
 TEST(LongAttention, GradientsWithAWindowAreThoseOfTheBand) {
   for (const auto& [rows, window] :
        {std::pair{1101, 2}, {1101, 24}, {1024, 128}, {1103, 130}, {1030, 700}, {900, 900}}) {
@@ -110,7 +110,7 @@ TEST(LongAttention, GradientsWithAWindowAreThoseOfTheBand) {
   }
 }
 
-// 128 rows of scores at a time, whatever the length: no square.
+// 128 rows of scores at a time for any length: memory is not quadratic.
 TEST(LongAttention, ScratchOfTheBackwardPassIsLinearInTheRows) {
   const engine::AttentionSpec spec = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 64};
   const auto bytes = [&](int64_t rows) {

@@ -13,7 +13,7 @@ namespace {
 
 using engine::DType;
 
-// Bits, but all NaN alike.
+// Compares bits; all NaN are equal.
 bool Same(float a, float b) {
   return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, sizeof a) == 0;
 }
@@ -23,7 +23,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kTiny = std::numeric_limits<float>::denorm_min();
 constexpr float kMax = std::numeric_limits<float>::max();
 
-// Around bytes, words and tasks; rows times columns, of which some are odd.
+// Sizes around bytes, words and tasks; rows times columns, with some odd numbers.
 struct Shape {
   int64_t rows, cols;
   int64_t elements() const { return rows * cols; }
@@ -40,7 +40,7 @@ Floats Awkward(int64_t n, uint64_t seed) {
   return x;
 }
 
-// y = relu(x) in a compute dtype, as the forward pass makes it.
+// y = relu(x) in a compute dtype, as the forward pass computes it.
 struct Result {
   Result(engine::OpsContext& ops, const Floats& x, const Shape& shape, DType dtype)
       : bytes(static_cast<size_t>(shape.rows * engine::RowStride(dtype, shape.cols)) *
@@ -76,7 +76,7 @@ TEST(ReluMask, GradientsAreThoseFromTheInputBitForBit) {
       const int64_t n = shape.elements();
       const Floats x = Awkward(n, 2);
       Floats dy = Awkward(n, 3);
-      std::rotate(dy.begin(), dy.begin() + n / 2, dy.end());  // every special meets every other
+      std::rotate(dy.begin(), dy.begin() + n / 2, dy.end());  // pairs special values with others
       const Floats before = RandomFloats(n, 4);
       Floats plain = before;
       ActivateBackward(ops, x.data(), engine::Activation::kRelu, dy.data(), n, plain.data());
@@ -103,7 +103,7 @@ TEST(ReluMask, GradientsAreThoseFromTheInputBitForBit) {
 
 TEST(PackedRelu, GivesBackEveryBit) {
   OnEveryTable([](engine::OpsContext& ops) {
-    PackedRelu packed;  // one for all: it must not matter what was in it
+    PackedRelu packed;  // reused: its old contents must not matter
     for (const Shape& shape : kShapes) {
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         const Floats x = Awkward(shape.elements(), 5);
@@ -121,14 +121,14 @@ TEST(PackedRelu, GivesBackEveryBit) {
   });
 }
 
-// The numbers of the 32K example: 56 MiB for 32,768 x 14,336 elements, 1 of 32 bits.
+// The numbers of the 32K example: 56 MiB for 32,768 x 14,336 elements, 1 bit in 32.
 TEST(ReluMask, TakesOneBitPerElement) {
   EXPECT_EQ(ReluMaskBytes(32768 * int64_t{14336}), 58720256);
   EXPECT_EQ(58720256, 56 << 20);
   EXPECT_EQ(32 * ReluMaskBytes(32768 * int64_t{14336}), 32768 * int64_t{14336} * 4);
   EXPECT_EQ(ReluMaskBytes(1), 1);
   EXPECT_EQ(ReluMaskBytes(9), 2);
-  // Eight such sequences have more elements than 31 or 32 bits count.
+  // Eight such sequences have more elements than 32 bits can count.
   EXPECT_EQ(ReluMaskBytes(8 * 32768 * int64_t{14336}), 8 * int64_t{58720256});
 }
 
@@ -142,7 +142,7 @@ TEST(PackedRelu, HoldsTheMarkedValuesAlone) {
     PackedRelu packed;
     PackRelu(ops, x.data(), result.y, mask.data(), &packed);
     EXPECT_EQ(packed.count, positive);
-    // A sixteenth more is taken, so that it does not grow at every step.
+    // It reserves a sixteenth more, so that it does not grow at every step.
     EXPECT_LE(packed.values.size(), static_cast<size_t>(positive) * 2 * 17 / 16);
   });
 }

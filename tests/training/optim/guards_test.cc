@@ -5,7 +5,7 @@
 namespace tandem::training {
 namespace {
 
-// Losses 2 and 4 in turn: mean 3, deviation sqrt(10 / 9).
+// Alternates losses 2 and 4: mean 3, deviation sqrt(10 / 9).
 void Fill(SpikeGuard& guard, int n) {
   for (int i = 0; i < n; ++i) EXPECT_FALSE(guard.IsSpike(i % 2 == 0 ? 2 : 4, 1)) << i;
 }

@@ -1,4 +1,4 @@
-// SGD, and moments in 8 bits.
+// SGD and 8-bit moments.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ std::vector<float> Normals(int64_t n, uint32_t seed, float scale = 1) {
   return values;
 }
 
-// One tensor with everything that an optimiser may have of it.
+// One tensor with all state that an optimiser may keep.
 struct Tensor {
   Tensor(int64_t n, const OptimizerSpec& spec, bool split)
       : layout(MomentsOf(spec, n, true)), p(Normals(n, 1)), g(p.size()) {
@@ -119,7 +119,7 @@ TEST(Sgd, FollowsTheFormulas) {
   }
 }
 
-// Whatever computes: instruction set, threads, and whether the tensor is cut into tasks.
+// Results do not depend on the instruction set, the threads or the split of tensors into tasks.
 TEST(Optimizers, TablesAndThreadsChangeNoBit) {
   constexpr int64_t kCount = 3 * 65536 + 777;
   for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
@@ -148,8 +148,8 @@ TEST(Optimizers, TablesAndThreadsChangeNoBit) {
   }
 }
 
-// The fourth root of a share of the scale is rounded to 1 / n: the border between the codes c and
-// c + 1 is ((c + 1/2) / n)^4, and the larger of the distances to it is the bound.
+// A code is the fourth root of the share of the scale, rounded to 1 / n. Codes c and c + 1 meet at
+// ((c + 1/2) / n)^4; the larger distance to it is the bound.
 double Bound(double share, double n) {
   const double c = std::floor(std::pow(share, 0.25) * n);
   const auto size = [&](double code) { return std::pow(code / n, 4); };
@@ -173,7 +173,7 @@ TEST(EightBitMoments, OfTheFirstTheErrorIsHalfAStep) {
       ASSERT_LE(size, 1);
       EXPECT_LE(std::abs(back[i] - x[i]), scale * Bound(size, 127)) << x[i];
       EXPECT_FALSE(back[i] * x[i] < 0);
-      // What counts in a step, a tenth of the largest and more, is within 3 %.
+      // Values above a tenth of the largest, which dominate a step, are within 3 %.
       if (size > 0.1) {
         EXPECT_NEAR(back[i] / x[i], 1, 0.03);
       }
@@ -239,7 +239,7 @@ TEST(EightBitMoments, AreOfLargeMatricesAlone) {
   EXPECT_EQ(MomentBytes(MomentsOf({.kind = OptimizerKind::kSgd}, 4096, true), 4096), 0);
 }
 
-// A bowl with curvatures over four decades: both reach its bottom.
+// A quadratic bowl with curvatures over four decades: both reach its bottom.
 TEST(EightBitMoments, StepsAreNearThoseOfFloats) {
   constexpr int64_t kCount = 8192;
   double losses[2];

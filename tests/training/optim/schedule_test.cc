@@ -5,7 +5,7 @@
 namespace tandem::training {
 namespace {
 
-// MaxText's table: lr 2e-5, 1000 steps, its default fractions.
+// MaxText's table: learning rate 2e-5, 1000 steps, default fractions.
 ScheduleSpec Table(ScheduleKind kind) {
   return {.learning_rate = 2e-5, .kind = kind, .schedule_steps = 1000};
 }
@@ -41,7 +41,7 @@ TEST(LearningRate, OfWarmupStableDecayStaysUntilTheLastSteps) {
     EXPECT_NEAR(LearningRate(spec, 99), 1.98e-5, 1e-13);
     EXPECT_EQ(LearningRate(spec, 100), 2e-5);
     EXPECT_EQ(LearningRate(spec, 899), 2e-5);
-    EXPECT_EQ(LearningRate(spec, 900), 2e-5);  // the decay's own first step
+    EXPECT_EQ(LearningRate(spec, 900), 2e-5);  // the first step of the decay
     EXPECT_LT(LearningRate(spec, 901), 2e-5);
     EXPECT_NEAR(LearningRate(spec, 999), 2e-6, 1e-14);
     EXPECT_EQ(LearningRate(spec, 1000), 0);

@@ -1,5 +1,5 @@
-// What activation functions keep, and feed-forward layers in chunks: the same gradients, the bytes
-// of the formulas, and where it is refused.
+// Saved values of activation functions, and feed-forward layers in chunks. Gradients do not change,
+// memory follows the formulas, and unsupported cases are refused.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ constexpr int32_t kSegment = 200;  // the context of the tiny models is 256
 struct Case {
   std::string_view family = "minigpt";
   DType dtype = DType::kBF16;
-  std::string frozen = {};  // in the names of weights that are not trained; empty: all are
+  std::string frozen = {};  // in the names of frozen weights; empty: none is frozen
   int64_t lora_rank = 0;
   std::string lora_modules = {};  // empty: all
   float lora_dropout = 0;
@@ -32,7 +32,7 @@ struct Case {
   RematOptions remat = {};
 };
 
-// 37 * 77 bits are no whole bytes.
+// 37 * 77 bits are not a whole number of bytes.
 engine::ModelConfig ConfigOf(const Case& c) {
   engine::ModelConfig config = engine::TinyModelConfig(c.family);
   config.ffn_dim = 77;
@@ -69,7 +69,7 @@ struct Outcome {
   int64_t packed_bytes = 0;
 };
 
-// Two steps with evaluations between them, so that the second begins in an arena full of others.
+// Two steps with evaluations between them: the second step starts with old values in its arena.
 Outcome Trained(const Case& c, int threads = 2) {
   const Program program = RecordCase(c);
   const engine::ModelConfig config = ConfigOf(c);
@@ -132,7 +132,7 @@ std::string Named(const Case& c) {
          std::to_string(c.remat.seq_chunk);
 }
 
-// The weights behind ReLU: minigpt's, GPT-2's.
+// The weight after ReLU in minigpt and GPT-2.
 std::string BehindRelu(std::string_view family) {
   return family == "gpt2" ? "mlp.c_proj.weight" : "linear2.kernel";
 }
@@ -186,7 +186,7 @@ TEST(ActivationSave, MasksTakeTheBytesOfTheFormula) {
   const Program plain = RecordCase(c);
   c.remat.save = ActivationSave::kReluMask1;
   const Program masked = RecordCase(c);
-  // The mask in place of ReLU's f32 input; nobody reads its result.
+  // The mask replaces ReLU's f32 input; ReLU's result has no other reader.
   EXPECT_EQ(CountKept(plain).kept - CountKept(masked).kept,
             kLayers * (kElements * 4 - (kElements + 7) / 8));
   EXPECT_EQ(CountKept(masked).remade, 0);
@@ -198,13 +198,13 @@ TEST(ActivationSave, PackedResultsTakeTheBytesOfTheFormula) {
   const Program plain = RecordCase(c);
   c.remat.save = ActivationSave::kReluSparse;
   const Program sparse = RecordCase(c);
-  // In the arena the mask, in place of the f32 input and the result in bf16 (78 columns with
-  // padding); beside it at most all results.
+  // In the arena, the mask replaces the f32 input and the bf16 result (78 columns with padding).
+  // Outside it, at most all results are packed.
   EXPECT_EQ(CountKept(plain).kept - CountKept(sparse).kept,
             kLayers * (kElements * 4 + 37 * 78 * 2 - (kElements + 7) / 8));
   EXPECT_EQ(sparse.packed_bytes, kLayers * kElements * 2);
   EXPECT_EQ(sparse.recompute_flops(), 0);
-  // Fresh weights let about half of it through.
+  // Fresh weights let about half of the values through.
   const int64_t used = Trained(c).packed_bytes;
   EXPECT_EQ(used % 2, 0);
   EXPECT_NEAR(static_cast<double>(used), static_cast<double>(sparse.packed_bytes) / 2,
@@ -288,7 +288,7 @@ TEST(SeqChunk, PackedResultsAreThoseOfAllChunks) {
   EXPECT_EQ(chunked.packed_bytes, whole.packed_bytes);
 }
 
-// No buffer as wide as the feed-forward layer has more rows than a chunk.
+// A buffer as wide as the feed-forward layer has at most the rows of a chunk.
 TEST(SeqChunk, WideBuffersLiveWithinAChunk) {
   for (const std::string_view family : {"minigpt", "gpt2", "llama", "gemma2"}) {
     Case c{.family = family, .rows = 8192};

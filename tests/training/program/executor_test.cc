@@ -15,7 +15,7 @@ namespace {
 
 using engine::DType;
 
-// Random samples, as packed rows would hold them.
+// Random samples for packed rows.
 std::vector<std::vector<TokenId>> Samples(std::span<const size_t> lengths, int64_t vocab) {
   std::vector<std::vector<TokenId>> samples;
   uint32_t state = 99;
@@ -69,7 +69,7 @@ std::vector<Model> ModelsWithoutDropout() {
   return models;
 }
 
-// Without rope it moves no probability, and its gradient is pure rounding noise.
+// Without rope the bias changes no probability; its gradient is rounding noise.
 bool IsKeyBias(const std::string& name) { return name.find("key.bias") != std::string::npos; }
 
 class Fixture {
@@ -165,7 +165,7 @@ TEST(Executor, AccumulationEqualsTheBiggerBatch) {
     EXPECT_EQ(accumulated.total_weights, at_once.total_weights);
     EXPECT_NEAR(accumulated.loss, at_once.loss, 1e-6 * at_once.loss);
     for (size_t i = 0; i < big.size(); ++i) {
-      // Different summation order, f32.
+      // f32 sums in a different order.
       const auto& name = big.trainer->parameters().specs()[i].name;
       if (IsKeyBias(name)) continue;
       EXPECT_LT(RelativeDifference(small.Gradient(i), big.Gradient(i)), 1e-5) << name;

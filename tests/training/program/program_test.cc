@@ -37,7 +37,7 @@ std::string ReadGolden(const std::string& name) {
   return text.str();
 }
 
-// On a wanted change, look at the difference and copy the file that the failure names.
+// After a wanted change, check the difference and copy the file that the failure names.
 void ExpectGolden(const Program& program, const std::string& name) {
   const std::string text = Print(program);
   if (text == ReadGolden(name)) return;

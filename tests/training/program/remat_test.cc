@@ -17,7 +17,7 @@ namespace {
 using engine::DType;
 
 constexpr int64_t kRows = 64;
-constexpr size_t kPolicies = static_cast<size_t>(RematPolicy::kAuto);  // all but auto
+constexpr size_t kPolicies = static_cast<size_t>(RematPolicy::kAuto);  // all but kAuto
 
 engine::ModelConfig DeepConfig(std::string_view family) {
   engine::ModelConfig config = engine::TinyModelConfig(family);
@@ -45,7 +45,7 @@ Program RecordDeep(std::string_view family_name, DType dtype, RematOptions remat
   return Record(family, config, options);
 }
 
-// Two packed rows of several samples, some of it not trained.
+// Two packed rows of several samples, with some untrained tokens.
 struct Batch {
   std::vector<TokenId> tokens, targets;
   std::vector<int32_t> positions;
@@ -91,7 +91,7 @@ struct Outcome {
   std::vector<float> gradients;
 };
 
-// Two steps, so that the second begins in an arena full of the first.
+// Two steps: the second starts with old values in its arena.
 Outcome RunProgram(const Program& program) {
   const engine::FamilySpec& family = engine::FindFamilyByName(program.family);
   const engine::ModelConfig config = DeepConfig(program.family);
@@ -148,8 +148,8 @@ TEST(Remat, GradientsAreThoseOfKeepingEverythingBitForBit) {
   }
 }
 
-// What A reads is dropped anew whenever a layer is computed again, in memory of that moment's own:
-// the forward pass's is somebody else's by then.
+// Recomputing a layer draws the dropout of A's input again, into memory of the recomputation. The
+// forward pass's memory has another owner by then.
 TEST(Remat, GradientsOfAdaptersWithDropoutAreThoseOfKeepingEverythingBitForBit) {
   for (const engine::FamilySpec* family : engine::Families()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -209,8 +209,8 @@ TEST(Remat, LayersAreFoundInEveryFamily) {
       if (b > 0) {
         EXPECT_EQ(blocks[b].entry, blocks[b - 1].exit);
       }
-      // All layers are alike, so the first and the last have been cut in the right places. (The
-      // last of a family with norms after the sum leaves its norm to the head.)
+      // All layers are alike, so equal lengths show correct cuts. The last layer of a family with
+      // norms after the sum leaves its norm to the head.
       const int64_t length = blocks[b].last - blocks[b].first;
       EXPECT_LE(std::abs(length - (blocks[1].last - blocks[1].first)), 2) << family->name;
       EXPECT_GT(columns, 0);
@@ -218,7 +218,7 @@ TEST(Remat, LayersAreFoundInEveryFamily) {
   }
 }
 
-// "full" keeps a layer's input and row statistics alone.
+// "full" keeps only a layer's input and its row statistics.
 TEST(Remat, FullKeepsOneValuePerLayer) {
   const Program program = RecordDeep("llama", DType::kBF16, {.policy = RematPolicy::kFull});
   const auto head = static_cast<int32_t>(program.nodes.size()) - 1;
@@ -248,7 +248,7 @@ TEST(Remat, EachPolicyOfTheLadderTakesLessMemoryAndMoreWork) {
   }
   const Program full = at(RematPolicy::kFull);
   EXPECT_LT(full.arena_bytes, at(RematPolicy::kNone).arena_bytes);
-  // Not more than the layers' forward.
+  // Recomputation costs at most the layers' forward pass.
   EXPECT_LE(full.recompute_flops(), full.forward_flops());
 }
 

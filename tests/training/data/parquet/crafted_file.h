@@ -7,10 +7,11 @@
 #include <utility>
 #include <vector>
 
-// Parquet files written byte by byte: what no writer of today writes, and what none should.
+// Parquet files written byte by byte, for features that today's writers never use and for invalid
+// files.
 namespace tandem::training {
 
-// The fields of one Thrift structure in the compact protocol, in the order they are given.
+// The fields of one Thrift structure in the compact protocol, in the given order.
 class ThriftFields {
  public:
   enum Type : uint8_t {
@@ -43,7 +44,7 @@ class ThriftFields {
     for (const ThriftFields& item : items) bytes_ += item.str();
     return *this;
   }
-  // Anything, broken too.
+  // Appends any bytes, valid or not.
   ThriftFields& Raw(const std::string& bytes) {
     bytes_ += bytes;
     return *this;
@@ -71,7 +72,7 @@ class ThriftFields {
   std::string bytes_;
 };
 
-// Numbers of the format.
+// Enum values of the format.
 enum : int { kRequired = 0, kOptional = 1, kRepeated = 2 };
 enum : int { kUtf8 = 0, kMapWord = 1, kListWord = 3 };
 
@@ -98,7 +99,7 @@ inline std::string FourBytes(uint32_t value) {
   return bytes;
 }
 
-// Runs of one for each number, in a byte each: good for widths from 1 to 8.
+// Runs of length one, one byte per number: for widths from 1 to 8.
 inline std::string Runs(std::initializer_list<int> numbers) {
   std::string bytes;
   for (const int number : numbers) {
@@ -107,7 +108,7 @@ inline std::string Runs(std::initializer_list<int> numbers) {
   }
   return bytes;
 }
-// The levels of a page of version 1.
+// The levels of a version 1 page.
 inline std::string Levels(std::initializer_list<int> levels) {
   const std::string bytes = Runs(levels);
   return FourBytes(static_cast<uint32_t>(bytes.size())) + bytes;
@@ -119,7 +120,7 @@ inline std::string Strings(std::initializer_list<std::string> texts) {
   return bytes;
 }
 
-// A data page of version 1, uncompressed.
+// An uncompressed version 1 data page.
 inline std::string DataPage(int n_values, const std::string& body, int encoding = 0,
                             int level_encoding = 3) {
   ThriftFields page;
@@ -147,7 +148,7 @@ struct CraftedColumn {
   int64_t n_values = 0;
   std::string pages = "";
   int codec = 0;
-  int64_t offset_error = 0;  // added to where the footer says the pages are
+  int64_t offset_error = 0;  // added to the page offset in the footer
 };
 
 // A file of one row group.

@@ -1,4 +1,4 @@
-// Shapes that older writers wrote and pyarrow does not, spelled out byte by byte.
+// Layouts of older writers that pyarrow cannot produce, byte by byte.
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ TEST(ParquetLists, ARepeatedGroupOfSeveralFieldsIsTheElement) {
             Lines{R"({"turns":[{"content":"x","role":"u"},{"content":"y","role":"a"}]})"});
 }
 
-// One field: the repeated group's name decides whether it is the element or only the list's own.
+// A group with one field: its name decides whether the group is the element or only the list level.
 TEST(ParquetLists, NamesOfTheRepeatedGroupAreTheFormats) {
   const CraftedColumn one{.n_values = 1,
                           .pages = DataPage(1, Levels({0}) + Levels({2}) + Strings({"x"}))};
@@ -98,7 +98,7 @@ TEST(ParquetPages, PagesOfUnknownIndicesArePassedOver) {
 }
 
 TEST(ParquetPages, DictionaryIndicesOfNoBitsAreZero) {
-  const std::string indices = std::string(1, '\0') + "\6";  // width 0, a run of three
+  const std::string indices = std::string(1, '\0') + "\6";  // width 0, one run of three
   const std::string file = CraftedFile(
       {Root(1), Text("a", kRequired)},
       {{.n_values = 3, .pages = DictionaryPage(1, Strings({"x"})) + DataPage(3, indices, 8)}}, 3);

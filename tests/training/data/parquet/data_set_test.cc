@@ -30,7 +30,7 @@ void Write(const fs::path& path, const std::string& bytes) {
 
 using Strs = std::vector<std::string>;
 
-// In the order of their names.
+// The files of a folder, sorted by name.
 std::vector<fs::path> FilesIn(const fs::path& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder)) files.push_back(entry.path());
@@ -100,7 +100,7 @@ TEST(ParquetDataSet, FilesOfOtherColumnsDoNotFit) {
   EXPECT_NE(fault.find("column 'x' is of type 'int'"), std::string::npos) << fault;
 }
 
-// What nobody named and nobody can read is left out; what is named must be readable.
+// An unreadable column is skipped unless the caller names it.
 TEST(ParquetDataSet, ColumnsThatCannotBeReadAreLeftOut) {
   const fs::path refused = FixtureDir() / "refused";
   for (const char* name : {"map.parquet", "bytes.parquet"}) {

@@ -1,4 +1,4 @@
-"""Rows of a pyarrow table as the JSON that our reader promises."""
+"""Rows of a pyarrow table as JSON, in the form that our reader promises."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-// Files that pyarrow wrote (make_fixtures.py), row by row as pyarrow has them.
+// Files written by pyarrow (make_fixtures.py), compared row by row with pyarrow's values.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ std::vector<fs::path> ParquetFiles(const fs::path& folder) {
   return files;
 }
 
-// "rows--variant.parquet" -> the rows of rows.jsonl
+// "rows--variant.parquet" -> the rows of rows.jsonl.
 std::vector<Json> ExpectedRows(const fs::path& file) {
   const std::string stem = file.stem().string();
   std::ifstream stream(file.parent_path() / (stem.substr(0, stem.find("--")) + ".jsonl"));
@@ -32,7 +32,7 @@ std::vector<Json> ExpectedRows(const fs::path& file) {
   return rows;
 }
 
-// As text has it: NaN becomes null.
+// Through JSON text: NaN becomes null.
 Json AsText(const Json& row) { return Json::parse(row.dump()); }
 
 TEST(ParquetFixtures, EveryRowIsWhatTheWriterHad) {
@@ -134,7 +134,7 @@ TEST(ParquetFixtures, AColumnThatCannotBeReadDoesNotBarTheOthers) {
   }
 }
 
-// The message that a job shows: one whole line of file, place, fault and remedy.
+// The message of a job is one line with file, place, fault and remedy.
 TEST(ParquetFixtures, ARefusalReadsAsALine) {
   const auto [what, code] = FaultOf(FileText(FixtureDir() / "refused/byte-stream-split.parquet"));
   EXPECT_EQ(what,

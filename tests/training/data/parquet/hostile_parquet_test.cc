@@ -1,6 +1,6 @@
-// Files that lie about themselves: each must be refused with one line that names the place,
-// whatever it declares, without a crash and without memory to match its claims. Run in the dev
-// preset, AddressSanitizer watches every read.
+// Hostile files: each is refused with one line that names the place. Whatever sizes a file claims,
+// the reader neither crashes nor allocates for them. In the dev preset, AddressSanitizer checks
+// every read.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace tandem::training {
 namespace {
 
-// What a hostile file may make us hold.
+// Bounds the memory that a hostile file may claim.
 ParquetOptions Bounded() {
   ParquetOptions options;
   options.row_group_bytes = 1 << 20;
@@ -66,9 +66,9 @@ TEST(HostileParquet, Containers) {
 TEST(HostileParquet, Thrift) {
   const std::string list_of_all = std::string("\x09\x04\xFC", 3) + ThriftFields::Varint(1u << 31);
   std::string deep;
-  for (int i = 0; i < 100000; ++i) deep += "\x1C";  // a struct in a struct
+  for (int i = 0; i < 100000; ++i) deep += "\x1C";  // structs within structs
   std::string lists(1, '\x19');
-  for (int i = 0; i < 100000; ++i) lists += "\x19";  // a list of one list
+  for (int i = 0; i < 100000; ++i) lists += "\x19";  // lists of one list
   std::string number(1, '\x16');
   ExpectRefused({
       {"a list larger than the file", Footer(list_of_all), "a list of 2147483648 items"},
@@ -298,7 +298,7 @@ TEST(HostileParquet, Levels) {
   });
 }
 
-// Whatever is damaged, what comes out is rows or one Error, and never much memory.
+// A damaged file gives rows or one Error, and never takes much memory.
 TEST(HostileParquet, RandomDamage) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(FixtureDir())) {

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Writes fixtures/: Parquet files by pyarrow, each with its rows as JSON lines, and refused/ without rows.
+"""Writes fixtures/: pyarrow's Parquet files with their rows as JSON lines, and refused/ without
+rows.
 
-`make_fixtures.py [FOLDER]`, with pyarrow installed. README.md says with which version the committed ones were made.
+`make_fixtures.py [FOLDER]`, with pyarrow installed. README.md has the version of the committed
+files.
 """
 
 import base64
@@ -139,7 +141,9 @@ def repetitive(n=200):
 
 
 def good_files():
-    """"rows--variant" -> (table, options of write_table); rows.jsonl holds the rows of all its variants."""
+    """"rows--variant" -> (table, options of write_table); all variants share the rows of
+    rows.jsonl.
+    """
     files = {f"chat--{codec}": (chat(), {"compression": codec}) for codec in ("none", "snappy", "zstd", "gzip")}
     files["chat--with-arrow-schema"] = (chat(), {"compression": "snappy", "store_schema": True})
     for version in ("1.0", "2.0"):
@@ -198,7 +202,7 @@ def refused_files():
 
 
 class KeepKeys(pe.KmsClient):
-    """Keeps keys beside the file, base64: enough to write encrypted pages."""
+    """Keeps keys beside the file, in base64: enough to write encrypted pages."""
 
     def __init__(self, configuration):
         super().__init__()

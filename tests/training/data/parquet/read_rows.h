@@ -17,7 +17,7 @@
 
 namespace tandem::training {
 
-// A heap copy of exactly these bytes, so that a read beyond them is one the sanitizer sees.
+// A heap copy of exactly these bytes, so that a sanitizer sees reads beyond them.
 class CopiedFile {
  public:
   explicit CopiedFile(const std::string& bytes, const std::string& name = "test.parquet")
@@ -31,7 +31,7 @@ class CopiedFile {
   std::shared_ptr<const ParquetFile> file_;
 };
 
-// All rows, as JSON lines: what text makes of them, NaN being null.
+// All rows as JSON lines; NaN becomes null.
 inline std::vector<std::string> RowLines(const std::string& bytes,
                                          std::vector<std::string> columns = {},
                                          ParquetOptions options = {}) {
@@ -51,7 +51,7 @@ inline std::string FileText(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// What reading all rows throws; "" and kInternal when nothing is thrown.
+// The error of reading all rows; "" and kInternal without an error.
 inline std::pair<std::string, ErrorCode> FaultOf(const std::string& bytes,
                                                  std::vector<std::string> columns = {},
                                                  ParquetOptions options = {}) {
