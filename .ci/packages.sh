@@ -1,4 +1,4 @@
-# The Debian 12 packages of this project, and how to get them. Sourced by ./serve and ./test.
+# Lists and installs the Debian 12 packages of this project. ./serve and ./test source this file.
 
 BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config
@@ -6,12 +6,12 @@ BUILD_PACKAGES=(
   libpcre2-dev libicu-dev libsqlite3-dev libsimdjson-dev prometheus-cpp-dev
   libsnappy-dev libzstd-dev zlib1g-dev
 )
-# openssl: the end-to-end tests of TLS make their certificates with it.
+# openssl makes the certificates of the end-to-end tests of TLS.
 TEST_PACKAGES=(
   libgtest-dev libeigen3-dev clang-format-14 clang-tidy-14 ccache curl openssl python3 python3-venv
 )
 
-# install_packages NAME…: installs what is missing, or prints the one line that does and exits.
+# install_packages NAME…: installs the missing packages. Without root, prints the command and exits.
 install_packages() {
   local missing=()
   local name

@@ -163,7 +163,7 @@ const ConfigKey kKeys[] = {
 };
 // clang-format on
 
-// A value that cannot be used: why, after the name.
+// An unusable value; `why` follows the key's name in messages.
 struct Unusable {
   std::string why;
 };
@@ -204,7 +204,7 @@ bool IsChoice(std::string_view choices, std::string_view text) {
   return false;
 }
 
-// A prefix that Prometheus would not take makes every scrape fail, much later.
+// Prometheus would reject such a name, and every scrape would fail much later.
 bool IsMetricPrefix(std::string_view text) {
   const auto is_letter = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
@@ -305,7 +305,7 @@ std::string BytesText(Bytes bytes) {
   return std::to_string(n) + (power > 0 ? std::string(1, kUnits[power - 1]) : "");
 }
 
-// The value as words: one, or those of a list.
+// Returns the value as words: one, or those of a list.
 struct Reader {
   const AppConfig& config;
 
@@ -480,7 +480,7 @@ std::string DescribeConfig(const LoadedConfig& config) {
       value += (value.empty() ? "" : ", ") + (IsText(key) ? YamlText(word) : word);
     }
     if (is_list) value = "[" + value + "]";
-    // Nothing after the colon leaves the default, in a file as well.
+    // An empty value leaves the default, in a file as well.
     out += std::string(key.name) + ":" + (is_decided_later ? "" : " " + value) + "  # " +
            (origin != config.origins.end() ? origin->second
             : is_decided_later             ? "default: " + std::string(key.default_text)

@@ -11,7 +11,7 @@
 
 namespace tandem::config {
 
-// "32M", "8G", "4GiB", "1000": written so in flags and files. 0: the program decides.
+// Sizes in flags and files, such as "32M", "8G", "4GiB", "1000". 0: the program decides.
 struct Bytes {
   int64_t n = 0;
   bool operator==(const Bytes&) const = default;
@@ -21,8 +21,8 @@ struct Seconds {
   bool operator==(const Seconds&) const = default;
 };
 
-// Everything `tandem serve` can be told. ConfigKeys says of each field what it means; the two agree
-// by test.
+// The configuration of `tandem serve`. ConfigKeys describes each field; a test checks that the two
+// agree.
 struct AppConfig {
   std::vector<std::string> model;
   std::vector<std::string> served_model_name;
@@ -78,7 +78,7 @@ struct AppConfig {
   std::string log_format = "text";
 };
 
-// One thing to configure: a flag `--name`, a key `name` of the file, a row of config/README.md.
+// One configuration key: a flag `--name`, a key `name` of the file, a row of config/README.md.
 struct ConfigKey {
   using Member = std::variant<bool AppConfig::*, int64_t AppConfig::*, Bytes AppConfig::*,
                               Seconds AppConfig::*, std::string AppConfig::*,
@@ -89,21 +89,21 @@ struct ConfigKey {
   std::string_view effect;  // one line
   double min = 0;           // of numbers
   double max = 0;
-  std::string_view choices = {};       // "auto|f32": nothing else is allowed
-  std::string_view default_text = {};  // where the default is decided at start
-  std::string_view environment = {};   // variable that sets it, too
+  std::string_view choices = {};       // "auto|f32": the only allowed values
+  std::string_view default_text = {};  // for defaults that are decided at start
+  std::string_view environment = {};   // variable that also sets it
   bool is_secret = false;              // never shown
   bool must_exist = false;             // a path that is read at start
   char short_flag = 0;
 };
 std::span<const ConfigKey> ConfigKeys();
 
-// The built-in value as people write it ("32M", "30"), or what is said instead; empty: none.
+// The built-in value in the form of flags ("32M", "30"), or default_text; empty: none.
 std::string DefaultText(const ConfigKey& key);
 
 struct ConfigSources {
   std::string file;                                          // YAML; empty: none
-  std::map<std::string, std::vector<std::string>> flags;     // by key; what follows the flag
+  std::map<std::string, std::vector<std::string>> flags;     // by key; the values of the flag
   std::function<const char*(const char* name)> environment;  // as std::getenv
 };
 
@@ -112,15 +112,16 @@ struct LoadedConfig {
   std::map<std::string_view, std::string> origins;  // by key: "FILE:LINE", a variable, a flag
 };
 
-// Built-in values, over them the file's, over them the environment's, over them the flags'. Throws
-// kInvalidArgument with every fault of every source, each with its file and line, variable or flag;
-// kIo when the file cannot be read. Values of secrets are never in messages.
+// Merges the sources: built-in values, then the file's, the environment's and the flags', each
+// overriding the previous ones. Throws kInvalidArgument with every fault of every source, each with
+// its file and line, variable or flag; kIo when the file cannot be read. Messages never show values
+// of secrets.
 LoadedConfig LoadConfig(const ConfigSources& sources);
 
-// What is in effect, as a file that says the same (but for secrets), each line with its origin.
+// The effective configuration as an equivalent file (without secrets), each line with its origin.
 std::string DescribeConfig(const LoadedConfig& config);
 
-// The keys as a table in Markdown: what config/README.md shows.
+// The keys as a Markdown table, as in config/README.md.
 std::string ConfigTable();
 
 // Throws kInvalidArgument naming `what`.

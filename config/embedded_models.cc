@@ -11,8 +11,8 @@
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 
-// Puts a file of the repository into the read-only data of the program, aligned so that tensors
-// can be read in place. The stack note keeps the object from asking for an executable stack.
+// Puts a file of the repository into the program's read-only data, aligned so that tensors can be
+// read in place. The stack note keeps the object from requesting an executable stack.
 #define TANDEM_EMBED(symbol, file)                    \
   asm(".section .rodata.embedded, \"a\", @progbits\n" \
       ".balign 64\n"                                  \
@@ -66,7 +66,7 @@ std::optional<engine::ModelDir> OpenEmbeddedModel(std::string_view name) {
 void WriteEmbeddedModel(std::string_view name, const std::filesystem::path& dir) {
   TANDEM_CHECK(name == kDefaultModel);
   MakeDirectories(dir.parent_path());
-  engine::RemoveStaleTemporaries(dir.parent_path());  // of a server that was killed
+  engine::RemoveStaleTemporaries(dir.parent_path());  // of a killed server
   engine::PublishDirectory(dir, [](const std::filesystem::path& temporary) {
     for (const auto& [file, bytes] : FilesOfStories()) {
       std::ofstream out(temporary / file, std::ios::binary);

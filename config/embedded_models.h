@@ -9,16 +9,16 @@
 
 namespace tandem::config {
 
-// Models that are linked into the program, by the name under which they are served. Their bytes are
-// part of the executable's read-only pages: opening one copies nothing.
+// Models that are linked into the program, by served name. Their bytes are in the executable's
+// read-only pages: opening one copies nothing.
 
 inline constexpr std::string_view kDefaultModel = "tandem-stories";
 
 std::span<const std::string_view> EmbeddedModelNames();
-// Nothing when there is no embedded model of that name.
+// Nullopt when there is no embedded model of that name.
 std::optional<engine::ModelDir> OpenEmbeddedModel(std::string_view name);
-// Writes its files to a directory that is not there yet, all or nothing. REQUIRES: there is an
-// embedded model of that name. Throws kIo.
+// Writes the model's files to a new directory, all or nothing. REQUIRES: `name` is embedded and
+// `dir` does not exist. Throws kIo.
 void WriteEmbeddedModel(std::string_view name, const std::filesystem::path& dir);
 
 }  // namespace tandem::config

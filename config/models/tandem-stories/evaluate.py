@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the embedded model does, in numbers and in samples.
+"""Evaluates the embedded model, in numbers and in samples.
 
 usage: evaluate.py URL TRAINING_TEXT > samples.md
 
-Asks a running server for 100 stories at temperature 0.7 (seeds 0..99, one request each, none chosen)
-and prints: the share of 20-word runs that stand word for word in the training text, how often the
-asked-for words appear, and the first twenty stories.
+Asks a running server for 100 stories at temperature 0.7 (seeds 0..99, one request each, unselected)
+and prints the share of 20-word runs that occur in the training text, the share of stories with a
+requested word, and the first twenty stories.
 """
 
 import json

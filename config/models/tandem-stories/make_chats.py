@@ -3,10 +3,10 @@
 
 usage: make_chats.py STORIES SEED > chats.jsonl
 
-STORIES holds stories between lines with `<|endoftext|>`. Each becomes one chat: the user asks for a
-story about one to three of its own words, the assistant tells it. The words are those that it is
-about: said at least twice or in the first sentences, and rare elsewhere (tf-idf); names count, words
-that the chat template leaves out do not.
+STORIES holds stories separated by lines with `<|endoftext|>`. Each becomes one chat: the user asks for
+a story about one to three of its words, the assistant tells it. The words are the story's subjects:
+used at least twice or in the first sentences, and rare elsewhere (tf-idf). Names count; words that the
+chat template leaves out do not.
 """
 
 import json
@@ -35,7 +35,7 @@ def words(text):
 
 
 def subjects(story, documents, total, ignored):
-    """Its best words, best first."""
+    """The words that characterise the story, best first."""
     said = words(story)
     opening = set(words(story[:OPENING_CHARACTERS]))
     counts = {word: said.count(word) for word in set(said)}
@@ -60,7 +60,7 @@ def main():
         if not best:
             continue
         number = min(len(best), draw.choice((1, 1, 1, 2, 2, 3)))
-        # The best ones are asked for most.
+        # The best words are requested most often.
         chosen = []
         while len(chosen) < number:
             word = best[min(int(draw.expovariate(0.8)), len(best) - 1)]
