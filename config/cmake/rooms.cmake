@@ -1,6 +1,6 @@
-# How this project is put together: one static library per room, linked only to the rooms below it.
+# One static library per room, linked only to the rooms below it.
 #
-#   tandem_room(engine_kv DIR engine/kv DEPS engine_base engine_io)   the library of one or more folders; sources are globbed
+#   tandem_room(engine_kv DIR engine/kv DEPS engine_base engine_io)   a library of one or more folders; globs the sources
 #   tandem_test(engine_kv_test DIR tests/engine/kv DEPS engine_kv)    one test program per room
 
 find_package(Threads REQUIRED)
@@ -16,18 +16,18 @@ find_package(ICU REQUIRED COMPONENTS uc)
 find_package(prometheus-cpp REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
-# The compressions of Parquet files.
+# Compression formats of Parquet files.
 find_package(ZLIB REQUIRED)
 pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 add_library(tandem_options INTERFACE)
-# The second holds headers that stand before a library's own (engine/base/README.md).
+# The second directory holds headers that replace a library's own (engine/base/README.md).
 target_include_directories(tandem_options INTERFACE
   ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/engine/base/third_party)
 target_compile_options(tandem_options INTERFACE
   -march=x86-64-v3
-  # Fused multiply-adds are explicit: the compiler must never choose a rounding (DESIGN "Decided numerics" 1).
+  # Fused multiply-adds are explicit: the compiler must never choose a rounding.
   -ffp-contract=off
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror
   # g++ 12 sees overlapping copies in every `"literal" + std::string` (GCC bug 105651).
@@ -38,7 +38,7 @@ if(TANDEM_UNITY)
 endif()
 target_link_libraries(tandem_options INTERFACE Threads::Threads)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
-  target_compile_options(tandem_options INTERFACE -O3 -g1)
+  target_compile_options(tandem_options INTERFACE -O3)
 elseif(TANDEM_SANITIZE)
   # -O1 keeps the sanitizer builds fast enough to run the whole suite.
   target_compile_options(tandem_options INTERFACE -O1 -g1)
@@ -53,13 +53,13 @@ if(TANDEM_SANITIZE)
     target_compile_options(tandem_options INTERFACE -fno-sanitize-recover=undefined)
   endif()
   if(TANDEM_SANITIZE MATCHES "thread")
-    # g++ 12 warns about atomic_thread_fence inside Boost headers; nothing of ours uses it.
+    # g++ 12 warns about atomic_thread_fence inside Boost headers; our code does not use it.
     target_compile_options(tandem_options INTERFACE -Wno-tsan)
   endif()
 endif()
 
-# STRICT adds -Wconversion: for rooms in which a lost bit is a bug.
-# SEPARATE compiles each file alone even in a unity build: for files that reuse each other's local names.
+# STRICT adds -Wconversion, for rooms in which a lost bit is a bug.
+# SEPARATE compiles each file alone even in a unity build, for files that reuse each other's local names.
 function(tandem_room NAME)
   cmake_parse_arguments(R "STRICT;SEPARATE" "" "DIR;DEPS;LIBS" ${ARGN})
   list(TRANSFORM R_DIR PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE patterns)
@@ -75,7 +75,7 @@ function(tandem_room NAME)
     if(R_STRICT)
       target_compile_options(${NAME} PRIVATE -Wconversion)
     endif()
-    # Only what computes is worth what optimising sanitizers' code takes: -Og compiles in two thirds of the time.
+    # Only code that computes justifies the time of optimising sanitizer builds: -Og takes two thirds of it.
     if(TANDEM_SANITIZE AND NOT "${R_DIR}" MATCHES "^engine")
       target_compile_options(${NAME} PRIVATE -Og)
     endif()
@@ -95,12 +95,12 @@ function(tandem_test NAME)
     set(T_TIMEOUT 300)
   endif()
   add_executable(${NAME} ${sources})
-  # What is tested is optimised; the tests themselves cost more to optimise than to run. A source
-  # property, so that it comes after the options of the target.
+  # The tested code is optimised; optimising the tests would cost more than it saves. A source
+  # property, because it must follow the options of the target.
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-O1")
   elseif(TANDEM_SANITIZE)
-    # Optimising what sanitizers add takes longer than all the rest of compiling.
+    # Optimising the sanitizers' code takes longer than the rest of the compilation.
     set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-O0")
   endif()
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
