@@ -95,7 +95,12 @@ Evaluator::Evaluator(Runtime& rt) : rt_(rt), scope_(std::make_shared<Scope>()) {
 
 Evaluator::~Evaluator() {
   for (const auto& ns : namespaces_) ns->attributes.clear();
-  for (const auto& scope : macro_scopes_) scope->variables.clear();
+  // The parents hold arguments, which may be macros with scopes of their own.
+  for (const auto& macro_scope : macro_scopes_) {
+    for (Scope* scope = macro_scope.get(); scope != nullptr; scope = scope->parent.get()) {
+      scope->variables.clear();
+    }
+  }
 }
 
 void Evaluator::Define(std::string_view name, Value value) {
